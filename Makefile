@@ -1,0 +1,54 @@
+# Everything a developer does, from a fresh clone. `make help` lists it.
+# Each step leaves a stamp in .venv, so that what is done is not done again.
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
+
+# The wrapper of pyright would ask the network for a newer one at each run.
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help run test check format bench servers clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: $(VENV)/.core ## Install the broker and start it (ARGS="--port 7000" is passed on)
+	$(BIN)/fanlog serve $(ARGS)
+
+test: check servers ## Run every check and every test (ARGS="-k batch" is passed on to pytest)
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.dev ## Lint, formatting, types and layers
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev ## Format the code, and fix what ruff can fix
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: $(VENV)/.dev servers ## Run every benchmark
+	$(BIN)/fanlog bench all $(ARGS)
+
+servers:
+	@scripts/install-test-servers
+
+clean: ## Remove the environment, and all that was built
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
+
+$(VENV)/.made:
+	@scripts/setup-venv $(VENV)
+	@touch $@
+
+$(VENV)/.core: $(VENV)/.made pyproject.toml
+	$(PIP) install --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.made pyproject.toml
+	$(PIP) install --editable '.[dev]'
+	@touch $(VENV)/.core $@

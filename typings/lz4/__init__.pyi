@@ -1,0 +1,1 @@
+# The package has no types. Here is what Fanlog uses of it.
