@@ -1,0 +1,174 @@
+"""Every option and every limit of Fanlog: its name, its default, its range and its reason.
+
+These are plain values. Reading them from a file, the environment or flags is the command line's
+work (`fanlog.cli`); nothing below it looks anything up by itself.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from fanlog.model import KIB, MIB, TopicSettings
+
+NATIVE_PORT = 7420
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_DATA = "fanlog-data"
+
+Port = Annotated[int, Meta(ge=0, le=65535)]
+
+
+class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How logs are kept on disk and in memory."""
+
+    segment_first_bytes: Annotated[
+        int,
+        Meta(ge=4 * KIB, description="First allocation of a segment; it doubles as it fills."),
+    ] = 16 * KIB
+    index_interval_bytes: Annotated[
+        int, Meta(ge=1 * KIB, description="Log bytes between two entries of the sparse index.")
+    ] = 32 * KIB
+    read_block_bytes: Annotated[
+        int, Meta(ge=64 * KIB, description="What a reader that catches up takes from disk at once.")
+    ] = 1 * MIB
+    read_cache_bytes: Annotated[
+        int, Meta(ge=1 * MIB, description="Blocks read from disk, shared by readers that catch up.")
+    ] = 64 * MIB
+    index_cache_bytes: Annotated[
+        int, Meta(ge=64 * KIB, description="Indexes of sealed segments that were used last.")
+    ] = 64 * MIB
+    journal_bytes: Annotated[
+        int, Meta(ge=1 * MIB, description="Size of each of the two commit journals.")
+    ] = 64 * MIB
+    open_segments_max: Annotated[
+        int, Meta(ge=16, description="Segment files kept open for writing.")
+    ] = 2048
+    tail_total_bytes: Annotated[
+        int, Meta(ge=1 * MIB, description="All tails together; past it the oldest bytes go first.")
+    ] = 1024 * MIB
+    retention_check_seconds: Annotated[
+        float, Meta(gt=0, description="How often retention looks for what to delete.")
+    ] = 30.0
+
+
+class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What the broker allows."""
+
+    auto_create_topics: Annotated[
+        bool, Meta(description="Create a topic when it is first published or subscribed to.")
+    ] = True
+    topics_max: Annotated[
+        int, Meta(ge=1, description="Topics on this broker; one more is refused.")
+    ] = 1_000_000
+    producers_max: Annotated[
+        int,
+        Meta(
+            ge=1, description="Producers remembered per partition; the longest idle is forgotten."
+        ),
+    ] = 10_000
+    producer_runs_max: Annotated[
+        int,
+        Meta(ge=1, description="Stretches of a producer's sequence that a repeat is found in."),
+    ] = 1024
+    pending_bytes_pause: Annotated[
+        int,
+        Meta(
+            ge=64 * KIB, description="Bytes waiting for the disk past which sockets are not read."
+        ),
+    ] = 64 * MIB
+    pending_bytes_max: Annotated[
+        int,
+        Meta(ge=64 * KIB, description="Bytes waiting for the disk past which publishing fails."),
+    ] = 256 * MIB
+
+
+class ListenerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The network front: where it listens, and what a peer may cost."""
+
+    host: Annotated[str, Meta(description="Address to listen on.")] = DEFAULT_HOST
+    port: Annotated[int, Meta(ge=0, le=65535, description="Native port; 0 takes a free one.")] = (
+        NATIVE_PORT
+    )
+    connections_max: Annotated[
+        int, Meta(ge=1, description="Open connections; one more is told so and closed.")
+    ] = 100_000
+    hello_timeout_seconds: Annotated[
+        float, Meta(gt=0, description="A connection that has not said hello by then is closed.")
+    ] = 10.0
+    idle_timeout_seconds: Annotated[
+        float, Meta(gt=0, description="Silence past which a peer counts as gone; clients ping.")
+    ] = 60.0
+    frame_timeout_seconds: Annotated[
+        float, Meta(gt=0, description="How long the rest of a begun frame may take.")
+    ] = 30.0
+    frame_bytes_max: Annotated[
+        int, Meta(ge=64 * KIB, le=1024 * MIB, description="Longest frame taken from a peer.")
+    ] = 16 * MIB
+    receive_bytes: Annotated[
+        int, Meta(ge=4 * KIB, description="Most bytes taken from a socket at once.")
+    ] = 256 * KIB
+    control_bytes_max: Annotated[
+        int, Meta(ge=16 * KIB, description="Answers waiting for a peer past which it isn't read.")
+    ] = 1 * MIB
+    subscriptions_max: Annotated[
+        int, Meta(ge=1, description="Subscriptions of one connection.")
+    ] = 100_000
+    fetch_bytes_max: Annotated[
+        int, Meta(ge=4 * KIB, description="Most log bytes in one answer to a fetch.")
+    ] = 8 * MIB
+    fetch_wait_seconds_max: Annotated[
+        float, Meta(ge=0, description="Longest wait of a fetch for new records.")
+    ] = 30.0
+    drain_seconds: Annotated[
+        float, Meta(ge=0, description="How long a stop waits for what is in flight.")
+    ] = 10.0
+
+
+class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a client collects, waits and comes back."""
+
+    name: Annotated[str, Meta(max_length=255, description="Shown by the broker.")] = ""
+    linger_ms: Annotated[
+        float, Meta(ge=0, description="Wait for company before a batch is sent. 0: this loop turn.")
+    ] = 0.0
+    batch_bytes: Annotated[
+        int, Meta(ge=1, le=16 * MIB, description="A batch is sent when it holds this much.")
+    ] = 64 * KIB
+    batch_records: Annotated[
+        int, Meta(ge=1, le=1 << 20, description="A batch is sent when it holds so many records.")
+    ] = 8192
+    batches_in_flight: Annotated[
+        int, Meta(ge=1, le=1024, description="Unacknowledged batches of one partition.")
+    ] = 16
+    buffer_bytes_max: Annotated[
+        int, Meta(ge=4 * KIB, description="Messages held until acknowledged; then send() waits.")
+    ] = 32 * MIB
+    window_bytes: Annotated[
+        int, Meta(ge=4 * KIB, description="Log bytes on the way to one subscription.")
+    ] = 4 * MIB
+    compression: Annotated[
+        str, Meta(description="none, zlib, zstd or lz4, where the topic leaves it to the producer.")
+    ] = "none"
+    connect_timeout_seconds: Annotated[float, Meta(gt=0)] = 5.0
+    request_timeout_seconds: Annotated[float, Meta(gt=0)] = 30.0
+    delivery_timeout_seconds: Annotated[
+        float, Meta(gt=0, description="A publish not acknowledged by then fails as unknown.")
+    ] = 120.0
+    ping_seconds: Annotated[float, Meta(gt=0)] = 15.0
+    reconnect: Annotated[bool, Meta(description="Come back by itself after a lost connection.")] = (
+        True
+    )
+    backoff_first_seconds: Annotated[float, Meta(gt=0)] = 0.05
+    backoff_max_seconds: Annotated[float, Meta(gt=0)] = 5.0
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """All of a broker's settings, as the file `fanlog.toml` has them."""
+
+    data: Annotated[str, Meta(description="The data folder.")] = DEFAULT_DATA
+    listener: ListenerOptions = ListenerOptions()
+    broker: BrokerOptions = BrokerOptions()
+    log: LogOptions = LogOptions()
+    topic: TopicSettings = TopicSettings()

@@ -1,0 +1,271 @@
+"""A batch's body: its records as columns that are Arrow buffers as they stand.
+
+| part         | there when            | bytes                                                     |
+| ------------ | --------------------- | --------------------------------------------------------- |
+| time range   | flag EVENT_TIMES      | int64 earliest, int64 latest; never compressed            |
+| sizes        | codec is not none     | uint32 unpacked, uint32 packed bytes of what follows      |
+| values       | always                | [validity] int32 offsets[n+1], data                       |
+| keys         | flag KEYS             | [validity] int32 offsets[n+1], data                       |
+| headers      | flag HEADERS          | int32 first entry[n+1], names: offsets[m+1] and data,     |
+|              |                       | contents: offsets[m+1] and data                           |
+| event times  | flag EVENT_TIMES      | int64[n], microseconds since 1970                         |
+
+Every piece is padded with zeros to a multiple of 8. A validity bitmap (Arrow's, bit set: there)
+exists only under the flags VALUE_NULLS and KEY_NULLS. The headers are Arrow's
+`list<struct<name: utf8, content: binary>>`. What is absent costs no byte.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise, repeat
+from struct import Struct
+from struct import error as StructError
+
+from fanlog.errors import FormatError
+from fanlog.format.codecs import Codec, pack, unpack
+
+KEYS = 0x01
+KEY_NULLS = 0x02
+VALUE_NULLS = 0x04
+HEADERS = 0x08
+EVENT_TIMES = 0x10
+KNOWN_FLAGS = KEYS | KEY_NULLS | VALUE_NULLS | HEADERS | EVENT_TIMES
+
+Headers = Mapping[str, bytes]
+
+_TIME_RANGE = Struct("<qq")
+_SIZES = Struct("<II")
+_PADDING = [b"\0" * n for n in range(8)]
+_SWAP = sys.byteorder == "big"
+assert array("i").itemsize == 4
+
+
+def _padding(size: int) -> bytes:
+    return _PADDING[-size % 8]
+
+
+def _ints(typecode: str, numbers: Sequence[int]) -> bytes:
+    column = array(typecode, numbers)
+    if _SWAP:
+        column.byteswap()
+    return column.tobytes()
+
+
+def _bitmap(items: Sequence[bytes | None]) -> bytes:
+    bits = bytearray(-(-len(items) // 64) * 8)
+    for i, item in enumerate(items):
+        if item is not None:
+            bits[i >> 3] |= 1 << (i & 7)
+    return bytes(bits)
+
+
+def _binary_column(parts: list[bytes], items: Sequence[bytes]) -> None:
+    """Appends offsets and data, each padded."""
+    try:
+        offsets = _ints("i", list(accumulate(map(len, items), initial=0)))
+    except OverflowError:
+        raise FormatError("A column of a batch can't hold 2 GiB or more.") from None
+    data = b"".join(items)
+    parts += (offsets, _padding(len(offsets)), data, _padding(len(data)))
+
+
+def _nullable_column(parts: list[bytes], items: Sequence[bytes | None]) -> bool:
+    """Appends a column; True if it has nulls, and so a bitmap in front."""
+    if None not in items:
+        _binary_column(parts, items)  # pyright: ignore[reportArgumentType]
+        return False
+    parts.append(_bitmap(items))
+    _binary_column(parts, [item or b"" for item in items])
+    return True
+
+
+def _header_column(parts: list[bytes], headers: Sequence[Headers | None]) -> None:
+    first_entry = _ints("i", list(accumulate((len(h) if h else 0 for h in headers), initial=0)))
+    parts += (first_entry, _padding(len(first_entry)))
+    _binary_column(parts, [name.encode() for h in headers if h for name in h])
+    _binary_column(parts, [content for h in headers if h for content in h.values()])
+
+
+def pack_columns(
+    values: Sequence[bytes | None],
+    keys: Sequence[bytes | None] | None,
+    headers: Sequence[Headers | None] | None,
+    event_times_us: Sequence[int] | None,
+    codec: Codec,
+) -> tuple[int, bytes]:
+    """Flags and body of a batch of these records."""
+    flags = 0
+    parts: list[bytes] = []
+    if _nullable_column(parts, values):
+        flags |= VALUE_NULLS
+    if keys is not None:
+        flags |= KEYS
+        if _nullable_column(parts, keys):
+            flags |= KEY_NULLS
+    if headers is not None:
+        flags |= HEADERS
+        _header_column(parts, headers)
+    if event_times_us is not None:
+        flags |= EVENT_TIMES
+        parts.append(_ints("q", event_times_us))
+    front: list[bytes] = []
+    if event_times_us is not None:
+        front.append(_TIME_RANGE.pack(min(event_times_us), max(event_times_us)))
+    if codec is not Codec.NONE:
+        unpacked = b"".join(parts)
+        packed = pack(codec, unpacked)
+        front.append(_SIZES.pack(len(unpacked), len(packed)))
+        parts = [packed, _padding(len(packed))]
+    return flags, b"".join(front + parts)
+
+
+def time_range(body: memoryview, flags: int) -> tuple[int, int] | None:
+    """The event times' range that stands in front of the columns, if they are there."""
+    if not flags & EVENT_TIMES:
+        return None
+    if len(body) < _TIME_RANGE.size:
+        raise FormatError("The batch is too short for its time range.")
+    return _TIME_RANGE.unpack_from(body)
+
+
+class BinaryColumn:
+    """One column: `offsets` and `data` as memory, and `validity` where it has nulls."""
+
+    __slots__ = ("data", "offsets", "validity")
+
+    def __init__(self, offsets: memoryview, data: memoryview, validity: memoryview | None) -> None:
+        self.offsets = offsets
+        self.data = data
+        self.validity = validity
+
+    def is_null(self, i: int) -> bool:
+        return self.validity is not None and not self.validity[i >> 3] >> (i & 7) & 1
+
+    def __getitem__(self, i: int) -> bytes | None:
+        if self.is_null(i):
+            return None
+        return self.data[self.offsets[i] : self.offsets[i + 1]].tobytes()
+
+    def to_bytes_list(self) -> list[bytes]:
+        """All entries; a null is empty bytes."""
+        data = self.data.tobytes()
+        return [data[a:b] for a, b in pairwise(self.offsets.tolist())]
+
+    def to_list(self) -> list[bytes | None]:
+        entries = self.to_bytes_list()
+        if self.validity is None:
+            return [*entries]
+        return [None if self.is_null(i) else entry for i, entry in enumerate(entries)]
+
+
+class _Cuts:
+    """Takes pieces off the front of a body, checking every bound."""
+
+    __slots__ = ("at", "data")
+
+    def __init__(self, data: memoryview) -> None:
+        self.data = data
+        self.at = 0
+
+    def take(self, size: int) -> memoryview:
+        end = self.at + size
+        if size < 0 or end > len(self.data):
+            raise FormatError(f"The columns end at {len(self.data)}, but {end} bytes are claimed.")
+        piece = self.data[self.at : end]
+        self.at = end + (-end % 8)
+        return piece
+
+    def offsets(self, count: int) -> memoryview:
+        raw = self.take(4 * (count + 1))
+        if _SWAP:
+            swapped = array("i", raw.tobytes())
+            swapped.byteswap()
+            raw = memoryview(swapped.tobytes())
+        offsets = raw.cast("i")
+        if offsets[0] != 0 or offsets[count] < 0:
+            raise FormatError("A column's offsets must begin with 0 and not fall.")
+        return offsets
+
+    def binary(self, count: int, nullable: bool) -> BinaryColumn:
+        validity = self.take(-(-count // 64) * 8) if nullable else None
+        offsets = self.offsets(count)
+        return BinaryColumn(offsets, self.take(offsets[count]), validity)
+
+
+class ColumnReader:
+    """The columns of one body, cut out of its memory without a loop over records."""
+
+    __slots__ = ("_content", "_count", "_event_times", "_keys", "_names", "_slots", "_values")
+
+    def __init__(self, body: memoryview, flags: int, codec: int, count: int) -> None:
+        if flags & ~KNOWN_FLAGS:
+            raise FormatError(f"The batch has flags {flags:#04x} that this version can't read.")
+        cuts = _Cuts(body)
+        if flags & EVENT_TIMES:
+            cuts.take(_TIME_RANGE.size)
+        if codec:
+            cuts = _Cuts(self._unpacked(cuts, codec))
+        self._count = count
+        self._slots: memoryview | None = None
+        self._names: BinaryColumn | None = None
+        self._content: BinaryColumn | None = None
+        self._keys: BinaryColumn | None = None
+        self._event_times: memoryview | None = None
+        try:
+            self._values = cuts.binary(count, bool(flags & VALUE_NULLS))
+            if flags & KEYS:
+                self._keys = cuts.binary(count, bool(flags & KEY_NULLS))
+            if flags & HEADERS:
+                self._slots = cuts.offsets(count)
+                entries = self._slots[count]
+                self._names = cuts.binary(entries, nullable=False)
+                self._content = cuts.binary(entries, nullable=False)
+            if flags & EVENT_TIMES:
+                self._event_times = cuts.take(8 * count).cast("q")
+        except (StructError, TypeError, ValueError) as fault:
+            raise FormatError(f"The batch's columns don't fit together: {fault}.") from fault
+
+    @staticmethod
+    def _unpacked(cuts: _Cuts, codec: int) -> memoryview:
+        unpacked_bytes, packed_bytes = _SIZES.unpack(cuts.take(_SIZES.size))
+        return memoryview(unpack(codec, cuts.take(packed_bytes).tobytes(), unpacked_bytes))
+
+    @property
+    def value_column(self) -> BinaryColumn:
+        return self._values
+
+    @property
+    def key_column(self) -> BinaryColumn | None:
+        return self._keys
+
+    @property
+    def event_times_us(self) -> memoryview | None:
+        return self._event_times
+
+    @property
+    def header_columns(self) -> tuple[memoryview, BinaryColumn, BinaryColumn] | None:
+        """First entry of each record, names, contents: an Arrow list of structs."""
+        if self._slots is None or self._names is None or self._content is None:
+            return None
+        return self._slots, self._names, self._content
+
+    def values(self) -> list[bytes | None]:
+        return self._values.to_list()
+
+    def keys(self) -> list[bytes | None]:
+        return list(repeat(None, self._count)) if self._keys is None else self._keys.to_list()
+
+    def headers(self, i: int) -> dict[str, bytes]:
+        columns = self.header_columns
+        if columns is None:
+            return {}
+        slots, names, content = columns
+        if not 0 <= slots[i] <= slots[i + 1] <= slots[-1]:
+            raise FormatError("The header column's entries are out of order.")
+        return {
+            (names[j] or b"").decode(errors="replace"): content[j] or b""
+            for j in range(slots[i], slots[i + 1])
+        }

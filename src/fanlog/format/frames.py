@@ -1,0 +1,233 @@
+"""Frames of the native protocol: how bytes on a connection are cut, and the frames with a fixed
+layout. A batch is a frame by itself (`batch.py`); every other frame has this header of 16 bytes.
+
+| at | bytes | field   | meaning                                                             |
+| -- | ----- | ------- | ------------------------------------------------------------------- |
+|  0 | 4     | length  | of the whole frame                                                  |
+|  4 | 1     | kind    | `FrameKind`                                                         |
+|  5 | 1     | version | of the protocol: 1                                                  |
+|  6 | 2     | zero    |                                                                     |
+|  8 | 4     | request | chosen by who asks, repeated in the answer; 0 where nobody answers  |
+| 12 | 4     | aux     | the subscription's number; in HELLO the magic "FLOG"                |
+| 16 |       | payload | MessagePack (`messages.py`), or the layouts below                   |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from enum import IntEnum
+from struct import Struct
+from typing import NamedTuple
+
+import msgspec
+
+from fanlog.errors import BadMagicError, ProtocolError, UnknownCommandError, UnsupportedVersionError
+from fanlog.format.batch import BATCH_BYTES_MIN, KIND_BATCH
+
+PROTOCOL_VERSION = 1
+MAGIC = 0x474F4C46
+FRAME_HEADER = Struct("<IBBHII")
+FRAME_HEADER_BYTES = FRAME_HEADER.size
+PREFIX = Struct("<IB")
+PREFIX_BYTES = PREFIX.size
+ACK_ENTRY = Struct("<IHBBQQq")
+FETCHED_HEAD = Struct("<QQQ")
+_CREDIT = Struct("<Q")
+
+
+class FrameKind(IntEnum):
+    # from the client
+    HELLO = 0x01
+    OPEN_TOPIC = 0x02
+    CREATE_TOPIC = 0x03
+    LIST_TOPICS = 0x04
+    DESCRIBE_TOPIC = 0x05
+    DELETE_TOPIC = 0x06
+    SUBSCRIBE = 0x07
+    UNSUBSCRIBE = 0x08
+    FETCH = 0x09
+    COMMIT = 0x0A
+    COMMITTED = 0x0B
+    FIND_OFFSETS = 0x0C
+    CREDIT = 0x0D
+    PING = 0x0E
+    GOODBYE = 0x0F
+    STATUS = 0x10
+    # both ways
+    BATCH = KIND_BATCH
+    # from the broker
+    WELCOME = 0x81
+    OK = 0x82
+    ERROR = 0x83
+    ACK = 0x84
+    REFUSED = 0x85
+    FEED = 0x86
+    GAP = 0x87
+    JOINED = 0x88
+    LEFT = 0x89
+    FETCHED = 0x8A
+    PONG = 0x8B
+    DRAINING = 0x8C
+
+
+class FrameHeader(NamedTuple):
+    length: int
+    kind: int
+    version: int
+    zero: int
+    request: int
+    aux: int
+
+
+class Ack(NamedTuple):
+    """One batch stored: which one, where, how safely, when, and whether it was there before."""
+
+    topic: int
+    partition: int
+    durability: int
+    duplicate: int
+    first_sequence: int
+    base_offset: int
+    append_time_us: int
+
+
+def read_frame_header(data: bytes, at: int = 0) -> FrameHeader:
+    header = FrameHeader._make(FRAME_HEADER.unpack_from(data, at))
+    if header.version != PROTOCOL_VERSION:
+        raise UnsupportedVersionError(
+            f"The frame has protocol version {header.version}; this side speaks "
+            f"{PROTOCOL_VERSION}. Use matching releases."
+        )
+    return header
+
+
+def check_hello(data: bytes) -> None:
+    """That a connection's first bytes (16 at least) begin our protocol and no other."""
+    _, kind, _, _, _, aux = FRAME_HEADER.unpack_from(data, 0)
+    if kind != FrameKind.HELLO or aux != MAGIC:
+        raise BadMagicError(
+            f"The connection began with {data[:16]!r}, which is not Fanlog's native protocol. "
+            "Use a fanlog client, or the port of the protocol that you speak."
+        )
+
+
+def frame(kind: int, payload: bytes = b"", *, request: int = 0, aux: int = 0) -> bytes:
+    header = FRAME_HEADER.pack(
+        FRAME_HEADER_BYTES + len(payload), kind, PROTOCOL_VERSION, 0, request, aux
+    )
+    return header + payload
+
+
+def message_frame(
+    kind: int, message: msgspec.Struct | Sequence[msgspec.Struct], *, request: int = 0, aux: int = 0
+) -> bytes:
+    return frame(kind, _encode(message), request=request, aux=aux)
+
+
+def ack_frame(entries: Iterable[bytes]) -> bytes:
+    """One frame for many batches; each entry is an `ACK_ENTRY`."""
+    return frame(FrameKind.ACK, b"".join(entries))
+
+
+def read_acks(payload: memoryview) -> Iterator[Ack]:
+    if len(payload) % ACK_ENTRY.size:
+        raise ProtocolError(f"An ACK of {len(payload)} bytes is not a whole number of entries.")
+    return map(Ack._make, ACK_ENTRY.iter_unpack(payload))
+
+
+def credit_frame(subscription: int, limit_bytes: int) -> bytes:
+    return frame(FrameKind.CREDIT, _CREDIT.pack(limit_bytes), aux=subscription)
+
+
+def read_credit(payload: memoryview) -> int:
+    if len(payload) != _CREDIT.size:
+        raise ProtocolError("A CREDIT frame carries one 64-bit number.")
+    return _CREDIT.unpack(payload)[0]
+
+
+def feed_frame(subscription: int) -> bytes:
+    """All batches after this frame belong to that subscription, until the next such frame."""
+    return frame(FrameKind.FEED, aux=subscription)
+
+
+def fetched_head(request: int, batch_bytes: int, visible_end: int, start_offset: int) -> bytes:
+    """What stands before the batches of an answer to FETCH."""
+    length = FRAME_HEADER_BYTES + FETCHED_HEAD.size + batch_bytes
+    header = FRAME_HEADER.pack(length, FrameKind.FETCHED, PROTOCOL_VERSION, 0, request, 0)
+    return header + FETCHED_HEAD.pack(visible_end, start_offset, 0)
+
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class FrameCutter:
+    """Cuts what a connection brings into whole frames. A frame's begin is kept until its rest
+    has come; a length outside the limits is a fault as soon as it can be read."""
+
+    __slots__ = ("_kept", "_kept_bytes", "_need", "frame_bytes_max")
+
+    def __init__(self, frame_bytes_max: int) -> None:
+        self.frame_bytes_max = frame_bytes_max
+        self._kept: list[bytes] = []
+        self._kept_bytes = 0
+        self._need = PREFIX_BYTES
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of a frame that is not whole yet."""
+        return self._kept_bytes
+
+    def join(self, data: bytes) -> bytes:
+        """`data` behind what was kept; empty as long as no whole frame can be in it."""
+        if not self._kept_bytes:
+            return data
+        self._kept.append(data)
+        self._kept_bytes += len(data)
+        if self._kept_bytes < self._need:
+            return b""
+        joined = b"".join(self._kept)
+        self._kept = []
+        self._kept_bytes = 0
+        return joined
+
+    def keep(self, data: bytes, at: int) -> None:
+        """Keeps the frame that begins at `at` for `join`."""
+        rest = data[at:]
+        self._kept = [rest]
+        self._kept_bytes = len(rest)
+        self._need = PREFIX_BYTES
+        if len(rest) >= PREFIX_BYTES:
+            length, kind = PREFIX.unpack_from(rest)
+            self.check_length(length, kind)
+            self._need = length
+
+    def check_length(self, length: int, kind: int) -> None:
+        least = BATCH_BYTES_MIN if kind == KIND_BATCH else FRAME_HEADER_BYTES
+        if not least <= length <= self.frame_bytes_max:
+            raise ProtocolError(
+                f"A frame of kind {kind:#04x} claims {length} bytes; it must have {least} to "
+                f"{self.frame_bytes_max} (frame_bytes_max)."
+            )
+
+    def cut(self, data: bytes) -> Iterator[tuple[int, bytes, int, int]]:
+        """Kind, buffer, begin and end of each whole frame; what is left is kept."""
+        data = self.join(data)
+        at, size = 0, len(data)
+        while size - at >= PREFIX_BYTES:
+            length, kind = PREFIX.unpack_from(data, at)
+            self.check_length(length, kind)
+            if at + length > size:
+                break
+            yield kind, data, at, at + length
+            at += length
+        if at < size:
+            self.keep(data, at)
+
+
+def known_kind(kind: int) -> FrameKind:
+    try:
+        return FrameKind(kind)
+    except ValueError:
+        raise UnknownCommandError(
+            f"There is no frame of kind {kind:#04x} in protocol version {PROTOCOL_VERSION}."
+        ) from None
