@@ -24,7 +24,6 @@ FanlogError
 │   └── OutOfSequenceError
 ├── LimitError             a named limit was reached
 │   ├── OverloadedError
-│   ├── BufferFullError
 │   ├── TooManyConnectionsError
 │   ├── TooManyTopicsError
 │   └── SlowReaderError
@@ -139,10 +138,6 @@ class LimitError(FanlogError):
 
 class OverloadedError(LimitError):
     code = "overloaded"
-
-
-class BufferFullError(LimitError):
-    code = "buffer_full"
 
 
 class TooManyConnectionsError(LimitError):

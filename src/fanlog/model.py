@@ -78,7 +78,7 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
     tail_bytes: Annotated[
         int,
         Meta(ge=4 * KIB, le=1024 * MIB, description="Newest bytes of a partition kept in memory."),
-    ] = 4 * MIB
+    ] = 16 * MIB
 
     @property
     def level(self) -> Durability:

@@ -74,12 +74,14 @@ def _binary_column(parts: list[bytes], items: Sequence[bytes]) -> None:
 
 def _nullable_column(parts: list[bytes], items: Sequence[bytes | None]) -> bool:
     """Appends a column; True if it has nulls, and so a bitmap in front."""
-    if None not in items:
+    try:
+        # A null has no length: the cheapest way to learn that there is one.
         _binary_column(parts, items)  # pyright: ignore[reportArgumentType]
-        return False
-    parts.append(_bitmap(items))
-    _binary_column(parts, [item or b"" for item in items])
-    return True
+    except TypeError:
+        parts.append(_bitmap(items))
+        _binary_column(parts, [item or b"" for item in items])
+        return True
+    return False
 
 
 def _header_column(parts: list[bytes], headers: Sequence[Headers | None]) -> None:

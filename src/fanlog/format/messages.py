@@ -186,5 +186,5 @@ def decode(kind: type[T], payload: bytes | memoryview) -> T:
     """A payload as the struct that its frame must carry, or a ProtocolError that says why not."""
     try:
         return _decoder(kind).decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError) as fault:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
         raise ProtocolError(f"The frame's content does not fit its kind: {fault}.") from fault

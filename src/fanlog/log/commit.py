@@ -1,0 +1,150 @@
+"""Group commit: everything that arrives while one sync runs becomes durable with the next.
+
+The loop thread adds and kicks; one worker thread writes and syncs. They hand each other whole
+groups: the loop thread owns what waits, the worker owns what it was given, and nobody polls.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from queue import SimpleQueue
+from threading import Lock, Thread
+
+from fanlog.errors import FanlogError, LogFailedError
+from fanlog.log.faults import commit_error
+from fanlog.log.journal import Journal
+from fanlog.log.partition import PartitionLog
+from fanlog.log.tail import Piece
+
+logger = logging.getLogger("fanlog.log")
+
+Done = Callable[[FanlogError | None], None]
+
+
+class _Group:
+    """Pieces that become durable together. `written` is held until the worker is done."""
+
+    __slots__ = ("bytes", "completed", "dones", "entries", "error", "written")
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[PartitionLog, Piece]] = []
+        self.dones: list[Done] = []
+        self.bytes = 0
+        self.error: FanlogError | None = None
+        self.completed = False
+        self.written = Lock()
+
+
+class GroupCommit:
+    """Makes pieces durable through the journal and says when they are.
+
+    `post` runs a callable on the loop thread, as `loop.call_soon_threadsafe` does.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        post: Callable[[Callable[[], None]], object],
+        sync: Callable[[int], None] = os.fdatasync,
+    ) -> None:
+        self.journal = journal
+        self.pending_bytes = 0
+        self.failure: FanlogError | None = None
+        self._post = post
+        self._sync = sync
+        self._waiting = _Group()
+        self._running: _Group | None = None
+        self._inbox: SimpleQueue[_Group | None] = SimpleQueue()
+        self._worker: Thread | None = None
+
+    def add(self, log: PartitionLog, piece: Piece, done: Done) -> None:
+        """Takes a piece that `log` has appended. `done` runs on the loop thread, never in here."""
+        failure = self.failure
+        if failure is not None:
+            log.failure = log.failure or failure
+            self._post(lambda: done(failure))
+            return
+        group = self._waiting
+        group.entries.append((log, piece))
+        group.dones.append(done)
+        group.bytes += len(piece)
+        self.pending_bytes += len(piece)
+
+    def kick(self) -> None:
+        """Starts a commit of all that waits, unless one is running: its end starts the next."""
+        if self._running is not None or not self._waiting.dones:
+            return
+        group, self._waiting = self._waiting, _Group()
+        self._running = group
+        group.written.acquire()
+        if self._worker is None:
+            self._worker = Thread(target=self._work, name="fanlog-commit", daemon=True)
+            self._worker.start()
+        self._inbox.put(group)
+
+    def drain(self) -> None:
+        """Blocks the loop thread until everything added is durable or has failed, and said so."""
+        self.kick()
+        while (group := self._running) is not None:
+            with group.written:
+                pass
+            self._complete(group)
+
+    def close(self) -> None:
+        """Drains, and ends the worker thread. The journal stays open: it is the store's."""
+        self.drain()
+        if self._worker is not None:
+            self._inbox.put(None)
+            self._worker.join()
+            self._worker = None
+
+    def _work(self) -> None:
+        while (group := self._inbox.get()) is not None:
+            try:
+                self.journal.commit(group.entries, self._sync)
+            except OSError as fault:
+                group.error = commit_error(fault, self.journal.folder)
+            except Exception as fault:
+                # The outermost edge of the thread: publishers must hear of it, whatever it is.
+                logger.exception("The commit thread failed.")
+                group.error = LogFailedError(
+                    f"Committing failed ({fault!r}): restart the broker and report this."
+                )
+            group.written.release()
+            self._hand_back(group)
+
+    def _hand_back(self, group: _Group) -> None:
+        try:
+            self._post(lambda: self._complete(group))
+        except RuntimeError:
+            # The loop is closed already; whoever stops it drains, and completes the group there.
+            logger.debug("A commit ended after the loop.")
+
+    def _complete(self, group: _Group) -> None:
+        """On the loop thread: starts the next commit, then tells who waited for this one."""
+        if group.completed:
+            return
+        group.completed = True
+        self._running = None
+        self.pending_bytes -= group.bytes
+        if group.error is not None:
+            self._fail(group, group.error)
+            return
+        self.kick()
+        for done in group.dones:
+            done(None)
+
+    def _fail(self, group: _Group, error: FanlogError) -> None:
+        logger.critical("%s", error)
+        self.failure = error
+        self.journal.failed = True
+        waiting, self._waiting = self._waiting, _Group()
+        self.pending_bytes = 0
+        for failed in (group, waiting):
+            for log, _ in failed.entries:
+                log.failure = log.failure or error
+        for failed in (group, waiting):
+            for done in failed.dones:
+                done(error)

@@ -1,0 +1,92 @@
+"""Damage that was found in a log: kept in mind, on disk in `damaged.json`, and never deleted.
+
+`{"format": 1, "damaged": [{"first": 5, "next": 9, "file": "…", "reason": "…"}]}`
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from threading import Lock
+from typing import Any
+
+import msgspec
+
+from fanlog.log.files import read_file, remove_if_there, replace_file
+from fanlog.model import DamagedRange
+
+logger = logging.getLogger("fanlog.log")
+
+_FORMAT = 1
+
+
+class Quarantine:
+    """The damaged stretches of one log, in order, without overlaps. Safe from any thread."""
+
+    __slots__ = ("_path", "ranges")
+
+    def __init__(self, folder: str) -> None:
+        self._path = folder + "/damaged.json"
+        # Replaced as a whole, so that whoever reads it needs no lock.
+        self.ranges: list[DamagedRange] = []
+
+    def load(self) -> None:
+        try:
+            found: dict[str, Any] = json.loads(read_file(self._path))
+            self.ranges = msgspec.convert(found["damaged"], list[DamagedRange])
+        except FileNotFoundError:
+            return
+        except (ValueError, KeyError, TypeError, msgspec.ValidationError) as fault:
+            # Nothing is lost with it: reading finds the same damage again.
+            logger.warning("The list of damaged records %s can't be read: %s", self._path, fault)
+
+    def add(self, damaged: DamagedRange) -> None:
+        """Takes in a stretch that was just found; says so unless it is known."""
+        with _lock:
+            if any(r.first <= damaged.first and damaged.next <= r.next for r in self.ranges):
+                return
+            self.ranges = _merged([*self.ranges, damaged])
+            self._save()
+        logger.error(
+            "Records %d to %d are damaged in %s: %s. They stay where they are and readers are "
+            "told of the gap; restore the file from a backup to get them back.",
+            damaged.first,
+            damaged.next - 1,
+            damaged.file,
+            damaged.reason,
+        )
+
+    def drop_before(self, offset: int) -> None:
+        """Forgets what retention has deleted."""
+        if not self.ranges or self.ranges[0].next > offset:
+            return
+        with _lock:
+            self.ranges = [r for r in self.ranges if r.next > offset]
+            self._save()
+
+    def _save(self) -> None:
+        try:
+            if self.ranges:
+                records = [msgspec.structs.asdict(r) for r in self.ranges]
+                text = json.dumps({"format": _FORMAT, "damaged": records}, indent=1)
+                replace_file(self._path, text.encode(), durable=False)
+            else:
+                remove_if_there(self._path)
+        except OSError as fault:
+            logger.warning("The list of damaged records %s can't be kept: %s", self._path, fault)
+
+
+# One for all logs: damage is rare, and a lock for each of 100,000 logs is not free.
+_lock = Lock()
+
+
+def _merged(ranges: list[DamagedRange]) -> list[DamagedRange]:
+    out: list[DamagedRange] = []
+    for r in sorted(ranges, key=lambda r: r.first):
+        last = out[-1] if out else None
+        if last is not None and r.first <= last.next and r.file == last.file:
+            next_offset = max(last.next, r.next)
+            out[-1] = DamagedRange(last.first, next_offset, last.file, last.reason)
+        else:
+            out.append(r)
+    return out

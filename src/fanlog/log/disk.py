@@ -1,0 +1,299 @@
+"""A partition's files, seen by the one thread that writes them.
+
+The list of segments is a tuple that is replaced, never changed: a reader in another thread works
+on the one it took. A write either happens or leaves everything as it was. `OSError` goes up as
+it is; `partition.py` makes an error with a sentence of it.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from contextlib import suppress
+
+from fanlog.config import LogOptions
+from fanlog.log.damage import Quarantine
+from fanlog.log.faults import is_full
+from fanlog.log.files import FdPool, remove_if_there, sync_file, sync_folder, write_all
+from fanlog.log.index import Index, IndexCache, SealedIndex
+from fanlog.log.scan import Owner
+from fanlog.log.segment import Segment, index_path, load_index, log_path, write_index
+from fanlog.log.tail import Piece
+from fanlog.model import KIB, TopicSettings
+
+logger = logging.getLogger("fanlog.log")
+
+_NO_PREALLOCATION = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+_SEGMENT_BYTES_MIN = 64 * KIB
+# A small retention_bytes is kept by small segments: a file is only ever deleted whole.
+_SEGMENTS_PER_RETENTION = 4
+
+
+class Shared:
+    """What all logs of a store share."""
+
+    __slots__ = ("indexes", "options", "pool")
+
+    def __init__(self, options: LogOptions) -> None:
+        self.options = options
+        self.pool = FdPool(options.open_segments_max)
+        self.indexes = IndexCache(options.index_cache_bytes)
+
+
+class DiskLog:
+    """The segments of one partition, and the place where the next piece goes."""
+
+    __slots__ = (
+        "allocated",
+        "deleted",
+        "fd",
+        "fd_used",
+        "folder",
+        "index_at",
+        "last_time_us",
+        "owner",
+        "position",
+        "quarantine",
+        "sealed_bytes",
+        "segments",
+        "settings",
+        "shared",
+        "tracks_unsynced",
+        "unsynced",
+        "unsynced_folders",
+    )
+
+    def __init__(self, folder: str, owner: Owner, settings: TopicSettings, shared: Shared) -> None:
+        self.folder = folder
+        self.owner = owner
+        self.settings = settings
+        self.shared = shared
+        self.quarantine = Quarantine(folder)
+        self.segments: tuple[Segment, ...] = ()
+        self.sealed_bytes = 0
+        self.position = 0
+        self.allocated = 0
+        self.index_at = 0
+        self.last_time_us = 0
+        self.fd = -1
+        self.fd_used = False
+        self.deleted = False
+        self.tracks_unsynced = settings.durability == "fsync"
+        self.unsynced: list[int] = []
+        self.unsynced_folders = False
+
+    @property
+    def start_offset(self) -> int:
+        return self.segments[0].base if self.segments else 0
+
+    @property
+    def bytes(self) -> int:
+        return self.sealed_bytes + self.position
+
+    @property
+    def fd_path(self) -> str:
+        return log_path(self.folder, self.segments[-1].base)
+
+    def write(self, piece: Piece, base: int, first_time_us: int, last_time_us: int) -> None:
+        """Puts a piece that begins with offset `base` behind the last one."""
+        size = len(piece)
+        at = self.position
+        if at + size > self.allocated:
+            self._make_room(size, base)
+            at = self.position
+        fd = self.fd
+        if fd < 0:
+            fd = self.shared.pool.open(self)
+        self.fd_used = True
+        written = os.pwrite(fd, piece, at)
+        if written != size:
+            write_all(fd, memoryview(piece)[written:], at + written)
+        if at >= self.index_at:
+            index = self.segments[-1].index
+            assert index is not None
+            index.add(base, at, first_time_us)
+            self.index_at = at + self.shared.options.index_interval_bytes
+        self.position = at + size
+        self.last_time_us = last_time_us
+
+    def roll(self, base: int, first_bytes: int = 0) -> None:
+        """Begins a new segment at offset `base`, with room for `first_bytes`."""
+        path = log_path(self.folder, base)
+        if not self.segments:
+            os.makedirs(self.folder, exist_ok=True)
+            self.unsynced_folders = True
+        fd = self.shared.pool.create(path)
+        try:
+            # Without a first piece not even a full disk is in the way.
+            allocated = self._allocate(fd, 0, first_bytes) if first_bytes else 0
+        except OSError:
+            os.close(fd)
+            remove_if_there(path)
+            raise
+        sealed = self._sealed(base)
+        self.shared.pool.close(self)
+        self.segments = (*sealed, Segment(base, index=Index()))
+        self.shared.pool.adopt(self, fd)
+        self.position = 0
+        self.allocated = allocated
+        self.index_at = 0
+
+    def _sealed(self, next_offset: int) -> tuple[Segment, ...]:
+        """The segments with the active one sealed, or left out when it is empty."""
+        if not self.segments:
+            return ()
+        *others, active = self.segments
+        if not self.position:
+            # An empty one is only in the list when offsets were skipped past it.
+            remove_if_there(log_path(self.folder, active.base))
+            return tuple(others)
+        assert active.index is not None
+        facts = SealedIndex(
+            active.index, active.base, next_offset, self.last_time_us, self.position
+        )
+        path = log_path(self.folder, active.base)
+        try:
+            os.truncate(path, self.position)
+            write_index(self.folder, facts)
+        except OSError as fault:
+            # Both are comforts: a reader stops at the end offset, and an index can be rebuilt.
+            logger.warning("The segment %s could not be sealed: %s", path, fault)
+        self.shared.indexes.put(path, facts)
+        if self.tracks_unsynced:
+            self.unsynced.append(active.base)
+        self.sealed_bytes += self.position
+        segment = Segment(
+            active.base,
+            next_offset=next_offset,
+            bytes=self.position,
+            last_time_us=self.last_time_us,
+        )
+        return (*others, segment)
+
+    def _make_room(self, size: int, base: int) -> None:
+        if not self.segments or (self.position and self.position + size > self._segment_limit()):
+            self.roll(base, size)
+            return
+        if self.fd < 0:
+            self.shared.pool.open(self)
+        self.allocated = self._allocate(self.fd, self.allocated, self.position + size)
+
+    def _segment_limit(self) -> int:
+        settings = self.settings
+        limit = settings.segment_bytes
+        if settings.retention_bytes:
+            share = settings.retention_bytes // _SEGMENTS_PER_RETENTION
+            limit = min(limit, max(_SEGMENT_BYTES_MIN, share))
+        return limit
+
+    def _allocate(self, fd: int, allocated: int, needed: int) -> int:
+        """Grows the file by doubling until `needed` bytes fit; its new size."""
+        target = self.shared.options.segment_first_bytes
+        while target < needed:
+            target *= 2
+        target = max(needed, min(target, self._segment_limit()))
+        try:
+            os.posix_fallocate(fd, allocated, target - allocated)
+        except OSError as fault:
+            if is_full(fault) and allocated < needed < target:
+                os.posix_fallocate(fd, allocated, needed - allocated)
+                return needed
+            if fault.errno not in _NO_PREALLOCATION:
+                raise
+        return target
+
+    def sealed_index(self, segment: Segment) -> SealedIndex:
+        """A sealed segment's index, from memory, its file, or a scan. Blocks; any thread."""
+        path = log_path(self.folder, segment.base)
+        sealed = self.shared.indexes.get(path)
+        if sealed is None:
+            interval_bytes = self.shared.options.index_interval_bytes
+            sealed = load_index(self.folder, segment, self.owner, interval_bytes)
+            self.shared.indexes.put(path, sealed)
+        segment.last_time_us = sealed.last_time_us
+        return sealed
+
+    def last_time_of(self, segment: Segment) -> int:
+        """When a sealed segment got its last batch."""
+        known = segment.last_time_us
+        return self.sealed_index(segment).last_time_us if known is None else known
+
+    def retain(self, oldest_us: int, bytes_max: int, end_offset: int) -> None:
+        """Deletes sealed segments: by age when `oldest_us` is given, by size past `bytes_max`."""
+        if not self.segments:
+            return
+        self._drop_sealed(oldest_us, bytes_max)
+        if oldest_us and self.position and self.last_time_us < oldest_us:
+            self.roll(end_offset)
+            # The name that keeps the offsets going must outlive the files that go.
+            sync_folder(self.folder)
+            self._drop_sealed(oldest_us, bytes_max)
+
+    def _drop_sealed(self, oldest_us: int, bytes_max: int) -> None:
+        count = 0
+        kept = self.bytes
+        for segment in self.segments[:-1]:
+            too_old = oldest_us and self.last_time_of(segment) < oldest_us
+            if not too_old and not (bytes_max and kept > bytes_max):
+                break
+            kept -= segment.bytes
+            count += 1
+        if count:
+            self._drop_first(count)
+
+    def drop_before(self, offset: int) -> None:
+        """Deletes the sealed segments that end by `offset`."""
+        count = sum(segment.next_offset <= offset for segment in self.segments[:-1])
+        if count:
+            self._drop_first(count)
+
+    def _drop_first(self, count: int) -> None:
+        gone = self.segments[:count]
+        # First the list, then the files, the oldest first: after a crash there is no hole.
+        self.segments = self.segments[count:]
+        self.sealed_bytes -= sum(segment.bytes for segment in gone)
+        for segment in gone:
+            self._remove(segment.base)
+        self.quarantine.drop_before(self.start_offset)
+
+    def _remove(self, base: int) -> None:
+        path = log_path(self.folder, base)
+        remove_if_there(path)
+        remove_if_there(index_path(self.folder, base))
+        self.shared.indexes.forget(path)
+
+    def sync(self) -> None:
+        """Makes everything written before the call durable. Blocks; any thread."""
+        segments = self.segments
+        if not segments or self.deleted:
+            return
+        # The active one is looked up first: if it is sealed meanwhile, it is still in the list.
+        bases = [segments[-1].base]
+        while self.unsynced:
+            bases.append(self.unsynced.pop())
+        folders = [self.folder]
+        if self.unsynced_folders:
+            folders.append(os.path.dirname(self.folder))
+        for base in bases:
+            # Deleted meanwhile, by retention or with its topic: there is nothing to keep.
+            with suppress(FileNotFoundError):
+                sync_file(log_path(self.folder, base))
+        for folder in folders:
+            with suppress(FileNotFoundError):
+                sync_folder(folder)
+        self.unsynced_folders = False
+
+    def close(self) -> None:
+        self.shared.pool.close(self)
+
+    def delete(self) -> None:
+        """Removes every file of the log, and its folder."""
+        self.deleted = True
+        self.close()
+        for segment in self.segments:
+            self._remove(segment.base)
+        with suppress(FileNotFoundError):
+            for name in os.listdir(self.folder):
+                remove_if_there(f"{self.folder}/{name}")
+            os.rmdir(self.folder)

@@ -1,0 +1,171 @@
+"""Small certainties about files: replaced whole or not at all, folders synced, descriptors bounded.
+
+Everything here takes paths as `str`, because hundreds of thousands of them are made.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import deque
+from contextlib import suppress
+from typing import Protocol
+
+_PAGE_BYTES = 4096
+_WRITE = os.O_RDWR | os.O_CLOEXEC
+_TOO_MANY_OPEN = (errno.EMFILE, errno.ENFILE)
+
+
+def sync_folder(path: str) -> None:
+    """Makes the names in a folder durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def sync_file(path: str) -> None:
+    """Makes what was written to a file durable, whoever wrote it."""
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.fdatasync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_all(fd: int, data: bytes | memoryview, at: int) -> None:
+    """A `pwrite` that goes on until all is written."""
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(fd, view, at)
+        at += written
+        view = view[written:]
+
+
+def replace_file(path: str, data: bytes, *, durable: bool) -> None:
+    """Puts `data` in the place of `path`: after a crash there is the old file or the new one."""
+    temporary = path + ".tmp"
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    try:
+        write_all(fd, data, 0)
+        if durable:
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.replace(temporary, path)
+    if durable:
+        sync_folder(os.path.dirname(path))
+
+
+def read_file(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def remove_if_there(path: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def read_at(fd: int, at: int, size: int) -> bytes:
+    """Up to `size` bytes at `at`; fewer only at the end of the file.
+
+    Pages that the disk can't give come back as zeros, so that the checksums find exactly them
+    and the rest of the file stays readable.
+    """
+    try:
+        data = os.pread(fd, size, at)
+    except OSError as fault:
+        if fault.errno != errno.EIO:
+            raise
+        return _read_pages(fd, at, size)
+    if len(data) == size or not data:
+        return data
+    parts = [data]
+    got = len(data)
+    while got < size:
+        more = os.pread(fd, size - got, at + got)
+        if not more:
+            break
+        parts.append(more)
+        got += len(more)
+    return b"".join(parts)
+
+
+def _read_pages(fd: int, at: int, size: int) -> bytes:
+    end = min(at + size, os.fstat(fd).st_size)
+    parts: list[bytes] = []
+    while at < end:
+        step = min(_PAGE_BYTES - at % _PAGE_BYTES, end - at)
+        try:
+            part = os.pread(fd, step, at)
+        except OSError as fault:
+            if fault.errno != errno.EIO:
+                raise
+            part = bytes(step)
+        parts.append(part.ljust(step, b"\0"))
+        at += step
+    return b"".join(parts)
+
+
+class FdHolder(Protocol):
+    """A log that holds a descriptor for writing; -1 when it is closed."""
+
+    fd: int
+    fd_used: bool
+
+    @property
+    def fd_path(self) -> str: ...
+
+
+class FdPool:
+    """Bounds the descriptors open for writing. The one that wasn't used for a round is closed."""
+
+    __slots__ = ("_holders", "open_max")
+
+    def __init__(self, open_max: int) -> None:
+        self.open_max = open_max
+        self._holders: deque[FdHolder] = deque()
+
+    def open(self, holder: FdHolder) -> int:
+        """Opens the holder's file, which exists, for writing."""
+        fd = self._open(holder.fd_path, _WRITE)
+        self.adopt(holder, fd)
+        return fd
+
+    def create(self, path: str) -> int:
+        """A descriptor of a new, empty file, for a holder to adopt."""
+        return self._open(path, _WRITE | os.O_CREAT | os.O_TRUNC)
+
+    def _open(self, path: str, flags: int) -> int:
+        try:
+            return os.open(path, flags, 0o666)
+        except OSError as fault:
+            if fault.errno not in _TOO_MANY_OPEN or not self._holders:
+                raise
+            self._shrink_to(len(self._holders) // 2)
+            return os.open(path, flags, 0o666)
+
+    def adopt(self, holder: FdHolder, fd: int) -> None:
+        """Takes over a descriptor that is open already."""
+        self._shrink_to(self.open_max - 1)
+        holder.fd = fd
+        holder.fd_used = True
+        self._holders.append(holder)
+
+    def close(self, holder: FdHolder) -> None:
+        if holder.fd >= 0:
+            os.close(holder.fd)
+            holder.fd = -1
+            self._holders.remove(holder)
+
+    def _shrink_to(self, count: int) -> None:
+        while len(self._holders) > count:
+            holder = self._holders.popleft()
+            if holder.fd_used:
+                holder.fd_used = False
+                self._holders.append(holder)
+            else:
+                os.close(holder.fd)
+                holder.fd = -1

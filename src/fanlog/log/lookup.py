@@ -1,0 +1,144 @@
+"""Finding things in a log's files: the block that holds an offset, and the offset of a time.
+
+Runs in worker threads while the log is being written. It works on the list of segments as it was
+when it began, opens files of its own, and checks every batch that it hands out.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left, bisect_right
+from typing import NamedTuple
+
+from fanlog.errors import DamagedError, OffsetOutOfRangeError, TopicDeletedError
+from fanlog.log.disk import DiskLog
+from fanlog.log.index import Index
+from fanlog.log.scan import Damage, Run, walk_file
+from fanlog.log.segment import Segment, base_of, log_path
+from fanlog.model import DamagedRange
+
+
+class Block(NamedTuple):
+    """Whole batches as they stand in the file."""
+
+    data: bytes
+    base_offset: int
+    next_offset: int
+
+
+def read_block(disk: DiskLog, offset: int, end: int) -> Block:
+    """The batches from the one with `offset` on, below `end`, about one read's worth."""
+    if offset >= end:
+        raise ValueError(f"There is nothing to read from {offset} to {end}.")
+    segments = disk.segments
+    i = bisect_right(segments, offset, key=base_of) - 1
+    if i < 0:
+        raise _out_of_range(disk, offset)
+    try:
+        return _read_block(disk, segments[i], offset, end)
+    except FileNotFoundError:
+        if disk.deleted:
+            raise TopicDeletedError("The topic was deleted.") from None
+        if offset < disk.start_offset:
+            # Retention came between the look at the list and the opening of the file.
+            raise _out_of_range(disk, offset) from None
+        lost = Damage(0, segments[i].base, "the file is gone", None, None)
+        stop = min(end, segments[i].next_offset)
+        raise _damaged_error(quarantine(disk, segments[i], lost, stop)) from None
+
+
+def _read_block(disk: DiskLog, segment: Segment, offset: int, end: int) -> Block:
+    base, at = _index(disk, segment).before(offset) or (segment.base, 0)
+    stop = min(end, segment.next_offset)
+    fd = os.open(log_path(disk.folder, segment.base), os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        for part in walk_file(
+            fd,
+            disk.owner,
+            at=at,
+            expected=base,
+            stop=stop,
+            limit=os.fstat(fd).st_size,
+            chunk_bytes=disk.shared.options.read_block_bytes,
+        ):
+            if isinstance(part, Damage):
+                damaged = quarantine(disk, segment, part, stop)
+                if damaged.next > offset:
+                    raise _damaged_error(damaged)
+            elif part.next_offset > offset:
+                return _cut_block(part, offset)
+    finally:
+        os.close(fd)
+    raise _out_of_range(disk, offset)
+
+
+def _cut_block(run: Run, offset: int) -> Block:
+    at = 0
+    for batch in run.batches:
+        if batch.base_offset + batch.record_count > offset:
+            return Block(run.data[at : run.size], batch.base_offset, run.next_offset)
+        at += batch.length
+    raise AssertionError("the run holds the offset")
+
+
+def quarantine(disk: DiskLog, segment: Segment, damage: Damage, stop: int) -> DamagedRange:
+    """Notes damage of a segment. What has nothing whole behind it goes on to `stop`."""
+    damaged = DamagedRange(
+        damage.first,
+        stop if damage.next is None else min(damage.next, stop),
+        log_path(disk.folder, segment.base),
+        f"at byte {damage.at}, {damage.reason}",
+    )
+    disk.quarantine.add(damaged)
+    return damaged
+
+
+def _damaged_error(damaged: DamagedRange) -> DamagedError:
+    return DamagedError(
+        f"Records {damaged.first} to {damaged.next - 1} can't be read: {damaged.file} is damaged "
+        f"{damaged.reason}. Go on at {damaged.next}, or restore the file from a backup.",
+        damaged.first,
+        damaged.next,
+    )
+
+
+def _out_of_range(disk: DiskLog, offset: int) -> OffsetOutOfRangeError:
+    return OffsetOutOfRangeError(
+        f"Offset {offset} is not kept any more: the log begins at {disk.start_offset}. "
+        f"Read from there on."
+    )
+
+
+def _index(disk: DiskLog, segment: Segment) -> Index:
+    return disk.sealed_index(segment).entries if segment.index is None else segment.index
+
+
+def find_time(disk: DiskLog, time_us: int, end: int) -> int:
+    """The first offset appended at or after `time_us`; `end` when there is none."""
+    segments = disk.segments
+    if not segments:
+        return end
+    # Only the active one's last time still moves; it is looked into when no other will do.
+    i = bisect_left(segments, time_us, 0, len(segments) - 1, key=disk.last_time_of)
+    segment = segments[i]
+    base, at = _index(disk, segment).before_time(time_us) or (segment.base, 0)
+    stop = min(end, segment.next_offset)
+    fd = os.open(log_path(disk.folder, segment.base), os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        limit = os.fstat(fd).st_size
+        for part in walk_file(
+            fd,
+            disk.owner,
+            at=at,
+            expected=base,
+            stop=stop,
+            limit=limit,
+            chunk_bytes=disk.shared.options.index_interval_bytes,
+        ):
+            if isinstance(part, Run):
+                for batch in part.batches:
+                    if batch.append_time_us >= time_us:
+                        return batch.base_offset
+    finally:
+        os.close(fd)
+    return stop

@@ -1,0 +1,221 @@
+"""The log of one partition: its tail in memory, and its segments on disk unless it is `memory`.
+
+`append`, `retain`, `close` and `delete` belong to the broker's loop thread; `read` and
+`offset_at` block and may run in any other thread meanwhile. The log sees pieces, never records.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from fanlog.errors import ClosedError, FanlogError, OffsetOutOfRangeError, TopicDeletedError
+from fanlog.log.disk import DiskLog, Shared
+from fanlog.log.faults import is_full, write_error
+from fanlog.log.lookup import Block, find_time, read_block
+from fanlog.log.producers import ProducerRun, ProducerRuns
+from fanlog.log.recovery import recover
+from fanlog.log.replay import Journaled, cut_first_hole, replay
+from fanlog.log.scan import Owner
+from fanlog.log.tail import Piece, Tail
+from fanlog.model import DamagedRange, Durability, TopicSettings
+
+__all__ = ["Block", "PartitionLog", "ProducerRun"]
+
+_SECOND_US = 1_000_000
+
+
+class PartitionLog:
+    """A partition's batches from `start_offset` up to, not including, `end_offset`."""
+
+    __slots__ = (
+        "_disk",
+        "_settings",
+        "durability",
+        "failure",
+        "last_time_us",
+        "owner",
+        "recovered",
+        "tail",
+    )
+
+    def __init__(self, settings: TopicSettings, owner: Owner, disk: DiskLog | None = None) -> None:
+        self._settings = settings
+        self.owner = owner
+        self.durability: Durability = settings.level
+        self.tail = Tail()
+        self.last_time_us = 0
+        self.failure: FanlogError | None = None
+        # What a start found out about producers. The broker empties it after use.
+        self.recovered: list[ProducerRun] = []
+        self._disk = disk
+
+    @classmethod
+    def open(
+        cls,
+        folder: str,
+        settings: TopicSettings,
+        owner: Owner,
+        shared: Shared,
+        journaled: Journaled | None = None,
+    ) -> PartitionLog:
+        """The log that is kept in `folder`, recovered; an empty one if there is no folder yet.
+
+        `journaled` is what the journal has of it: the caller syncs the log after that.
+        """
+        disk = DiskLog(folder, owner, settings, shared)
+        log = cls(settings, owner, disk)
+        producers = ProducerRuns()
+        if journaled is not None:
+            cut_first_hole(disk, journaled)
+        end = recover(disk, producers)
+        if journaled is not None:
+            end = replay(disk, journaled, end, producers)
+        log.tail = Tail(end)
+        log.recovered = producers.in_order()
+        log.last_time_us = disk.last_time_us
+        return log
+
+    @property
+    def start_offset(self) -> int:
+        return self.tail.start_offset if self._disk is None else self._disk.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self.tail.end_offset
+
+    @property
+    def bytes(self) -> int:
+        """What is kept: on disk, or of a memory log in its tail."""
+        return self.tail.bytes if self._disk is None else self._disk.bytes
+
+    @property
+    def segment_count(self) -> int:
+        return 0 if self._disk is None else len(self._disk.segments)
+
+    @property
+    def damaged(self) -> list[DamagedRange]:
+        return [] if self._disk is None else self._disk.quarantine.ranges
+
+    @property
+    def settings(self) -> TopicSettings:
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: TopicSettings) -> None:
+        self._settings = settings
+        if self._disk is not None:
+            self._disk.settings = settings
+
+    def append(self, piece: Piece, next_offset: int, first_time_us: int, last_time_us: int) -> None:
+        """Puts whole stamped batches, the first at `end_offset`, behind all others.
+
+        The tail only grows here: trimming it is the broker's, who knows all tails together.
+        """
+        if self.failure is not None:
+            self._raise_failure(self.failure)
+        tail = self.tail
+        disk = self._disk
+        if disk is not None:
+            try:
+                disk.write(piece, tail.end_offset, first_time_us, last_time_us)
+            except OSError as fault:
+                self._refuse(fault, disk)
+        tail.append(piece, next_offset, last_time_us)
+        self.last_time_us = last_time_us
+
+    def read(self, offset: int, end: int) -> Block:
+        """Whole batches from disk, from the one that holds `offset`, below `end`. Blocks.
+
+        Raises `DamagedError` when that one can't be read, and `OffsetOutOfRangeError` when it is
+        not kept any more.
+        """
+        if self._disk is None:
+            raise OffsetOutOfRangeError(
+                f"Offset {offset} is not kept any more: this topic lives in memory, and begins "
+                f"at {self.start_offset}. Read from there on."
+            )
+        try:
+            return read_block(self._disk, offset, end)
+        except OSError as fault:
+            raise write_error(fault, self._disk.folder, "Reading") from fault
+
+    def offset_at(self, time_us: int) -> int:
+        """The first offset appended at or after a time; `end_offset` if there is none. Blocks."""
+        end = self.end_offset
+        disk = self._disk
+        if disk is None:
+            found = self.tail.offset_at(time_us)
+            return end if found is None else found
+        while True:
+            before = disk.segments
+            try:
+                return find_time(disk, time_us, end)
+            except FileNotFoundError as fault:
+                if disk.deleted:
+                    raise TopicDeletedError("The topic was deleted.") from None
+                if disk.segments is before:
+                    raise write_error(fault, disk.folder, "Reading") from fault
+            except OSError as fault:
+                raise write_error(fault, disk.folder, "Reading") from fault
+
+    def retain(self, now_us: int) -> int:
+        """Deletes what is too old or too much, in whole segments or pieces; the records deleted."""
+        settings = self._settings
+        before = self.start_offset
+        age_us = settings.retention_seconds * _SECOND_US
+        oldest_us = now_us - age_us if age_us else 0
+        tail = self.tail
+        if self._disk is None:
+            if oldest_us:
+                tail.drop_older(oldest_us)
+            if settings.retention_bytes:
+                tail.trim(settings.retention_bytes)
+        elif self.failure is None:
+            try:
+                self._disk.retain(oldest_us, settings.retention_bytes, tail.end_offset)
+            except OSError as fault:
+                if not is_full(fault):
+                    self._refuse(fault, self._disk)
+            tail.drop_before(self._disk.start_offset)
+        return self.start_offset - before
+
+    def drop_before(self, offset: int) -> int:
+        """Deletes whole sealed segments, or pieces, that end by `offset`; the records deleted."""
+        before = self.start_offset
+        if self._disk is not None and self.failure is None:
+            try:
+                self._disk.drop_before(offset)
+            except OSError as fault:
+                self._refuse(fault, self._disk)
+            offset = self._disk.start_offset
+        self.tail.drop_before(offset)
+        return self.start_offset - before
+
+    def sync(self) -> None:
+        """Makes everything appended so far durable. Blocks; raises `OSError`."""
+        if self._disk is not None:
+            self._disk.sync()
+
+    def close(self) -> None:
+        if self.failure is None:
+            self.failure = ClosedError("The log is closed: the broker has stopped.")
+        if self._disk is not None:
+            self._disk.close()
+
+    def delete(self) -> None:
+        """Removes the log's files. Readers and writers are told that the topic is gone."""
+        self.failure = TopicDeletedError("The topic was deleted.")
+        if self._disk is not None:
+            self._disk.delete()
+
+    def _refuse(self, fault: OSError, disk: DiskLog) -> NoReturn:
+        """Turns a failed write into its error. All but a full disk is for good."""
+        error = write_error(fault, disk.folder)
+        if not is_full(fault):
+            self.failure = error
+            self._raise_failure(error)
+        raise error from fault
+
+    def _raise_failure(self, failure: FanlogError) -> NoReturn:
+        # A new one each time: an error that is raised again and again gathers tracebacks.
+        raise type(failure)(str(failure))

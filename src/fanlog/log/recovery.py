@@ -1,0 +1,114 @@
+"""Bringing a log back at start: what is whole stays, a torn tail is cut, damage is reported.
+
+Only the newest segment is read. The one before it is read too if a crash came between the two
+steps of sealing it, which shows by its missing index. All others cost a line of a listing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from fanlog.log.disk import DiskLog
+from fanlog.log.index import SealedIndex
+from fanlog.log.lookup import quarantine
+from fanlog.log.producers import ProducerRuns
+from fanlog.log.scan import NO_STOP, is_zero
+from fanlog.log.segment import (
+    Scanned,
+    Segment,
+    index_path,
+    list_segments,
+    log_path,
+    remove_index,
+    scan_segment,
+    write_index,
+)
+
+logger = logging.getLogger("fanlog.log")
+
+
+def recover(disk: DiskLog, producers: ProducerRuns) -> int:
+    """Reads the log's folder into `disk`; its end offset."""
+    segments = list_segments(disk.folder)
+    if not segments:
+        return 0
+    disk.quarantine.load()
+    if len(segments) > 1:
+        _finish_sealing(disk, segments[-2])
+    active = segments[-1]
+    # It is written to again: an index from an earlier sealing would be wrong.
+    remove_index(disk.folder, active.base)
+    scanned = _scan(disk, active, producers)
+    end_offset = scanned.end_offset
+    for damage in scanned.damages:
+        if damage.next is not None:
+            quarantine(disk, active, damage, NO_STOP)
+    active.index = scanned.entries
+    disk.segments = tuple(segments)
+    disk.sealed_bytes = sum(segment.bytes for segment in segments[:-1])
+    disk.position = scanned.end_at
+    disk.allocated = _cut_tail(disk, active, scanned)
+    disk.index_at = _next_index_at(disk, scanned)
+    disk.last_time_us = scanned.last_time_us
+    if not scanned.end_at and len(segments) > 1:
+        disk.last_time_us = disk.last_time_of(segments[-2])
+    return end_offset
+
+
+def _scan(disk: DiskLog, segment: Segment, producers: ProducerRuns) -> Scanned:
+    return scan_segment(
+        disk.folder,
+        segment,
+        disk.owner,
+        disk.shared.options.index_interval_bytes,
+        visit=lambda run: producers.add(run.batches),
+    )
+
+
+def _next_index_at(disk: DiskLog, scanned: Scanned) -> int:
+    positions = scanned.entries.positions
+    return positions[-1] + disk.shared.options.index_interval_bytes if positions else 0
+
+
+def _cut_tail(disk: DiskLog, active: Segment, scanned: Scanned) -> int:
+    """Cuts what a crash left behind the last whole batch; the file's size after it.
+
+    Zeros are the room that was allocated ahead, and stay.
+    """
+    path = log_path(disk.folder, active.base)
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        if is_zero(fd, scanned.end_at, scanned.size):
+            return scanned.size
+        logger.warning(
+            "%s is cut at byte %d: the %d bytes after the last whole batch, which ends at offset "
+            "%d, are what a crash left of an unfinished write.",
+            path,
+            scanned.end_at,
+            scanned.size - scanned.end_at,
+            scanned.end_offset,
+        )
+        os.ftruncate(fd, scanned.end_at)
+        return scanned.end_at
+    finally:
+        os.close(fd)
+
+
+def _finish_sealing(disk: DiskLog, segment: Segment) -> None:
+    if os.path.exists(index_path(disk.folder, segment.base)):
+        return
+    interval_bytes = disk.shared.options.index_interval_bytes
+    scanned = scan_segment(disk.folder, segment, disk.owner, interval_bytes)
+    segment.last_time_us = scanned.last_time_us
+    try:
+        if scanned.end_offset == segment.next_offset and scanned.size > scanned.end_at:
+            os.truncate(log_path(disk.folder, segment.base), scanned.end_at)
+            segment.bytes = scanned.end_at
+        facts = SealedIndex(
+            scanned.entries, segment.base, scanned.end_offset, scanned.last_time_us, segment.bytes
+        )
+        write_index(disk.folder, facts)
+    except OSError as fault:
+        # A full disk must not keep the broker from starting; the next start tries again.
+        logger.warning("The segment %d in %s is not sealed: %s", segment.base, disk.folder, fault)

@@ -1,0 +1,217 @@
+"""Walking a segment's batches: what is whole, what is damaged, and where it is whole again.
+
+A batch counts when its header checksum, its body checksum, its topic, its partition and its
+place (offsets are dense) all fit. Everything that reads a segment goes through `walk_file`: the
+reader that catches up, the search for a time, the rebuilding of an index, and recovery.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import NamedTuple
+
+from google_crc32c import value as crc32c
+
+from fanlog.format.batch import ALIGNMENT, BATCH_BYTES_MIN, HEADER_BYTES, KIND_BATCH, VERSION
+from fanlog.log.files import read_at
+
+SCAN_BYTES = 4 * 1024 * 1024
+# An offset past every other: "to the end of the file".
+NO_STOP = 1 << 63
+
+# length, kind and version, producer epoch, topic, base offset, append time, producer id,
+# first sequence, header crc, body crc, partition, record count
+_FIELDS = Struct("<IHHI4xQqQQIIH2xI")
+_MARK = VERSION << 8 | KIND_BATCH
+_MARK_BYTES = bytes((KIND_BATCH, VERSION))
+_MARK_AT = 4
+
+_EMPTY = "there is nothing where a batch should begin"
+_HEADER_BAD = "the header's checksum does not fit"
+_BODY_BAD = "the body's checksum does not fit"
+_CUT = "the batch is cut off"
+_ENDS = "the file ends too early"
+_STRAY = "the batch does not belong here"
+
+
+class Owner(NamedTuple):
+    """Whose batches a file holds."""
+
+    topic: int
+    partition: int
+
+
+class Found(NamedTuple):
+    """A whole batch: of its header what a log needs."""
+
+    length: int
+    producer_epoch: int
+    base_offset: int
+    append_time_us: int
+    producer_id: int
+    first_sequence: int
+    record_count: int
+
+
+class Run(NamedTuple):
+    """Whole batches one after another: `data[:size]` is what the file has at `at`."""
+
+    at: int
+    data: bytes
+    size: int
+    batches: list[Found]
+    next_offset: int
+
+
+class Damage(NamedTuple):
+    """A stretch without whole batches. `next` and `end_at` are None when none comes after it."""
+
+    at: int
+    first: int
+    reason: str
+    next: int | None
+    end_at: int | None
+
+
+class _Stop(NamedTuple):
+    """Where a walk came to an end: `needs` is the batch's length if its header is whole."""
+
+    at: int
+    expected: int
+    fault: str
+    needs: int
+
+
+def _walk(data: bytes, expected: int, stop: int, owner: Owner, out: list[Found]) -> _Stop:
+    """Takes whole batches off the front of `data` until the offset `stop`, a fault, or its end."""
+    topic, partition = owner
+    size = len(data)
+    at = 0
+    unpack = _FIELDS.unpack_from
+    while expected < stop:
+        if size - at < HEADER_BYTES:
+            return _Stop(at, expected, "", HEADER_BYTES)
+        (length, mark, epoch, number, base, time_us, producer, sequence, head_crc, body_crc,
+         part, count) = unpack(data, at)  # fmt: skip
+        if mark != _MARK or length < BATCH_BYTES_MIN or length % ALIGNMENT:
+            return _Stop(at, expected, _HEADER_BAD if mark or length else _EMPTY, 0)
+        if crc32c(data[at : at + 48]) != head_crc:
+            return _Stop(at, expected, _HEADER_BAD, 0)
+        if number != topic or base != expected:
+            return _Stop(at, expected, _STRAY, 0)
+        end = at + length
+        if end > size:
+            return _Stop(at, expected, "", length)
+        if crc32c(data[at + 56 : end]) != body_crc:
+            return _Stop(at, expected, _BODY_BAD, length)
+        if part != partition or not count:
+            return _Stop(at, expected, _STRAY, length)
+        out.append(Found(length, epoch, base, time_us, producer, sequence, count))
+        expected += count
+        at = end
+    return _Stop(at, expected, "", 0)
+
+
+def walk_file(
+    fd: int,
+    owner: Owner,
+    *,
+    at: int,
+    expected: int,
+    stop: int,
+    limit: int,
+    chunk_bytes: int = SCAN_BYTES,
+) -> Iterator[Run | Damage]:
+    """The file's batches from position `at`, which should begin with offset `expected`.
+
+    Ends at the offset `stop` or at the position `limit`, or with a `Damage` that nothing whole
+    comes after. It never reads past `limit`.
+    """
+    wanted = chunk_bytes
+    while expected < stop and at < limit:
+        asked = min(wanted, limit - at)
+        data = read_at(fd, at, asked)
+        if len(data) < asked:
+            limit = at + len(data)
+        batches: list[Found] = []
+        end = _walk(data, expected, stop, owner, batches)
+        wanted = chunk_bytes
+        if batches:
+            yield Run(at, data, end.at, batches, end.expected)
+        at += end.at
+        expected = end.expected
+        fault = end.fault
+        if not fault and expected < stop:
+            if at + end.needs <= limit:
+                wanted = max(chunk_bytes, end.needs)
+                continue
+            fault = _CUT if limit - at >= HEADER_BYTES or any(data[end.at :]) else _EMPTY
+        if fault:
+            found = _resync(fd, owner, limit, end._replace(at=at))
+            if found is None:
+                yield Damage(at, expected, fault, None, None)
+                return
+            yield Damage(at, expected, fault, found[1], found[0])
+            at, expected = found
+    if expected < stop < NO_STOP:
+        yield Damage(at, expected, _ENDS, None, None)
+
+
+def _resync(fd: int, owner: Owner, limit: int, stopped: _Stop) -> tuple[int, int] | None:
+    """Position and base offset of the first whole batch after the place of a fault."""
+    at, expected, _, length = stopped
+    base = _whole_batch_at(fd, owner, at, expected, limit)
+    if base is not None:
+        return at, base
+    if length:
+        # The header is whole, so that its length can be trusted: no look-alike inside the
+        # damaged body is taken for a batch.
+        base = _whole_batch_at(fd, owner, at + length, expected, limit)
+        if base is not None:
+            return at + length, base
+    search_at = at + (length or ALIGNMENT)
+    while search_at + BATCH_BYTES_MIN <= limit:
+        data = read_at(fd, search_at, min(SCAN_BYTES, limit - search_at))
+        i = data.find(_MARK_BYTES)
+        while i >= 0:
+            position = search_at + i - _MARK_AT
+            if position > at and position % ALIGNMENT == 0:
+                base = _whole_batch_at(fd, owner, position, expected, limit)
+                if base is not None:
+                    return position, base
+            i = data.find(_MARK_BYTES, i + 1)
+        if len(data) < SCAN_BYTES:
+            return None
+        # The last bytes again: a mark may lie across the border of two reads.
+        search_at += len(data) - ALIGNMENT
+    return None
+
+
+def _whole_batch_at(fd: int, owner: Owner, at: int, expected: int, limit: int) -> int | None:
+    """The base offset of the batch at `at`, if it is whole, this log's, and after `expected`."""
+    if at + BATCH_BYTES_MIN > limit:
+        return None
+    head = read_at(fd, at, HEADER_BYTES)
+    if len(head) < HEADER_BYTES:
+        return None
+    fields = _FIELDS.unpack(head)
+    length, base = fields[0], fields[4]
+    if base <= expected or fields[1] != _MARK or at + length > limit:
+        return None
+    if crc32c(head[:48]) != fields[8]:
+        return None
+    end = _walk(read_at(fd, at, length), base, base + 1, owner, [])
+    return base if end.expected > base else None
+
+
+def is_zero(fd: int, at: int, limit: int) -> bool:
+    """Whether the file holds only zeros from `at` to `limit`."""
+    while at < limit:
+        data = read_at(fd, at, min(SCAN_BYTES, limit - at))
+        if data.count(0) != len(data):
+            return False
+        if not data:
+            return True
+        at += len(data)
+    return True

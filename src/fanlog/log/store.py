@@ -1,0 +1,271 @@
+"""All logs of a broker: the data folder, its topics, and the journal that they share.
+
+`<data>/lock`, `<data>/catalog.json`, `<data>/journal/`, and for each topic
+`<data>/topics/<number>-<name>/topic.json` with a folder for each partition that was written to.
+Topics in memory have no files at all. Everything here belongs to the broker's loop thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from fanlog.config import LogOptions
+from fanlog.errors import FolderUnusableError, FormatError, InvalidArgumentError
+from fanlog.log.catalog import (
+    DELETED_PREFIX,
+    Catalog,
+    FolderLock,
+    TopicFile,
+    create_topic_folder,
+    load_catalog,
+    load_topic,
+    number_of,
+    save_catalog,
+    save_topic,
+    topic_folder_name,
+)
+from fanlog.log.disk import Shared
+from fanlog.log.faults import folder_error
+from fanlog.log.files import sync_folder
+from fanlog.log.journal import Journal, read_journal, retire_journal
+from fanlog.log.partition import PartitionLog
+from fanlog.log.replay import Journaled, by_partition
+from fanlog.log.scan import Owner
+from fanlog.model import TopicSettings
+
+logger = logging.getLogger("fanlog.log")
+
+# Numbers of topics that live in memory: apart, because they begin anew with every start.
+MEMORY_NUMBERS_FROM = 0x80000000
+# Numbers taken from the catalog at once, so that not every new topic has to sync it.
+_NUMBERS_PER_SAVE = 64
+_SECOND_US = 1_000_000
+
+
+class StoredTopic:
+    """A topic and its logs, one for each partition."""
+
+    __slots__ = ("folder", "logs", "name", "number", "settings")
+
+    def __init__(self, name: str, number: int, settings: TopicSettings, folder: str = "") -> None:
+        self.name = name
+        self.number = number
+        self.settings = settings
+        self.logs: list[PartitionLog] = []
+        self.folder = folder
+
+
+class LogStore:
+    """Opens, creates, changes and deletes topics' logs."""
+
+    def __init__(self, folder: Path | None, options: LogOptions, now_us: Callable[[], int]) -> None:
+        self.folder = None if folder is None else os.fspath(folder.absolute())
+        self.options = options
+        self.epoch = 0
+        self._now_us = now_us
+        self._shared = Shared(options)
+        self.journal: Journal | None = None
+        self._lock: FolderLock | None = None
+        self._topics: dict[int, StoredTopic] = {}
+        self._next_number = 1
+        self._numbers_saved = 1
+        self._next_memory_number = MEMORY_NUMBERS_FROM
+
+    def open(self) -> list[StoredTopic]:
+        """Takes the data folder and brings its topics back."""
+        folder = self.folder
+        if folder is None:
+            self.epoch = self._now_us() // _SECOND_US
+            return []
+        try:
+            os.makedirs(folder + "/topics", exist_ok=True)
+            self._lock = FolderLock(folder)
+            try:
+                self._open_folder(folder)
+            except BaseException:
+                self._lock.release()
+                raise
+        except OSError as fault:
+            raise folder_error(fault, fault.filename or folder) from fault
+        return list(self._topics.values())
+
+    def _open_folder(self, folder: str) -> None:
+        topics = folder + "/topics"
+        names = self._sweep(sorted(os.listdir(topics)))
+        catalog = load_catalog(folder + "/catalog.json", has_topics=bool(names))
+        self.epoch = catalog.epoch + 1
+        numbers = [number for name in names if (number := number_of(name)) is not None]
+        self._next_number = max([catalog.next_topic, *(n + 1 for n in numbers)])
+        self._save_catalog(self._next_number)
+        journaled = by_partition(read_journal(self._journal_folder))
+        for name in names:
+            topic = self._open_topic(f"{topics}/{name}", journaled)
+            if topic is not None:
+                self._topics[topic.number] = topic
+        if journaled:
+            retire_journal(self._journal_folder, self.epoch << 32)
+
+    @property
+    def _journal_folder(self) -> str:
+        return f"{self.folder}/journal"
+
+    def get_journal(self) -> Journal:
+        """The journal of topics with durability fsync, made when it is first asked for."""
+        if self.folder is None:
+            raise InvalidArgumentError(
+                "This broker has no data folder, so it can't sync: use durability memory, or "
+                "start it with --data."
+            )
+        if self.journal is None:
+            try:
+                self.journal = Journal(self._journal_folder, self.options.journal_bytes, self.epoch)
+            except OSError as fault:
+                raise folder_error(fault, fault.filename or self._journal_folder) from fault
+        return self.journal
+
+    def _sweep(self, names: list[str]) -> list[str]:
+        """Finishes deletions that a crash came in between."""
+        for name in names:
+            if name.startswith(DELETED_PREFIX):
+                shutil.rmtree(f"{self.folder}/topics/{name}", ignore_errors=True)
+        return [name for name in names if not name.startswith(DELETED_PREFIX)]
+
+    def _open_topic(self, folder: str, journaled: dict[Owner, Journaled]) -> StoredTopic | None:
+        try:
+            found = load_topic(folder)
+            if found.number != number_of(os.path.basename(folder)):
+                raise FormatError(f"topic.json has the number {found.number}")
+        except FormatError as fault:
+            number = number_of(os.path.basename(folder))
+            if any(owner.topic == number for owner in journaled):
+                # Going on would empty the journal of what was promised to be kept.
+                raise FolderUnusableError(
+                    f"{folder} has messages in the journal, but {fault}: put it back from a backup."
+                ) from fault
+            logger.warning("%s is left aside, it is not a whole topic: %s.", folder, fault)
+            return None
+        topic = StoredTopic(found.name, found.number, found.settings, folder)
+        self._add_logs(topic, journaled)
+        return topic
+
+    def create(self, name: str, settings: TopicSettings) -> StoredTopic:
+        """A new topic with empty logs. Names are the broker's to keep apart."""
+        if settings.durability == "memory":
+            topic = StoredTopic(name, self._next_memory_number, settings)
+            self._next_memory_number += 1
+            self._add_logs(topic)
+            return topic
+        if self.folder is None:
+            raise InvalidArgumentError(
+                f"This broker has no data folder, so it can't keep a topic with durability "
+                f"{settings.durability}: use durability memory, or start it with --data."
+            )
+        topic_folder = ""
+        try:
+            number = self._take_number()
+            topic_folder = f"{self.folder}/topics/{topic_folder_name(number, name)}"
+            create_topic_folder(topic_folder, TopicFile(name, number, settings))
+        except OSError as fault:
+            if topic_folder:
+                shutil.rmtree(topic_folder, ignore_errors=True)
+            raise folder_error(fault, fault.filename or self.folder) from fault
+        topic = StoredTopic(name, number, settings, topic_folder)
+        self._add_logs(topic)
+        self._topics[number] = topic
+        return topic
+
+    def update(self, topic: StoredTopic, settings: TopicSettings) -> None:
+        """Changes a topic's settings: not its durability, and never to fewer partitions."""
+        if settings.durability != topic.settings.durability:
+            raise InvalidArgumentError(
+                f"A topic's durability can't change: it is {topic.settings.durability}. "
+                f"Create another topic with durability {settings.durability}."
+            )
+        if settings.partitions < topic.settings.partitions:
+            raise InvalidArgumentError(
+                f"A topic's partitions can only grow: there are {topic.settings.partitions}. "
+                f"Create another topic with {settings.partitions}."
+            )
+        if topic.folder:
+            try:
+                save_topic(topic.folder, TopicFile(topic.name, topic.number, settings))
+            except OSError as fault:
+                raise folder_error(fault, fault.filename or topic.folder) from fault
+        topic.settings = settings
+        for log in topic.logs:
+            log.settings = settings
+        self._add_logs(topic)
+
+    def delete(self, topic: StoredTopic) -> None:
+        """Deletes a topic. It is gone with the renaming, however long the files take."""
+        self._topics.pop(topic.number, None)
+        doomed = ""
+        if topic.folder:
+            parent, name = os.path.split(topic.folder)
+            doomed = f"{parent}/{DELETED_PREFIX}{name}"
+            try:
+                os.rename(topic.folder, doomed)
+                sync_folder(parent)
+            except OSError as fault:
+                raise folder_error(fault, fault.filename or topic.folder) from fault
+        for log in topic.logs:
+            log.delete()
+        if doomed:
+            shutil.rmtree(doomed, ignore_errors=True)
+
+    def close(self) -> None:
+        """Closes all files and gives the folder back. Commits have ended before."""
+        if self.journal is not None:
+            try:
+                self.journal.close()
+            except OSError as fault:
+                # It was not emptied, so the next start replays it.
+                logger.error("The journal could not be closed: %s", fault)
+            self.journal = None
+        for topic in self._topics.values():
+            for log in topic.logs:
+                log.close()
+        self._topics.clear()
+        if self._lock is not None:
+            self._save_catalog_at_close()
+            self._lock.release()
+            self._lock = None
+
+    def _add_logs(
+        self, topic: StoredTopic, journaled: dict[Owner, Journaled] | None = None
+    ) -> None:
+        """Opens or makes the logs that the topic's settings ask for."""
+        settings = topic.settings
+        for partition in range(len(topic.logs), settings.partitions):
+            owner = Owner(topic.number, partition)
+            if topic.folder:
+                folder = f"{topic.folder}/{partition}"
+                found = journaled.get(owner) if journaled else None
+                log = PartitionLog.open(folder, settings, owner, self._shared, found)
+                if found is not None:
+                    log.sync()
+            else:
+                log = PartitionLog(settings, owner)
+            topic.logs.append(log)
+
+    def _take_number(self) -> int:
+        if self._next_number >= self._numbers_saved:
+            self._save_catalog(self._next_number + _NUMBERS_PER_SAVE)
+        number = self._next_number
+        self._next_number += 1
+        return number
+
+    def _save_catalog(self, next_number: int) -> None:
+        save_catalog(f"{self.folder}/catalog.json", Catalog(next_number, self.epoch))
+        self._numbers_saved = next_number
+
+    def _save_catalog_at_close(self) -> None:
+        try:
+            self._save_catalog(self._next_number)
+        except OSError as fault:
+            # Nothing is wrong with it: some numbers are never used.
+            logger.warning("The catalog could not be saved: %s", fault)
