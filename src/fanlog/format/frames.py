@@ -33,6 +33,8 @@ PREFIX_BYTES = PREFIX.size
 ACK_ENTRY = Struct("<IHBBQQq")
 FETCHED_HEAD = Struct("<QQQ")
 _CREDIT = Struct("<Q")
+# A frame that drips in costs its bytes, not an object for each of them.
+_KEPT_PIECES_MAX = 1024
 
 
 class FrameKind(IntEnum):
@@ -184,6 +186,8 @@ class FrameCutter:
         self._kept.append(data)
         self._kept_bytes += len(data)
         if self._kept_bytes < self._need:
+            if len(self._kept) > _KEPT_PIECES_MAX:
+                self._kept = [b"".join(self._kept)]
             return b""
         joined = b"".join(self._kept)
         self._kept = []

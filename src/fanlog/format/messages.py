@@ -41,8 +41,10 @@ class TopicOpened(msgspec.Struct, frozen=True):
 
 
 class CreateTopic(msgspec.Struct, frozen=True):
+    """`settings` are those of `TopicSettings`; what is left out is the broker's default."""
+
     name: str
-    settings: TopicSettings
+    settings: dict[str, int | str] = {}
     exist_ok: bool = False
 
 

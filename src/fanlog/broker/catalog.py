@@ -1,0 +1,140 @@
+"""Which topics there are, by name, by number and by pattern; creating and deleting them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from fanlog.broker.intake import partition_key
+from fanlog.broker.names import NameTree, check_name
+from fanlog.broker.producers import Producer
+from fanlog.broker.topics import Partition, Topic
+from fanlog.config import BrokerOptions
+from fanlog.errors import (
+    InvalidArgumentError,
+    PartitionNotFoundError,
+    TooManyTopicsError,
+    TopicExistsError,
+    TopicNotFoundError,
+)
+from fanlog.log.store import LogStore, StoredTopic
+from fanlog.model import INTERNAL_PREFIX, PARTITIONS_MAX, TopicSettings
+
+
+class Catalog:
+    """All topics. `partitions` is what the hot path looks batches' partitions up in; the broker's
+    own topics are not there, so that no client can publish to them."""
+
+    def __init__(self, store: LogStore, options: BrokerOptions) -> None:
+        self._store = store
+        self._options = options
+        self._by_name: dict[str, Topic] = {}
+        self._tree: NameTree[Topic] = NameTree()
+        self.partitions: dict[int, Partition] = {}
+        self._internal: dict[int, Partition] = {}
+
+    def load(self, stored: Iterable[StoredTopic]) -> None:
+        for topic in stored:
+            self._add(Topic(topic))
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def __iter__(self) -> Iterator[Topic]:
+        return iter(self._by_name.values())
+
+    def find(self, name: str) -> Topic | None:
+        return self._by_name.get(name)
+
+    def get(self, name: str) -> Topic:
+        topic = self._by_name.get(name)
+        if topic is None:
+            raise TopicNotFoundError(
+                f"There is no topic {name!r}. Create it with: fanlog topic create {name}"
+            )
+        return topic
+
+    def partition(self, number: int, index: int) -> Partition:
+        partition = None
+        if 0 <= index < PARTITIONS_MAX:
+            key = partition_key(number, index)
+            partition = self.partitions.get(key) or self._internal.get(key)
+        if partition is None:
+            raise PartitionNotFoundError(
+                f"There is no topic number {number} with a partition {index} on this broker."
+            )
+        return partition
+
+    def matching(self, pattern: str, *, internal: bool = False) -> list[Topic]:
+        """Topics that fit a pattern, by name. The broker's own only when asked for."""
+        return sorted(
+            (
+                topic
+                for topic in self._tree.matching(pattern)
+                if internal or not topic.name.startswith(INTERNAL_PREFIX)
+            ),
+            key=lambda topic: topic.name,
+        )
+
+    def create(self, name: str, settings: TopicSettings, *, exist_ok: bool = False) -> Topic:
+        topic = self._by_name.get(check_name(name))
+        if topic is not None:
+            if exist_ok:
+                return topic
+            raise TopicExistsError(
+                f"Topic {name!r} exists already. Describe it, or delete it first."
+            )
+        if len(self._by_name) >= self._options.topics_max:
+            raise TooManyTopicsError(
+                f"This broker has {len(self._by_name)} topics, as many as topics_max allows."
+            )
+        topic = Topic(self._store.create(name, settings))
+        self._add(topic)
+        return topic
+
+    def remove(self, topic: Topic) -> None:
+        topic.deleted = True
+        del self._by_name[topic.name]
+        self._tree.remove(topic.name, topic)
+        for partition in topic.partitions:
+            del self.partitions[partition_key(topic.number, partition.index)]
+
+    def _add(self, topic: Topic) -> None:
+        self._by_name[topic.name] = topic
+        self._tree.add(topic.name, topic)
+        internal = topic.name.startswith(INTERNAL_PREFIX)
+        partitions = self._internal if internal else self.partitions
+        for partition in topic.partitions:
+            partitions[partition_key(topic.number, partition.index)] = partition
+            _recover_producers(partition, self._options.producer_runs_max)
+
+
+def changed_settings(settings: TopicSettings, given: dict[str, int | str]) -> TopicSettings:
+    """The settings with what is given in place of theirs, or an error that says what is wrong."""
+    unknown = set(given) - set(TopicSettings.__struct_fields__)
+    if unknown:
+        raise InvalidArgumentError(
+            f"There is no topic setting {min(unknown)!r}; there are "
+            f"{', '.join(TopicSettings.__struct_fields__)}."
+        )
+    try:
+        return msgspec.convert(msgspec.structs.asdict(settings) | given, TopicSettings)
+    except msgspec.ValidationError as fault:
+        raise InvalidArgumentError(f"A topic setting is wrong: {fault}.") from fault
+
+
+def _recover_producers(partition: Partition, runs_max: int) -> None:
+    """Producers as the batches on disk show them, so that a repeat is known after a restart."""
+    recovered, partition.log.recovered = partition.log.recovered, []
+    for run in recovered:
+        if not run.producer_id:
+            continue
+        if partition.producers is None:
+            partition.producers = {}
+        producer = partition.producers.get(run.producer_id)
+        if producer is None or producer.next_sequence != run.first_sequence:
+            producer = Producer(run.producer_epoch, run.first_sequence, run.base_offset)
+            partition.producers[run.producer_id] = producer
+        producer.epoch = run.producer_epoch
+        producer.extend(run.record_count, run.base_offset, runs_max)

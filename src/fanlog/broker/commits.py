@@ -1,0 +1,221 @@
+"""The end of a turn: what came in goes into the logs, becomes visible when its durability has
+accepted it, is fanned out, and is acknowledged. One commit a partition and turn, however many
+publishers took part."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Protocol
+
+from fanlog.broker.fanout import FanOut
+from fanlog.broker.ports import Origin, Runtime
+from fanlog.broker.producers import Producer
+from fanlog.broker.topics import Partition, Submission
+from fanlog.errors import FanlogError, LogFailedError
+from fanlog.format.frames import ACK_ENTRY, Ack
+from fanlog.log.partition import PartitionLog
+from fanlog.model import Durability
+
+logger = logging.getLogger("fanlog.broker")
+
+
+class SyncGroup(Protocol):
+    """Group commit: makes pieces durable together."""
+
+    pending_bytes: int
+
+    def add(
+        self, log: PartitionLog, piece: bytes, done: Callable[[FanlogError | None], None]
+    ) -> None: ...
+    def kick(self) -> None: ...
+
+
+_Synced = tuple[Partition, bytes, int, list[Submission], FanlogError | None]
+
+
+class Commits:
+    """`dirty` holds the partitions that took something in this turn; `Intake` fills it."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        fan_out: FanOut,
+        sync_group: Callable[[], SyncGroup],
+        tail_total_bytes: int,
+    ) -> None:
+        self._runtime = runtime
+        self._fan_out = fan_out
+        self._sync_group = sync_group
+        self._group: SyncGroup | None = None
+        self._tail_total_bytes = tail_total_bytes
+        self._tails: OrderedDict[Partition, None] = OrderedDict()
+        self._fresh: dict[Partition, tuple[int, list[bytes]]] = {}
+        self._synced: list[_Synced] = []
+        self._acks: dict[Origin, list[bytes]] = {}
+        self._scheduled = False
+        self._relief: list[Callable[[], None]] = []
+        self.dirty: dict[Partition, None] = {}
+        self.tail_bytes = 0
+        self.published_records = 0
+
+    def schedule(self) -> None:
+        """Ends the turn after everything that is ready now has been read."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._runtime.soon(self.turn)
+
+    def turn(self) -> None:
+        self._scheduled = False
+        if self._synced:
+            self._settle()
+        while self.dirty:
+            partition, _ = self.dirty.popitem()
+            self._commit(partition)
+        if self._fresh:
+            self._show()
+        if self._group is not None:
+            self._group.kick()
+        if self._acks:
+            acks, self._acks = self._acks, {}
+            for origin, entries in acks.items():
+                origin.acknowledge(entries)
+
+    def pending_bytes(self) -> int:
+        """Bytes that wait for the disk."""
+        return 0 if self._group is None else self._group.pending_bytes
+
+    def when_relieved(self, call: Callable[[], None]) -> None:
+        """Calls once when what was waiting for the disk has got there."""
+        self._relief.append(call)
+
+    def forget(self, partition: Partition) -> None:
+        """A deleted partition: its tail no longer counts."""
+        self.tail_bytes -= partition.log.tail.bytes
+        self._tails.pop(partition, None)
+        self.dirty.pop(partition, None)
+
+    def resized(self, partition: Partition, bytes_before: int) -> None:
+        """Retention has changed the partition's tail."""
+        self.tail_bytes += partition.log.tail.bytes - bytes_before
+
+    def _commit(self, partition: Partition) -> None:
+        parts, submissions = partition.parts, partition.submissions
+        partition.parts = partition.submissions = None
+        if parts is None or submissions is None:
+            return
+        piece = b"".join(parts)
+        log = partition.log
+        if piece:
+            try:
+                log.append(
+                    piece, partition.next_offset, partition.first_time_us, partition.last_time_us
+                )
+            except Exception as fault:
+                partition.next_offset = log.end_offset
+                if not isinstance(fault, FanlogError):
+                    logger.exception("appending to %s failed", partition.topic.name)
+                    fault = LogFailedError(f"The broker failed to append: {fault!r}.")
+                submissions = self._refuse(submissions, log.end_offset, fault)
+                if not submissions:
+                    return
+                piece = b""
+            else:
+                self._count_tail(partition, len(piece))
+        next_offset = partition.next_offset
+        if partition.durability is not Durability.FSYNC:
+            self._accept(partition, piece, next_offset, submissions)
+            return
+        if self._group is None:
+            self._group = self._sync_group()
+
+        def synced(fault: FanlogError | None) -> None:
+            self._synced.append((partition, piece, next_offset, submissions, fault))
+            self.schedule()
+            self._relieve()
+
+        self._group.add(log, piece, synced)
+
+    def _settle(self) -> None:
+        """What the disk has answered for since the last turn. It becomes visible here and not
+        before, so that a reader that comes to the end in between is not sent it twice."""
+        synced, self._synced = self._synced, []
+        for partition, piece, next_offset, submissions, fault in synced:
+            if fault is None:
+                self._accept(partition, piece, next_offset, submissions)
+            else:
+                repeats = self._refuse(submissions, partition.visible_end, fault)
+                self._accept(partition, b"", next_offset, repeats)
+
+    def _accept(
+        self, partition: Partition, piece: bytes, next_offset: int, submissions: list[Submission]
+    ) -> None:
+        if piece:
+            fresh = self._fresh.get(partition)
+            if fresh is None:
+                self._fresh[partition] = (partition.visible_end, [piece])
+            else:
+                fresh[1].append(piece)
+            self.published_records += next_offset - partition.visible_end
+            partition.visible_end = next_offset
+        for submission in submissions:
+            if submission.acks:
+                self._acks.setdefault(submission.origin, []).extend(submission.acks)
+
+    def _show(self) -> None:
+        """Fans out what has become visible, each partition's as one piece."""
+        fresh, self._fresh = self._fresh, {}
+        for partition, (base_offset, pieces) in fresh.items():
+            if partition.live:
+                piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+                self._fan_out.publish(partition, piece, base_offset)
+            if partition.waiters is not None:
+                waiters, partition.waiters = partition.waiters, None
+                for wake in waiters:
+                    wake()
+
+    def _refuse(
+        self, submissions: list[Submission], stored_end: int, fault: FanlogError
+    ) -> list[Submission]:
+        """Tells every publisher, newest batch first, so that its producer is taken back as far
+        as the first batch that was not stored. Returns the repeats of what is stored."""
+        repeats: list[Submission] = []
+        for submission in submissions:
+            kept = Submission(submission.origin)
+            refused: list[tuple[Ack, Producer | None]] = []
+            for entry, producer in zip(submission.acks, submission.producers, strict=True):
+                ack = Ack._make(ACK_ENTRY.unpack(entry))
+                if ack.duplicate and ack.base_offset < stored_end:
+                    kept.acks.append(entry)
+                    kept.producers.append(producer)
+                else:
+                    refused.append((ack, producer))
+            for ack, producer in reversed(refused):
+                if producer is not None:
+                    producer.take_back(ack.first_sequence, ack.base_offset)
+            for ack, producer in refused:
+                expected = ack.first_sequence if producer is None else producer.next_sequence
+                submission.origin.refuse(
+                    ack.topic, ack.partition, ack.first_sequence, expected, fault
+                )
+            if kept.acks:
+                repeats.append(kept)
+        return repeats
+
+    def _count_tail(self, partition: Partition, size: int) -> None:
+        """Keeps each tail within its topic's size, and all of them within the total: past it the
+        partition that was written to longest ago gives up its tail."""
+        dropped = partition.log.tail.trim(partition.topic.settings.tail_bytes)
+        self.tail_bytes += size - dropped
+        self._tails[partition] = None
+        self._tails.move_to_end(partition)
+        while self.tail_bytes > self._tail_total_bytes and len(self._tails) > 1:
+            oldest, _ = self._tails.popitem(last=False)
+            while oldest.log.tail.bytes:
+                self.tail_bytes -= oldest.log.tail.drop_first()
+
+    def _relieve(self) -> None:
+        relief, self._relief = self._relief, []
+        for call in relief:
+            call()

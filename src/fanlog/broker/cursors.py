@@ -1,0 +1,78 @@
+"""A reader is a cursor: a partition, an offset, and who. A subscription is a set of cursors that
+share one way out and one window. Nothing is queued for either."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fanlog.model import Gap, SlowPolicy
+
+if TYPE_CHECKING:
+    from fanlog.broker.ports import Outlet, Reader
+    from fanlog.broker.topics import Partition
+
+UNLIMITED = 1 << 62
+
+
+class Subscription:
+    """`sent_bytes` may run up to `limit_bytes`, which the reader moves as it takes messages in;
+    a piece that was begun is finished, so it can overshoot by one."""
+
+    __slots__ = (
+        "closed",
+        "cursors",
+        "durable",
+        "key",
+        "limit_bytes",
+        "opening_gaps",
+        "outlet",
+        "paused",
+        "policy",
+        "reader",
+        "sent_bytes",
+        "target",
+        "wildcard",
+    )
+
+    def __init__(
+        self,
+        key: int,
+        outlet: Outlet,
+        reader: Reader,
+        target: str,
+        *,
+        wildcard: bool,
+        policy: SlowPolicy,
+        window_bytes: int,
+        durable: str = "",
+    ) -> None:
+        self.key = key
+        self.outlet = outlet
+        self.reader = reader
+        self.target = target
+        self.wildcard = wildcard
+        self.policy = policy
+        self.durable = durable
+        self.sent_bytes = 0
+        self.limit_bytes = window_bytes or UNLIMITED
+        self.cursors: list[Cursor] = []
+        self.paused: list[Cursor] | None = None
+        self.opening_gaps: list[tuple[Gap, int]] = []
+        self.closed = False
+
+
+class Cursor:
+    """`offset` is the next record to send. A `live` cursor stands at the visible end, and there
+    its offset is not kept up: the partition's is. One that is `behind` reads history, because it
+    asked for it or because it was slow; its policy counts again once it is live."""
+
+    __slots__ = ("behind", "live", "offset", "outlet", "partition", "started", "subscription")
+
+    def __init__(self, subscription: Subscription, partition: Partition, offset: int) -> None:
+        self.subscription = subscription
+        self.outlet = subscription.outlet
+        self.partition = partition
+        self.offset = offset
+        self.live = False
+        self.behind = False
+        self.started = False

@@ -1,0 +1,237 @@
+"""Fan-out: one pass over a partition's live cursors for each piece that becomes visible, and the
+way back to live for those that fell behind.
+
+Per reader and piece there is one `send` of shared memory. A reader whose socket is full leaves
+the pass and costs nothing until it is writable again; what it missed it reads from the tail or
+from disk, by its offset.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from fanlog.broker.cursors import Cursor, Subscription
+from fanlog.broker.loader import Loader
+from fanlog.broker.ports import Outlet, Runtime
+from fanlog.broker.topics import Partition
+from fanlog.errors import DamagedError, FanlogError, OffsetOutOfRangeError, SlowReaderError
+from fanlog.log.partition import Block
+from fanlog.model import Gap, GapReason, SlowPolicy
+
+logger = logging.getLogger("fanlog.broker")
+
+# A reader that catches up sends this much before others get their turn.
+_TURN_BYTES = 1 << 20
+
+
+class FanOut:
+    """Moves cursors. All of it runs on the loop."""
+
+    def __init__(self, runtime: Runtime, loader: Loader) -> None:
+        self._runtime = runtime
+        self._loader = loader
+        self._disconnectable: dict[Cursor, None] = {}
+        self.delivered_bytes = 0
+
+    def publish(self, partition: Partition, piece: bytes, base_offset: int) -> None:
+        """Sends a piece that has just become visible to every live cursor."""
+        live = partition.live
+        if not live:
+            return
+        size = len(piece)
+        next_offset = partition.visible_end
+        left: list[Cursor] = []
+        for cursor in live:
+            outlet = cursor.outlet
+            subscription = cursor.subscription
+            if outlet.blocked:
+                cursor.offset = base_offset
+                left.append(cursor)
+                continue
+            if outlet.feed is subscription:
+                try:
+                    sent = outlet.send(piece)
+                except BlockingIOError:
+                    sent = 0
+                except OSError as fault:
+                    cursor.offset = base_offset
+                    outlet.lost(fault)
+                    continue
+                if sent != size:
+                    outlet.hold(piece, sent)
+            else:
+                outlet.push(subscription, [memoryview(piece)])
+            subscription.sent_bytes += size
+            if outlet.blocked or subscription.sent_bytes >= subscription.limit_bytes:
+                cursor.offset = next_offset
+                left.append(cursor)
+        self.delivered_bytes += size * (len(live) - len(left))
+        for cursor in left:
+            del live[cursor]
+            cursor.live = False
+            self._park(cursor)
+
+    def pump(self, cursor: Cursor) -> None:
+        """Sends what the cursor has not seen, until it is live, or its socket or window is
+        full, or others should have a turn."""
+        budget = _TURN_BYTES
+        while not self._park(cursor):
+            partition = cursor.partition
+            if cursor.offset >= partition.visible_end:
+                self._go_live(cursor)
+                return
+            if budget <= 0:
+                self._runtime.soon(lambda: self._continue(cursor))
+                return
+            if not self._within_kept(cursor):
+                continue
+            tail = partition.log.tail
+            if cursor.offset < tail.start_offset:
+                if self._may_read_disk(cursor):
+                    self._loader.load(
+                        partition, cursor.offset, lambda got: self._loaded(cursor, got)
+                    )
+                    return
+                continue
+            pieces, next_offset = tail.read(cursor.offset, partition.visible_end, budget)
+            cursor.offset = next_offset
+            budget -= self._push(cursor, pieces)
+
+    def resume(self, outlet: Outlet) -> None:
+        """The outlet takes bytes again: the cursors that waited for it go on, in turn."""
+        waiting, outlet.waiting = outlet.waiting, []
+        for i, cursor in enumerate(waiting):
+            if outlet.blocked:
+                outlet.waiting = waiting[i:] + outlet.waiting
+                return
+            self.pump(cursor)
+
+    def grant(self, subscription: Subscription, limit_bytes: int) -> None:
+        """The reader has taken messages in: it may be sent up to `limit_bytes` in all."""
+        subscription.limit_bytes = max(subscription.limit_bytes, limit_bytes)
+        paused, subscription.paused = subscription.paused, None
+        for cursor in paused or ():
+            self.pump(cursor)
+
+    def remove(self, cursor: Cursor) -> None:
+        """Takes the cursor out of whatever it is in; its subscription is closed."""
+        if cursor.live and cursor.partition.live is not None:
+            cursor.partition.live.pop(cursor, None)
+            cursor.live = False
+        self._disconnectable.pop(cursor, None)
+        cursor.partition.readers -= 1
+
+    def sweep(self) -> None:
+        """Cuts off readers with the `disconnect` policy that fell behind the tail."""
+        for cursor in list(self._disconnectable):
+            if not cursor.behind and cursor.offset < cursor.partition.log.tail.start_offset:
+                self._disconnect(cursor)
+
+    def _park(self, cursor: Cursor) -> bool:
+        """True if the cursor can't go on now; it is then where it will be woken from."""
+        subscription = cursor.subscription
+        if subscription.closed or cursor.partition.topic.deleted:
+            return True
+        if cursor.outlet.blocked:
+            cursor.outlet.waiting.append(cursor)
+        elif subscription.sent_bytes >= subscription.limit_bytes:
+            if subscription.paused is None:
+                subscription.paused = []
+            subscription.paused.append(cursor)
+        else:
+            return False
+        if subscription.policy is SlowPolicy.DISCONNECT:
+            self._disconnectable[cursor] = None
+        return True
+
+    def _continue(self, cursor: Cursor) -> None:
+        if not cursor.subscription.closed:
+            self.pump(cursor)
+
+    def _go_live(self, cursor: Cursor) -> None:
+        partition = cursor.partition
+        if partition.live is None:
+            partition.live = {}
+        partition.live[cursor] = None
+        cursor.live = True
+        cursor.behind = False
+        self._disconnectable.pop(cursor, None)
+
+    def _push(self, cursor: Cursor, pieces: list[memoryview]) -> int:
+        size = sum(map(len, pieces))
+        cursor.subscription.sent_bytes += size
+        self.delivered_bytes += size
+        cursor.outlet.push(cursor.subscription, pieces)
+        return size
+
+    def _within_kept(self, cursor: Cursor) -> bool:
+        """False if the log has forgotten what the cursor wants next; the reader is told."""
+        start_offset = cursor.partition.log.start_offset
+        if cursor.offset >= start_offset:
+            return True
+        policy = cursor.subscription.policy
+        if policy is SlowPolicy.SKIP and not cursor.behind:
+            self._skip(cursor)
+        elif policy is SlowPolicy.DISCONNECT and not cursor.behind:
+            self._disconnect(cursor)
+        else:
+            self._lose(cursor, start_offset, GapReason.RETENTION)
+        return False
+
+    def _may_read_disk(self, cursor: Cursor) -> bool:
+        """Counts a reader that has fallen behind the tail, by its policy."""
+        policy = cursor.subscription.policy
+        if not cursor.behind and policy is SlowPolicy.SKIP:
+            self._skip(cursor)
+            return False
+        if not cursor.behind and policy is SlowPolicy.DISCONNECT:
+            self._disconnect(cursor)
+            return False
+        if not cursor.behind:
+            cursor.behind = True
+            cursor.partition.topic.count().catch_ups += 1
+        return True
+
+    def _loaded(self, cursor: Cursor, got: Block | Exception) -> None:
+        if cursor.subscription.closed or cursor.partition.topic.deleted:
+            return
+        if isinstance(got, Block):
+            cursor.offset = got.next_offset
+            self._push(cursor, [memoryview(got.data)])
+        elif isinstance(got, DamagedError):
+            self._lose(cursor, max(got.next, cursor.offset + 1), GapReason.DAMAGED)
+        elif not isinstance(got, OffsetOutOfRangeError):
+            error = got if isinstance(got, FanlogError) else FanlogError(f"Reading failed: {got}")
+            logger.error("reading %s failed: %r", cursor.partition.topic.name, got)
+            cursor.outlet.turn_out(error)
+            return
+        # Through the loop, so that a long run of cached blocks can't hold it up.
+        self._runtime.soon(lambda: self._continue(cursor))
+
+    def _skip(self, cursor: Cursor) -> None:
+        counters = cursor.partition.topic.count()
+        counters.skips += 1
+        counters.skipped_records += cursor.partition.visible_end - cursor.offset
+        self._move(cursor, cursor.partition.visible_end, GapReason.SKIPPED)
+
+    def _lose(self, cursor: Cursor, next_offset: int, reason: GapReason) -> None:
+        cursor.partition.topic.count().lost_records += next_offset - cursor.offset
+        self._move(cursor, next_offset, reason)
+
+    def _move(self, cursor: Cursor, next_offset: int, reason: GapReason) -> None:
+        topic, first = cursor.partition.topic, cursor.offset
+        cursor.offset = next_offset
+        gap = Gap(topic.name, cursor.partition.index, first, next_offset, reason)
+        cursor.subscription.reader.gap(gap, topic.number)
+
+    def _disconnect(self, cursor: Cursor) -> None:
+        topic = cursor.partition.topic
+        topic.count().disconnects += 1
+        self._disconnectable.pop(cursor, None)
+        cursor.outlet.turn_out(
+            SlowReaderError(
+                f"The reader of {topic.name!r} fell behind offset "
+                f"{cursor.partition.log.tail.start_offset} and chose the policy 'disconnect'. "
+                f"It got everything below offset {cursor.offset}: subscribe again from there."
+            )
+        )

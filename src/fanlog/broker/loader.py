@@ -1,0 +1,51 @@
+"""Blocks of log from disk, for readers that fell behind the tail. A block is read once, in a
+thread, however many readers wait for it, and is kept a while for those that follow."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+from fanlog.broker.ports import Runtime
+from fanlog.broker.topics import Partition
+from fanlog.log.partition import Block
+
+Done = Callable[[Block | Exception], None]
+_Key = tuple[int, int, int]
+
+
+class Loader:
+    def __init__(self, runtime: Runtime, cache_bytes_max: int) -> None:
+        self._runtime = runtime
+        self._cache_bytes_max = cache_bytes_max
+        self._cache: OrderedDict[_Key, Block] = OrderedDict()
+        self._cache_bytes = 0
+        self._loading: dict[_Key, list[Done]] = {}
+
+    def load(self, partition: Partition, offset: int, done: Done) -> None:
+        """Hands the block that begins with the batch of `offset`, or the error, to `done`."""
+        key = (partition.topic.number, partition.index, offset)
+        block = self._cache.get(key)
+        if block is not None:
+            self._cache.move_to_end(key)
+            done(block)
+            return
+        waiting = self._loading.get(key)
+        if waiting is not None:
+            waiting.append(done)
+            return
+        self._loading[key] = [done]
+        log, end = partition.log, partition.visible_end
+        self._runtime.in_thread(
+            lambda: log.read(offset, end), lambda result: self._loaded(key, result)
+        )
+
+    def _loaded(self, key: _Key, result: Block | Exception) -> None:
+        if isinstance(result, Block):
+            self._cache[key] = result
+            self._cache_bytes += len(result.data)
+            while self._cache_bytes > self._cache_bytes_max and len(self._cache) > 1:
+                _, oldest = self._cache.popitem(last=False)
+                self._cache_bytes -= len(oldest.data)
+        for done in self._loading.pop(key):
+            done(result)

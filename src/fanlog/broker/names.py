@@ -1,0 +1,154 @@
+"""Topic names and wildcards. Names are tokens with dots between; `*` stands for one token, `>`
+for one or more at the end. A tree of tokens finds what matches without looking at the rest."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Iterator
+from typing import Generic, TypeVar
+
+from fanlog.errors import InvalidNameError
+from fanlog.model import INTERNAL_PREFIX, TOPIC_NAME_BYTES_MAX
+
+T = TypeVar("T")
+
+ONE = "*"
+REST = ">"
+
+
+def is_pattern(name: str) -> bool:
+    return ("*" in name or ">" in name) and any(t in (ONE, REST) for t in name.split("."))
+
+
+def check_name(name: str) -> str:
+    """The name, if it can be a topic's."""
+    size = len(name.encode(errors="surrogateescape"))
+    if not 1 <= size <= TOPIC_NAME_BYTES_MAX:
+        raise InvalidNameError(f"A topic name has 1 to {TOPIC_NAME_BYTES_MAX} bytes, not {size}.")
+    if any(unicodedata.category(c) == "Cc" for c in name):
+        raise InvalidNameError(f"The topic name {name!r} has a control character; leave it out.")
+    if is_pattern(name):
+        raise InvalidNameError(
+            f"{name!r} is a pattern: '*' and '>' are for subscribing. Name one topic."
+        )
+    return name
+
+
+def check_public_name(name: str) -> str:
+    if name.startswith(INTERNAL_PREFIX):
+        raise InvalidNameError(f"Names that begin with {INTERNAL_PREFIX!r} are the broker's own.")
+    return check_name(name)
+
+
+def check_pattern(pattern: str) -> str:
+    tokens = pattern.split(".")
+    if not pattern or len(pattern.encode(errors="surrogateescape")) > TOPIC_NAME_BYTES_MAX:
+        raise InvalidNameError(f"A pattern has 1 to {TOPIC_NAME_BYTES_MAX} bytes.")
+    if REST in tokens[:-1]:
+        raise InvalidNameError(f"In {pattern!r}, '>' must be the last token.")
+    return pattern
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Whether a topic's name fits a pattern.
+
+    >>> matches("room.*.message", "room.general.message"), matches("room.>", "room")
+    (True, False)
+    """
+    wanted, tokens = pattern.split("."), name.split(".")
+    if wanted[-1] == REST:
+        if len(tokens) < len(wanted):
+            return False
+        wanted, tokens = wanted[:-1], tokens[: len(wanted) - 1]
+    return len(wanted) == len(tokens) and all(
+        w in (ONE, t) for w, t in zip(wanted, tokens, strict=True)
+    )
+
+
+class _Node(Generic[T]):
+    __slots__ = ("children", "items")
+
+    def __init__(self) -> None:
+        self.children: dict[str, _Node[T]] | None = None
+        self.items: list[T] | None = None
+
+    def child(self, token: str) -> _Node[T] | None:
+        return None if self.children is None else self.children.get(token)
+
+    def below(self) -> Iterable[_Node[T]]:
+        return () if self.children is None else self.children.values()
+
+
+class NameTree(Generic[T]):
+    """Items under names or under patterns, found by the other of the two."""
+
+    def __init__(self) -> None:
+        self._root: _Node[T] = _Node()
+
+    def add(self, name: str, item: T) -> None:
+        node = self._root
+        for token in name.split("."):
+            if node.children is None:
+                node.children = {}
+            node = node.children.setdefault(token, _Node())
+        if node.items is None:
+            node.items = []
+        node.items.append(item)
+
+    def remove(self, name: str, item: T) -> None:
+        path: list[tuple[_Node[T], str]] = []
+        node = self._root
+        for token in name.split("."):
+            path.append((node, token))
+            child = node.child(token)
+            if child is None:
+                raise KeyError(name)
+            node = child
+        if node.items is not None:
+            node.items.remove(item)
+            node.items = node.items or None
+        for parent, token in reversed(path):
+            child = parent.child(token)
+            if child is None or child.items is not None or child.children:
+                return
+            if parent.children is not None:
+                del parent.children[token]
+
+    def matching(self, pattern: str) -> Iterator[T]:
+        """Items under names that fit this pattern."""
+        yield from self._matching(self._root, pattern.split("."), 0)
+
+    def _matching(self, node: _Node[T], tokens: list[str], at: int) -> Iterator[T]:
+        if at == len(tokens):
+            yield from node.items or ()
+        elif tokens[at] == REST:
+            for child in node.below():
+                yield from self._all_under(child)
+        elif tokens[at] == ONE:
+            for child in node.below():
+                yield from self._matching(child, tokens, at + 1)
+        elif (child := node.child(tokens[at])) is not None:
+            yield from self._matching(child, tokens, at + 1)
+
+    def _all_under(self, node: _Node[T]) -> Iterator[T]:
+        stack = [node]
+        while stack:
+            node = stack.pop()
+            yield from node.items or ()
+            stack.extend(node.below())
+
+    def fitting(self, name: str) -> Iterator[T]:
+        """Items under patterns that this name fits."""
+        yield from self._fitting(self._root, name.split("."), 0)
+
+    def _fitting(self, node: _Node[T], tokens: list[str], at: int) -> Iterator[T]:
+        if at == len(tokens):
+            yield from node.items or ()
+            return
+        rest = node.child(REST)
+        if rest is not None:
+            yield from rest.items or ()
+        for token in {tokens[at], ONE}:
+            child = node.child(token)
+            if child is not None and token != REST:
+                yield from self._fitting(child, tokens, at + 1)

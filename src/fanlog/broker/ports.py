@@ -1,0 +1,87 @@
+"""What the broker needs from the outside, declared by the broker and plugged in by `node.py` and
+the listeners. The three laws live in `Outlet`: what goes to many readers is one piece of memory,
+and a reader that can't take it is left holding a view, never a copy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from fanlog.errors import FanlogError
+from fanlog.format.messages import Joined
+from fanlog.model import Gap
+
+if TYPE_CHECKING:
+    from fanlog.broker.cursors import Cursor, Subscription
+
+T = TypeVar("T")
+Piece = bytes | memoryview
+
+
+class Outlet(Protocol):
+    """The way out to one connection. `blocked` means that the peer takes nothing more for now;
+    when it does again, the outlet calls `FanOut.resume(outlet)`."""
+
+    blocked: bool
+    feed: Subscription | None
+    waiting: list[Cursor]
+
+    @property
+    def send(self) -> Callable[[Piece], int]:
+        """The raw send: how much of the piece was taken, or BlockingIOError."""
+        ...
+
+    def hold(self, piece: Piece, sent: int) -> None:
+        """Keeps a view of what `send` left of a piece, and blocks until it is gone."""
+        ...
+
+    def push(self, subscription: Subscription, pieces: list[memoryview]) -> None:
+        """Sends pieces of a subscription that may not be the one in `feed`; holds the rest."""
+        ...
+
+    def lost(self, fault: Exception) -> None:
+        """The peer is gone."""
+        ...
+
+    def turn_out(self, error: FanlogError) -> None:
+        """Ends the connection, telling the peer why."""
+        ...
+
+
+class Reader(Protocol):
+    """Who is told what happens to a subscription, in the order of its messages."""
+
+    def gap(self, gap: Gap, number: int) -> None: ...
+    def joined(self, joined: Joined) -> None: ...
+    def left(self, number: int, name: str) -> None: ...
+
+
+class Origin(Protocol):
+    """Who published: gets acknowledgements, collected and handed over once a turn."""
+
+    def acknowledge(self, entries: list[bytes]) -> None:
+        """Each entry is an `ACK_ENTRY` of the native protocol."""
+        ...
+
+    def refuse(
+        self,
+        number: int,
+        partition: int,
+        first_sequence: int,
+        expected_sequence: int,
+        error: FanlogError,
+    ) -> None: ...
+
+
+class Runtime(Protocol):
+    """Time, and the two places where work runs: the loop, and threads that may block."""
+
+    def now_us(self) -> int: ...
+
+    def soon(self, call: Callable[[], None], /) -> object:
+        """Runs `call` on the loop after what is ready now."""
+        ...
+
+    def in_thread(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
+        """Runs `work` in a thread and hands its result or exception to `done` on the loop."""
+        ...

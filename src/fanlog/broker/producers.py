@@ -1,0 +1,72 @@
+"""Producers of a partition: whose batch may come next, and what a repeated one was stored as.
+
+A producer numbers its records per partition. The broker stores a batch only if it continues the
+producer's numbers, answers a repeat with the offset of the first time, and refuses a gap. Where a
+producer's numbers and the partition's offsets run in step, one `run` describes them all.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from fanlog.errors import OutOfSequenceError
+
+
+class Run(NamedTuple):
+    """So many records from `first_sequence` on, stored from `base_offset` on."""
+
+    first_sequence: int
+    base_offset: int
+    records: int
+
+
+class Producer:
+    """One producer of one partition. The newest run is kept open in fields of its own, because
+    the hot path only ever extends it."""
+
+    __slots__ = ("epoch", "next_sequence", "run_base", "run_next", "run_sequence", "runs")
+
+    def __init__(self, epoch: int, first_sequence: int, base_offset: int) -> None:
+        self.epoch = epoch
+        self.next_sequence = first_sequence
+        self.run_sequence = first_sequence
+        self.run_base: int = base_offset
+        self.run_next = base_offset
+        self.runs: deque[Run] | None = None
+
+    def extend(self, count: int, base_offset: int, runs_max: int) -> None:
+        """The producer's next `count` records were given the offsets from `base_offset` on."""
+        if base_offset != self.run_next:
+            if self.run_next > self.run_base:
+                if self.runs is None:
+                    self.runs = deque(maxlen=runs_max)
+                self.runs.append(
+                    Run(self.run_sequence, self.run_base, self.run_next - self.run_base)
+                )
+            self.run_sequence = self.next_sequence
+            self.run_base = base_offset
+        self.run_next = base_offset + count
+        self.next_sequence += count
+
+    def offset_of(self, sequence: int, count: int) -> int:
+        """Where a repeated batch was stored, or the error that says that nobody knows."""
+        if sequence + count <= self.next_sequence:
+            if sequence >= self.run_sequence:
+                return self.run_base + sequence - self.run_sequence
+            for run in reversed(self.runs or ()):
+                if run.first_sequence <= sequence < run.first_sequence + run.records:
+                    return run.base_offset + sequence - run.first_sequence
+        raise OutOfSequenceError(
+            f"The batch has sequence {sequence} to {sequence + count - 1}, but this producer's "
+            f"next is {self.next_sequence}. Resend from there, in order."
+        )
+
+    def take_back(self, sequence: int, base_offset: int) -> None:
+        """Forgets everything from `sequence` on, which was not stored after all."""
+        while self.run_sequence > sequence and self.runs:
+            run = self.runs.pop()
+            self.run_sequence, self.run_base = run.first_sequence, run.base_offset
+            self.run_next = run.base_offset + run.records
+        self.run_next = min(self.run_next, max(base_offset, self.run_base))
+        self.next_sequence = min(self.next_sequence, sequence)

@@ -1,0 +1,203 @@
+"""Subscribing: which partitions a reader follows, and where it begins in each.
+
+Every subscription is registered under what it wants, a name or a pattern, so that a topic that
+appears later, or again, is joined by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from fanlog.broker.cursors import Cursor, Subscription
+from fanlog.broker.names import NameTree, check_pattern
+from fanlog.broker.ports import Outlet, Reader
+from fanlog.broker.topics import Partition, Topic
+from fanlog.errors import InvalidArgumentError, OffsetOutOfRangeError, PartitionNotFoundError
+from fanlog.format.messages import Joined, PartitionOffset, Position, Subscribe
+from fanlog.model import INTERNAL_PREFIX, Durability, Gap, GapReason, Start
+
+if TYPE_CHECKING:
+    from fanlog.broker.core import Broker
+
+_EARLIEST = Start("earliest")
+
+
+class Subscriptions:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._literal: dict[str, list[Subscription]] = {}
+        self._patterns: NameTree[Subscription] = NameTree()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    async def add(
+        self, key: int, wanted: Subscribe, outlet: Outlet, reader: Reader
+    ) -> tuple[Subscription, list[Joined]]:
+        """A subscription whose cursors stand ready; `start` sets them going.
+
+        Between the two the listener tells the reader what it has joined, so that no message
+        comes before its topic is known.
+        """
+        subscription = Subscription(
+            key,
+            outlet,
+            reader,
+            wanted.target,
+            wildcard=wanted.wildcard,
+            policy=wanted.policy,
+            window_bytes=wanted.window_bytes,
+            durable=wanted.durable,
+        )
+        joined: dict[Topic, Joined] = {}
+        try:
+            for topic in self._topics(wanted):
+                joined[topic] = await self._join(subscription, topic, wanted)
+        except BaseException:
+            for cursor in subscription.cursors:
+                self._broker.fan_out.remove(cursor)
+            raise
+        # What has appeared while the others' places were looked up.
+        for topic in self._topics(wanted):
+            if topic not in joined:
+                joined[topic] = self._join_new(subscription, topic)
+        self._register(subscription)
+        return subscription, list(joined.values())
+
+    def start(self, subscription: Subscription) -> None:
+        for gap, number in subscription.opening_gaps:
+            subscription.reader.gap(gap, number)
+        subscription.opening_gaps = []
+        for cursor in subscription.cursors:
+            if not cursor.started:
+                cursor.started = True
+                self._broker.fan_out.pump(cursor)
+
+    def remove(self, subscription: Subscription) -> None:
+        if subscription.closed:
+            return
+        subscription.closed = True
+        for cursor in subscription.cursors:
+            self._broker.fan_out.remove(cursor)
+        subscription.cursors = []
+        self._count -= 1
+        if subscription.wildcard:
+            self._patterns.remove(subscription.target, subscription)
+            return
+        same = self._literal[subscription.target]
+        same.remove(subscription)
+        if not same:
+            del self._literal[subscription.target]
+
+    def topic_appeared(self, topic: Topic) -> None:
+        """Everyone who wants a topic of this name reads it from its first record."""
+        for subscription in self._wanting(topic.name):
+            subscription.reader.joined(self._join_new(subscription, topic))
+            self.start(subscription)
+
+    def topic_vanished(self, topic: Topic) -> None:
+        for subscription in self._wanting(topic.name):
+            gone = [c for c in subscription.cursors if c.partition.topic is topic]
+            for cursor in gone:
+                self._broker.fan_out.remove(cursor)
+            if gone:
+                subscription.cursors = [
+                    c for c in subscription.cursors if c.partition.topic is not topic
+                ]
+                subscription.reader.left(topic.number, topic.name)
+
+    def _register(self, subscription: Subscription) -> None:
+        self._count += 1
+        if subscription.wildcard:
+            self._patterns.add(subscription.target, subscription)
+        else:
+            self._literal.setdefault(subscription.target, []).append(subscription)
+
+    def _wanting(self, name: str) -> list[Subscription]:
+        wanting = list(self._literal.get(name, ()))
+        if not name.startswith(INTERNAL_PREFIX):
+            wanting.extend(self._patterns.fitting(name))
+        return wanting
+
+    def _topics(self, wanted: Subscribe) -> Iterator[Topic]:
+        if not wanted.wildcard:
+            yield self._broker.open_topic(wanted.target, create=wanted.create)
+            return
+        if wanted.start.kind == "offset" or wanted.partitions is not None:
+            raise InvalidArgumentError(
+                "An offset or a partition means nothing for a pattern: each topic has its own. "
+                "Subscribe to one topic, or start at earliest, latest or a time."
+            )
+        yield from self._broker.catalog.matching(check_pattern(wanted.target))
+
+    def _join_new(self, subscription: Subscription, topic: Topic) -> Joined:
+        starts = [PartitionOffset(p.index, p.log.start_offset) for p in topic.partitions]
+        for partition, start in zip(topic.partitions, starts, strict=True):
+            self._cursor(subscription, partition, start.offset)
+        return Joined(topic.number, topic.name, self._broker.epoch, tuple(starts))
+
+    async def _join(self, subscription: Subscription, topic: Topic, wanted: Subscribe) -> Joined:
+        partitions = topic.partitions
+        if wanted.partitions is not None:
+            outside = [i for i in wanted.partitions if not 0 <= i < len(partitions)]
+            if outside:
+                raise PartitionNotFoundError(
+                    f"Topic {topic.name!r} has the partitions 0 to {len(partitions) - 1}, "
+                    f"not {outside[0]}."
+                )
+            partitions = [topic.partitions[i] for i in wanted.partitions]
+        resume = {(p.topic, p.partition): p for p in wanted.resume or ()}
+        starts: list[PartitionOffset] = []
+        for partition in partitions:
+            offset = await self._begin(subscription, partition, wanted, resume)
+            self._cursor(subscription, partition, offset)
+            starts.append(PartitionOffset(partition.index, offset))
+        return Joined(topic.number, topic.name, self._broker.epoch, tuple(starts))
+
+    def _cursor(self, subscription: Subscription, partition: Partition, offset: int) -> Cursor:
+        cursor = Cursor(subscription, partition, offset)
+        cursor.behind = offset < partition.visible_end
+        partition.readers += 1
+        subscription.cursors.append(cursor)
+        return cursor
+
+    async def _begin(
+        self,
+        subscription: Subscription,
+        partition: Partition,
+        wanted: Subscribe,
+        resume: dict[tuple[str, int], Position],
+    ) -> int:
+        """The first offset to send: where the reader was, or where it asked to begin."""
+        topic = partition.topic
+        if wanted.resume is not None:
+            known = resume.get((topic.name, partition.index))
+            if known is None:
+                return await self._broker.find_offset(partition, _EARLIEST)
+            return self._again(subscription, partition, known)
+        if wanted.durable:
+            committed = self._broker.durable.position(wanted.durable, topic.name, partition.index)
+            if committed is not None:
+                return self._again(subscription, partition, committed)
+        offset = await self._broker.find_offset(partition, wanted.start)
+        if offset > partition.visible_end:
+            raise OffsetOutOfRangeError(
+                f"Partition {partition.index} of {topic.name!r} ends at offset "
+                f"{partition.visible_end}; {offset} is past it. Use a lower one, or 'latest'."
+            )
+        return offset
+
+    def _again(self, subscription: Subscription, partition: Partition, known: Position) -> int:
+        """Where a reader that was here before goes on. A log that lives in memory begins anew
+        with the broker, and then its old offsets mean nothing: the reader is told."""
+        forgotten = (
+            partition.durability is Durability.MEMORY and known.epoch != self._broker.epoch
+        ) or known.offset > partition.visible_end
+        if not forgotten:
+            return known.offset
+        start = min(partition.log.start_offset, partition.visible_end)
+        gap = Gap(partition.topic.name, partition.index, known.offset, start, GapReason.RESET)
+        subscription.opening_gaps.append((gap, partition.topic.number))
+        return start

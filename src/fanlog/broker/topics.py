@@ -1,0 +1,116 @@
+"""Topics and partitions as the broker holds them: the log, and who is at its end.
+
+There may be hundreds of thousands, most of them idle, so an idle partition has no container of
+its own: what it needs when something happens is made then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fanlog.model import Durability, PartitionInfo, ReaderCounters, TopicInfo, TopicSettings
+
+if TYPE_CHECKING:
+    from fanlog.broker.cursors import Cursor
+    from fanlog.broker.ports import Origin
+    from fanlog.broker.producers import Producer
+    from fanlog.log.partition import PartitionLog
+    from fanlog.log.store import StoredTopic
+
+
+class Submission:
+    """What one publisher put into one partition in this turn."""
+
+    __slots__ = ("acks", "origin", "producers")
+
+    def __init__(self, origin: Origin) -> None:
+        self.origin = origin
+        self.acks: list[bytes] = []
+        self.producers: list[Producer | None] = []
+
+
+class Partition:
+    """A partition's log and the readers at its end. `visible_end` is how far readers may see;
+    `next_offset` counts what was taken in and is not in the log yet."""
+
+    __slots__ = (
+        "durability",
+        "first_time_us",
+        "index",
+        "last_time_us",
+        "live",
+        "log",
+        "next_offset",
+        "parts",
+        "producers",
+        "readers",
+        "submissions",
+        "topic",
+        "visible_end",
+        "waiters",
+    )
+
+    def __init__(self, topic: Topic, index: int, log: PartitionLog) -> None:
+        self.topic = topic
+        self.index = index
+        self.log = log
+        self.durability: Durability = log.durability
+        self.next_offset = log.end_offset
+        self.visible_end = log.end_offset
+        self.first_time_us = 0
+        self.last_time_us = log.last_time_us
+        self.readers = 0
+        self.live: dict[Cursor, None] | None = None
+        self.parts: list[bytes] | None = None
+        self.submissions: list[Submission] | None = None
+        self.producers: dict[int, Producer] | None = None
+        self.waiters: dict[Callable[[], None], None] | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic.name}/{self.index}"
+
+    def info(self) -> PartitionInfo:
+        log = self.log
+        return PartitionInfo(
+            partition=self.index,
+            start_offset=log.start_offset,
+            end_offset=log.end_offset,
+            visible_end=self.visible_end,
+            bytes=log.bytes,
+            segments=log.segment_count,
+            readers=self.readers,
+            state="ok" if log.failure is None else f"failed: {log.failure}",
+            damaged=tuple(log.damaged),
+        )
+
+
+class Topic:
+    """A named stream. `deleted` is seen by whoever still holds on to it."""
+
+    __slots__ = ("counters", "deleted", "name", "number", "partitions", "settings", "stored")
+
+    def __init__(self, stored: StoredTopic) -> None:
+        self.stored = stored
+        self.name = stored.name
+        self.number = stored.number
+        self.settings: TopicSettings = stored.settings
+        self.partitions = [Partition(self, i, log) for i, log in enumerate(stored.logs)]
+        self.counters: ReaderCounters | None = None
+        self.deleted = False
+
+    def count(self) -> ReaderCounters:
+        """The counters, made when there is first something to count."""
+        if self.counters is None:
+            self.counters = ReaderCounters()
+        return self.counters
+
+    def info(self) -> TopicInfo:
+        return TopicInfo(
+            name=self.name,
+            number=self.number,
+            settings=self.settings,
+            partitions=tuple(p.info() for p in self.partitions),
+            counters=self.counters or ReaderCounters(),
+        )
