@@ -1,0 +1,116 @@
+"""One connection of a client: the asyncio shell around `ClientCore`. Feed, take events, handle."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, Protocol
+from urllib.parse import urlsplit
+
+from fanlog.client.core import ClientCore, Event
+from fanlog.config import NATIVE_PORT
+from fanlog.errors import ConnectError, ConnectionLostError, FormatError, InvalidArgumentError
+
+logger = logging.getLogger("fanlog.client")
+
+
+class Transport(Protocol):
+    """What a client writes into: asyncio's own, or an embedded broker's."""
+
+    def write(self, data: bytes, /) -> None: ...
+    def close(self) -> None: ...
+
+
+class Link(asyncio.Protocol):
+    """Bytes from the broker become events for the client, in order."""
+
+    def __init__(
+        self,
+        handle: Callable[[Event], None],
+        lost: Callable[[Exception | None], None],
+        core: ClientCore,
+    ) -> None:
+        self._handle = handle
+        self._lost = lost
+        self._core = core
+        self._over = False
+        self.transport: Transport | None = None
+        self.heard_at = 0.0
+
+    def data_received(self, data: bytes | memoryview) -> None:
+        if self._over:
+            return
+        try:
+            for event in self._core.feed(data):  # pyright: ignore[reportArgumentType]
+                self._handle(event)
+        except FormatError as fault:
+            logger.error("the broker sent damaged bytes: %s", fault)
+            self.close()
+            self.connection_lost(fault)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._over:
+            self._over = True
+            self._lost(exc)
+
+    def write(self, data: bytes) -> None:
+        if self.transport is not None and not self._over:
+            self.transport.write(data)
+
+    def close(self) -> None:
+        if self.transport is not None:
+            self.transport.close()
+
+
+Dial = Callable[[Link], Awaitable[Transport]]
+
+
+class Address(NamedTuple):
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+def parse_url(url: str) -> Address:
+    """Host and port of `fanlog://host:port`, `host:port` or `host`."""
+    given = url if "://" in url else f"fanlog://{url}"
+    try:
+        parts = urlsplit(given)
+        host, port = parts.hostname, parts.port
+    except ValueError as fault:
+        raise InvalidArgumentError(f"{url!r} is no address: {fault}.") from fault
+    if parts.scheme != "fanlog" or not host or parts.path not in ("", "/"):
+        raise InvalidArgumentError(f"{url!r} is no address; write it as fanlog://host:port.")
+    return Address(host, NATIVE_PORT if port is None else port)
+
+
+def tcp_dial(address: Address, timeout_seconds: float) -> Dial:
+    """Connects over TCP."""
+
+    async def dial(link: Link) -> Transport:
+        loop = asyncio.get_running_loop()
+        try:
+            transport, _ = await asyncio.wait_for(
+                loop.create_connection(lambda: link, address.host, address.port), timeout_seconds
+            )
+        except TimeoutError:
+            raise ConnectError(
+                f"No answer from {address} within {timeout_seconds} s. Is the address right?"
+            ) from None
+        except OSError as fault:
+            raise ConnectError(
+                f"No broker answers at {address} ({fault.strerror or fault}). "
+                "Start one with: fanlog serve"
+            ) from fault
+        return transport
+
+    return dial
+
+
+def lost_error(exc: Exception | None) -> ConnectionLostError:
+    because = f": {exc}" if exc else ""
+    return ConnectionLostError(f"The connection to the broker was lost{because}.")

@@ -1,0 +1,132 @@
+"""Messages as a subscriber sees them. A batch is decoded once, when its first message is asked
+for; a message then is its value and a place in that batch."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from itertools import repeat
+from typing import Any
+
+import msgspec
+
+from fanlog.format.batch import Batch
+
+_decode_json = msgspec.json.Decoder().decode
+
+
+class Message(msgspec.Struct, frozen=True, gc=False, eq=False):
+    """One message.
+
+    `value` and `offset` are plain attributes; the rest is looked up in the batch when asked for.
+    """
+
+    value: bytes
+    offset: int
+    batch: Batch
+    index: int
+
+    @property
+    def topic(self) -> str:
+        return self.batch.topic_name
+
+    @property
+    def partition(self) -> int:
+        return self.batch.header.partition
+
+    @property
+    def key(self) -> bytes | None:
+        column = self.batch.columns.key_column
+        return None if column is None else column[self.index]
+
+    @property
+    def headers(self) -> dict[str, bytes]:
+        return self.batch.columns.headers(self.index)
+
+    @property
+    def is_tombstone(self) -> bool:
+        """Whether the message has no value at all, as opposed to an empty one."""
+        return self.batch.columns.value_column.is_null(self.index)
+
+    @property
+    def timestamp(self) -> dt.datetime:
+        """When the broker appended it."""
+        return _time(self.batch.header.append_time_us)
+
+    @property
+    def event_time(self) -> dt.datetime:
+        """When its publisher says it happened; the append time if it did not say."""
+        times = self.batch.columns.event_times_us
+        return self.timestamp if times is None else _time(times[self.index])
+
+    @property
+    def text(self) -> str:
+        return self.value.decode()
+
+    def json(self) -> Any:
+        return _decode_json(self.value)
+
+    def __repr__(self) -> str:
+        shown = self.value if len(self.value) <= 60 else self.value[:57] + b"..."
+        return f"<Message {self.topic}/{self.partition}@{self.offset} {shown!r}>"
+
+
+class MessageBatch:
+    """A run of messages of one partition, as the log holds them."""
+
+    __slots__ = ("_messages", "batch", "first")
+
+    def __init__(self, batch: Batch, first: int = 0) -> None:
+        self.batch = batch
+        self.first = first
+        self._messages: list[Message] | None = None
+
+    @property
+    def topic(self) -> str:
+        return self.batch.topic_name
+
+    @property
+    def partition(self) -> int:
+        return self.batch.header.partition
+
+    @property
+    def base_offset(self) -> int:
+        """The offset of the first message given here."""
+        return self.batch.header.base_offset + self.first
+
+    @property
+    def next_offset(self) -> int:
+        return self.batch.next_offset
+
+    @property
+    def values(self) -> list[bytes | None]:
+        return self.batch.values[self.first :]
+
+    @property
+    def messages(self) -> list[Message]:
+        if self._messages is None:
+            batch, base = self.batch, self.batch.base_offset
+            values = batch.columns.value_column.to_bytes_list()
+            count = len(values)
+            everything = map(
+                Message, values, range(base, base + count), repeat(batch), range(count)
+            )
+            self._messages = list(everything)[self.first :]
+        return self._messages
+
+    def from_record(self, first: int) -> MessageBatch:
+        """The same batch without its first records."""
+        return self if first <= self.first else MessageBatch(self.batch, first)
+
+    def __len__(self) -> int:
+        return self.batch.header.record_count - self.first
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self.messages)
+
+    def __repr__(self) -> str:
+        return f"<MessageBatch of {self.batch!r}>"
+
+
+def _time(us: int) -> dt.datetime:
+    return dt.datetime.fromtimestamp(us / 1e6, tz=dt.UTC)

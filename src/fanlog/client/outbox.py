@@ -1,0 +1,244 @@
+"""What a client has to publish: records collected into batches, batches on their way, and what to
+send again. Pure bookkeeping per partition; the client moves the bytes.
+
+A batch gets its sequence when it is first sent. After a lost connection everything in flight is
+sent again as it was, in order, and the broker knows what it has. After a refusal nothing new is
+sent until all in flight is answered; then what was refused only for its place in line goes out
+again under the number that the broker expects.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from itertools import repeat
+from typing import Protocol
+
+from fanlog.errors import FanlogError, from_wire
+from fanlog.format.batch import encode_batch, retarget
+from fanlog.format.codecs import Codec
+from fanlog.format.frames import Ack
+from fanlog.format.messages import Refused
+
+RECORD_OVERHEAD_BYTES = 16
+
+
+class Waiter(Protocol):
+    """Who waits for one record's outcome."""
+
+    def stored(self, offset: int, ack: Ack) -> None: ...
+    def failed(self, error: FanlogError) -> None: ...
+
+
+class Records:
+    """Records that will be one batch. A column that nobody used does not exist."""
+
+    __slots__ = (
+        "bytes",
+        "error",
+        "event_times",
+        "headers",
+        "keys",
+        "since",
+        "unwatched",
+        "values",
+        "waiters",
+        "wide",
+    )
+
+    def __init__(self, since: float) -> None:
+        self.values: list[bytes | None] = []
+        self.keys: list[bytes | None] | None = None
+        self.headers: list[Mapping[str, bytes] | None] | None = None
+        self.event_times: list[int] | None = None
+        self.waiters: list[tuple[int, Waiter]] = []
+        self.bytes = 0
+        self.since = since
+        self.error: FanlogError | None = None
+        self.unwatched = 0
+        self.wide = False
+
+    def add_columns(
+        self,
+        key: bytes | None,
+        headers: Mapping[str, bytes] | None,
+        event_time_us: int | None,
+        now_us: int,
+    ) -> int:
+        """Adds what belongs beside the value, which is in already; returns its bytes. From then
+        on the batch is `wide`: each of its records must come by here."""
+        self.wide = True
+        count = len(self.values)
+        size = 0
+        if key is not None or self.keys is not None:
+            if self.keys is None:
+                self.keys = []
+                self.keys.extend(repeat(None, count - 1))
+            self.keys.append(key)
+            size += 0 if key is None else len(key) + 4
+        if headers or self.headers is not None:
+            if self.headers is None:
+                self.headers = []
+                self.headers.extend(repeat(None, count - 1))
+            self.headers.append(headers)
+            size += sum(len(k) + len(v) + 8 for k, v in (headers or {}).items())
+        if event_time_us is not None or self.event_times is not None:
+            if self.event_times is None:
+                self.event_times = [now_us] * (count - 1)
+            self.event_times.append(now_us if event_time_us is None else event_time_us)
+            size += 8
+        return size
+
+    def encode(
+        self, topic: int, partition: int, producer_id: int, sequence: int, codec: Codec
+    ) -> bytes:
+        return encode_batch(
+            self.values,
+            keys=self.keys,
+            headers=self.headers,
+            event_times_us=self.event_times,
+            codec=codec,
+            topic=topic,
+            partition=partition,
+            producer_id=producer_id,
+            first_sequence=sequence,
+        )
+
+
+class Sent:
+    """A batch on its way."""
+
+    __slots__ = ("data", "records", "sequence")
+
+    def __init__(self, data: bytes, records: Records, sequence: int) -> None:
+        self.data = data
+        self.records = records
+        self.sequence = sequence
+
+
+class PartitionOutbox:
+    """Everything that one client has to say to one partition."""
+
+    __slots__ = (
+        "again",
+        "expected",
+        "in_flight",
+        "index",
+        "next_sequence",
+        "open",
+        "scheduled",
+        "sealed",
+    )
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.open: Records | None = None
+        self.sealed: deque[Records] = deque()
+        self.in_flight: deque[Sent] = deque()
+        self.again: deque[Sent] = deque()
+        self.next_sequence = 0
+        self.expected: int | None = None
+        self.scheduled = False
+
+    @property
+    def empty(self) -> bool:
+        return not (self.open or self.sealed or self.in_flight or self.again)
+
+    def seal(self) -> None:
+        if self.open is not None:
+            self.sealed.append(self.open)
+            self.open = None
+
+    def next_to_send(self, topic: int, producer_id: int, codec: Codec) -> bytes | None:
+        """The next batch for the wire, or None while a refusal settles or nothing waits."""
+        if self.expected is not None:
+            if self.in_flight:
+                return None
+            self.next_sequence = self.expected
+            self.expected = None
+        if self.again:
+            sent = self.again.popleft()
+            sent.sequence = self.next_sequence
+            sent.data = retarget(sent.data, topic=topic, first_sequence=sent.sequence)
+        elif self.sealed:
+            records = self.sealed.popleft()
+            data = records.encode(topic, self.index, producer_id, self.next_sequence, codec)
+            sent = Sent(data, records, self.next_sequence)
+        else:
+            return None
+        self.next_sequence += len(sent.records.values)
+        self.in_flight.append(sent)
+        return sent.data
+
+    def acked(self, ack: Ack) -> Records | None:
+        """The records that the broker has stored; None for an answer to a repeat."""
+        sent = self._answered(ack.first_sequence)
+        if sent is None:
+            return None
+        for index, waiter in sent.records.waiters:
+            waiter.stored(ack.base_offset + index, ack)
+        return sent.records
+
+    def refused(self, refused: Refused) -> Records | None:
+        """The records that were not stored and will not be; None if they go out again."""
+        sent = self._answered(refused.first_sequence)
+        if sent is None:
+            return None
+        if self.expected is None or refused.expected_sequence < self.expected:
+            self.expected = refused.expected_sequence
+        if refused.code == "out_of_sequence" and refused.expected_sequence < sent.sequence:
+            self.again.append(sent)
+            return None
+        fail(sent.records, from_wire(refused.code, refused.message))
+        return sent.records
+
+    def resend(self, topic: int) -> list[bytes]:
+        """Everything in flight once more, for a new connection."""
+        for sent in self.in_flight:
+            sent.data = retarget(sent.data, topic=topic, first_sequence=sent.sequence)
+        return [sent.data for sent in self.in_flight]
+
+    def give_up(self, error: FanlogError) -> list[Records]:
+        """Fails everything, and returns what that was."""
+        records = [sent.records for sent in (*self.in_flight, *self.again)]
+        records += self.sealed
+        if self.open is not None:
+            records.append(self.open)
+        self.in_flight.clear()
+        self.again.clear()
+        self.sealed.clear()
+        self.open = None
+        for some in records:
+            fail(some, error)
+        return records
+
+    def overdue(self, before: float) -> list[Records]:
+        """Records that have waited since before that time and have not been told so."""
+        return [
+            records
+            for records in (
+                *(sent.records for sent in self.in_flight),
+                *(sent.records for sent in self.again),
+                *self.sealed,
+                *([] if self.open is None else [self.open]),
+            )
+            if records.since < before and records.waiters
+        ]
+
+    def _answered(self, sequence: int) -> Sent | None:
+        if self.in_flight and self.in_flight[0].sequence == sequence:
+            return self.in_flight.popleft()
+        for sent in self.in_flight:
+            if sent.sequence == sequence:
+                self.in_flight.remove(sent)
+                return sent
+        return None
+
+
+def fail(records: Records, error: FanlogError) -> None:
+    """Tells whoever waits; `unwatched` counts the records that nobody waits for."""
+    records.error = error
+    records.unwatched = len(records.values) - len(records.waiters)
+    for _, waiter in records.waiters:
+        waiter.failed(error)
+    records.waiters = []

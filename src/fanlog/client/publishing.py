@@ -1,0 +1,387 @@
+"""Publishing: records into batches by linger and size, batches out, acknowledgements in. Bounded
+by `buffer_bytes_max`: what is held until the broker has it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
+
+from fanlog.client.outbox import RECORD_OVERHEAD_BYTES, PartitionOutbox, Records
+from fanlog.config import ClientOptions
+from fanlog.errors import (
+    FanlogError,
+    InvalidArgumentError,
+    MessageTooLargeError,
+    PartitionNotFoundError,
+    RequestTimeoutError,
+)
+from fanlog.format.codecs import Codec, codec_named
+from fanlog.format.frames import Ack
+from fanlog.format.keys import partition_of
+from fanlog.format.messages import Refused, TopicOpened
+from fanlog.model import Durability, DurabilityName, Receipt
+
+logger = logging.getLogger("fanlog.client")
+
+Value = bytes | bytearray | memoryview | str | None
+Headers = Mapping[str, bytes | str]
+OpenTopic = Callable[[str], Awaitable[TopicOpened]]
+
+
+class TopicOutbox:
+    """A topic that this client publishes to."""
+
+    __slots__ = ("codec", "message_bytes_max", "name", "number", "only", "partitions", "turn")
+
+    def __init__(self, opened: TopicOpened, codec: Codec) -> None:
+        self.name = opened.name
+        self.number = opened.number
+        self.codec = codec
+        self.message_bytes_max = opened.settings.message_bytes_max
+        self.partitions = [PartitionOutbox(i) for i in range(opened.settings.partitions)]
+        self.only = self.partitions[0] if len(self.partitions) == 1 else None
+        self.turn = 0
+
+    def grow(self, partitions: int) -> None:
+        """The topic has got more partitions."""
+        while len(self.partitions) < partitions:
+            self.partitions.append(PartitionOutbox(len(self.partitions)))
+            self.only = None
+
+    def pick(self, key: bytes | None) -> PartitionOutbox:
+        """A key's own partition; without one, in turn, a batch each."""
+        partitions = self.partitions
+        if key is not None:
+            return partitions[partition_of(key, len(partitions))]
+        chosen = partitions[self.turn % len(partitions)]
+        if chosen.open is None:
+            self.turn += 1
+            chosen = partitions[self.turn % len(partitions)]
+        return chosen
+
+
+class _Publish:
+    """Waits for one record's acknowledgement."""
+
+    __slots__ = ("future", "topic")
+
+    def __init__(self, future: asyncio.Future[Receipt], topic: str) -> None:
+        self.future = future
+        self.topic = topic
+
+    def stored(self, offset: int, ack: Ack) -> None:
+        if not self.future.done():
+            self.future.set_result(
+                Receipt(
+                    self.topic,
+                    ack.partition,
+                    offset,
+                    _DURABILITY[ack.durability],
+                    ack.append_time_us,
+                    bool(ack.duplicate),
+                )
+            )
+
+    def failed(self, error: FanlogError) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+_DURABILITY: dict[int, DurabilityName] = {
+    Durability.MEMORY: "memory",
+    Durability.OS: "os",
+    Durability.FSYNC: "fsync",
+}
+
+
+class Wire(Protocol):
+    """The connection, as far as publishing needs it."""
+
+    def write(self, data: bytes) -> None: ...
+    def ready(self) -> bool: ...
+
+
+class Publisher:
+    def __init__(
+        self,
+        wire: Wire,
+        options: ClientOptions,
+        open_topic: OpenTopic,
+    ) -> None:
+        self._wire = wire
+        self._options = options
+        self._open_topic = open_topic
+        self._codec = codec_named(options.compression)
+        self.topics: dict[str, TopicOutbox] = {}
+        self._by_number: dict[int, TopicOutbox] = {}
+        self._opening: dict[str, asyncio.Future[TopicOutbox]] = {}
+        self._room: asyncio.Event = asyncio.Event()
+        self._room.set()
+        self._idle: asyncio.Event = asyncio.Event()
+        self._idle.set()
+        self._batch_bytes = options.batch_bytes
+        self._batch_records = options.batch_records
+        self.buffer_bytes_max = options.buffer_bytes_max
+        self._unwatched: FanlogError | None = None
+        self._unwatched_count = 0
+        self.producer_id = secrets.randbits(63) | 1
+        self.buffered_bytes = 0
+
+    # In
+
+    async def topic(self, name: str) -> TopicOutbox:
+        topic = self.topics.get(name)
+        if topic is not None:
+            return topic
+        opening = self._opening.get(name)
+        if opening is None:
+            opening = asyncio.ensure_future(self._open(name))
+            self._opening[name] = opening
+            opening.add_done_callback(lambda _: self._opening.pop(name, None))
+        return await asyncio.shield(opening)
+
+    async def _open(self, name: str) -> TopicOutbox:
+        opened = await self._open_topic(name)
+        policy = opened.settings.compression
+        codec = self._codec if policy == "producer" else codec_named(policy)
+        topic = TopicOutbox(opened, codec)
+        self.topics[name] = topic
+        self._by_number[topic.number] = topic
+        return topic
+
+    async def room(self) -> None:
+        """Waits until the buffer has room again."""
+        while self.buffered_bytes >= self.buffer_bytes_max:
+            self._room.clear()
+            await self._room.wait()
+
+    def put(
+        self,
+        topic: TopicOutbox,
+        value: Value,
+        key: bytes | str | None = None,
+        headers: Headers | None = None,
+        event_time_us: int | None = None,
+        *,
+        partition: int | None = None,
+    ) -> Records:
+        """Adds a record to a batch, which goes out by itself."""
+        if type(value) is not bytes and value is not None:
+            value = _as_bytes(value, "value")
+        if key is not None and type(key) is not bytes:
+            key = _as_bytes(key, "key")
+        size = RECORD_OVERHEAD_BYTES + (len(value) if value else 0)
+        if size > topic.message_bytes_max:
+            _check_size(topic, value)
+        if partition is not None:
+            outbox = _partition(topic, partition)
+        elif topic.only is not None:
+            outbox = topic.only
+        else:
+            outbox = topic.pick(key)
+        records = outbox.open
+        if records is None:
+            records = outbox.open = Records(time.monotonic())
+        values = records.values
+        values.append(value)
+        if records.wide or key is not None or headers or event_time_us is not None:
+            own = {k: _as_bytes(v, "header") for k, v in headers.items()} if headers else None
+            size += records.add_columns(key, own, event_time_us, time.time_ns() // 1000)
+        records.bytes += size
+        self.buffered_bytes += size
+        if records.bytes >= self._batch_bytes or len(values) >= self._batch_records:
+            outbox.seal()
+            self._send(topic, outbox)
+        elif not outbox.scheduled:
+            outbox.scheduled = True
+            self._schedule(topic, outbox)
+        return records
+
+    def publish(
+        self,
+        topic: TopicOutbox,
+        value: Value,
+        key: bytes | str | None = None,
+        headers: Headers | None = None,
+        event_time_us: int | None = None,
+        *,
+        partition: int | None = None,
+    ) -> asyncio.Future[Receipt]:
+        """Adds a record whose outcome the future will be."""
+        future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        records = self.put(topic, value, key, headers, event_time_us, partition=partition)
+        records.waiters.append((len(records.values) - 1, _Publish(future, topic.name)))
+        return future
+
+    # Out
+
+    def _schedule(self, topic: TopicOutbox, outbox: PartitionOutbox) -> None:
+        loop = asyncio.get_running_loop()
+        if self._options.linger_ms > 0:
+            loop.call_later(self._options.linger_ms / 1000, self._due, topic, outbox)
+        else:
+            loop.call_soon(self._due, topic, outbox)
+
+    def _due(self, topic: TopicOutbox, outbox: PartitionOutbox) -> None:
+        outbox.scheduled = False
+        self._send(topic, outbox)
+
+    def _send(self, topic: TopicOutbox, outbox: PartitionOutbox) -> None:
+        """Sends what may go: as long as enough is in flight, records go on collecting."""
+        if not self._wire.ready():
+            return
+        while len(outbox.in_flight) < self._options.batches_in_flight:
+            if not outbox.sealed and not outbox.scheduled and not outbox.again:
+                outbox.seal()
+            data = outbox.next_to_send(topic.number, self.producer_id, topic.codec)
+            if data is None:
+                return
+            self._wire.write(data)
+
+    def flush_soon(self) -> None:
+        """Sends everything that lingers."""
+        for topic in self.topics.values():
+            for outbox in topic.partitions:
+                if outbox.open is not None:
+                    outbox.scheduled = False
+                    self._send(topic, outbox)
+
+    async def flush(self) -> None:
+        """Waits until the broker has answered for everything; raises what fire-and-forget
+        records ran into since the last time."""
+        self.flush_soon()
+        while self.buffered_bytes > 0:
+            self._idle.clear()
+            await self._idle.wait()
+        error, count = self._unwatched, self._unwatched_count
+        self._unwatched, self._unwatched_count = None, 0
+        if error is not None:
+            raise type(error)(f"{count} messages were not stored: {error}")
+
+    # Answers
+
+    def acked(self, acks: list[Ack]) -> None:
+        touched: dict[PartitionOutbox, TopicOutbox] = {}
+        for ack in acks:
+            topic = self._by_number.get(ack.topic)
+            if topic is None or ack.partition >= len(topic.partitions):
+                continue
+            outbox = topic.partitions[ack.partition]
+            records = outbox.acked(ack)
+            if records is not None:
+                self.buffered_bytes -= records.bytes
+                touched[outbox] = topic
+        for outbox, topic in touched.items():
+            self._send(topic, outbox)
+        self._tell()
+
+    def refused(self, refused: Refused) -> None:
+        topic = self._by_number.get(refused.number)
+        if topic is None or refused.partition >= len(topic.partitions):
+            return
+        outbox = topic.partitions[refused.partition]
+        records = outbox.refused(refused)
+        if records is not None:
+            self._gone([records])
+        if refused.code == "topic_not_found" and self.topics.get(topic.name) is topic:
+            del self.topics[topic.name]
+        self._send(topic, outbox)
+        self._tell()
+
+    def _gone(self, lost: list[Records]) -> None:
+        for records in lost:
+            self.buffered_bytes -= records.bytes
+            if records.unwatched and records.error is not None:
+                self._unwatched = records.error
+                self._unwatched_count += records.unwatched
+                logger.error("%d messages were not stored: %s", records.unwatched, records.error)
+
+    def _tell(self) -> None:
+        if self.buffered_bytes < self.buffer_bytes_max:
+            self._room.set()
+        if self.buffered_bytes <= 0:
+            self._idle.set()
+
+    # The connection came back, or never will
+
+    async def resume(self, open_topic: OpenTopic) -> None:
+        """Opens the topics anew and sends what was not acknowledged, in order."""
+        self._by_number.clear()
+        for topic in list(self.topics.values()):
+            try:
+                opened = await open_topic(topic.name)
+            except FanlogError as error:
+                if error.code in ("connection_lost", "timeout", "closed"):
+                    raise
+                self._drop(topic, error)
+                continue
+            topic.number = opened.number
+            self._by_number[topic.number] = topic
+            topic.grow(opened.settings.partitions)
+            for outbox in topic.partitions:
+                for data in outbox.resend(topic.number):
+                    self._wire.write(data)
+
+    def resumed(self) -> None:
+        for topic in self.topics.values():
+            for outbox in topic.partitions:
+                self._send(topic, outbox)
+
+    def check_overdue(self) -> None:
+        """Tells those who have waited too long that the outcome is unknown."""
+        timeout = self._options.delivery_timeout_seconds
+        before = time.monotonic() - timeout
+        for topic in self.topics.values():
+            for outbox in topic.partitions:
+                for records in outbox.overdue(before):
+                    waiters, records.waiters = records.waiters, []
+                    error = RequestTimeoutError(
+                        f"No acknowledgement from {topic.name!r} within {timeout} s. The outcome "
+                        "is unknown; the client goes on trying."
+                    )
+                    for _, waiter in waiters:
+                        waiter.failed(error)
+
+    def give_up(self, error: FanlogError) -> None:
+        for topic in list(self.topics.values()):
+            self._drop(topic, error)
+
+    def _drop(self, topic: TopicOutbox, error: FanlogError) -> None:
+        self.topics.pop(topic.name, None)
+        for outbox in topic.partitions:
+            self._gone(outbox.give_up(error))
+        self._tell()
+
+
+def _partition(topic: TopicOutbox, index: int) -> PartitionOutbox:
+    if not 0 <= index < len(topic.partitions):
+        raise PartitionNotFoundError(
+            f"Topic {topic.name!r} has the partitions 0 to {len(topic.partitions) - 1}, "
+            f"not {index}."
+        )
+    return topic.partitions[index]
+
+
+def _check_size(topic: TopicOutbox, value: bytes | None) -> None:
+    if value is not None and len(value) > topic.message_bytes_max:
+        raise MessageTooLargeError(
+            f"The message has {len(value)} bytes; topic {topic.name!r} takes "
+            f"{topic.message_bytes_max} (message_bytes_max)."
+        )
+
+
+def _as_bytes(given: object, what: str) -> bytes:
+    if isinstance(given, str):
+        return given.encode()
+    if isinstance(given, memoryview):
+        return given.tobytes()
+    if isinstance(given, bytes | bytearray):
+        return bytes(given)
+    raise InvalidArgumentError(
+        f"A {what} is bytes or str, not {type(given).__name__}. Encode it first, for example with "
+        "json.dumps."
+    )

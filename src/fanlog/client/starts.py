@@ -1,0 +1,46 @@
+"""How callers write where to begin, what to follow, and a topic's settings."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import msgspec
+
+from fanlog.errors import InvalidArgumentError
+from fanlog.model import Start, TopicSettings
+
+StartLike = Start | str | int | dt.datetime | None
+
+
+def is_pattern(topic: str) -> bool:
+    return any(token in ("*", ">") for token in topic.split("."))
+
+
+def as_start(given: StartLike) -> Start:
+    """A start from "latest", "earliest", an offset, a datetime, or a `Start`."""
+    if given is None:
+        return Start()
+    if isinstance(given, Start):
+        return given
+    if isinstance(given, dt.datetime):
+        return Start("time", round(given.timestamp() * 1_000_000))
+    if isinstance(given, int) and not isinstance(given, bool):
+        if given < 0:
+            raise InvalidArgumentError(f"An offset is 0 or more, not {given}.")
+        return Start("offset", given)
+    if given == "latest":
+        return Start("latest")
+    if given == "earliest":
+        return Start("earliest")
+    raise InvalidArgumentError(
+        f"{given!r} is no start: use 'earliest', 'latest', an offset or a datetime."
+    )
+
+
+def topic_settings(settings: TopicSettings | None, given: dict[str, Any]) -> dict[str, int | str]:
+    """The settings as they go to the broker, which knows the defaults and what is allowed."""
+    for name, value in given.items():
+        if not isinstance(value, int | str):
+            raise InvalidArgumentError(f"The topic setting {name!r} can't be {value!r}.")
+    return given if settings is None else msgspec.structs.asdict(settings) | given

@@ -1,0 +1,319 @@
+"""A subscription: an async iterator of messages, or of whole batches. It knows its position in
+every partition, so that it resumes there after a lost connection, and it grants the broker a
+window, so that a slow application holds up nothing but itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from types import TracebackType
+from typing import Protocol
+
+from fanlog.client.message import Message, MessageBatch
+from fanlog.errors import ClosedError, FanlogError, InvalidArgumentError, MessagesLostError
+from fanlog.format.batch import Batch
+from fanlog.format.frames import credit_frame
+from fanlog.format.messages import (
+    GapNotice,
+    Joined,
+    Left,
+    PartitionOffset,
+    Position,
+    Subscribe,
+)
+from fanlog.model import Gap, GapReason, SlowPolicy
+
+logger = logging.getLogger("fanlog.client")
+
+OnGap = Callable[[Gap], None]
+_Item = MessageBatch | FanlogError
+
+
+class SubscriptionHost(Protocol):
+    """The client, as far as a subscription needs it."""
+
+    def write(self, data: bytes) -> None: ...
+    async def attach(self, subscription: Subscription, wanted: Subscribe) -> None: ...
+    async def detach(self, subscription: Subscription) -> None: ...
+    async def commit(self, durable: str, positions: tuple[Position, ...]) -> None: ...
+    def decoded(self, batch: Batch) -> MessageBatch: ...
+
+
+class Subscription:
+    """Made by `client.subscribe(...)`; use it with `async with`, then iterate.
+
+    >>> async with client.subscribe("orders.>", start="earliest") as orders:  # doctest: +SKIP
+    ...     async for message in orders:
+    ...         print(message.topic, message.offset, message.text)
+    """
+
+    def __init__(
+        self, host: SubscriptionHost, key: int, wanted: Subscribe, on_gap: OnGap | None
+    ) -> None:
+        self._host = host
+        self._wanted = wanted
+        self._on_gap = on_gap
+        self._items: deque[_Item] = deque()
+        self._wake: asyncio.Future[None] | None = None
+        self._names: dict[int, str] = {}
+        self._next: dict[tuple[str, int], int] = {}
+        self._epochs: dict[str, int] = {}
+        self._begun: Iterator[Message] = iter(())
+        self._current: Message | None = None
+        self._seen: dict[tuple[str, int], int] = {}
+        self._consumed = 0
+        self._granted = wanted.window_bytes
+        self._queued_bytes = 0
+        self._stale_bytes = 0
+        self._started = False
+        self.attached = False
+        self._closed: FanlogError | None = None
+        self.key = key
+        self.gaps = 0
+        self.missed = 0
+
+    # The life of it
+
+    @property
+    def target(self) -> str:
+        return self._wanted.target
+
+    async def start(self) -> None:
+        """Begins to receive; `async with` and iterating do it by themselves."""
+        if not self._started:
+            self._started = True
+            try:
+                await self._host.attach(self, self._wanted)
+            except BaseException:
+                self._started = False
+                raise
+
+    async def close(self) -> None:
+        if self._closed is None:
+            self.end(ClosedError("The subscription was closed."))
+            if self._started:
+                await self._host.detach(self)
+
+    async def __aenter__(self) -> Subscription:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    # Receiving
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self._messages()
+
+    async def _messages(self) -> AsyncIterator[Message]:
+        await self.start()
+        while True:
+            for message in self._begun:
+                self._current = message
+                yield message
+            try:
+                batch = await self._next_batch()
+            except ClosedError:
+                return
+            self._begun = iter(batch.messages)
+
+    async def batches(self) -> AsyncIterator[MessageBatch]:
+        """Whole batches, for speed: iterate each, or take its `values`."""
+        await self.start()
+        while True:
+            try:
+                batch = await self._next_batch()
+            except ClosedError:
+                return
+            yield batch
+
+    async def next(self, timeout_seconds: float | None = None) -> Message:
+        """The next message. Raises TimeoutError when none comes in time."""
+        await self.start()
+        while True:
+            for message in self._begun:
+                self._current = message
+                return message
+            if timeout_seconds is None:
+                batch = await self._next_batch()
+            else:
+                batch = await asyncio.wait_for(self._next_batch(), timeout_seconds)
+            self._begun = iter(batch.messages)
+
+    async def next_batch(self, timeout_seconds: float | None = None) -> MessageBatch:
+        """The next batch as a whole. Raises TimeoutError when none comes in time."""
+        await self.start()
+        if timeout_seconds is None:
+            return await self._next_batch()
+        return await asyncio.wait_for(self._next_batch(), timeout_seconds)
+
+    async def _next_batch(self) -> MessageBatch:
+        while not self._items:
+            if self._closed is not None:
+                raise self._closed
+            self._wake = asyncio.get_running_loop().create_future()
+            try:
+                await self._wake
+            finally:
+                self._wake = None
+        item = self._items.popleft()
+        if not isinstance(item, MessageBatch):
+            raise item
+        self._took(item)
+        return item
+
+    def _took(self, batch: MessageBatch) -> None:
+        """Counts a batch as seen by the application, and lets the broker send as much more."""
+        self._current = None
+        self._seen[batch.topic, batch.partition] = batch.next_offset
+        size = batch.batch.header.length
+        self._queued_bytes -= size
+        if self._stale_bytes > 0:
+            self._stale_bytes -= size
+            return
+        self._consumed += size
+        window = self._wanted.window_bytes
+        if window and self._consumed + window - self._granted >= window // 2:
+            self._granted = self._consumed + window
+            self._host.write(credit_frame(self.key, self._granted))
+
+    def took(self, message: Message) -> None:
+        """Counts one message of a batch as taken, where someone else iterates over it."""
+        self._current = message
+
+    # Positions
+
+    @property
+    def positions(self) -> tuple[Position, ...]:
+        """Up to where the application has taken messages, as the next offset of each partition."""
+        seen = dict(self._seen)
+        if self._current is not None:
+            seen[self._current.topic, self._current.partition] = self._current.offset + 1
+        return tuple(
+            Position(topic, partition, offset, self._epochs.get(topic, 0))
+            for (topic, partition), offset in seen.items()
+        )
+
+    async def commit(self, message: Message | None = None) -> None:
+        """Makes the durable name continue after this message, or after all that were taken."""
+        if not self._wanted.durable:
+            raise InvalidArgumentError(
+                "This subscription has no durable name to commit to: give subscribe(durable=...)."
+            )
+        if message is None:
+            positions = self.positions
+        else:
+            epoch = self._epochs.get(message.topic, 0)
+            positions = (Position(message.topic, message.partition, message.offset + 1, epoch),)
+        if positions:
+            await self._host.commit(self._wanted.durable, positions)
+
+    # From the link
+
+    def joined(self, joined: Joined) -> None:
+        self._names[joined.number] = joined.name
+        self._epochs[joined.name] = joined.epoch
+        for start in joined.starts:
+            self._place(joined.name, start)
+
+    def _place(self, name: str, start: PartitionOffset) -> None:
+        self._next[name, start.partition] = start.offset
+
+    def left(self, left: Left) -> None:
+        self._names.pop(left.number, None)
+        self._epochs.pop(left.name, None)
+        for known in (self._next, self._seen):
+            for place in [place for place in known if place[0] == left.name]:
+                del known[place]
+
+    def delivered(self, batch: Batch) -> None:
+        name = self._names.get(batch.header.topic)
+        if name is None:
+            return
+        place = (name, batch.header.partition)
+        wanted = self._next.get(place, 0)
+        self._next[place] = max(wanted, batch.next_offset)
+        if wanted >= batch.next_offset:
+            return
+        batch.topic_name = name
+        self._queued_bytes += batch.header.length
+        self._put(self._host.decoded(batch).from_record(wanted - batch.header.base_offset))
+
+    def missed_some(self, notice: GapNotice) -> None:
+        name = self._names.get(notice.number, "")
+        gap = Gap(name, notice.partition, notice.first, notice.next, notice.reason)
+        self._next[name, notice.partition] = notice.next
+        self.gaps += 1
+        self.missed += max(0, notice.next - notice.first)
+        if self._on_gap is not None:
+            self._on_gap(gap)
+        elif self._wanted.policy is SlowPolicy.SKIP and gap.reason is GapReason.SKIPPED:
+            logger.warning("%s", _lost(gap))
+        else:
+            self._put(_lost(gap))
+
+    def resume_request(self) -> Subscribe:
+        """The request that continues this subscription on a new connection."""
+        self._stale_bytes = self._queued_bytes
+        self._consumed = 0
+        self._granted = self._wanted.window_bytes
+        resume = tuple(
+            Position(topic, partition, offset, self._epochs.get(topic, 0))
+            for (topic, partition), offset in self._next.items()
+        )
+        wanted = self._wanted
+        return Subscribe(
+            target=wanted.target,
+            wildcard=wanted.wildcard,
+            start=wanted.start,
+            durable=wanted.durable,
+            policy=wanted.policy,
+            window_bytes=wanted.window_bytes,
+            partitions=wanted.partitions,
+            resume=resume,
+            create=wanted.create,
+        )
+
+    def end(self, error: FanlogError) -> None:
+        """No more will come; what is here can still be taken."""
+        if self._closed is None:
+            self._closed = error
+            if self._wake is not None and not self._wake.done():
+                self._wake.set_result(None)
+
+    def _put(self, item: _Item) -> None:
+        self._items.append(item)
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+
+def _lost(gap: Gap) -> MessagesLostError:
+    where = f"partition {gap.partition} of {gap.topic!r}"
+    if gap.reason is GapReason.RESET:
+        text = (
+            f"The log of {where} begins anew at offset {gap.next}: the broker restarted, and the "
+            f"topic lives in memory. What came after offset {gap.first - 1} is unknown."
+        )
+    else:
+        because = {
+            GapReason.SKIPPED: "the reader was too slow and its policy is to skip",
+            GapReason.RETENTION: "they were deleted before they were read",
+            GapReason.DAMAGED: "they are damaged on disk",
+        }[gap.reason]
+        text = f"Offsets {gap.first} to {gap.next - 1} of {where} will not come: {because}."
+    return MessagesLostError(
+        text,
+        topic=gap.topic,
+        partition=gap.partition,
+        first=gap.first,
+        next=gap.next,
+        reason=gap.reason.value,
+    )

@@ -1,0 +1,393 @@
+"""The native protocol's server side: frames in, questions to the broker, frames out. It does no
+I/O: the same session serves a socket and the embedded API."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, ClassVar, Protocol
+
+import msgspec
+
+from fanlog.broker.core import Broker
+from fanlog.broker.cursors import Subscription
+from fanlog.broker.ports import Outlet, Piece
+from fanlog.broker.topics import Partition, Topic
+from fanlog.config import ListenerOptions
+from fanlog.errors import (
+    BadMagicError,
+    ClosedError,
+    FanlogError,
+    FormatError,
+    InvalidArgumentError,
+    LimitError,
+    UnknownCommandError,
+    UnsupportedVersionError,
+)
+from fanlog.format import messages
+from fanlog.format.batch import KIND_BATCH
+from fanlog.format.frames import (
+    FRAME_HEADER_BYTES,
+    PREFIX,
+    PREFIX_BYTES,
+    PROTOCOL_VERSION,
+    FrameCutter,
+    FrameKind,
+    ack_frame,
+    check_hello,
+    feed_frame,
+    fetched_head,
+    frame,
+    known_kind,
+    message_frame,
+    read_credit,
+    read_frame_header,
+)
+from fanlog.format.messages import decode
+from fanlog.model import Gap
+
+logger = logging.getLogger("fanlog.listeners")
+
+_Handler = Callable[["NativeSession", int, int, memoryview], None]
+
+
+class NativeOutlet(Outlet, Protocol):
+    def write(self, data: bytes) -> None: ...
+    def respond(self, buffers: list[Piece]) -> None: ...
+    def full(self) -> bool:
+        """Whether the peer has to take answers before it may ask on."""
+        ...
+
+    def finish(self) -> None: ...
+
+
+class _Told:
+    """Tells one subscription's reader what happens to it."""
+
+    __slots__ = ("_key", "_outlet")
+
+    def __init__(self, outlet: NativeOutlet, key: int) -> None:
+        self._outlet = outlet
+        self._key = key
+
+    def gap(self, gap: Gap, number: int) -> None:
+        notice = messages.GapNotice(number, gap.partition, gap.first, gap.next, gap.reason)
+        self._outlet.write(message_frame(FrameKind.GAP, notice, aux=self._key))
+
+    def joined(self, joined: messages.Joined) -> None:
+        self._outlet.write(message_frame(FrameKind.JOINED, joined, aux=self._key))
+
+    def left(self, number: int, name: str) -> None:
+        left = messages.Left(number, name)
+        self._outlet.write(message_frame(FrameKind.LEFT, left, aux=self._key))
+
+
+class NativeSession:
+    """One peer of the native protocol."""
+
+    def __init__(self, broker: Broker, outlet: NativeOutlet, options: ListenerOptions) -> None:
+        self._broker = broker
+        self._outlet = outlet
+        self._options = options
+        self._cutter = FrameCutter(options.frame_bytes_max)
+        self._greeted = False
+        self._closed = False
+        self._subscriptions: dict[int, Subscription] = {}
+        self._beginning: dict[int, messages.Subscribe] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.client = ""
+
+    # Bytes in
+
+    def feed(self, data: bytes) -> None:
+        """Takes what the peer sent. Raises FormatError where it broke the protocol. Whole frames
+        are kept while the outlet is full; feeding nothing goes on with them."""
+        data = self._cutter.join(data)
+        if not self._greeted and data:
+            _check_begin(data)
+        at, size = 0, len(data)
+        while size - at >= PREFIX_BYTES and not self._closed:
+            length, kind = PREFIX.unpack_from(data, at)
+            self._cutter.check_length(length, kind)
+            end = at + length
+            if end > size or self._outlet.full():
+                break
+            if kind == KIND_BATCH and self._greeted:
+                at = self._broker.take(data, at, self)
+            else:
+                self._control(kind, data, at, end)
+                at = end
+        if at < size and not self._closed:
+            self._cutter.keep(data, at)
+
+    def _control(self, kind: int, data: bytes, at: int, end: int) -> None:
+        header = read_frame_header(data, at)
+        payload = memoryview(data)[at + FRAME_HEADER_BYTES : end]
+        if not self._greeted:
+            self._hello(header.request, payload)
+            return
+        handler = self.HANDLERS.get(known_kind(kind))
+        if handler is None:
+            raise UnknownCommandError(f"A frame of kind {kind:#04x} is not for the broker.")
+        try:
+            handler(self, header.request, header.aux, payload)
+        except FormatError:
+            raise
+        except FanlogError as fault:
+            self._fail(header.request, fault)
+
+    def _hello(self, request: int, payload: memoryview) -> None:
+        hello = decode(messages.Hello, payload)
+        if PROTOCOL_VERSION not in hello.versions:
+            raise UnsupportedVersionError(
+                f"The client speaks the versions {list(hello.versions)}; this broker speaks "
+                f"{PROTOCOL_VERSION}. Use matching releases."
+            )
+        self.client = hello.client
+        self._greeted = True
+        welcome = messages.Welcome(
+            version=PROTOCOL_VERSION,
+            release=self._broker.release,
+            epoch=self._broker.epoch,
+            frame_bytes_max=self._options.frame_bytes_max,
+            fetch_bytes_max=self._options.fetch_bytes_max,
+            idle_timeout_seconds=self._options.idle_timeout_seconds,
+        )
+        self._outlet.write(message_frame(FrameKind.WELCOME, welcome, request=request))
+
+    # Answers
+
+    def _answer(self, request: int, answer: msgspec.Struct | list[Any] | None = None) -> None:
+        if answer is None:
+            self._outlet.write(frame(FrameKind.OK, request=request))
+        else:
+            self._outlet.write(message_frame(FrameKind.OK, answer, request=request))
+
+    def _fail(self, request: int, fault: FanlogError) -> None:
+        self._outlet.write(message_frame(FrameKind.ERROR, _failure(fault), request=request))
+
+    def _later(self, request: int, work: Coroutine[Any, Any, None]) -> None:
+        """Answers from a task, for what has to wait for the disk."""
+
+        async def run() -> None:
+            try:
+                await work
+            except FanlogError as fault:
+                self._fail(request, fault)
+            except Exception:
+                logger.exception("a request of %s failed", self.client or "a client")
+                self._fail(request, FanlogError("The broker failed on this request."))
+
+        task = asyncio.get_running_loop().create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # The publisher's side: the broker's Origin
+
+    def acknowledge(self, entries: list[bytes]) -> None:
+        self._outlet.write(ack_frame(entries))
+
+    def refuse(
+        self,
+        number: int,
+        partition: int,
+        first_sequence: int,
+        expected_sequence: int,
+        error: FanlogError,
+    ) -> None:
+        refused = messages.Refused(
+            number, partition, first_sequence, expected_sequence, error.code, str(error)
+        )
+        self._outlet.write(message_frame(FrameKind.REFUSED, refused))
+
+    # The connection's side: the pump's Session
+
+    def marker(self, subscription: Subscription) -> bytes:
+        return feed_frame(subscription.key)
+
+    def farewell(self, error: FanlogError) -> bytes:
+        return message_frame(FrameKind.ERROR, _failure(error))
+
+    def greeted(self) -> bool:
+        return self._greeted
+
+    def half_frame(self) -> bool:
+        return self._cutter.kept_bytes > 0
+
+    def drain(self) -> None:
+        """Tells the peer that the broker stops, so that it sends nothing more."""
+        reason = messages.Goodbye("The broker is stopping. The client comes back by itself.")
+        self._outlet.write(message_frame(FrameKind.DRAINING, reason))
+
+    def closed(self) -> None:
+        self._closed = True
+        for subscription in self._subscriptions.values():
+            self._broker.subscriptions.remove(subscription)
+        self._subscriptions.clear()
+
+    # Requests
+
+    def _open_topic(self, request: int, aux: int, payload: memoryview) -> None:
+        wanted = decode(messages.OpenTopic, payload)
+        topic = self._broker.open_topic(wanted.name, create=wanted.create)
+        self._answer(request, self._opened(topic))
+
+    def _opened(self, topic: Topic) -> messages.TopicOpened:
+        return messages.TopicOpened(topic.name, topic.number, self._broker.epoch, topic.settings)
+
+    def _create_topic(self, request: int, aux: int, payload: memoryview) -> None:
+        wanted = decode(messages.CreateTopic, payload)
+        topic = self._broker.create_topic(wanted.name, wanted.settings, exist_ok=wanted.exist_ok)
+        self._answer(request, topic.info())
+
+    def _list_topics(self, request: int, aux: int, payload: memoryview) -> None:
+        wanted = decode(messages.ListTopics, payload)
+        self._answer(request, self._broker.list_topics(wanted.pattern, internal=wanted.internal))
+
+    def _describe_topic(self, request: int, aux: int, payload: memoryview) -> None:
+        self._answer(request, self._broker.describe(decode(messages.NamedTopic, payload).name))
+
+    def _delete_topic(self, request: int, aux: int, payload: memoryview) -> None:
+        self._broker.delete_topic(decode(messages.NamedTopic, payload).name)
+        self._answer(request)
+
+    def _subscribe(self, request: int, aux: int, payload: memoryview) -> None:
+        wanted = decode(messages.Subscribe, payload)
+        if aux in self._subscriptions or aux in self._beginning:
+            raise InvalidArgumentError(f"Subscription {aux} of this connection is in use.")
+        count = len(self._subscriptions) + len(self._beginning)
+        if count >= self._options.subscriptions_max:
+            raise LimitError(
+                f"This connection has {count} subscriptions, as many as "
+                "subscriptions_max allows. Open another connection."
+            )
+        self._beginning[aux] = wanted
+        self._later(request, self._subscribing(request, aux, wanted))
+
+    async def _subscribing(self, request: int, key: int, wanted: messages.Subscribe) -> None:
+        try:
+            subscription, joined = await self._broker.subscriptions.add(
+                key, wanted, self._outlet, _Told(self._outlet, key)
+            )
+        finally:
+            still_wanted = self._beginning.get(key) is wanted
+            if still_wanted:
+                del self._beginning[key]
+        if self._closed or not still_wanted:
+            self._broker.subscriptions.remove(subscription)
+            raise ClosedError(f"Subscription {key} was ended before it began.")
+        self._subscriptions[key] = subscription
+        self._answer(request, messages.Subscribed(tuple(joined)))
+        self._broker.subscriptions.start(subscription)
+
+    def _unsubscribe(self, request: int, aux: int, payload: memoryview) -> None:
+        self._beginning.pop(aux, None)
+        subscription = self._subscriptions.pop(aux, None)
+        if subscription is not None:
+            self._broker.subscriptions.remove(subscription)
+        self._answer(request)
+
+    def _credit(self, request: int, aux: int, payload: memoryview) -> None:
+        subscription = self._subscriptions.get(aux)
+        if subscription is not None:
+            self._broker.fan_out.grant(subscription, read_credit(payload))
+
+    def _fetch(self, request: int, aux: int, payload: memoryview) -> None:
+        wanted = decode(messages.Fetch, payload)
+        partition = self._broker.catalog.partition(wanted.number, wanted.partition)
+        wait_seconds = min(wanted.wait_ms / 1000, self._options.fetch_wait_seconds_max)
+        if wanted.offset < partition.visible_end or wait_seconds <= 0:
+            self._fetch_now(request, wanted, partition)
+            return
+        loop = asyncio.get_running_loop()
+
+        def wake() -> None:
+            timer.cancel()
+            self._broker.no_more(partition, wake)
+            if not self._closed:
+                self._fetch_now(request, wanted, partition)
+
+        timer = loop.call_later(wait_seconds, wake)
+        self._broker.when_more(partition, wake)
+
+    def _fetch_now(self, request: int, wanted: messages.Fetch, partition: Partition) -> None:
+        bytes_max = min(wanted.bytes_max, self._options.fetch_bytes_max)
+
+        def done(got: list[memoryview] | FanlogError) -> None:
+            if isinstance(got, FanlogError):
+                self._fail(request, got)
+                return
+            head = fetched_head(
+                request, sum(map(len, got)), partition.visible_end, partition.log.start_offset
+            )
+            self._outlet.respond([head, *got])
+
+        self._broker.fetch(partition, wanted.offset, bytes_max, done)
+
+    def _commit(self, request: int, aux: int, payload: memoryview) -> None:
+        wanted = decode(messages.Commit, payload)
+        self._broker.commit_positions(wanted.durable, wanted.positions)
+        self._answer(request)
+
+    def _committed(self, request: int, aux: int, payload: memoryview) -> None:
+        wanted = decode(messages.Committed, payload)
+        positions = self._broker.durable.positions(wanted.durable)
+        self._answer(request, messages.Positions(positions))
+
+    def _find_offsets(self, request: int, aux: int, payload: memoryview) -> None:
+        wanted = decode(messages.FindOffsets, payload)
+        self._later(request, self._finding(request, wanted))
+
+    async def _finding(self, request: int, wanted: messages.FindOffsets) -> None:
+        found = await self._broker.find_offsets(wanted.topic, wanted.start)
+        epoch = self._broker.epoch
+        self._answer(
+            request,
+            messages.Positions(
+                tuple(messages.Position(wanted.topic, f.partition, f.offset, epoch) for f in found)
+            ),
+        )
+
+    def _ping(self, request: int, aux: int, payload: memoryview) -> None:
+        self._outlet.write(frame(FrameKind.PONG, bytes(payload[:64]), request=request, aux=aux))
+
+    def _goodbye(self, request: int, aux: int, payload: memoryview) -> None:
+        self._outlet.finish()
+
+    def _status(self, request: int, aux: int, payload: memoryview) -> None:
+        self._answer(request, self._broker.status())
+
+    HANDLERS: ClassVar[dict[FrameKind, _Handler]] = {
+        FrameKind.OPEN_TOPIC: _open_topic,
+        FrameKind.CREATE_TOPIC: _create_topic,
+        FrameKind.LIST_TOPICS: _list_topics,
+        FrameKind.DESCRIBE_TOPIC: _describe_topic,
+        FrameKind.DELETE_TOPIC: _delete_topic,
+        FrameKind.SUBSCRIBE: _subscribe,
+        FrameKind.UNSUBSCRIBE: _unsubscribe,
+        FrameKind.FETCH: _fetch,
+        FrameKind.COMMIT: _commit,
+        FrameKind.COMMITTED: _committed,
+        FrameKind.FIND_OFFSETS: _find_offsets,
+        FrameKind.CREDIT: _credit,
+        FrameKind.PING: _ping,
+        FrameKind.GOODBYE: _goodbye,
+        FrameKind.STATUS: _status,
+    }
+
+
+def _failure(fault: FanlogError) -> messages.Failure:
+    return messages.Failure(
+        fault.code, str(fault), getattr(fault, "first", 0), getattr(fault, "next", 0)
+    )
+
+
+def _check_begin(data: bytes) -> None:
+    """That a connection begins as ours must, judged as early as it can be."""
+    if len(data) >= FRAME_HEADER_BYTES:
+        check_hello(data)
+    elif len(data) >= PREFIX_BYTES and data[4] != FrameKind.HELLO:
+        raise BadMagicError(
+            f"The connection began with {data!r}, which is not Fanlog's native protocol."
+        )

@@ -1,0 +1,322 @@
+"""The connection pump: a non-blocking socket on the loop, in both directions, for any protocol.
+
+Reading: what one `recv` brings goes to the session at once. Writing: straight into the socket;
+only when the socket is full is anything kept, and then it is the rest of one shared piece and
+the few answers behind it. As long as that lasts the connection is `blocked`, and nothing else
+is sent to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import deque
+from itertools import islice
+from typing import TYPE_CHECKING, Protocol
+
+from fanlog.config import ListenerOptions
+from fanlog.errors import FanlogError, FormatError
+
+if TYPE_CHECKING:
+    from fanlog.broker.core import Broker
+    from fanlog.broker.cursors import Cursor, Subscription
+    from fanlog.broker.ports import Piece
+
+logger = logging.getLogger("fanlog.listeners")
+
+_VECTORS_MAX = 64
+_LINGER_SECONDS = 1.0
+
+
+class Session(Protocol):
+    """One peer's conversation, without I/O."""
+
+    def feed(self, data: bytes) -> None: ...
+    def marker(self, subscription: Subscription) -> bytes:
+        """What goes before the first piece of another subscription."""
+        ...
+
+    def farewell(self, error: FanlogError) -> bytes:
+        """What tells the peer why it is turned out."""
+        ...
+
+    def greeted(self) -> bool: ...
+    def half_frame(self) -> bool: ...
+    def closed(self) -> None: ...
+
+
+class ConnectionHost(Protocol):
+    """The listener, as far as its connections need it. `inlet` is one buffer for all of them:
+    what a recv brings is taken out of it at once."""
+
+    broker: Broker
+    options: ListenerOptions
+    loop: asyncio.AbstractEventLoop
+    inlet: memoryview
+
+    def forget(self, connection: Connection) -> None: ...
+
+
+class Connection:
+    """One socket: the broker's `Outlet`, and the session's way out."""
+
+    __slots__ = (
+        "_broker",
+        "_closing",
+        "_fd",
+        "_host",
+        "_inlet",
+        "_kept",
+        "_kept_bytes",
+        "_loop",
+        "_options",
+        "_sock",
+        "blocked",
+        "feed",
+        "heard_at",
+        "paused",
+        "peer",
+        "send",
+        "session",
+        "since",
+        "waiting",
+    )
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        peer: str,
+        host: ConnectionHost,
+    ) -> None:
+        self._sock = sock
+        self._fd = sock.fileno()
+        self._host = host
+        self._broker = host.broker
+        self._options = host.options
+        self._loop = host.loop
+        self._inlet = host.inlet
+        self._kept: deque[Piece] = deque()
+        self._kept_bytes = 0
+        self.paused = False
+        self._closing = False
+        self.peer = peer
+        self.session: Session
+        self.since = self.heard_at = host.loop.time()
+        self.blocked = False
+        self.feed: Subscription | None = None
+        self.waiting: list[Cursor] = []
+        self.send = sock.send
+
+    def open(self, session: Session) -> None:
+        self.session = session
+        self._loop.add_reader(self._fd, self._readable)
+
+    # Reading
+
+    def _readable(self) -> None:
+        try:
+            size = self._sock.recv_into(self._inlet)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self.close()
+            return
+        if not size:
+            self.close()
+            return
+        if self._closing:
+            return
+        self.heard_at = self._loop.time()
+        self._take(bytes(self._inlet[:size]))
+
+    def _take(self, data: bytes) -> None:
+        try:
+            self.session.feed(data)
+        except FormatError as fault:
+            logger.warning("%s is cut off: %s", self.peer, fault)
+            self.turn_out(fault)
+        except Exception:
+            logger.exception("a fault of ours in serving %s", self.peer)
+            self.turn_out(FanlogError("The broker failed on this connection; its log says why."))
+        if not self.paused and not self._closing:
+            if self.full():
+                self._pause()
+            elif self._broker.congested():
+                self._pause()
+                self._broker.commits.when_relieved(self._relieved)
+
+    def read_rest(self) -> None:
+        """Takes what the peer has sent already, before a stop."""
+        for _ in range(64):
+            if self._closing or self.paused:
+                return
+            heard = self.heard_at
+            self.heard_at = -1.0
+            self._readable()
+            if self.heard_at < 0:
+                self.heard_at = heard
+                return
+
+    def _pause(self) -> None:
+        self.paused = True
+        self._loop.remove_reader(self._fd)
+
+    def _relieved(self) -> None:
+        if self._closing or not self.paused:
+            return
+        if self._broker.congested():
+            self._broker.commits.when_relieved(self._relieved)
+        elif not self.full():
+            self.paused = False
+            self.heard_at = self._loop.time()
+            self._loop.add_reader(self._fd, self._readable)
+            if self.session.half_frame():
+                self._take(b"")
+
+    def full(self) -> bool:
+        """Whether so much waits for the peer that it is asked nothing more for now."""
+        return self._kept_bytes > self._options.control_bytes_max
+
+    # Writing
+
+    def write(self, data: bytes) -> None:
+        """Sends an answer of the session's, in order with everything else."""
+        if self._closing:
+            return
+        if self.blocked:
+            self._keep(data)
+            return
+        try:
+            sent = self._sock.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError as fault:
+            self.lost(fault)
+            return
+        if sent != len(data):
+            self.hold(data, sent)
+
+    def hold(self, piece: Piece, sent: int) -> None:
+        self._keep(memoryview(piece)[sent:])
+        self._block()
+
+    def push(self, subscription: Subscription, pieces: list[memoryview]) -> None:
+        buffers: list[Piece] = [*pieces]
+        if self.feed is not subscription:
+            buffers.insert(0, self.session.marker(subscription))
+            self.feed = subscription
+        self.respond(buffers)
+
+    def respond(self, buffers: list[Piece]) -> None:
+        """Sends several buffers in one go, in order with everything else."""
+        if self._closing:
+            return
+        sent = 0
+        if not self.blocked:
+            try:
+                sent = self._sock.sendmsg(buffers)
+            except BlockingIOError:
+                pass
+            except OSError as fault:
+                self.lost(fault)
+                return
+        for buffer in buffers:
+            if sent < len(buffer):
+                self._keep(memoryview(buffer)[sent:])
+                sent = 0
+            else:
+                sent -= len(buffer)
+        if self._kept:
+            self._block()
+
+    def _keep(self, data: Piece) -> None:
+        self._kept.append(data)
+        self._kept_bytes += len(data)
+
+    def _block(self) -> None:
+        if not self.blocked:
+            self.blocked = True
+            self._loop.add_writer(self._fd, self._writable)
+
+    def _writable(self) -> None:
+        try:
+            sent = self._sock.sendmsg(list(islice(self._kept, _VECTORS_MAX)))
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self.close()
+            return
+        self._kept_bytes -= sent
+        while sent:
+            first = self._kept[0]
+            if sent < len(first):
+                self._kept[0] = memoryview(first)[sent:]
+                return
+            sent -= len(first)
+            self._kept.popleft()
+        if self._kept:
+            return
+        self._loop.remove_writer(self._fd)
+        if self._closing:
+            self._shut()
+            return
+        self.blocked = False
+        if self.paused:
+            self._relieved()
+        self._broker.resume(self)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes that wait for the peer to take them."""
+        return self._kept_bytes
+
+    # Ending
+
+    def lost(self, fault: Exception) -> None:
+        """Ends the connection after the pass that noticed."""
+        self.blocked = True
+        self._loop.call_soon(self.close)
+
+    def turn_out(self, error: FanlogError) -> None:
+        """Tells the peer why, then closes: its last bytes are read and dropped for a moment, or
+        the close would overtake the message."""
+        if self._closing:
+            return
+        self.write(self.session.farewell(error))
+        self.finish()
+
+    def finish(self) -> None:
+        """Closes once what was written has gone out."""
+        if self._closing:
+            return
+        self._closing = True
+        self.session.closed()
+        if self.paused:
+            self.paused = False
+            self._loop.add_reader(self._fd, self._readable)
+        if not self.blocked:
+            self.blocked = True
+            self._shut()
+        self._loop.call_later(_LINGER_SECONDS, self.close)
+
+    def _shut(self) -> None:
+        try:
+            self._sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            self.close()
+
+    def close(self) -> None:
+        """Ends the connection now."""
+        if self._fd < 0:
+            return
+        self._loop.remove_reader(self._fd)
+        self._loop.remove_writer(self._fd)
+        self._fd = -1
+        self.blocked = True
+        if not self._closing:
+            self._closing = True
+            self.session.closed()
+        self._kept.clear()
+        self._sock.close()
+        self._host.forget(self)

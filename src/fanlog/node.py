@@ -1,0 +1,209 @@
+"""The one place that puts a running broker together: the log store, the broker, the runtime that
+it lives in, and, where there is a network, the listeners."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import msgspec
+
+from fanlog.broker.core import Broker as Core
+from fanlog.client.aio import Client
+from fanlog.client.link import Link, Transport
+from fanlog.config import ClientOptions, Config
+from fanlog.errors import ConfigError, FanlogError
+from fanlog.listeners.local import LocalLink
+from fanlog.listeners.server import NativeListener
+from fanlog.log.commit import GroupCommit
+from fanlog.log.store import LogStore
+from fanlog.model import Durability
+from fanlog.release import VERSION
+
+logger = logging.getLogger("fanlog")
+
+T = TypeVar("T")
+_THREADS = 4
+
+
+class LoopRuntime:
+    """Time and places to work, on an asyncio loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="fanlog")
+
+    def soon(self, call: Callable[[], None], /) -> None:
+        self._loop.call_soon(call)
+
+    def now_us(self) -> int:
+        return time.time_ns() // 1000
+
+    def post(self, call: Callable[[], None]) -> None:
+        """Runs `call` on the loop, from any thread; nothing once the loop is gone."""
+        try:
+            self._loop.call_soon_threadsafe(call)
+        except RuntimeError:
+            logger.debug("a result came after the loop had ended")
+
+    def in_thread(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
+        def finished(future: Future[T]) -> None:
+            fault = future.exception()
+            if fault is None:
+                result: T | Exception = future.result()
+            else:
+                result = fault if isinstance(fault, Exception) else FanlogError(str(fault))
+            self.post(lambda: done(result))
+
+        self._threads.submit(work).add_done_callback(finished)
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+
+class Node:
+    """A broker with its store. `start`, then `stop`; `listen` opens the network in between."""
+
+    def __init__(self, folder: str | Path | None, config: Config) -> None:
+        self._config = config
+        self._runtime = LoopRuntime()
+        self._store = LogStore(
+            None if folder is None else Path(folder), config.log, self._runtime.now_us
+        )
+        self._group: GroupCommit | None = None
+        self._housekeeper: asyncio.Task[None] | None = None
+        self.listeners: list[NativeListener] = []
+        self.core: Core
+
+    def start(self) -> None:
+        """Recovers what is on disk. Blocks while it does."""
+        defaults = self._config.topic
+        if self._store.folder is None and defaults.level is not Durability.MEMORY:
+            defaults = msgspec.structs.replace(defaults, durability="memory")
+        self.core = Core(
+            self._store,
+            self._runtime,
+            release=VERSION,
+            options=self._config.broker,
+            log_options=self._config.log,
+            topic_defaults=defaults,
+            sync_group=self._sync_group,
+        )
+        self.core.load()
+        self._housekeeper = asyncio.create_task(self._keep_house())
+
+    def listen(self) -> NativeListener:
+        listener = NativeListener(self.core, self._config.listener)
+        listener.open()
+        self.listeners.append(listener)
+        return listener
+
+    async def stop(self) -> None:
+        """Drains: takes what was sent, makes it durable, tells everyone, and closes."""
+        self.core.draining = True
+        for listener in self.listeners:
+            await listener.drain()
+        self.core.commits.turn()
+        if self._group is not None:
+            await self.core.threaded(self._group.drain)
+            await asyncio.sleep(0)
+            self.core.commits.turn()
+        for listener in self.listeners:
+            await listener.close()
+        if self._housekeeper is not None:
+            self._housekeeper.cancel()
+        if self._group is not None:
+            self._group.close()
+        self._runtime.close()
+        self._store.close()
+
+    def _sync_group(self) -> GroupCommit:
+        self._group = GroupCommit(self._store.get_journal(), self._runtime.post)
+        return self._group
+
+    async def _keep_house(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.log.retention_check_seconds)
+            try:
+                self.core.housekeeping()
+            except Exception:
+                logger.exception("housekeeping failed; it will be tried again")
+
+
+class _LocalTransport:
+    """The client's end of a `LocalLink`."""
+
+    def __init__(self, link: LocalLink) -> None:
+        self._link = link
+
+    def write(self, data: bytes, /) -> None:
+        self._link.send_bytes(data)
+
+    def close(self) -> None:
+        self._link.close()
+
+
+class Broker(Client):
+    """A broker inside this program, with the client's API and no socket.
+
+    >>> async with fanlog.Broker("data/") as broker:  # doctest: +SKIP
+    ...     await broker.publish("greetings", "hello")
+
+    Without a folder everything stays in memory. `listen()` opens the network as well.
+    """
+
+    def __init__(
+        self, folder: str | Path | None = None, config: Config | None = None, **options: Any
+    ) -> None:
+        try:
+            chosen = msgspec.convert(options, ClientOptions)
+        except msgspec.ValidationError as fault:
+            raise ConfigError(f"An option is wrong: {fault}.") from fault
+        self._folder = folder
+        self._node_config = config or Config()
+        self._node: Node | None = None
+        super().__init__(self._dial_local, chosen, verify=False)
+
+    async def _dial_local(self, link: Link) -> Transport:
+        if self._node is None:
+            raise ConfigError("The broker is not started: use it with `async with`.")
+        loop = asyncio.get_running_loop()
+        local = LocalLink(self._node.core, self._node_config.listener, link, loop.call_soon)
+        return _LocalTransport(local)
+
+    async def start(self) -> None:
+        self._node = Node(self._folder, self._node_config)
+        self._node.start()
+        await self.open()
+
+    async def stop(self) -> None:
+        try:
+            await self.close()
+        finally:
+            node, self._node = self._node, None
+            if node is not None:
+                await node.stop()
+
+    def listen(self) -> NativeListener:
+        """Opens the native listener as well, so that other processes can connect."""
+        if self._node is None:
+            raise ConfigError("The broker is not started: use it with `async with`.")
+        return self._node.listen()
+
+    async def __aenter__(self) -> Broker:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()

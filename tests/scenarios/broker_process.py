@@ -1,0 +1,81 @@
+"""A real `fanlog serve` in a process of its own, for scenarios that kill, stop and restart it."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+
+READY = re.compile(r"fanlog://([^\s:]+):(\d+)")
+
+
+class BrokerProcess:
+    """Started on 127.0.0.1; the first start takes a free port, later ones the same."""
+
+    def __init__(self, folder: Path | None, *flags: str, env: dict[str, str] | None = None) -> None:
+        self._where = ["--memory"] if folder is None else ["--data", str(folder)]
+        self._flags = flags
+        self._env = env
+        self._process: subprocess.Popen[str] | None = None
+        self.port = 0
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "fanlog", "serve", "--port", str(self.port)]
+        self._process = subprocess.Popen(
+            [*command, *self._where, *self._flags],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=self._env,
+        )
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            found = READY.search(line)
+            if found:
+                self.port = int(found[2])
+                return
+        raise AssertionError("the broker ended before it was ready")
+
+    @property
+    def url(self) -> str:
+        return f"fanlog://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def resident_bytes(self) -> int:
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * 4096
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        return self._end(signal.SIGTERM)
+
+    def _end(self, how: signal.Signals) -> int:
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        process.send_signal(how)
+        code = process.wait(timeout=30)
+        if process.stdout is not None:
+            process.stdout.close()
+        return code
+
+    def __enter__(self) -> BrokerProcess:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
