@@ -1,0 +1,97 @@
+"""The commands put together, and the one place where what they raise becomes a sentence on stderr
+and an exit code."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Annotated, Protocol, runtime_checkable
+
+import typer
+from typer.main import get_command
+
+from fanlog.cli import health, publish, serve, tail
+from fanlog.cli.bench import bench_app
+from fanlog.cli.configuration import config_app
+from fanlog.cli.exits import ExitCode, exit_code_of, exit_codes_help
+from fanlog.cli.logs import LogLevel, set_up_logging
+from fanlog.cli.terminal import err, say_error
+from fanlog.cli.topics import topic_app
+from fanlog.errors import FanlogError
+from fanlog.release import VERSION
+
+app = typer.Typer(
+    name="fanlog",
+    help="Publish once, and any number of readers follow.",
+    epilog=f"Exit codes:\n{exit_codes_help()}",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"fanlog {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show where an error came from.", envvar="FANLOG_DEBUG")
+    ] = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Publish once, and any number of readers follow."""
+    if debug:
+        set_up_logging(LogLevel.DEBUG)
+
+
+app.command(epilog=serve.EXAMPLE)(serve.serve)
+app.command(epilog=publish.EXAMPLE)(publish.publish)
+app.command(epilog=tail.EXAMPLE)(tail.tail)
+app.add_typer(topic_app, name="topic")
+app.command(epilog=health.EXAMPLE)(health.health)
+app.add_typer(config_app, name="config")
+app.add_typer(bench_app, name="bench")
+
+
+@runtime_checkable
+class _WrittenWrongly(Protocol):
+    """A usage error of Typer, by what it can do: its class moved between Typer's releases."""
+
+    exit_code: int
+
+    def format_message(self) -> str: ...
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs a command and returns its exit code."""
+    given = sys.argv[1:] if arguments is None else arguments
+    try:
+        result = get_command(app).main(given, prog_name="fanlog", standalone_mode=False)
+        sys.stdout.flush()
+    except (KeyboardInterrupt, typer.Abort):
+        return ExitCode.INTERRUPTED
+    except Exception as fault:  # noqa: BLE001 - the outermost edge: a sentence, not a traceback
+        if logging.getLogger().isEnabledFor(logging.DEBUG):
+            err().print_exception()
+        return _explain(fault)
+    return result if isinstance(result, int) else ExitCode.OK
+
+
+def _explain(fault: Exception) -> ExitCode:
+    if isinstance(fault, FanlogError):
+        say_error(fault.message)
+        return exit_code_of(fault)
+    if isinstance(fault, _WrittenWrongly):
+        say_error(fault.format_message().rstrip(".") + ".")
+        return ExitCode.USAGE
+    sentence = f"{type(fault).__name__}: {fault}. This is a fault of fanlog's own"
+    say_error(f"{sentence}: run `fanlog --debug ...` to see where it is.")
+    return ExitCode.FAILED

@@ -1,0 +1,331 @@
+"""`fanlog bench ...`: thin wrappers over `fanlog.bench`, which is imported only when one runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fanlog.cli.exits import CommandError, ExitCode
+from fanlog.cli.quantities import parse_size
+from fanlog.cli.terminal import err, out, say_done
+from fanlog.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from fanlog.bench import Report
+    from fanlog.bench.runner import Progress
+
+bench_app = typer.Typer(
+    help="Measure Fanlog next to Redis and NATS.", no_args_is_help=True, rich_markup_mode="rich"
+)
+
+OTHERS = ("redis", "nats")
+Run = Callable[["Progress"], "Report"]
+
+Against = Annotated[
+    str, typer.Option("--against", help="Other systems; none: only Fanlog.", metavar="redis,nats")
+]
+Subscribers = Annotated[
+    str, typer.Option("--subscribers", help="How many, in turn.", metavar="N,N,...")
+]
+Payload = Annotated[int, typer.Option("--payload", help="Bytes of a message.", min=1)]
+Seconds = Annotated[float, typer.Option("--seconds", help="How long each cell is measured.")]
+Repeat = Annotated[int, typer.Option("--repeat", help="Runs; the median is shown.", min=1)]
+Json = Annotated[
+    Path | None, typer.Option("--json", help="Write the report there.", metavar="FILE")
+]
+Plot = Annotated[
+    Path | None, typer.Option("--plot", help="Draw the report there.", metavar="FILE.png")
+]
+Folder = Annotated[
+    Path | None,
+    typer.Option("--directory", help="Where data files go; a tmpfs makes fsync meaningless."),
+]
+
+
+def numbers(text: str, flag: str) -> tuple[int, ...]:
+    """`1,10,100` as numbers."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise InvalidArgumentError(f"{flag} is {text!r}, but must be numbers such as 1,10,100.")
+    return tuple(int(part) for part in parts)
+
+
+def byte_sizes(text: str, flag: str) -> tuple[int, ...]:
+    """`400MiB,4GiB` as bytes."""
+    try:
+        sizes = tuple(parse_size(part.strip()) for part in text.split(","))
+    except ValueError:
+        sizes = ()
+    if not sizes or min(sizes) <= 0:
+        raise InvalidArgumentError(f"{flag} is {text!r}, but must be sizes such as 400MiB,4GiB.")
+    return sizes
+
+
+def systems(against: str) -> tuple[Any, ...]:
+    """Fanlog and the others that were asked for."""
+    names = [name.strip() for name in against.split(",") if name.strip() not in ("", "none")]
+    for name in names:
+        if name not in OTHERS:
+            raise InvalidArgumentError(
+                f"--against is {against!r}, but must be redis, nats or none."
+            )
+    return ("fanlog", *names)
+
+
+def _report(title: str, run: Run, json: Path | None, plot: Path | None) -> None:
+    from fanlog.bench import progress_bar, render, save_plot, save_report  # noqa: PLC0415
+    from fanlog.bench.runner import silent  # noqa: PLC0415
+
+    if err().is_terminal:
+        with progress_bar(title, err()) as progress:
+            report = run(progress)
+    else:
+        report = run(silent)
+    out().print(render(report))
+    try:
+        if json is not None:
+            save_report(report, json)
+            say_done(f"The report is in {json}.")
+        if plot is not None:
+            save_plot(report, plot)
+            say_done(f"The picture is in {plot}.")
+    except OSError as fault:
+        sentence = f"{fault.filename} can't be written: {fault.strerror}."
+        raise CommandError(sentence, ExitCode.FAILED) from fault
+
+
+@bench_app.command(
+    epilog="Example: [bold]fanlog bench fanout --subscribers 1,100 --against redis[/]"
+)
+def fanout(
+    *,
+    subscribers: Subscribers = "1,10,100,1000",
+    payload: Payload = 128,
+    against: Against = "redis,nats",
+    seconds: Seconds = 2.0,
+    repeat: Repeat = 1,
+    directory: Folder = None,
+    json: Json = None,
+    plot: Plot = None,
+) -> None:
+    """Deliveries a second to many subscribers."""
+    from fanlog.bench import FanoutOptions, run_fanout  # noqa: PLC0415
+
+    options = FanoutOptions(
+        systems=systems(against),
+        subscribers=numbers(subscribers, "--subscribers"),
+        payload_bytes=payload,
+        run_s=seconds,
+        repeat=repeat,
+        directory=directory,
+    )
+    _report("fanout", lambda progress: run_fanout(options, progress), json, plot)
+
+
+@bench_app.command(epilog="Example: [bold]fanlog bench latency --subscribers 1,100[/]")
+def latency(
+    *,
+    subscribers: Subscribers = "1,10,100",
+    payload: Payload = 128,
+    against: Against = "redis,nats",
+    seconds: Seconds = 2.0,
+    repeat: Repeat = 1,
+    directory: Folder = None,
+    json: Json = None,
+    plot: Plot = None,
+) -> None:
+    """Time from publishing to the last reader."""
+    from fanlog.bench import LatencyOptions, run_latency  # noqa: PLC0415
+
+    options = LatencyOptions(
+        systems=systems(against),
+        subscribers=numbers(subscribers, "--subscribers"),
+        payload_bytes=payload,
+        run_s=seconds,
+        repeat=repeat,
+        directory=directory,
+    )
+    _report("latency", lambda progress: run_latency(options, progress), json, plot)
+
+
+@bench_app.command(epilog="Example: [bold]fanlog bench durable --windows 1000 --directory .[/]")
+def durable(
+    *,
+    windows: Annotated[
+        str, typer.Option("--windows", help="Messages unacknowledged at a time.", metavar="N,N,...")
+    ] = "1,1000",
+    payload: Payload = 128,
+    against: Against = "redis,nats",
+    seconds: Seconds = 2.0,
+    repeat: Repeat = 1,
+    directory: Folder = None,
+    json: Json = None,
+    plot: Plot = None,
+) -> None:
+    """Acknowledged messages a second, by what an acknowledgement promises."""
+    from fanlog.bench import DurableOptions, run_durable  # noqa: PLC0415
+
+    options = DurableOptions(
+        systems=systems(against),
+        windows=numbers(windows, "--windows"),
+        payload_bytes=payload,
+        run_s=seconds,
+        repeat=repeat,
+        directory=directory,
+    )
+    _report("durable", lambda progress: run_durable(options, progress), json, plot)
+
+
+@bench_app.command(epilog="Example: [bold]fanlog bench clients --messages 100000[/]")
+def clients(
+    *,
+    messages: Annotated[int, typer.Option("--messages", min=1, help="How many.")] = 200_000,
+    payload: Payload = 128,
+    against: Against = "redis,nats",
+    repeat: Repeat = 1,
+    directory: Folder = None,
+    json: Json = None,
+    plot: Plot = None,
+) -> None:
+    """Python client to Python client."""
+    from fanlog.bench import ClientsOptions, run_clients  # noqa: PLC0415
+
+    options = ClientsOptions(
+        systems=systems(against),
+        messages=messages,
+        payload_bytes=payload,
+        repeat=repeat,
+        directory=directory,
+    )
+    _report("clients", lambda progress: run_clients(options, progress), json, plot)
+
+
+@bench_app.command(epilog="Example: [bold]fanlog bench embedded --subscribers 10[/]")
+def embedded(
+    *,
+    messages: Annotated[int, typer.Option("--messages", min=1, help="How many.")] = 100_000,
+    subscribers: Annotated[int, typer.Option("--subscribers", min=1, help="How many.")] = 10,
+    payload: Payload = 128,
+    repeat: Repeat = 1,
+    json: Json = None,
+    plot: Plot = None,
+) -> None:
+    """The broker inside a program."""
+    from fanlog.bench import EmbeddedOptions, run_embedded  # noqa: PLC0415
+
+    options = EmbeddedOptions(
+        messages=messages, subscribers=subscribers, payload_bytes=payload, repeat=repeat
+    )
+    _report("embedded", lambda progress: run_embedded(options, progress), json, plot)
+
+
+@bench_app.command(epilog="Example: [bold]fanlog bench stall --stop-seconds 10[/]")
+def stall(
+    *,
+    subscribers: Annotated[int, typer.Option("--subscribers", min=1, help="The others.")] = 100,
+    stop_seconds: Annotated[
+        float, typer.Option("--stop-seconds", help="How long the reader is stopped.", min=0.1)
+    ] = 30.0,
+    payload: Payload = 128,
+    seconds: Annotated[
+        float, typer.Option("--seconds", help="How long a phase without it is.", min=0.1)
+    ] = 5.0,
+    repeat: Annotated[int, typer.Option("--repeat", help="How often a reader stops.", min=1)] = 1,
+    directory: Folder = None,
+    json: Json = None,
+    plot: Plot = None,
+) -> None:
+    """A reader stops: what the others notice, and how it catches up."""
+    from fanlog.bench import StallOptions, run_stall  # noqa: PLC0415
+
+    options = StallOptions(
+        subscribers=subscribers,
+        stop_s=stop_seconds,
+        payload_bytes=payload,
+        run_s=seconds,
+        repeat=repeat,
+        directory=directory,
+    )
+    _report("stall", lambda progress: run_stall(options, progress), json, plot)
+
+
+@bench_app.command(epilog="Example: [bold]fanlog bench topics --topics 10,100000[/]")
+def topics(
+    *,
+    many: Annotated[
+        str, typer.Option("--topics", help="How many, in turn.", metavar="N,N,...")
+    ] = "10,1000,10000,100000",
+    payload: Payload = 128,
+    seconds: Seconds = 1.0,
+    repeat: Annotated[int, typer.Option("--repeat", help="Rounds over all of them.", min=1)] = 5,
+    directory: Folder = None,
+    json: Json = None,
+    plot: Plot = None,
+) -> None:
+    """Very many topics with a reader each."""
+    from fanlog.bench import TopicsOptions, run_topics  # noqa: PLC0415
+
+    options = TopicsOptions(
+        topics=numbers(many, "--topics"),
+        payload_bytes=payload,
+        run_s=seconds,
+        repeat=repeat,
+        directory=directory,
+    )
+    _report("topics", lambda progress: run_topics(options, progress), json, plot)
+
+
+@bench_app.command(epilog="Example: [bold]fanlog bench startup --sizes 400MiB,4GiB[/]")
+def startup(
+    *,
+    sizes: Annotated[
+        str, typer.Option("--sizes", help="Sizes of the log.", metavar="SIZE,SIZE,...")
+    ] = "400MiB,4GiB",
+    repeat: Repeat = 5,
+    directory: Folder = None,
+    json: Json = None,
+    plot: Plot = None,
+) -> None:
+    """Start-up with a small and a large log."""
+    from fanlog.bench import StartupOptions, run_startup  # noqa: PLC0415
+
+    options = StartupOptions(
+        sizes_bytes=byte_sizes(sizes, "--sizes"), repeat=repeat, directory=directory
+    )
+    _report("startup", lambda progress: run_startup(options, progress), json, plot)
+
+
+@bench_app.command("all", epilog="Example: [bold]fanlog bench all --save reports[/]")
+def everything(
+    *,
+    payload: Payload = 128,
+    against: Against = "redis,nats",
+    seconds: Seconds = 2.0,
+    repeat: Repeat = 1,
+    directory: Folder = None,
+    save: Annotated[
+        Path | None,
+        typer.Option("--save", help="Write each report (JSON) and picture there.", metavar="DIR"),
+    ] = None,
+) -> None:
+    """Every benchmark, one after the other."""
+
+    def files(name: str) -> dict[str, Any]:
+        if save is None:
+            return {"json": None, "plot": None}
+        save.mkdir(parents=True, exist_ok=True)
+        return {"json": save / f"{name}.json", "plot": save / f"{name}.png"}
+
+    common: dict[str, Any] = {"payload": payload, "repeat": repeat}
+    beside: dict[str, Any] = {"against": against, "directory": directory}
+    fanout(**common, **beside, seconds=seconds, **files("fanout"))
+    latency(**common, **beside, seconds=seconds, **files("latency"))
+    durable(**common, **beside, seconds=seconds, **files("durable"))
+    clients(**common, **beside, **files("clients"))
+    embedded(**common, **files("embedded"))
+    stall(payload=payload, directory=directory, **files("stall"))
+    topics(payload=payload, directory=directory, **files("topics"))
+    startup(directory=directory, **files("startup"))

@@ -1,0 +1,85 @@
+"""How a command ends: the exit codes, and which error leads to which. Law: scripts rely on these
+numbers, so one is never given another meaning."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from fanlog.errors import (
+    ConfigError,
+    FanlogError,
+    FormatError,
+    InvalidArgumentError,
+    InvalidNameError,
+    LinkError,
+    PartitionNotFoundError,
+    TopicDeletedError,
+    TopicExistsError,
+    TopicNotFoundError,
+)
+
+
+class ExitCode(IntEnum):
+    """What a command's exit code says.
+
+    | code | meaning                                                      |
+    | ---- | ------------------------------------------------------------ |
+    | 0    | done; for `health`: the broker is well                       |
+    | 1    | the operation failed; for `health`: something is wrong       |
+    | 2    | the command was written wrongly                              |
+    | 3    | there is no such topic or partition                          |
+    | 4    | it exists already                                            |
+    | 65   | bad data or a bad configuration                              |
+    | 69   | no broker answers, or the connection to it was lost          |
+    | 130  | interrupted (Ctrl-C)                                         |
+    """
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    EXISTS = 4
+    BAD_DATA = 65
+    UNREACHABLE = 69
+    INTERRUPTED = 130
+
+
+class CommandError(FanlogError):
+    """What goes wrong on this side of the wire, with the exit code that it leads to."""
+
+    code = "command"
+
+    def __init__(self, message: str, exit_code: ExitCode) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+# The first that fits decides, so a branch comes after its leaves.
+_BY_ERROR: tuple[tuple[type[FanlogError], ExitCode], ...] = (
+    (InvalidArgumentError, ExitCode.USAGE),
+    (InvalidNameError, ExitCode.USAGE),
+    (TopicNotFoundError, ExitCode.NOT_FOUND),
+    (TopicDeletedError, ExitCode.NOT_FOUND),
+    (PartitionNotFoundError, ExitCode.NOT_FOUND),
+    (TopicExistsError, ExitCode.EXISTS),
+    (FormatError, ExitCode.BAD_DATA),
+    (ConfigError, ExitCode.BAD_DATA),
+    (LinkError, ExitCode.UNREACHABLE),
+)
+
+
+def exit_code_of(error: FanlogError) -> ExitCode:
+    """The exit code that an error leads to."""
+    if isinstance(error, CommandError):
+        return error.exit_code
+    for kind, code in _BY_ERROR:
+        if isinstance(error, kind):
+            return code
+    return ExitCode.FAILED
+
+
+def exit_codes_help() -> str:
+    """The table of `ExitCode`, one line a code, as the epilog of `fanlog --help` has it."""
+    rows = (line.strip().strip("|").split("|") for line in (ExitCode.__doc__ or "").splitlines())
+    cells = [[cell.strip() for cell in row] for row in rows if len(row) == 2]
+    return "\n".join(f"{code:>5}  {meaning}" for code, meaning in cells if code.isdigit())

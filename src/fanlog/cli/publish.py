@@ -1,0 +1,310 @@
+"""`fanlog publish`: one message with its receipt, or many with a summary."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from fanlog.cli.exits import CommandError, ExitCode, exit_code_of
+from fanlog.cli.inputs import LineReader, read_whole, unreadable
+from fanlog.cli.quantities import show_size
+from fanlog.cli.session import DEFAULT_URL, AsJson, Url, with_client
+from fanlog.cli.terminal import err, print_json, say_done
+from fanlog.client.aio import Client
+from fanlog.errors import FanlogError, InvalidArgumentError
+from fanlog.model import Receipt
+
+EXAMPLE = (
+    "Examples: [bold]fanlog publish greetings hello[/], "
+    "[bold]fanlog publish orders --key-separator : < orders.txt[/]"
+)
+_REPEATS_A_CHUNK = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What to publish, and how."""
+
+    topic: str
+    message: str | None
+    file: Path | None
+    lines: bool
+    key: str | None
+    key_separator: str
+    headers: dict[str, str]
+    partition: int | None
+    rate: float
+    count: int
+
+    @property
+    def one_message(self) -> bool:
+        """Whether what is published is one message, if perhaps many times."""
+        return self.message is not None or (self.file is not None and not self.lines)
+
+    def check(self) -> None:
+        if self.message is not None and self.file is not None:
+            raise InvalidArgumentError("MESSAGE and --file exclude each other: give one of them.")
+        if self.lines and self.file is None:
+            raise InvalidArgumentError("--lines is for --file; stdin is read by lines anyway.")
+        if self.count > 1 and self.message is None and self.file is None:
+            raise InvalidArgumentError(
+                "--count repeats MESSAGE or --file; stdin can't be repeated."
+            )
+        if self.key_separator and self.key is not None:
+            raise InvalidArgumentError("--key and --key-separator exclude each other.")
+        if self.key_separator and self.one_message:
+            raise InvalidArgumentError("--key-separator is for lines; give --key for one message.")
+
+
+class Summary(msgspec.Struct, kw_only=True):
+    """What many messages came to."""
+
+    topic: str
+    messages: int
+    bytes: int
+    seconds: float
+    messages_per_second: float
+    durability: str
+
+
+def publish(
+    topic: Annotated[str, typer.Argument(help="The topic; made when new.", metavar="TOPIC")],
+    message: Annotated[
+        str | None,
+        typer.Argument(help="The message; without: lines of stdin.", metavar="[MESSAGE]"),
+    ] = None,
+    *,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="A file as one message.", metavar="FILE")
+    ] = None,
+    lines: Annotated[bool, typer.Option("--lines", help="Each line of --file.")] = False,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="The messages' key.")] = None,
+    key_separator: Annotated[
+        str, typer.Option("--key-separator", help="Lines are KEY, this, VALUE.", metavar="TEXT")
+    ] = "",
+    header: Annotated[
+        list[str] | None,
+        typer.Option("--header", "-H", help="May be repeated.", metavar="NAME=VALUE"),
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", help="This one, whatever the key.", min=0)
+    ] = None,
+    rate: Annotated[float, typer.Option("--rate", help="Messages a second at most.", min=0)] = 0,
+    count: Annotated[int, typer.Option("--count", "-n", help="So many times.", min=1)] = 1,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Publish a message, a file, or lines of stdin."""
+    wanted = Wanted(
+        topic=topic,
+        message=message,
+        file=file,
+        lines=lines,
+        key=key,
+        key_separator=key_separator,
+        headers=_headers(header or []),
+        partition=partition,
+        rate=rate,
+        count=count,
+    )
+    wanted.check()
+    if wanted.one_message and count == 1:
+        _print_receipt(_publish_one(url, wanted), as_json=as_json)
+        return
+
+    async def work(client: Client) -> Summary:
+        return await _publish_many(client, wanted)
+
+    _print_summary(with_client(url, work, reconnect=True), as_json=as_json)
+
+
+def _headers(given: list[str]) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for header in given:
+        name, equals, value = header.partition("=")
+        if not equals or not name:
+            raise InvalidArgumentError(f"--header is {header!r}, but must be NAME=VALUE.")
+        headers[name] = value
+    return headers
+
+
+def _only_value(wanted: Wanted) -> bytes:
+    if wanted.file is not None:
+        return read_whole(wanted.file)
+    # Arguments that are no UTF-8 come with surrogates: they go out as the bytes they came in.
+    return os.fsencode(wanted.message or "")
+
+
+def _publish_one(url: str, wanted: Wanted) -> Receipt:
+    value = _only_value(wanted)
+
+    async def work(client: Client) -> Receipt:
+        return await client.publish(
+            wanted.topic,
+            value,
+            key=wanted.key,
+            headers=wanted.headers or None,
+            partition=wanted.partition,
+        )
+
+    return with_client(url, work)
+
+
+async def _publish_many(client: Client, wanted: Wanted) -> Summary:
+    sender = _Sender(client, wanted)
+    began = time.monotonic()
+    try:
+        with _progress(wanted) as advance:
+            async for values, read_bytes in _chunks(wanted):
+                await sender.send(values)
+                advance(sender.messages if wanted.one_message else read_bytes)
+            await client.flush()
+    except FanlogError as fault:
+        with contextlib.suppress(FanlogError):
+            await client.flush()
+        if not sender.messages:
+            raise
+        sentence = f"{fault} Before it, {sender.messages:,} messages were sent."
+        raise CommandError(sentence, exit_code_of(fault)) from fault
+    seconds = time.monotonic() - began
+    durability = ""
+    if sender.messages:
+        durability = (await client.describe_topic(wanted.topic)).settings.durability
+    return Summary(
+        topic=wanted.topic,
+        messages=sender.messages,
+        bytes=sender.bytes,
+        seconds=round(seconds, 6),
+        messages_per_second=round(sender.messages / seconds, 1) if seconds else 0.0,
+        durability=durability,
+    )
+
+
+class _Sender:
+    """Sends values with the key, the headers and the pace that were asked for."""
+
+    def __init__(self, client: Client, wanted: Wanted) -> None:
+        self._client = client
+        self._wanted = wanted
+        self._separator = os.fsencode(wanted.key_separator)
+        self._key = None if wanted.key is None else os.fsencode(wanted.key)
+        self._headers = wanted.headers or None
+        self._began = time.monotonic()
+        self.messages = 0
+        self.bytes = 0
+
+    async def send(self, values: list[bytes]) -> None:
+        wanted, client = self._wanted, self._client
+        for line in values:
+            key, value = self._split(line) if self._separator else (self._key, line)
+            if wanted.rate:
+                await self._keep_pace()
+            await client.send(
+                wanted.topic, value, key=key, headers=self._headers, partition=wanted.partition
+            )
+            self.messages += 1
+            self.bytes += len(value)
+        # Sending alone never gives the loop a turn, and the answers want one.
+        await asyncio.sleep(0)
+
+    def _split(self, line: bytes) -> tuple[bytes, bytes]:
+        key, found, value = line.partition(self._separator)
+        if not found:
+            raise CommandError(
+                f"Line {self.messages + 1} has no {self._wanted.key_separator!r} between a key "
+                "and a value.",
+                ExitCode.BAD_DATA,
+            )
+        return key, value
+
+    async def _keep_pace(self) -> None:
+        due = self._began + self.messages / self._wanted.rate
+        ahead = due - time.monotonic()
+        # Shorter sleeps than a timer can measure add up in the next message's.
+        if ahead > 0.001:
+            await asyncio.sleep(ahead)
+
+
+async def _chunks(wanted: Wanted) -> AsyncIterator[tuple[list[bytes], int]]:
+    """Values to publish, and how many bytes of the input have been read for them."""
+    if wanted.one_message:
+        value, left = _only_value(wanted), wanted.count
+        while left:
+            some = min(left, _REPEATS_A_CHUNK)
+            yield [value] * some, 0
+            left -= some
+        return
+    before = 0
+    for _ in range(wanted.count):
+        with _opened(wanted.file) as fd:
+            reader = LineReader(fd)
+            async for lines in reader.chunks():
+                yield lines, before + reader.bytes_read
+            before += reader.bytes_read
+
+
+@contextlib.contextmanager
+def _opened(file: Path | None) -> Generator[int]:
+    if file is None:
+        if sys.stdin.isatty():
+            err().print("Each line is a message; Ctrl-D ends.", style="dim")
+        yield sys.stdin.fileno()
+        return
+    try:
+        stream = file.open("rb")
+    except OSError as fault:
+        raise unreadable(file, fault) from fault
+    with stream:
+        yield stream.fileno()
+
+
+def _unseen(done: int) -> None:
+    """A progress for nobody."""
+
+
+@contextlib.contextmanager
+def _progress(wanted: Wanted) -> Generator[Callable[[int], None]]:
+    typing = wanted.message is None and wanted.file is None and sys.stdin.isatty()
+    if typing or not err().is_terminal:
+        yield _unseen
+        return
+    # Rich's progress costs start-up time, and only this branch needs it.
+    from fanlog.cli.progress import input_progress  # noqa: PLC0415
+
+    total: int | None = wanted.count if wanted.one_message else None
+    if wanted.file is not None and wanted.lines:
+        with contextlib.suppress(OSError):
+            total = wanted.file.stat().st_size * wanted.count
+    with input_progress(f"publishing to {wanted.topic}", total) as advance:
+        yield advance
+
+
+def _print_receipt(receipt: Receipt, *, as_json: bool) -> None:
+    if as_json:
+        print_json(receipt)
+        return
+    say_done(
+        f"{receipt.topic}, partition {receipt.partition}, offset {receipt.offset}, "
+        f"durability {receipt.durability}"
+    )
+
+
+def _print_summary(summary: Summary, *, as_json: bool) -> None:
+    if as_json:
+        print_json(summary)
+        return
+    durability = f", durability {summary.durability}" if summary.durability else ""
+    say_done(
+        f"{summary.messages:,} messages to {summary.topic} in {summary.seconds:.2f} s "
+        f"({summary.messages_per_second:,.0f} a second, {show_size(summary.bytes)}){durability}"
+    )

@@ -1,0 +1,99 @@
+"""Sizes, durations and moments as people write them: `128MB`, `64KiB`, `7d`, `10m` ago.
+
+Law: KB, MB, GB are powers of 1000 and KiB, MiB, GiB powers of 1024, as printed on the tin; what
+is shown can be given back.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+
+_SIZE_UNITS = {
+    "": 1,
+    "b": 1,
+    "kb": 1000,
+    "mb": 1000**2,
+    "gb": 1000**3,
+    "tb": 1000**4,
+    "kib": 1024,
+    "mib": 1024**2,
+    "gib": 1024**3,
+    "tib": 1024**4,
+}
+_TIME_UNITS = {
+    "ms": 0.001,
+    "": 1.0,
+    "s": 1.0,
+    "m": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
+    "w": 7 * 86400.0,
+}
+_QUANTITY = re.compile(r"([0-9][0-9_]*(?:\.[0-9]+)?)\s*([a-zA-Z]*)")
+
+
+def parse_size(text: str) -> int:
+    """Bytes of `128MB`, `64KiB` or `4096`; a ValueError says how to write it."""
+    match = _QUANTITY.fullmatch(text.strip())
+    factor = _SIZE_UNITS.get(match[2].lower()) if match else None
+    if match is None or factor is None:
+        raise ValueError(f"{text!r} is no size: write it as 4096, 64KiB or 128MB")
+    size = float(match[1]) * factor if "." in match[1] else int(match[1]) * factor
+    if size != int(size):
+        raise ValueError(f"{text!r} is no whole number of bytes")
+    return int(size)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of `7d`, `1.5h`, `500ms` or `30`; a ValueError says how to write it."""
+    match = _QUANTITY.fullmatch(text.strip())
+    factor = _TIME_UNITS.get(match[2].lower()) if match else None
+    if match is None or factor is None:
+        raise ValueError(f"{text!r} is no duration: write it as 30, 500ms, 10m, 2h or 7d")
+    return float(match[1]) * factor
+
+
+def parse_moment(text: str, now: dt.datetime) -> dt.datetime:
+    """A moment in ISO 8601 (local time where it names no zone), or an age such as `10m`."""
+    if _QUANTITY.fullmatch(text.strip()):
+        try:
+            return now - dt.timedelta(seconds=parse_duration(text))
+        except (ValueError, OverflowError):
+            pass
+    try:
+        return dt.datetime.fromisoformat(text.strip()).astimezone()
+    except (ValueError, OverflowError):
+        raise ValueError(
+            f"{text!r} is no moment: write it as 2025-01-31T12:00, or as an age such as 10m or 2h"
+        ) from None
+
+
+def show_size(size: int) -> str:
+    """`1.5 MiB`: for people, rounded."""
+    value = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
+def write_size(size: int) -> str:
+    """`128MiB`: exact, so that it can be given back."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        factor = _SIZE_UNITS[unit.lower()]
+        if size and size % factor == 0:
+            return f"{size // factor}{unit}"
+    return str(size)
+
+
+def write_duration(seconds: float) -> str:
+    """`7d`: exact, so that it can be given back."""
+    for unit in ("d", "h", "m"):
+        factor = _TIME_UNITS[unit]
+        if seconds and seconds % factor == 0:
+            return f"{int(seconds // factor)}{unit}"
+    if 0 < seconds < 1:
+        return f"{seconds * 1000:g}ms"
+    return f"{int(seconds)}s" if seconds == int(seconds) else f"{seconds}s"

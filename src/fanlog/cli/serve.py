@@ -1,0 +1,148 @@
+"""`fanlog serve`: a broker until a signal. The first signal drains, the second ends at once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+import uvloop
+from rich.text import Text
+
+from fanlog.cli.exits import ExitCode
+from fanlog.cli.logs import LogLevel, set_up_logging
+from fanlog.cli.settings import Settings, load_settings
+from fanlog.cli.terminal import err, out, say_warning
+from fanlog.config import DEFAULT_HOST, NATIVE_PORT, Config
+from fanlog.errors import InvalidArgumentError
+from fanlog.node import Node
+from fanlog.release import VERSION
+
+EXAMPLE = "Example: [bold]fanlog serve --data /var/lib/fanlog --port 7420[/]"
+
+_ANYWHERE = ("0.0.0.0", "::", "")
+_GC_THRESHOLDS = (100_000, 50, 1000)
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", help="A TOML file.", metavar="FILE", envvar="FANLOG_CONFIG"),
+]
+DataFolder = Annotated[str | None, typer.Option("--data", help="The data folder.", metavar="DIR")]
+Host = Annotated[str | None, typer.Option("--host", help="Address to listen on.")]
+Port = Annotated[
+    str | None, typer.Option("--port", help="Port to listen on; 0 takes a free one.", metavar="N")
+]
+
+
+def serve(
+    *,
+    data: DataFolder = None,
+    host: Host = None,
+    port: Port = None,
+    config: ConfigFile = None,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Keep everything in memory: no data folder at all.")
+    ] = False,
+    log_level: Annotated[
+        LogLevel, typer.Option("--log-level", help="How much to log on stderr.")
+    ] = LogLevel.INFO,
+    log_json: Annotated[bool, typer.Option("--log-json", help="Log as JSON lines.")] = False,
+) -> None:
+    """Run a broker until Ctrl-C."""
+    if memory and data is not None:
+        raise InvalidArgumentError("--memory and --data exclude each other: give one of them.")
+    settings = load_settings(config, {"data": data, "listener.host": host, "listener.port": port})
+    for remark in settings.remarks:
+        say_warning(remark)
+    set_up_logging(log_level, as_json=log_json)
+    _raise_open_files_limit()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(settings, memory=memory))
+
+
+async def _serve(settings: Settings, *, memory: bool) -> None:
+    config = settings.config
+    node = Node(None if memory else config.data, config)
+    node.start()
+    try:
+        listener = node.listen()
+    except BaseException:
+        await node.stop()
+        raise
+    _calm_garbage_collector()
+    stopped = _on_signals()
+    _print_banner(config, listener.port, memory=memory)
+    sent = await stopped
+    err().print(f"{signal.Signals(sent).name}: draining; once more ends at once.")
+    await node.stop()
+    err().print("Drained and stopped.")
+
+
+def _raise_open_files_limit() -> None:
+    """Each reader is a socket, and the usual soft limit of 1024 is for programs that select()."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _calm_garbage_collector() -> None:
+    """What start-up made lives as long as the broker: a full collection would walk all of it, over
+    and over, while every reader waits. And a broker's garbage is freed by reference counts, so
+    that rare collections are enough for the few cycles that errors leave behind."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)
+
+
+def _on_signals() -> asyncio.Future[int]:
+    """Is done with the first SIGTERM or SIGINT; the one after that ends the process."""
+    loop = asyncio.get_running_loop()
+    first: asyncio.Future[int] = loop.create_future()
+
+    def arrived(number: int) -> None:
+        # A handler of the interpreter, not of the loop: it also works when the loop is busy.
+        for other in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(other)
+            signal.signal(other, _end_at_once)
+        first.set_result(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, arrived, number)
+    return first
+
+
+def _end_at_once(number: int, frame: FrameType | None) -> None:
+    os.write(2, b"A second signal: ending at once, without waiting for anything.\n")
+    sys.stderr.flush()
+    os._exit(ExitCode.FAILED)
+
+
+def _print_banner(config: Config, port: int, *, memory: bool) -> None:
+    host = config.listener.host
+    url = _url(host, port)
+    near = _url("127.0.0.1" if host in _ANYWHERE else host, port)
+    option = "" if near == _url(DEFAULT_HOST, NATIVE_PORT) else f" --url {near}"
+    data = "in memory only: nothing survives a restart" if memory else os.path.abspath(config.data)
+    console = out()
+    console.print(
+        Text.assemble(("Fanlog", "bold cyan"), f" {VERSION} listens on ", (url, "bold")),
+        Text.assemble(("  data  ", "dim"), data),
+        Text("Try it, in two other terminals:"),
+        Text(f"  fanlog tail greetings{option}", style="green"),
+        Text(f"  fanlog publish greetings hello{option}", style="green"),
+        sep="\n",
+    )
+    # A parent process that waits for this line must not wait for a full buffer.
+    console.file.flush()
+
+
+def _url(host: str, port: int) -> str:
+    return f"fanlog://[{host}]:{port}" if ":" in host else f"fanlog://{host}:{port}"

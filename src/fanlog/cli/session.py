@@ -1,0 +1,36 @@
+"""What client commands share: the broker's address, and a connection for as long as they run."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, TypeVar
+
+import typer
+import uvloop
+
+from fanlog.client.aio import Client, connect
+from fanlog.config import DEFAULT_HOST, NATIVE_PORT
+
+T = TypeVar("T")
+
+DEFAULT_URL = f"fanlog://{DEFAULT_HOST}:{NATIVE_PORT}"
+
+Url = Annotated[str, typer.Option("--url", help="The broker.", metavar="URL", envvar="FANLOG_URL")]
+AsJson = Annotated[bool, typer.Option("--json", help="Answer as JSON.")]
+
+
+def with_client(
+    url: str, work: Callable[[Client], Awaitable[T]], *, reconnect: bool = False, **options: Any
+) -> T:
+    """Runs `work` with a connection. Only what may last long comes back after a lost one."""
+    # What a person needs to know is raised, and said once; log lines would say it again.
+    logging.getLogger().addHandler(logging.NullHandler())
+
+    async def connected() -> T:
+        async with connect(url, name="fanlog-cli", reconnect=reconnect, **options) as client:
+            return await work(client)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(connected())

@@ -1,0 +1,169 @@
+"""Settings from where they are given: defaults, then the file, then the environment, then flags.
+
+Law: the later one wins, and every value remembers where it came from.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import msgspec
+
+from fanlog.cli.options import Option, Value, all_options, did_you_mean, maybe_near
+from fanlog.config import Config
+from fanlog.errors import ConfigError
+
+DEFAULT_FILE = Path("fanlog.toml")
+PREFIX = "FANLOG_"
+# Variables that are read elsewhere: by client commands, or by the command line itself.
+OTHER_VARIABLES = ("FANLOG_URL", "FANLOG_CONFIG", "FANLOG_DEBUG")
+
+Source = Literal["default", "file", "environment", "flag"]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """An option's value and where it came from; `where` is the file, the variable or the flag."""
+
+    option: Option
+    value: Value
+    source: Source = "default"
+    where: str = ""
+
+
+@dataclass(slots=True)
+class Settings:
+    """The effective value of every option, by path."""
+
+    by_path: dict[str, Setting]
+    file: Path | None = None
+    remarks: list[str] = field(default_factory=list[str])
+
+    @property
+    def config(self) -> Config:
+        document: dict[str, Any] = {}
+        for setting in self.by_path.values():
+            section = setting.option.section
+            place = document.setdefault(section, {}) if section else document
+            place[setting.option.name] = setting.value
+        return msgspec.convert(document, Config)
+
+
+def load_settings(
+    file: Path | None,
+    flags: Mapping[str, Value | None],
+    environment: Mapping[str, str] | None = None,
+) -> Settings:
+    """All settings. `flags` maps an option's path to what was given, None where nothing was."""
+    known = all_options()
+    settings = Settings({path: Setting(option, option.default) for path, option in known.items()})
+    chosen = file or (DEFAULT_FILE if DEFAULT_FILE.is_file() else None)
+    if chosen is not None:
+        settings.file = chosen
+        for setting in _from_file(chosen):
+            settings.by_path[setting.option.path] = setting
+    variables = os.environ if environment is None else environment
+    for setting in _from_environment(variables):
+        settings.by_path[setting.option.path] = setting
+    settings.remarks = unknown_variables(variables)
+    for path, given in flags.items():
+        if given is not None:
+            flag = "--" + known[path].name.replace("_", "-")
+            value = known[path].read_flag(given, flag)
+            settings.by_path[path] = Setting(known[path], value, "flag", flag)
+    return settings
+
+
+def _from_file(file: Path) -> Iterator[Setting]:
+    for given in check_document(read_document(file)):
+        if isinstance(given, ConfigError):
+            raise ConfigError(f"{file}: {given}")
+        yield Setting(given.option, given.value, "file", str(file))
+
+
+def read_document(file: Path) -> dict[str, Any]:
+    """What a TOML file says; a ConfigError where it can't be read or is no TOML."""
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(
+            f"There is no file {file}; make one with: fanlog config init {file}"
+        ) from None
+    except OSError as fault:
+        raise ConfigError(f"{file} can't be read: {fault.strerror or fault}.") from fault
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
+        raise ConfigError(f"{file} is no valid TOML: {fault}.") from fault
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """An option that a document sets, with its checked value."""
+
+    option: Option
+    value: Value
+
+
+def check_document(document: dict[str, Any]) -> Iterator[Given | ConfigError]:
+    """Everything that a document sets, and every fault in it, in its order."""
+    sections = {option.section for option in all_options().values()} - {""}
+    for name, content in document.items():
+        if name not in sections:
+            yield _checked("", name, content)
+        elif isinstance(content, dict):
+            for key, value in cast(dict[str, Any], content).items():
+                yield _checked(name, key, value)
+        else:
+            yield ConfigError(f"{name} is a section: write [{name}], and its options below it.")
+
+
+def _checked(section: str, name: str, given: Any) -> Given | ConfigError:
+    path = f"{section}.{name}" if section else name
+    known = all_options()
+    option = known.get(path)
+    if option is None:
+        return ConfigError(_unknown(section, name, path))
+    try:
+        return Given(option, option.read(given))
+    except ConfigError as fault:
+        return fault
+
+
+def _unknown(section: str, name: str, path: str) -> str:
+    options = all_options().values()
+    if not section:
+        names = {option.section or option.name for option in options}
+        elsewhere = [option.path for option in options if option.name == name]
+        if elsewhere:
+            return f"There is no option {path!r} outside a section; did you mean {elsewhere[0]!r}?"
+        return f"There is no option or section {path!r}{did_you_mean(name, names)}"
+    near = did_you_mean(name, [option.name for option in options if option.section == section])
+    return f"There is no option {name!r} in [{section}]{near}"
+
+
+def _from_environment(variables: Mapping[str, str]) -> Iterator[Setting]:
+    for option in all_options().values():
+        given = variables.get(option.variable)
+        if given is not None:
+            value = option.read(given, option.variable)
+            yield Setting(option, value, "environment", option.variable)
+
+
+def unknown_variables(variables: Mapping[str, str]) -> list[str]:
+    """A remark for each variable that looks like a mistyped option. The rest is left alone: a
+    container's environment holds FANLOG_* variables that others put there."""
+    known = [option.variable for option in all_options().values()]
+    remarks: list[str] = []
+    for name in sorted(variables):
+        if name.startswith(PREFIX) and name not in known and name not in OTHER_VARIABLES:
+            # Without the prefix, which makes any two of them look alike.
+            rest = name.removeprefix(PREFIX)
+            near = maybe_near(rest, [other.removeprefix(PREFIX) for other in known])
+            if near is not None:
+                sentence = f"The variable {name} is no option; did you mean {PREFIX}{near}?"
+                remarks.append(sentence)
+    return remarks

@@ -1,0 +1,254 @@
+"""`fanlog tail`: messages of a topic or a pattern as they come. Law: a gap is shown, always."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from fanlog.cli.messages import Show, pick_show
+from fanlog.cli.quantities import parse_moment
+from fanlog.cli.session import DEFAULT_URL, Url, with_client
+from fanlog.cli.terminal import err, say_warning
+from fanlog.client.aio import Client
+from fanlog.client.starts import StartLike, is_pattern
+from fanlog.client.subscription import Subscription
+from fanlog.errors import ClosedError, InvalidArgumentError, PartitionNotFoundError
+from fanlog.model import Gap, GapReason, TopicInfo
+
+EXAMPLE = (
+    "Examples: [bold]fanlog tail greetings[/], [bold]fanlog tail 'orders.>' --from 10m --json[/]"
+)
+_LINK_LOOK_SECONDS = 0.5
+# How long nothing may come before `--no-follow` looks whether its end still exists.
+_STALLED_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What to show, and when to stop."""
+
+    target: str
+    partitions: tuple[int, ...] | None
+    start: StartLike
+    policy: str
+    count: int
+    follow: bool
+
+
+def tail(
+    target: Annotated[
+        str, typer.Argument(help="A topic, or a pattern: * one token, > the rest.", metavar="TOPIC")
+    ],
+    *,
+    partition: Annotated[
+        list[int] | None,
+        typer.Option("--partition", "-p", help="Only this one; may be repeated.", min=0),
+    ] = None,
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            help="earliest, latest, an offset, a moment (ISO 8601), or an age (10m, 2h, 1d). "
+            "Without: latest, and earliest with --no-follow.",
+            metavar="START",
+        ),
+    ] = "",
+    count: Annotated[
+        int, typer.Option("--count", "-n", help="Stop after so many; 0: never.", min=0)
+    ] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="A JSON object a line.")] = False,
+    values_only: Annotated[
+        bool, typer.Option("--values-only", help="Values as they are, one a line.")
+    ] = False,
+    no_follow: Annotated[
+        bool, typer.Option("--no-follow", help="Stop at the present end.")
+    ] = False,
+    policy: Annotated[
+        str,
+        typer.Option("--policy", help="When too slow.", metavar="catch-up|skip|disconnect"),
+    ] = "catch-up",
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Show messages as they come."""
+    if as_json and values_only:
+        raise InvalidArgumentError("--json and --values-only exclude each other.")
+    wanted = Wanted(
+        target=target,
+        partitions=tuple(partition) if partition else None,
+        start=parse_start(start or ("earliest" if no_follow else "latest")),
+        policy=policy,
+        count=count,
+        follow=not no_follow,
+    )
+    show = pick_show(as_json=as_json, values_only=values_only)
+
+    async def work(client: Client) -> None:
+        watcher = asyncio.create_task(_tell_about_link(client))
+        try:
+            await _tail(client, wanted, show)
+        finally:
+            watcher.cancel()
+
+    with_client(url, work, reconnect=True)
+
+
+def parse_start(text: str) -> StartLike:
+    """A start as `--from` has it."""
+    if text in ("earliest", "latest"):
+        return text
+    if text.isdecimal():
+        return int(text)
+    try:
+        return parse_moment(text, dt.datetime.now().astimezone())
+    except ValueError:
+        raise InvalidArgumentError(
+            f"--from is {text!r}, but must be earliest, latest, an offset such as 42, a moment "
+            "such as 2025-01-31T12:00, or an age such as 10m, 2h or 1d."
+        ) from None
+
+
+class _Ends:
+    """How far `--no-follow` goes: the ends that the partitions had when it began."""
+
+    def __init__(self, infos: list[TopicInfo], partitions: tuple[int, ...] | None) -> None:
+        self._left: dict[tuple[str, int], int] = {
+            (info.name, part.partition): part.visible_end
+            for info in infos
+            for part in info.partitions
+            if partitions is None or part.partition in partitions
+        }
+
+    def __bool__(self) -> bool:
+        return bool(self._left)
+
+    def place(self, topic: str, partition: int) -> int:
+        """The end of a partition; 0 where nothing more of it is wanted."""
+        return self._left.get((topic, partition), 0)
+
+    def passed(self, topic: str, partition: int, offset: int) -> None:
+        """The next offset of this partition is now `offset`."""
+        if offset >= self.place(topic, partition):
+            self._left.pop((topic, partition), None)
+
+    def topics(self) -> set[str]:
+        return {topic for topic, _ in self._left}
+
+
+async def _tail(client: Client, wanted: Wanted, show: Show) -> None:
+    ends = None if wanted.follow else await _present_ends(client, wanted)
+    if ends is not None and not ends:
+        return
+
+    def gap(found: Gap) -> None:
+        say_warning(gap_sentence(found))
+        if ends is not None:
+            ends.passed(found.topic, found.partition, found.next)
+
+    subscription = client.subscribe(
+        wanted.target,
+        start=wanted.start,
+        policy=wanted.policy,
+        partitions=wanted.partitions,
+        on_gap=gap,
+    )
+    async with subscription:
+        if wanted.follow and err().is_terminal:
+            err().print(f"Following {wanted.target}; Ctrl-C ends.", style="dim")
+        if ends is None:
+            await _follow(subscription, wanted.count, show)
+        else:
+            await _read_up_to(client, subscription, ends, wanted.count, show)
+
+
+async def _follow(subscription: Subscription, count: int, show: Show) -> None:
+    shown = 0
+    with contextlib.suppress(ClosedError):
+        while not count or shown < count:
+            batch = await subscription.next_batch()
+            messages = batch.messages[: count - shown] if count else batch.messages
+            show(messages)
+            shown += len(messages)
+
+
+async def _read_up_to(
+    client: Client, subscription: Subscription, ends: _Ends, count: int, show: Show
+) -> None:
+    shown = 0
+    while ends and (not count or shown < count):
+        try:
+            batch = await subscription.next_batch(_STALLED_SECONDS)
+        except TimeoutError:
+            await _drop_what_is_gone(client, ends)
+            continue
+        end = ends.place(batch.topic, batch.partition)
+        messages = [message for message in batch.messages if message.offset < end]
+        messages = messages[: count - shown] if count else messages
+        show(messages)
+        shown += len(messages)
+        ends.passed(batch.topic, batch.partition, batch.next_offset)
+
+
+async def _present_ends(client: Client, wanted: Wanted) -> _Ends:
+    """The ends of what is wanted, without partitions that have nothing from the start on."""
+    infos = await _infos(client, wanted.target)
+    ends = _Ends(infos, wanted.partitions)
+    for info in infos:
+        missing = set(wanted.partitions or ()) - {part.partition for part in info.partitions}
+        if missing and not is_pattern(wanted.target):
+            raise PartitionNotFoundError(
+                f"Topic {info.name!r} has the partitions 0 to {len(info.partitions) - 1}, "
+                f"not {min(missing)}."
+            )
+        for partition, offset in (await client.find_offsets(info.name, wanted.start)).items():
+            ends.passed(info.name, partition, offset)
+        for part in info.partitions:
+            if part.start_offset >= part.visible_end:
+                ends.passed(info.name, part.partition, part.visible_end)
+    return ends
+
+
+async def _infos(client: Client, target: str) -> list[TopicInfo]:
+    if is_pattern(target):
+        return await client.topics(target)
+    return [await client.describe_topic(target)]
+
+
+async def _drop_what_is_gone(client: Client, ends: _Ends) -> None:
+    """What was deleted in the meantime will not come, and must not be waited for."""
+    for topic in ends.topics():
+        for part in (await client.describe_topic(topic)).partitions:
+            ends.passed(topic, part.partition, part.start_offset)
+
+
+async def _tell_about_link(client: Client) -> None:
+    """Says when the connection is lost and when it is back: silence could mean either."""
+    connected = True
+    while True:
+        await asyncio.sleep(_LINK_LOOK_SECONDS)
+        if client.connected != connected:
+            connected = client.connected
+            say_warning(
+                "Connected again."
+                if connected
+                else "The connection to the broker is lost; trying to come back."
+            )
+
+
+def gap_sentence(gap: Gap) -> str:
+    """What a subscription missed, and why."""
+    where = f"{gap.topic}, partition {gap.partition}"
+    if gap.reason is GapReason.RESET:
+        return (
+            f"{where} begins anew at offset {gap.next}: the broker restarted, and it is in memory."
+        )
+    because = {
+        GapReason.SKIPPED: "this reader is too slow and its policy is to skip",
+        GapReason.RETENTION: "they were deleted before they were read",
+        GapReason.DAMAGED: "they are damaged on disk",
+    }[gap.reason]
+    return f"{where}: offsets {gap.first} to {gap.next - 1} will not come: {because}."

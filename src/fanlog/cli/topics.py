@@ -1,0 +1,232 @@
+"""`fanlog topic ...`: create, list, describe and delete topics."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.text import Text
+
+from fanlog.cli.exits import ExitCode
+from fanlog.cli.options import Option, all_options
+from fanlog.cli.quantities import show_size
+from fanlog.cli.session import DEFAULT_URL, AsJson, Url, with_client
+from fanlog.cli.terminal import err, new_table, on_terminal, out, print_json, printable, say_done
+from fanlog.client.aio import Client
+from fanlog.errors import InvalidArgumentError
+from fanlog.model import PartitionInfo, TopicInfo, TopicSettings
+
+topic_app = typer.Typer(
+    help="Create, list, describe and delete topics.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+Name = Annotated[str, typer.Argument(help="The topic's name.", metavar="NAME")]
+
+
+def _setting(flag: str, metavar: str) -> Any:
+    return typer.Option(flag, help=_option(flag).reason, metavar=metavar, show_default=False)
+
+
+def _option(flag: str) -> Option:
+    name = flag.removeprefix("--").replace("-", "_")
+    return all_options()["topic." + ("retention_seconds" if name == "retention" else name)]
+
+
+@topic_app.command(
+    epilog="Example: [bold]fanlog topic create orders --partitions 4 --durability fsync[/]"
+)
+def create(
+    name: Name,
+    *,
+    partitions: Annotated[str | None, _setting("--partitions", "N")] = None,
+    durability: Annotated[str | None, _setting("--durability", "memory|os|fsync")] = None,
+    retention: Annotated[str | None, _setting("--retention", "7d")] = None,
+    retention_bytes: Annotated[str | None, _setting("--retention-bytes", "10GB")] = None,
+    segment_bytes: Annotated[str | None, _setting("--segment-bytes", "128MiB")] = None,
+    compression: Annotated[
+        str | None, _setting("--compression", "producer|none|zlib|zstd|lz4")
+    ] = None,
+    message_bytes_max: Annotated[str | None, _setting("--message-bytes-max", "1MiB")] = None,
+    tail_bytes: Annotated[str | None, _setting("--tail-bytes", "4MiB")] = None,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="No error when it is there already.")
+    ] = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Create a topic."""
+    flags = {
+        "--partitions": partitions,
+        "--durability": durability,
+        "--retention": retention,
+        "--retention-bytes": retention_bytes,
+        "--segment-bytes": segment_bytes,
+        "--compression": compression,
+        "--message-bytes-max": message_bytes_max,
+        "--tail-bytes": tail_bytes,
+    }
+    settings: dict[str, Any] = {
+        _option(flag).name: _option(flag).read_flag(given, flag)
+        for flag, given in flags.items()
+        if given is not None
+    }
+
+    async def work(client: Client) -> TopicInfo:
+        return await client.create_topic(name, exist_ok=if_not_exists, **settings)
+
+    info = with_client(url, work)
+    if as_json:
+        print_json(as_document(info))
+    else:
+        count = info.settings.partitions
+        say_done(
+            f"Topic {info.name} is there, with {count} partition{'s' * (count != 1)} "
+            f"and durability {info.settings.durability}."
+        )
+
+
+@topic_app.command("list", epilog="Example: [bold]fanlog topic list 'orders.>'[/]")
+def list_topics(
+    pattern: Annotated[
+        str, typer.Argument(help="Only these: * is one token, > the rest.", metavar="PATTERN")
+    ] = ">",
+    internal: Annotated[
+        bool, typer.Option("--internal", help="Also those that the broker keeps for itself.")
+    ] = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """List topics."""
+
+    async def work(client: Client) -> list[TopicInfo]:
+        return await client.topics(pattern, internal=internal)
+
+    found = sorted(with_client(url, work), key=lambda info: info.name)
+    if as_json:
+        print_json([as_document(info) for info in found])
+        return
+    if not found and on_terminal():
+        out().print("There are no topics yet; publishing to one creates it.", style="dim")
+        return
+    table = new_table("TOPIC", ">PARTITIONS", "DURABILITY", ">RECORDS", ">BYTES", ">READERS")
+    for info in found:
+        well = all(p.state == "ok" and not p.damaged for p in info.partitions)
+        table.add_row(
+            Text(printable(info.name), style="bold cyan" if well else "bold red"),
+            str(len(info.partitions)),
+            info.settings.durability,
+            f"{info.records:,}",
+            show_size(info.bytes),
+            f"{sum(p.readers for p in info.partitions):,}",
+        )
+    out().print(table)
+
+
+@topic_app.command(epilog="Example: [bold]fanlog topic describe orders[/]")
+def describe(name: Name, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Show a topic's partitions, settings and slow readers."""
+
+    async def work(client: Client) -> TopicInfo:
+        return await client.describe_topic(name)
+
+    info = with_client(url, work)
+    if as_json:
+        print_json(as_document(info))
+        return
+    out().print(
+        Text.assemble(
+            (printable(info.name), "bold cyan"),
+            f"  {info.records:,} records, {show_size(info.bytes)}\n",
+        )
+    )
+    _print_partitions(info.partitions)
+    _print_settings(info.settings)
+    counted = msgspec.structs.asdict(info.counters)
+    words = [f"{value:,} {name.replace('_', ' ')}" for name, value in counted.items()]
+    style = "yellow" if any(counted.values()) else "dim"
+    out().print(Text(f"Slow readers since the start: {', '.join(words)}.", style=style))
+    _print_damage(info.partitions)
+
+
+def _print_partitions(partitions: tuple[PartitionInfo, ...]) -> None:
+    table = new_table(
+        ">PARTITION", ">START", ">END", ">RECORDS", ">BYTES", ">SEGMENTS", ">READERS", "STATE"
+    )
+    for part in partitions:
+        damaged = "damaged" if part.state == "ok" and part.damaged else part.state
+        table.add_row(
+            str(part.partition),
+            f"{part.start_offset:,}",
+            f"{part.visible_end:,}",
+            f"{part.visible_end - part.start_offset:,}",
+            show_size(part.bytes),
+            str(part.segments),
+            f"{part.readers:,}",
+            Text(damaged, style="green" if damaged == "ok" else "bold red"),
+        )
+    out().print(table)
+
+
+def _print_settings(settings: TopicSettings) -> None:
+    table = new_table("SETTING", "VALUE", "MEANING")
+    for name, value in msgspec.structs.asdict(settings).items():
+        option = all_options()[f"topic.{name}"]
+        changed = "bold" if value != option.default else ""
+        table.add_row(name, Text(option.write(value), style=changed), Text(option.reason, "dim"))
+    out().print(table)
+
+
+def _print_damage(partitions: tuple[PartitionInfo, ...]) -> None:
+    for part in partitions:
+        for damaged in part.damaged:
+            where = f" in {damaged.file}" if damaged.file else ""
+            because = f": {damaged.reason}" if damaged.reason else ""
+            sentence = (
+                f"! Offsets {damaged.first} to {damaged.next - 1} of partition {part.partition} "
+                f"are damaged{where}{because}"
+            )
+            out().print(Text(sentence, style="bold red"))
+
+
+@topic_app.command(epilog="Example: [bold]fanlog topic delete orders --yes[/]")
+def delete(
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a topic and its messages."""
+    if not yes and not sys.stdin.isatty():
+        raise InvalidArgumentError(
+            f"Deleting {name!r} can't be undone, and nobody is here to ask: give --yes."
+        )
+    if not yes:
+
+        async def look(client: Client) -> TopicInfo:
+            return await client.describe_topic(name)
+
+        info = with_client(url, look)
+        question = (
+            f"Delete {name} with {info.records:,} records ({show_size(info.bytes)}) for good?"
+        )
+        if not typer.confirm(question, err=True):
+            err().print("Nothing was deleted.")
+            raise typer.Exit(ExitCode.FAILED)
+
+    async def work(client: Client) -> None:
+        await client.delete_topic(name)
+
+    with_client(url, work)
+    if as_json:
+        print_json({"topic": name, "deleted": True})
+    else:
+        say_done(f"Topic {name} is deleted.")
+
+
+def as_document(info: TopicInfo) -> dict[str, Any]:
+    """A topic as JSON has it, with the sums that a script would want."""
+    return {**msgspec.to_builtins(info), "records": info.records, "bytes": info.bytes}

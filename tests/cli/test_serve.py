@@ -1,0 +1,183 @@
+"""`fanlog serve`: how it begins, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import fanlog
+from fanlog.errors import FanlogError
+from tests.cli.conftest import COMMAND, Run, Serving, environment
+
+Serve = Callable[..., Serving]
+
+
+def started(command: str) -> subprocess.Popen[str]:
+    name, *arguments = shlex.split(command)
+    assert name == "fanlog"
+    return subprocess.Popen(
+        [*COMMAND, *arguments], env=environment(), stdout=subprocess.PIPE, text=True
+    )
+
+
+def wait_for_readers(url: str, topic: str) -> None:
+    with fanlog.sync.connect(url) as client:
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            infos = client.topics(topic)
+            if infos and infos[0].partitions[0].readers:
+                return
+            time.sleep(0.02)
+    raise AssertionError(f"nobody reads {topic}")
+
+
+def test_the_two_lines_of_the_banner_deliver_a_first_message(broker: Serving) -> None:
+    tail_line, publish_line = (line.strip() for line in broker.banner[3:5])
+    tail = started(f"{tail_line} --count 1")
+    wait_for_readers(broker.url, "greetings")
+    publish = started(publish_line)
+    assert publish.communicate(timeout=20)[0].startswith("greetings, partition 0, offset 0")
+    assert tail.communicate(timeout=20)[0].endswith("greetings/0@0 hello\n")
+    assert (publish.returncode, tail.returncode) == (0, 0)
+
+
+def test_the_banner_says_the_version_the_address_and_the_folder(broker: Serving) -> None:
+    assert f"Fanlog {fanlog.__version__} listens on fanlog://127.0.0.1:" in broker.banner[0]
+    assert broker.banner[1].endswith("/fanlog-data")
+    assert not broker.url.endswith(":0")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_drains_and_says_so(serve: Serve, number: int) -> None:
+    ended = serve("--memory").stop(number)
+    assert ended.code == 0
+    assert ended.err.splitlines()[0].endswith("draining; once more ends at once.")
+    assert ended.err.splitlines()[-1] == "Drained and stopped."
+
+
+def test_nothing_acknowledged_before_sigterm_is_lost(serve: Serve) -> None:
+    serving = serve("--data", "kept", FANLOG_TOPIC_DURABILITY="fsync")
+    acknowledged: list[int] = []
+    running = threading.Event()
+
+    def publish() -> None:
+        with fanlog.sync.connect(serving.url, reconnect=False) as client:
+            while True:
+                receipt = client.publish("orders", str(len(acknowledged)))
+                acknowledged.append(receipt.offset)
+                if len(acknowledged) == 200:
+                    running.set()
+
+    def until_it_ends() -> None:
+        try:
+            publish()
+        except FanlogError:
+            running.set()
+
+    publisher = threading.Thread(target=until_it_ends)
+    publisher.start()
+    assert running.wait(20)
+    assert serving.stop().code == 0
+    publisher.join(20)
+    again = serve("--data", "kept")
+    with fanlog.sync.connect(again.url) as client:
+        end = client.describe_topic("orders").partitions[0].visible_end
+        with client.subscribe("orders", start="earliest") as orders:
+            stored = [orders.next(10).text for _ in range(end)]
+    assert acknowledged == list(range(len(acknowledged)))
+    assert len(acknowledged) >= 200
+    assert stored[: len(acknowledged)] == [str(n) for n in acknowledged]
+
+
+def test_a_second_signal_ends_at_once(serve: Serve) -> None:
+    serving = serve("--memory")
+    reader = started(f"fanlog tail flood --url {serving.url}")
+    wait_for_readers(serving.url, "flood")
+    # A reader that stands still keeps the drain waiting for what is on its way to it.
+    reader.send_signal(signal.SIGSTOP)
+    try:
+        with fanlog.sync.connect(serving.url) as client:
+            for _ in range(64):
+                client.send("flood", bytes(1_000_000))
+            client.flush()
+        serving.process.send_signal(signal.SIGTERM)
+        assert serving.process.stderr is not None
+        assert "draining" in serving.process.stderr.readline()
+        time.sleep(0.3)
+        assert serving.process.poll() is None
+        began = time.monotonic()
+        ended = serving.stop(signal.SIGTERM)
+    finally:
+        reader.send_signal(signal.SIGCONT)
+        reader.kill()
+        reader.communicate()
+    assert ended.code == 1
+    assert time.monotonic() - began < 2
+    assert ended.err.splitlines()[-1].startswith("A second signal: ending at once")
+
+
+def test_a_folder_in_use_is_answered_with_one_sentence(
+    serve: Serve, run: Run, tmp_path: Path
+) -> None:
+    first = serve("--data", "one")
+    second = run("serve", "--port", "0", "--data", "one")
+    assert second.code == 1
+    assert second.sentence == (
+        f"The data folder {tmp_path}/one is in use by process {first.process.pid}; "
+        "stop it or give another --data."
+    )
+
+
+def test_a_taken_port_is_answered_with_one_sentence(broker: Serving, run: Run) -> None:
+    port = broker.url.rsplit(":", 1)[1]
+    ended = run("serve", "--memory", "--port", port)
+    assert ended.code == 65
+    assert f"Can't listen on 127.0.0.1 port {port}" in ended.sentence
+
+
+def test_a_broker_in_memory_leaves_no_folder(serve: Serve, tmp_path: Path) -> None:
+    serving = serve("--memory")
+    with fanlog.sync.connect(serving.url) as client:
+        assert client.publish("news", "one").durability == "memory"
+    assert serving.stop().code == 0
+    assert os.listdir(tmp_path) == []
+
+
+def test_log_lines_can_be_json(serve: Serve) -> None:
+    serving = serve("--memory", "--log-json", "--log-level", "debug")
+    ended = serving.stop()
+    told = [line for line in ended.err.splitlines() if line.startswith("{")]
+    assert all({"time", "level", "logger", "message"} <= set(json.loads(line)) for line in told)
+
+
+def test_memory_and_data_exclude_each_other(typed: Run) -> None:
+    ended = typed("serve", "--memory", "--data", "x")
+    assert (ended.code, ended.sentence) == (
+        2,
+        "--memory and --data exclude each other: give one of them.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--port", "99999"), "--port is 99999, but must be a number from 0 to 65535."),
+        (("--prot", "1"), "No such option: --prot"),
+        (("--log-level", "loud"), "loud"),
+    ],
+)
+def test_wrong_flags_are_answered_with_one_sentence(
+    typed: Run, arguments: tuple[str, ...], sentence: str
+) -> None:
+    ended = typed("serve", *arguments)
+    assert ended.code == 2
+    assert sentence in ended.sentence
