@@ -1,0 +1,49 @@
+"""Benchmarks of Fanlog next to Redis and NATS, behind `fanlog bench`.
+
+Law: every system is measured by the same code in the same run, every run is verified, and every
+report says where it ran.
+
+>>> from fanlog.bench import FanoutOptions, render, run_fanout  # doctest: +SKIP
+>>> rich.print(render(run_fanout(FanoutOptions(subscribers=(1, 10)))))  # doctest: +SKIP
+"""
+
+from fanlog.bench.clients import ClientsOptions, run_clients
+from fanlog.bench.durable import DurableOptions, run_durable
+from fanlog.bench.embedded import EmbeddedOptions, run_embedded
+from fanlog.bench.fanout import FanoutOptions, run_fanout
+from fanlog.bench.latency import LatencyOptions, run_latency
+from fanlog.bench.plot import save_plot
+from fanlog.bench.report import progress_bar, render
+from fanlog.bench.reports import Report, load_report, save_report, to_json
+from fanlog.bench.stall import StallOptions, run_stall
+from fanlog.bench.startup import StartupOptions, run_startup
+from fanlog.bench.systems import BenchError, SystemUnavailableError
+from fanlog.bench.topics import TopicsOptions, run_topics
+
+__all__ = [
+    "BenchError",
+    "ClientsOptions",
+    "DurableOptions",
+    "EmbeddedOptions",
+    "FanoutOptions",
+    "LatencyOptions",
+    "Report",
+    "StallOptions",
+    "StartupOptions",
+    "SystemUnavailableError",
+    "TopicsOptions",
+    "load_report",
+    "progress_bar",
+    "render",
+    "run_clients",
+    "run_durable",
+    "run_embedded",
+    "run_fanout",
+    "run_latency",
+    "run_stall",
+    "run_startup",
+    "run_topics",
+    "save_plot",
+    "save_report",
+    "to_json",
+]

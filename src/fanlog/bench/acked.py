@@ -1,0 +1,117 @@
+"""The publisher that waits: one connection, a window of unacknowledged messages, counted replies.
+
+Law: at no time are more messages unacknowledged than the window allows, and in the end the system
+must say that it has taken exactly what it acknowledged.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from dataclasses import dataclass
+
+from fanlog.bench.systems import BenchError
+from fanlog.bench.wires.base import SETUP_TIMEOUT_S, AckedWire, connect
+
+RECEIVE_BYTES_MAX = 1 << 20
+BLOCK_BYTES_MIN = 256 << 10
+DRAIN_TIMEOUT_S = 30.0
+POLL_TIMEOUT_S = 0.2
+
+
+@dataclass(slots=True)
+class AckedLoad:
+    """A publisher in the middle of its run."""
+
+    wire: AckedWire
+    sock: socket.socket
+    epoll: select.epoll
+    block: memoryview
+    unit_bytes: int
+    window_units: int
+    sent_bytes: int = 0
+    acknowledged_units: int = 0
+
+    def pump(self, until_s: float) -> float:
+        """Publish and count until this time of the performance clock; the time it then was."""
+        while (now := time.perf_counter()) < until_s:
+            self.send((self.acknowledged_units + self.window_units) * self.unit_bytes)
+            self.receive()
+        return now
+
+    def drain(self) -> None:
+        """Finish the unit being sent and wait for everything to be acknowledged."""
+        units = -(-self.sent_bytes // self.unit_bytes)
+        deadline = time.perf_counter() + DRAIN_TIMEOUT_S
+        while self.acknowledged_units < units:
+            if time.perf_counter() > deadline:
+                raise BenchError(
+                    f"{self.acknowledged_units} of {units} publishes were acknowledged in time"
+                )
+            self.send(units * self.unit_bytes)
+            self.receive()
+
+    def send(self, limit_bytes: int) -> None:
+        """Send as much as the limit and the socket allow."""
+        while self.sent_bytes < limit_bytes:
+            start = self.sent_bytes % len(self.block)
+            end = min(len(self.block), start + limit_bytes - self.sent_bytes)
+            try:
+                self.sent_bytes += self.sock.send(self.block[start:end])
+            except BlockingIOError:
+                return
+
+    def receive(self) -> None:
+        """Wait for the socket, and count what it brings."""
+        # With one unit in flight this spins: waking up would be most of what is measured.
+        self.epoll.poll(POLL_TIMEOUT_S if self.window_units > 1 else 0)
+        try:
+            received = self.sock.recv(RECEIVE_BYTES_MAX)
+        except BlockingIOError:
+            return
+        if not received:
+            raise BenchError("the system closed the publisher's connection")
+        self.acknowledged_units += self.wire.acknowledged(received)
+
+
+def measure_acked(
+    wire: AckedWire, port: int, window_messages: int, warmup_s: float, run_s: float
+) -> float:
+    """Acknowledged messages per second over one connection, verified against what is stored."""
+    sock = connect(port)
+    epoll = select.epoll()
+    try:
+        wire.prepare(sock)
+        cycle = wire.cycle()
+        if len({len(unit) for unit in cycle}) != 1:
+            raise BenchError("the units of a cycle differ in length")
+        repeats = max(1, -(-BLOCK_BYTES_MIN // (len(cycle) * len(cycle[0]))))
+        sock.setblocking(False)
+        epoll.register(sock, select.EPOLLIN)
+        load = AckedLoad(
+            wire=wire,
+            sock=sock,
+            epoll=epoll,
+            block=memoryview(b"".join(cycle) * repeats),
+            unit_bytes=len(cycle[0]),
+            window_units=max(1, window_messages // wire.messages),
+        )
+        began = load.pump(time.perf_counter() + warmup_s)
+        before = load.acknowledged_units
+        ended = load.pump(began + run_s)
+        counted = load.acknowledged_units - before
+        load.drain()
+        sock.settimeout(SETUP_TIMEOUT_S)
+        verify_stored(wire, sock, load.acknowledged_units * wire.messages)
+        return counted * wire.messages / (ended - began)
+    finally:
+        epoll.close()
+        sock.close()
+
+
+def verify_stored(wire: AckedWire, sock: socket.socket, acknowledged: int) -> None:
+    """What was acknowledged is what was taken."""
+    stored = wire.stored(sock)
+    if stored != acknowledged:
+        raise BenchError(f"{acknowledged} messages were acknowledged, but {stored} were taken")

@@ -1,0 +1,113 @@
+"""Fan-out: how many deliveries a second reach N subscribers of one pipelining publisher.
+
+Law: for each number of subscribers the systems take turns within one run, so that a noisy minute
+of the machine hits them all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fanlog.bench.load import FanoutCounts, Receive, connected, measure_fanout
+from fanlog.bench.reports import FanoutReport, FanoutRow
+from fanlog.bench.runner import (
+    LoadProcess,
+    Progress,
+    TimedOptions,
+    environment_of,
+    load_process,
+    pick_run,
+    silent,
+    split_available,
+)
+from fanlog.bench.systems import Cores, Kind, SystemSpec, choose_cores, started
+from fanlog.bench.wires import fanout_wire
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FanoutOptions(TimedOptions):
+    """What to measure. `fanlog_batches` are the batch sizes that Fanlog's rows publish with.
+
+    `receive` says what subscribers do with bytes. `discard` leaves them in the kernel, and shows
+    what the system can send; `copy` takes them out as a real reader must, on one core for all of
+    them, and that core may then be what limits a fast system.
+    """
+
+    systems: tuple[Kind, ...] = ("fanlog", "redis", "nats")
+    fanlog_batches: tuple[int, ...] = (64, 1)
+    subscribers: tuple[int, ...] = (1, 10, 100, 1000)
+    payload_bytes: int = 128
+    window_messages: int = 8192
+    receive: Receive = "discard"
+
+
+@dataclass(frozen=True, slots=True)
+class FanoutCell:
+    """One system at one number of subscribers."""
+
+    kind: Kind
+    batch: int
+    subscribers: int
+
+    @property
+    def label(self) -> str:
+        """For the progress bar."""
+        return f"{self.kind}, {self.batch} a batch, {self.subscribers} subscribers"
+
+
+def run_fanout(options: FanoutOptions, progress: Progress = silent) -> FanoutReport:
+    """Measure every cell and report a row for each.
+
+    >>> run_fanout(FanoutOptions(systems=("redis",), subscribers=(1,), run_s=0.2))  # doctest: +SKIP
+    """
+    available, left_out = split_available(options.systems)
+    cores = choose_cores(options.pin)
+    environment = environment_of(options, available, pinned=cores.pinned)
+    cells = [
+        FanoutCell(kind, batch, subscribers)
+        for subscribers in options.subscribers
+        for kind in available
+        for batch in (options.fanlog_batches if kind == "fanlog" else (1,))
+    ]
+    total = len(cells) * options.repeat
+    done = 0
+    counts: dict[FanoutCell, list[FanoutCounts]] = {cell: [] for cell in cells}
+    with load_process(cores.load) as load:
+        for subscribers in options.subscribers:
+            turns = [cell for cell in cells if cell.subscribers == subscribers] * options.repeat
+            for cell in turns:
+                progress(done, total, cell.label)
+                counts[cell].append(_measure(cell, options, cores, load))
+                done += 1
+    progress(done, total, "done")
+    rows = [_row(cell, counts[cell], options) for cell in cells]
+    return FanoutReport(rows=rows, left_out=left_out, environment=environment)
+
+
+def _measure(
+    cell: FanoutCell, options: FanoutOptions, cores: Cores, load: LoadProcess
+) -> FanoutCounts:
+    with started(SystemSpec(cell.kind), cores.system, options.directory) as system:
+        return load.call(generate, cell, options, system.port)
+
+
+def generate(cell: FanoutCell, options: FanoutOptions, port: int) -> FanoutCounts:
+    """What the load process does for one cell."""
+    wire = fanout_wire(cell.kind, options.payload_bytes, cell.batch)
+    with connected(wire, port, cell.subscribers, options.window_messages, options.receive) as load:
+        return measure_fanout(load, wire, options.warmup_s, options.run_s)
+
+
+def _row(cell: FanoutCell, counts: list[FanoutCounts], options: FanoutOptions) -> FanoutRow:
+    runs = [count.delivered_per_s for count in counts]
+    shown = counts[pick_run(runs, options.pick)]
+    return FanoutRow(
+        system=cell.kind,
+        batch=cell.batch,
+        subscribers=cell.subscribers,
+        payload=options.payload_bytes,
+        receive=options.receive,
+        published_per_s=round(shown.published_per_s, 1),
+        delivered_per_s=round(shown.delivered_per_s, 1),
+        runs=[round(run, 1) for run in runs],
+    )

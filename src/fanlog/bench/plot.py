@@ -1,0 +1,348 @@
+"""Pictures of reports: one PNG for each benchmark, drawn with matplotlib.
+
+Law: a picture is made from a report alone, shows its units, and gives a system the same colour
+everywhere. matplotlib is optional and slow to import, so it is imported when the first is drawn.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from fanlog.bench.report import count, fanout_title, log_label, system_label
+from fanlog.bench.reports import (
+    ClientsReport,
+    DurableReport,
+    DurableRow,
+    EmbeddedReport,
+    FanoutReport,
+    LatencyReport,
+    Report,
+    StallReport,
+    StallSample,
+    StartupReport,
+    TopicsReport,
+)
+from fanlog.bench.systems import BenchError
+
+# matplotlib's own annotations leave the keywords of nearly every method unknown.
+Axes: TypeAlias = Any
+Figure: TypeAlias = Any
+
+COLOURS = {
+    "fanlog, 64 a batch": "#0b6e4f",
+    "fanlog, 1 a batch": "#5fbf8f",
+    "fanlog": "#0b6e4f",
+    "redis": "#c6302b",
+    "nats": "#3a6ea5",
+}
+OTHER_COLOUR = "#888888"
+WIDTH_INCHES = 8.0
+HEIGHT_INCHES = 4.6
+BAR_INCHES = 0.36
+RESOLUTION_DPI = 150
+PHASE_COLOURS = {"stopped": "#c6302b", "catching up": "#3a6ea5"}
+MIB = 1 << 20
+
+
+def save_plot(report: Report, path: Path) -> None:
+    """Draw the report into a PNG file.
+
+    >>> save_plot(load_report(Path("fanout.json")), Path("fanout.png"))  # doctest: +SKIP
+    """
+    if not report.rows:
+        raise BenchError("The report has no rows, so there is nothing to draw.")
+    figure = draw(report)
+    figure.savefig(path, dpi=RESOLUTION_DPI)
+
+
+def draw(report: Report) -> Figure:
+    """The report's picture."""
+    if isinstance(report, FanoutReport):
+        return draw_fanout(report)
+    if isinstance(report, LatencyReport):
+        return draw_latency(report)
+    if isinstance(report, DurableReport):
+        return draw_durable(report)
+    if isinstance(report, ClientsReport):
+        return draw_clients(report)
+    if isinstance(report, EmbeddedReport):
+        return draw_embedded(report)
+    if isinstance(report, StallReport):
+        return draw_stall(report)
+    if isinstance(report, TopicsReport):
+        return draw_topics(report)
+    return draw_startup(report)
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty picture that needs no display."""
+    try:
+        from matplotlib import figure as drawing
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+    except ImportError:
+        raise BenchError("Plots need matplotlib: run `pip install 'fanlog[bench]'`.") from None
+    figure = drawing.Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def colour_of(label: str) -> str:
+    """The system's colour."""
+    return COLOURS.get(label, OTHER_COLOUR)
+
+
+def count_tick(value: float, _: int) -> str:
+    """A rate at an axis."""
+    for unit, letter in ((1e6, " M"), (1e3, " k")):
+        if value >= unit:
+            return f"{value / unit:g}{letter}"
+    return f"{value:g}"
+
+
+def plain_tick(value: float, _: int) -> str:
+    """A time at an axis."""
+    return f"{value:,.0f}"
+
+
+def steps_between(values: list[float]) -> list[float]:
+    """1, 2, 5, 10, 20 and so on, from just below the least to just above the greatest."""
+    steps = [step * 10.0**power for power in range(13) for step in (1, 2, 5)]
+    low = max([step for step in steps if step <= min(values)], default=steps[0])
+    high = min([step for step in steps if step >= max(values)], default=steps[-1])
+    return [step for step in steps if low <= step <= high]
+
+
+def finish(axes: Axes, title: str) -> None:
+    """What all pictures have in common."""
+    axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def draw_fanout(report: FanoutReport) -> Figure:
+    """A line for each system: deliveries per second over subscribers, both logarithmic."""
+    figure = new_figure(WIDTH_INCHES, HEIGHT_INCHES)
+    axes: Axes = figure.add_subplot()
+    labels = dict.fromkeys(system_label(row.system, row.batch) for row in report.rows)
+    for label in labels:
+        points = [row for row in report.rows if system_label(row.system, row.batch) == label]
+        axes.plot(
+            [row.subscribers for row in points],
+            [row.delivered_per_s for row in points],
+            marker="o",
+            linewidth=2,
+            color=colour_of(label),
+            label=label,
+        )
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    ticks = sorted({row.subscribers for row in report.rows})
+    axes.set_xticks(ticks, [str(tick) for tick in ticks])
+    axes.set_yticks(steps_between([row.delivered_per_s for row in report.rows]))
+    axes.minorticks_off()
+    axes.yaxis.set_major_formatter(count_tick)
+    axes.set_xlabel("subscribers")
+    axes.set_ylabel("deliveries per second")
+    axes.grid(True, which="major", alpha=0.3)
+    axes.legend(frameon=False)
+    finish(axes, fanout_title(report))
+    return figure
+
+
+def draw_latency(report: LatencyReport) -> Figure:
+    """Grouped bars: p50 solid, p99 behind it, for each number of subscribers."""
+    figure = new_figure(WIDTH_INCHES, HEIGHT_INCHES)
+    axes: Axes = figure.add_subplot()
+    groups = sorted({row.subscribers for row in report.rows})
+    systems = list(dict.fromkeys(row.system for row in report.rows))
+    width = 0.8 / len(systems)
+    for number, system in enumerate(systems):
+        points = [row for row in report.rows if row.system == system]
+        at = [
+            groups.index(row.subscribers) + (number - (len(systems) - 1) / 2) * width
+            for row in points
+        ]
+        p99 = [row.p99_us for row in points]
+        p50 = [row.p50_us for row in points]
+        axes.bar(at, p99, width * 0.9, color=colour_of(system), alpha=0.35, label=f"{system}, p99")
+        axes.bar(at, p50, width * 0.9, color=colour_of(system), label=f"{system}, p50")
+        for x, low, high in zip(at, p50, p99, strict=True):
+            axes.text(x, high * 1.05, f"p99 {high:,.0f}\np50 {low:,.0f}", ha="center", fontsize=7)
+    axes.set_yscale("log")
+    least = min(row.p50_us for row in report.rows)
+    axes.set_ylim(min(10.0, least / 2), max(row.p99_us for row in report.rows) * 4)
+    axes.set_xticks(range(len(groups)), [f"{group}" for group in groups])
+    axes.yaxis.set_major_formatter(plain_tick)
+    axes.set_xlabel("subscribers")
+    axes.set_ylabel("µs until the last subscriber has it")
+    axes.legend(frameon=False, fontsize=8, ncols=len(systems), loc="upper left")
+    finish(axes, "Latency, one message at a time: p50 and p99")
+    return figure
+
+
+def draw_durable(report: DurableReport) -> Figure:
+    """One panel for each window: a bar for each promise, logarithmic."""
+    windows = list(dict.fromkeys(row.window for row in report.rows))
+    rows_of = {window: [r for r in report.rows if r.window == window] for window in windows}
+    heights = [len(rows_of[window]) for window in windows]
+    figure = new_figure(WIDTH_INCHES, BAR_INCHES * sum(heights) + 1.0 * len(windows))
+    panels = figure.subplots(len(windows), 1, squeeze=False, height_ratios=heights)
+    for window, axes in zip(windows, panels[:, 0], strict=True):
+        rows = rows_of[window]
+        draw_bars(
+            axes,
+            [durable_label(row) for row in rows],
+            [row.acknowledged_per_s for row in rows],
+            [colour_of(row.system) for row in rows],
+            faded=[not row.synced for row in rows],
+            logarithmic=True,
+        )
+        axes.set_xlabel("acknowledged messages per second")
+        finish(axes, f"Window of {window}; solid bars survive a power cut")
+    return figure
+
+
+def durable_label(row: DurableRow) -> str:
+    """System, promise and batch in one line."""
+    batch = f", {row.batch} a batch" if row.system == "fanlog" else ""
+    return f"{row.system}: {row.durability}{batch}"
+
+
+def draw_clients(report: ClientsReport) -> Figure:
+    """A bar for each client."""
+    figure = new_figure(WIDTH_INCHES, BAR_INCHES * len(report.rows) + 1.2)
+    axes: Axes = figure.add_subplot()
+    rows = report.rows
+    draw_bars(
+        axes,
+        [row.client for row in rows],
+        [row.messages_per_s for row in rows],
+        [colour_of(row.system) for row in rows],
+    )
+    axes.set_xlabel("messages per second")
+    finish(axes, "Python client to Python client, message by message")
+    return figure
+
+
+def draw_embedded(report: EmbeddedReport) -> Figure:
+    """A bar for each way to iterate."""
+    figure = new_figure(WIDTH_INCHES, BAR_INCHES * len(report.rows) + 1.2)
+    axes: Axes = figure.add_subplot()
+    rows = report.rows
+    draw_bars(
+        axes,
+        [f"subscribers iterate over {row.iteration}" for row in rows],
+        [row.published_per_s for row in rows],
+        [colour_of("fanlog") for _ in rows],
+    )
+    axes.set_xlabel(f"messages per second, each delivered to {rows[0].subscribers} subscribers")
+    finish(axes, "Embedded broker, one process")
+    return figure
+
+
+def draw_stall(report: StallReport) -> Figure:
+    """Over time: the others' rate above; below, how far the reader is behind, and memory."""
+    figure = new_figure(WIDTH_INCHES, HEIGHT_INCHES * 1.2)
+    panels = figure.subplots(2, 1, sharex=True)
+    upper, lower = panels[0], panels[1]
+    at_s = [sample.at_s for sample in report.samples]
+    rates = [sample.delivered_per_s for sample in report.samples]
+    behind = [sample.behind_bytes / MIB for sample in report.samples]
+    resident = [sample.resident_bytes / MIB for sample in report.samples]
+    upper.plot(at_s, rates, color=colour_of("fanlog"), linewidth=2)
+    upper.set_ylim(0, max(rates) * 1.15)
+    upper.yaxis.set_major_formatter(count_tick)
+    upper.set_ylabel("deliveries per second")
+    lower.plot(at_s, behind, color=colour_of("redis"), linewidth=2, label="the reader is behind")
+    lower.plot(at_s, resident, color=colour_of("nats"), linewidth=2, label="the broker's memory")
+    lower.set_ylim(0, max(*behind, *resident) * 1.15)
+    lower.set_ylabel("MiB")
+    lower.set_xlabel("seconds")
+    for axes in (upper, lower):
+        shade_phases(axes, report.samples)
+        axes.grid(True, alpha=0.3)
+    upper.legend(frameon=False, loc="lower left", fontsize=8)
+    lower.legend(frameon=False, loc="upper left", fontsize=8)
+    finish(
+        upper, f"One reader stops: {report.subscribers} others at {report.ratio:.0%} of their rate"
+    )
+    finish(lower, "The stopped reader, and the broker's memory")
+    return figure
+
+
+def shade_phases(axes: Axes, samples: list[StallSample]) -> None:
+    """A tint behind the time in which the reader was stopped, and caught up."""
+    began, named = 0.0, set[str]()
+    for number, sample in enumerate(samples):
+        if number + 1 < len(samples) and samples[number + 1].phase == sample.phase:
+            continue
+        if sample.phase in PHASE_COLOURS:
+            label = None if sample.phase in named else sample.phase
+            named.add(sample.phase)
+            axes.axvspan(
+                began, sample.at_s, color=PHASE_COLOURS[sample.phase], alpha=0.1, label=label
+            )
+        began = sample.at_s
+
+
+def draw_topics(report: TopicsReport) -> Figure:
+    """Three panels over the number of topics: publishes per second, latency, memory."""
+    figure = new_figure(WIDTH_INCHES * 1.3, HEIGHT_INCHES * 0.8)
+    topics = [row.topics for row in report.rows]
+    series: list[tuple[str, list[float]]] = [
+        ("publishes per second", [row.published_per_s for row in report.rows]),
+        ("µs to the reader, p50", [row.p50_us for row in report.rows]),
+        ("MiB that the broker grew by", [row.resident_bytes / MIB for row in report.rows]),
+    ]
+    for axes, (label, values) in zip(figure.subplots(1, 3), series, strict=True):
+        axes.plot(topics, values, marker="o", linewidth=2, color=colour_of("fanlog"))
+        axes.set_xscale("log")
+        axes.set_xticks(topics, [count_tick(number, 0) for number in topics])
+        axes.minorticks_off()
+        axes.set_ylim(0, max(*values, 1.0) * 1.15)
+        axes.yaxis.set_major_formatter(count_tick)
+        axes.set_xlabel("topics, one reader each")
+        axes.grid(True, alpha=0.3)
+        finish(axes, label)
+    return figure
+
+
+def draw_startup(report: StartupReport) -> Figure:
+    """A bar for each log and each way in which the broker had ended."""
+    figure = new_figure(WIDTH_INCHES, BAR_INCHES * len(report.rows) + 1.2)
+    axes: Axes = figure.add_subplot()
+    rows = report.rows
+    draw_bars(
+        axes,
+        [f"{log_label(row)}, after a {row.after}" for row in rows],
+        [row.start_ms for row in rows],
+        [colour_of("fanlog") for _ in rows],
+        faded=[not row.log_bytes for row in rows],
+    )
+    axes.set_xlabel("ms from the process to its open port")
+    finish(axes, "Start-up by size of the log")
+    return figure
+
+
+def draw_bars(
+    axes: Axes,
+    labels: list[str],
+    values: list[float],
+    colours: list[str],
+    *,
+    faded: list[bool] | None = None,
+    logarithmic: bool = False,
+) -> None:
+    """Horizontal bars, first on top, each with its figure at its end."""
+    bars = axes.barh(range(len(values)), values, color=colours, height=0.7)
+    for bar, is_faded in zip(bars, faded or [False] * len(values), strict=True):
+        bar.set_alpha(0.4 if is_faded else 1.0)
+    axes.bar_label(bars, [count(value) for value in values], padding=4, fontsize=8)
+    axes.set_yticks(range(len(labels)), labels, fontsize=8)
+    axes.invert_yaxis()
+    if logarithmic:
+        axes.set_xscale("log")
+        axes.set_xlim(min(values) / 3, max(values) * 4)
+    else:
+        axes.set_xlim(0, max(values) * 1.15)
+    axes.xaxis.set_major_formatter(count_tick)

@@ -1,0 +1,373 @@
+"""Tables and progress bars for the terminal, made with Rich from a report and nothing else.
+
+Law: a table shows what the report has; a ratio is made here from two of its rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator
+
+from rich.console import Console, Group, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as RichProgress
+from rich.table import Table
+from rich.text import Text
+
+from fanlog.bench.environment import Environment
+from fanlog.bench.reports import (
+    ClientsReport,
+    ClientsRow,
+    DurableReport,
+    EmbeddedReport,
+    FanoutReport,
+    FanoutRow,
+    LatencyReport,
+    LeftOut,
+    Report,
+    StallReport,
+    StartupReport,
+    StartupRow,
+    TopicsReport,
+)
+from fanlog.bench.runner import Progress
+
+REFRESH_PER_S = 4
+
+
+def render(report: Report) -> RenderableType:
+    """The report's table, what was left out, and where it ran; print it with a Rich console."""
+    if isinstance(report, FanoutReport):
+        table = fanout_table(report)
+    elif isinstance(report, LatencyReport):
+        table = latency_table(report)
+    elif isinstance(report, DurableReport):
+        table = durable_table(report)
+    elif isinstance(report, ClientsReport):
+        table = clients_table(report)
+    elif isinstance(report, EmbeddedReport):
+        table = embedded_table(report)
+    elif isinstance(report, StallReport):
+        table = stall_table(report)
+    elif isinstance(report, TopicsReport):
+        table = topics_table(report)
+    else:
+        table = startup_table(report)
+    notes = [left_out_note(left) for left in report.left_out]
+    return Group(table, *notes, environment_note(report.environment))
+
+
+@contextlib.contextmanager
+def progress_bar(title: str, console: Console | None = None) -> Generator[Progress]:
+    """A progress bar to hand to `run_fanout` and its like.
+
+    >>> with progress_bar("fanout") as progress:  # doctest: +SKIP
+    ...     report = run_fanout(FanoutOptions(), progress)
+    """
+    columns = (
+        TextColumn("[bold]{task.fields[title]}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    bar = RichProgress(*columns, console=console, refresh_per_second=REFRESH_PER_S, transient=True)
+    with bar:
+        task = bar.add_task("", total=None, title=title)
+
+        def advance(done: int, total: int, label: str) -> None:
+            bar.update(task, completed=done, total=total, description=label)
+
+        yield advance
+
+
+def count(value: float) -> str:
+    """A rate as people say it: 812, 97.1 k, 4.85 M."""
+    if value >= 1e6:
+        return f"{value / 1e6:.2f} M"
+    if value >= 1e3:
+        return f"{value / 1e3:.1f} k"
+    return f"{value:.0f}"
+
+
+def size(value: float) -> str:
+    """Bytes as people say them: 812 B, 97.1 KiB, 4.50 GiB."""
+    for power, letter in ((3, "G"), (2, "M"), (1, "K")):
+        if value >= 1024**power:
+            return f"{value / 1024**power:.{1 if power < 3 else 2}f} {letter}iB"
+    return f"{value:.0f} B"
+
+
+def times(value: float, base: float | None) -> str:
+    """How many times `base` the value is, or a dash where there is no base."""
+    return f"{value / base:.2f}×" if base else "–"
+
+
+def system_label(system: str, batch: int) -> str:
+    """The system, and for Fanlog how many messages it was given at a time."""
+    return f"{system}, {batch} a batch" if system == "fanlog" else system
+
+
+def new_table(title: str, *columns: str) -> Table:
+    """A table whose first column is text and whose others are figures."""
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number == 0 else "right", no_wrap=True)
+    return table
+
+
+def fanout_table(report: FanoutReport) -> Table:
+    """Deliveries, and how they compare at the same number of subscribers."""
+    table = new_table(
+        fanout_title(report),
+        "system",
+        "subscribers",
+        "published/s",
+        "delivered/s",
+        "to Redis",
+        "to NATS",
+    )
+    before = None
+    for row in report.rows:
+        if before is not None and row.subscribers != before:
+            table.add_section()
+        before = row.subscribers
+        table.add_row(
+            system_label(row.system, row.batch),
+            f"{row.subscribers}",
+            count(row.published_per_s),
+            count(row.delivered_per_s),
+            times(row.delivered_per_s, delivered_by(report.rows, "redis", row.subscribers)),
+            times(row.delivered_per_s, delivered_by(report.rows, "nats", row.subscribers)),
+        )
+    return table
+
+
+def fanout_title(report: FanoutReport) -> str:
+    """What was published, and what became of it."""
+    if not report.rows:
+        return "Fan-out"
+    row = report.rows[0]
+    return f"Fan-out: {row.payload}-byte messages, subscribers {row.receive} what they receive"
+
+
+def delivered_by(rows: list[FanoutRow], system: str, subscribers: int) -> float | None:
+    """What a system delivered to so many subscribers, if it was measured."""
+    for row in rows:
+        if row.system == system and row.subscribers == subscribers:
+            return row.delivered_per_s
+    return None
+
+
+def latency_table(report: LatencyReport) -> Table:
+    """Percentiles in microseconds."""
+    table = new_table(
+        "Latency to the last subscriber, in µs",
+        "system",
+        "subscribers",
+        "p50",
+        "p99",
+        "p99.9",
+        "samples",
+    )
+    before = None
+    for row in report.rows:
+        if before is not None and row.subscribers != before:
+            table.add_section()
+        before = row.subscribers
+        table.add_row(
+            row.system,
+            f"{row.subscribers}",
+            f"{row.p50_us:,.0f}",
+            f"{row.p99_us:,.0f}",
+            f"{row.p999_us:,.0f}",
+            f"{row.samples}",
+        )
+    return table
+
+
+def durable_table(report: DurableReport) -> Table:
+    """Acknowledged publishes, by window."""
+    table = new_table(
+        "Durable publishing: acknowledged messages per second, one connection",
+        "system",
+        "durability",
+        "synced",
+        "window",
+        "acknowledged/s",
+    )
+    table.columns[1].justify = "left"
+    before = None
+    for row in report.rows:
+        if before is not None and row.window != before:
+            table.add_section()
+        before = row.window
+        table.add_row(
+            system_label(row.system, row.batch),
+            row.durability,
+            "yes" if row.synced else "no",
+            f"{row.window}",
+            count(row.acknowledged_per_s),
+        )
+    return table
+
+
+def clients_table(report: ClientsReport) -> Table:
+    """Messages per second between Python programs."""
+    table = new_table(
+        "Python client to Python client, message by message",
+        "client",
+        "messages",
+        "messages/s",
+        "to redis-py",
+        "to nats-py",
+    )
+    for row in report.rows:
+        table.add_row(
+            row.client,
+            f"{row.messages}",
+            count(row.messages_per_s),
+            times(row.messages_per_s, rate_of(report.rows, "redis")),
+            times(row.messages_per_s, rate_of(report.rows, "nats")),
+        )
+    return table
+
+
+def rate_of(rows: list[ClientsRow], system: str) -> float | None:
+    """What a system's client reached, if it was measured."""
+    return next((row.messages_per_s for row in rows if row.system == system), None)
+
+
+def embedded_table(report: EmbeddedReport) -> Table:
+    """Messages per second inside one process."""
+    table = new_table(
+        "Embedded broker: one process",
+        "subscribers iterate over",
+        "subscribers",
+        "published/s",
+        "delivered/s",
+    )
+    for row in report.rows:
+        table.add_row(
+            row.iteration,
+            f"{row.subscribers}",
+            count(row.published_per_s),
+            count(row.delivered_per_s),
+        )
+    return table
+
+
+def stall_table(report: StallReport) -> Table:
+    """Phase by phase; what the stopped reader received while it caught up, and how fast."""
+    table = new_table(
+        stall_title(report),
+        "phase",
+        "seconds",
+        "others/s",
+        "published",
+        "reader received",
+        "reader/s",
+        "broker's memory",
+    )
+    for row in report.rows:
+        caught_up = row.phase != "catching up" or row.caught_up
+        table.add_row(
+            row.phase if caught_up else f"{row.phase}, cut short",
+            f"{row.seconds:.1f}",
+            count(row.delivered_per_s),
+            size(row.published_bytes),
+            size(row.reader_bytes),
+            size(row.reader_bytes / max(row.seconds, 0.001)),
+            size(row.resident_bytes_max),
+        )
+    return table
+
+
+def stall_title(report: StallReport) -> str:
+    """Who was stopped among whom, and what the others lost by it."""
+    return (
+        f"A stopped reader beside {report.subscribers} others, whose rate is {report.ratio:.1%} of "
+        f"what it is without; catch-ups from disk: {report.catch_ups}"
+    )
+
+
+def topics_table(report: TopicsReport) -> Table:
+    """Memory, and publishing to one topic compared with the fewest topics."""
+    table = new_table(
+        "One reader for each topic, published to one of them",
+        "topics",
+        "set up in",
+        "broker grew by",
+        "a topic",
+        "p50 µs",
+        "published/s",
+        "p50 to first",
+        "rate to first",
+    )
+    for row in report.rows:
+        first = report.rows[0]
+        table.add_row(
+            f"{row.topics:,}",
+            f"{row.setup_s:.2f} s",
+            size(row.resident_bytes),
+            "–" if row.bytes_per_topic is None else f"{row.bytes_per_topic:,.0f} B",
+            f"{row.p50_us:.1f}",
+            count(row.published_per_s),
+            times(row.p50_us, first.p50_us),
+            times(row.published_per_s, first.published_per_s),
+        )
+    return table
+
+
+def startup_table(report: StartupReport) -> Table:
+    """Time to the open port, compared with the smallest log that is not empty."""
+    table = new_table(
+        "Start-up: from the process to its open port",
+        "log",
+        "segments",
+        "after",
+        "ms",
+        "read",
+        "to the smallest",
+    )
+    before = None
+    for row in report.rows:
+        if before is not None and row.after != before:
+            table.add_section()
+        before = row.after
+        table.add_row(
+            log_label(row),
+            f"{row.segments}",
+            f"a {row.after}",
+            f"{row.start_ms:.0f}",
+            size(row.read_bytes),
+            times(row.start_ms, smallest_log_ms(report.rows, row.after)),
+        )
+    return table
+
+
+def log_label(row: StartupRow) -> str:
+    """The log's size, or that there is none."""
+    return size(row.log_bytes) if row.log_bytes else "empty"
+
+
+def smallest_log_ms(rows: list[StartupRow], after: str) -> float | None:
+    """What a start with the smallest log takes, after the same end."""
+    logs = [row for row in rows if row.after == after and row.log_bytes]
+    return min(logs, key=lambda row: row.log_bytes).start_ms if logs else None
+
+
+def left_out_note(left: LeftOut) -> Text:
+    """One line for a system that was not measured."""
+    return Text(f"Left out: {left.system}. {left.reason}", style="yellow")
+
+
+def environment_note(environment: Environment) -> Text:
+    """One line that says where the figures come from."""
+    versions = ", ".join(f"{name} {version}" for name, version in environment.versions.items())
+    pinned = "system and load each on a core of its own" if environment.pinned else "not pinned"
+    return Text(
+        f"{environment.cpu}, {environment.cores} cores ({pinned}), {environment.kernel}, "
+        f"Python {environment.python}, {environment.filesystem}; {versions}; {environment.when}",
+        style="dim",
+    )

@@ -1,0 +1,256 @@
+"""What benchmarks report: plain rows, the environment, and what was left out and why.
+
+Law: a report is complete in itself and survives JSON unchanged, so that tables and plots are made
+from the same thing, now or later. The field `benchmark` says which report a file holds.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from fanlog.bench.environment import Environment
+from fanlog.bench.systems import BenchError
+
+
+class LeftOut(msgspec.Struct, frozen=True):
+    """A system that was not measured, and the sentence that says why."""
+
+    system: str
+    reason: str
+
+
+class FanoutRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One publisher to N subscribers, which `discard` or `copy` what they receive.
+
+    `runs` has each repetition's deliveries per second.
+    """
+
+    system: str
+    batch: int
+    subscribers: int
+    payload: int
+    receive: str
+    published_per_s: float
+    delivered_per_s: float
+    runs: list[float]
+
+
+class FanoutReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="benchmark", tag="fanout"):
+    """Deliveries per second by number of subscribers."""
+
+    rows: list[FanoutRow]
+    left_out: list[LeftOut]
+    environment: Environment
+
+
+class LatencyRow(msgspec.Struct, frozen=True, kw_only=True):
+    """From publish until the last of N subscribers has the message, one message at a time."""
+
+    system: str
+    subscribers: int
+    payload: int
+    samples: int
+    p50_us: float
+    p99_us: float
+    p999_us: float
+
+
+class LatencyReport(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="benchmark", tag="latency"
+):
+    """Latency by number of subscribers."""
+
+    rows: list[LatencyRow]
+    left_out: list[LeftOut]
+    environment: Environment
+
+
+class DurableRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Acknowledged publishes over one connection with a window of unacknowledged messages."""
+
+    system: str
+    durability: str
+    synced: bool
+    partitions: int
+    batch: int
+    window: int
+    payload: int
+    acknowledged_per_s: float
+    runs: list[float]
+
+
+class DurableReport(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="benchmark", tag="durable"
+):
+    """Acknowledged publishes per second by what the acknowledgement promises."""
+
+    rows: list[DurableRow]
+    left_out: list[LeftOut]
+    environment: Environment
+
+
+class ClientsRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A publishing and a receiving Python process, message by message."""
+
+    system: str
+    client: str
+    messages: int
+    payload: int
+    messages_per_s: float
+    runs: list[float]
+
+
+class ClientsReport(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="benchmark", tag="clients"
+):
+    """Messages per second from Python client to Python client."""
+
+    rows: list[ClientsRow]
+    left_out: list[LeftOut]
+    environment: Environment
+
+
+class EmbeddedRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A broker and its subscribers in one process; `iteration` is `messages` or `batches`."""
+
+    iteration: str
+    subscribers: int
+    messages: int
+    payload: int
+    published_per_s: float
+    delivered_per_s: float
+    runs: list[float]
+
+
+class EmbeddedReport(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="benchmark", tag="embedded"
+):
+    """Messages per second through a broker inside the application's own process."""
+
+    rows: list[EmbeddedRow]
+    left_out: list[LeftOut]
+    environment: Environment
+
+
+class StallRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One phase: what the others received, and the stopped reader, while it lasted.
+
+    `caught_up` says whether the reader had everything but the window before the phase was over.
+    """
+
+    phase: str
+    seconds: float
+    delivered_per_s: float
+    published_bytes: int
+    reader_bytes: int
+    resident_bytes_max: int
+    caught_up: bool = False
+
+
+class StallSample(msgspec.Struct, frozen=True, kw_only=True):
+    """A moment of the run: how fast the others are, and how far behind the reader is."""
+
+    at_s: float
+    phase: str
+    delivered_per_s: float
+    behind_bytes: int
+    resident_bytes: int
+
+
+class StallReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="benchmark", tag="stall"):
+    """The others' rate while one reader is stopped, and how that reader catches up.
+
+    `ratio` is the others' rate with a stopped reader to their rate without, before and after.
+    """
+
+    rows: list[StallRow]
+    subscribers: int
+    payload: int
+    batch: int
+    ratio: float
+    resident_bytes_before: int
+    catch_ups: int
+    samples: list[StallSample]
+    left_out: list[LeftOut]
+    environment: Environment
+
+
+class TopicsRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One broker with so many topics of one reader each, and publishing to one of them.
+
+    `resident_bytes` is what the broker grew by; with few topics a share of it means nothing.
+    """
+
+    topics: int
+    payload: int
+    setup_s: float
+    resident_bytes: int
+    bytes_per_topic: float | None
+    p50_us: float
+    published_per_s: float
+    p50_runs_us: list[float]
+    runs: list[float]
+
+
+class TopicsReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="benchmark", tag="topics"):
+    """Memory and the cost of publishing by number of topics."""
+
+    rows: list[TopicsRow]
+    left_out: list[LeftOut]
+    environment: Environment
+
+
+class StartupRow(msgspec.Struct, frozen=True, kw_only=True):
+    """From a broker's process to its port, with a log of this size; `after` is `kill` or `stop`.
+
+    `read_bytes` is all that the process read until then, its own program included.
+    """
+
+    log_bytes: int
+    segments: int
+    after: str
+    start_ms: float
+    read_bytes: int
+    runs_ms: list[float]
+
+
+class StartupReport(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="benchmark", tag="startup"
+):
+    """Start-up time by size of the log and by how the broker had ended."""
+
+    rows: list[StartupRow]
+    left_out: list[LeftOut]
+    environment: Environment
+
+
+Report = (
+    FanoutReport
+    | LatencyReport
+    | DurableReport
+    | ClientsReport
+    | EmbeddedReport
+    | StallReport
+    | TopicsReport
+    | StartupReport
+)
+
+
+def to_json(report: Report) -> bytes:
+    """The report as indented JSON."""
+    return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
+
+
+def save_report(report: Report, path: Path) -> None:
+    """Write the report's JSON to a file."""
+    path.write_bytes(to_json(report))
+
+
+def load_report(path: Path) -> Report:
+    """Read a report that `save_report` wrote."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Report)
+    except msgspec.MsgspecError as error:
+        raise BenchError(f"{path} is not a benchmark's report: {error}.") from error

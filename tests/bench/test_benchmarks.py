@@ -1,0 +1,103 @@
+"""Every benchmark, short, through the functions that the command line calls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fanlog.bench import (
+    ClientsOptions,
+    DurableOptions,
+    EmbeddedOptions,
+    FanoutOptions,
+    LatencyOptions,
+    load_report,
+    run_clients,
+    run_durable,
+    run_embedded,
+    run_fanout,
+    run_latency,
+    save_report,
+)
+from fanlog.bench.runner import pick_run
+from fanlog.bench.systems import Kind
+from tests.bench.programs import need
+
+ALL: tuple[Kind, ...] = ("fanlog", "redis", "nats")
+
+
+@pytest.fixture(autouse=True)
+def programs() -> None:
+    for kind in ALL:
+        need(kind)
+
+
+def test_fanout_reports_a_row_for_each_system_and_number_of_subscribers(tmp_path: Path) -> None:
+    steps: list[tuple[int, int, str]] = []
+    options = FanoutOptions(systems=ALL, subscribers=(1, 3), warmup_s=0.02, run_s=0.05)
+    report = run_fanout(options, lambda done, total, label: steps.append((done, total, label)))
+    cells = [(row.system, row.batch, row.subscribers) for row in report.rows]
+    systems = [("fanlog", 64), ("fanlog", 1), ("redis", 1), ("nats", 1)]
+    assert cells == [(system, batch, n) for n in (1, 3) for system, batch in systems]
+    assert steps[0] == (0, 8, "fanlog, 64 a batch, 1 subscribers")
+    assert steps[-1] == (8, 8, "done")
+
+    save_report(report, tmp_path / "fanout.json")
+    assert load_report(tmp_path / "fanout.json") == report
+    plain = msgspec.json.decode((tmp_path / "fanout.json").read_bytes())
+    assert plain["benchmark"] == "fanout"
+    assert plain["rows"][0]["payload"] == 128
+
+
+def test_a_repeated_cell_is_one_row_with_every_run() -> None:
+    options = FanoutOptions(
+        systems=("redis",), subscribers=(1,), repeat=3, warmup_s=0.02, run_s=0.05, pick="best"
+    )
+    (row,) = run_fanout(options).rows
+    assert len(row.runs) == 3
+    assert row.delivered_per_s == max(row.runs)
+
+
+def test_latency_percentiles_rise() -> None:
+    options = LatencyOptions(systems=ALL, subscribers=(2,), warmup_s=0.02, run_s=0.1)
+    rows = run_latency(options).rows
+    assert [row.system for row in rows] == ["fanlog", "redis", "nats"]
+    assert all(0 < row.p50_us <= row.p99_us <= row.p999_us for row in rows)
+
+
+def test_durable_reports_every_promise() -> None:
+    options = DurableOptions(
+        systems=ALL, windows=(50,), fanlog_batches=(1, 10, 64), warmup_s=0.02, run_s=0.05
+    )
+    rows = run_durable(options).rows
+    assert len([row for row in rows if row.system == "fanlog"]) == 8
+    assert len([row for row in rows if row.system != "fanlog"]) == 5
+    assert all(row.acknowledged_per_s > 0 for row in rows)
+    assert {row.durability for row in rows if row.synced} == {
+        "appendfsync always",
+        "sync_interval always",
+        "fsync",
+        "fsync, 64 partitions",
+    }
+
+
+def test_clients_pass_every_message_on() -> None:
+    rows = run_clients(ClientsOptions(systems=ALL, messages=500)).rows
+    assert [row.client for row in rows] == ["fanlog.connect", "redis-py asyncio", "nats-py"]
+    assert all(row.messages_per_s > 0 for row in rows)
+
+
+def test_the_embedded_broker_delivers_to_every_subscriber() -> None:
+    rows = run_embedded(EmbeddedOptions(messages=500, subscribers=3)).rows
+    assert [row.iteration for row in rows] == ["messages", "batches"]
+    assert all(row.delivered_per_s == pytest.approx(3 * row.published_per_s) for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("runs", "pick", "index"),
+    [([3.0, 9.0, 5.0], "median", 2), ([3.0, 9.0, 5.0], "best", 1), ([4.0, 8.0], "median", 0)],
+)
+def test_a_row_shows_the_run_that_was_asked_for(runs: list[float], pick: str, index: int) -> None:
+    assert pick_run(runs, "best" if pick == "best" else "median") == index
