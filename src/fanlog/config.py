@@ -118,6 +118,9 @@ class ListenerOptions(msgspec.Struct, frozen=True, kw_only=True):
     fetch_bytes_max: Annotated[
         int, Meta(ge=4 * KIB, description="Most log bytes in one answer to a fetch.")
     ] = 8 * MIB
+    fetches_max: Annotated[
+        int, Meta(ge=1, description="Fetches of one connection that wait for new records.")
+    ] = 1024
     fetch_wait_seconds_max: Annotated[
         float, Meta(ge=0, description="Longest wait of a fetch for new records.")
     ] = 30.0

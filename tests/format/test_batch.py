@@ -67,6 +67,7 @@ def test_every_column_comes_back_as_it_went_in(columns: dict, codec: Codec) -> N
         assert batch.columns.event_times_us is None
         assert batch.time_range_us == (batch.append_time_us, batch.append_time_us)
     else:
+        assert batch.columns.event_times_us is not None
         assert batch.columns.event_times_us.tolist() == event_times
         assert batch.time_range_us == (min(event_times), max(event_times))
 
@@ -105,7 +106,9 @@ def test_columns_are_arrow_buffers_as_they_stand() -> None:
 def test_headers_are_an_arrow_list_of_structs() -> None:
     pa = pytest.importorskip("pyarrow")
     rows = [{"a": b"1", "b": b"2"}, None, {"c": b"3"}]
-    slots, names, contents = Batch(encode_batch([b""] * 3, headers=rows)).columns.header_columns
+    columns = Batch(encode_batch([b""] * 3, headers=rows)).columns.header_columns
+    assert columns is not None
+    slots, names, contents = columns
 
     def child(column, kind):
         buffers = [None, pa.py_buffer(column.offsets), pa.py_buffer(column.data)]

@@ -23,7 +23,7 @@ from fanlog.errors import FanlogError, InvalidArgumentError, TopicNotFoundError
 from fanlog.format.batch import read_header, stamp
 from fanlog.format.messages import BrokerStatus, PartitionOffset, Position
 from fanlog.log.store import LogStore
-from fanlog.model import Start, TopicInfo, TopicSettings
+from fanlog.model import DURABLE_NAME_BYTES_MAX, Start, TopicInfo, TopicSettings
 
 logger = logging.getLogger("fanlog.broker")
 
@@ -208,10 +208,15 @@ class Broker:
 
     def commit_positions(self, name: str, positions: Iterable[Position]) -> None:
         wanted = tuple(positions)
-        if not name or not wanted:
-            raise InvalidArgumentError("A commit needs a durable name and at least one position.")
+        if not wanted or not 1 <= len(name.encode(errors="replace")) <= DURABLE_NAME_BYTES_MAX:
+            raise InvalidArgumentError(
+                f"A commit needs a durable name of 1 to {DURABLE_NAME_BYTES_MAX} bytes, and at "
+                "least one position."
+            )
         for position in wanted:
             topic = self.catalog.get(position.topic)
+            if position.offset < 0:
+                raise InvalidArgumentError(f"An offset is 0 or more, not {position.offset}.")
             if not 0 <= position.partition < len(topic.partitions):
                 raise InvalidArgumentError(
                     f"Topic {topic.name!r} has {len(topic.partitions)} partitions; there is no "

@@ -238,9 +238,7 @@ class Intake:
             if sequence != producer.next_sequence or producer_epoch != producer.epoch:
                 self._repeat(partition, submission, producer, claimed)
                 return
-        submission.origin.refuse(
-            partition.topic.number, partition.index, sequence, sequence, fault
-        )
+        submission.origin.refuse(partition.topic.number, partition.index, sequence, sequence, fault)
 
     def _repeat(
         self,

@@ -12,6 +12,7 @@ import msgspec
 
 from fanlog.broker.core import Broker
 from fanlog.broker.cursors import Subscription
+from fanlog.broker.names import check_public_name
 from fanlog.broker.ports import Outlet, Piece
 from fanlog.broker.topics import Partition, Topic
 from fanlog.config import ListenerOptions
@@ -22,6 +23,7 @@ from fanlog.errors import (
     FormatError,
     InvalidArgumentError,
     LimitError,
+    SlowReaderError,
     UnknownCommandError,
     UnsupportedVersionError,
 )
@@ -73,14 +75,25 @@ class _Told:
 
     def gap(self, gap: Gap, number: int) -> None:
         notice = messages.GapNotice(number, gap.partition, gap.first, gap.next, gap.reason)
-        self._outlet.write(message_frame(FrameKind.GAP, notice, aux=self._key))
+        self._tell(FrameKind.GAP, notice)
 
     def joined(self, joined: messages.Joined) -> None:
-        self._outlet.write(message_frame(FrameKind.JOINED, joined, aux=self._key))
+        self._tell(FrameKind.JOINED, joined)
 
     def left(self, number: int, name: str) -> None:
-        left = messages.Left(number, name)
-        self._outlet.write(message_frame(FrameKind.LEFT, left, aux=self._key))
+        self._tell(FrameKind.LEFT, messages.Left(number, name))
+
+    def _tell(self, kind: FrameKind, notice: msgspec.Struct) -> None:
+        """A reader that takes nothing is not told without end: it is cut off, and comes back
+        with its positions."""
+        if self._outlet.full():
+            self._outlet.turn_out(
+                SlowReaderError(
+                    "More than control_bytes_max wait for this reader, which takes nothing."
+                )
+            )
+        else:
+            self._outlet.write(message_frame(kind, notice, aux=self._key))
 
 
 class NativeSession:
@@ -96,6 +109,8 @@ class NativeSession:
         self._subscriptions: dict[int, Subscription] = {}
         self._beginning: dict[int, messages.Subscribe] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._fetches = 0
+        self._half_frame = 0
         self.client = ""
 
     # Bytes in
@@ -118,6 +133,8 @@ class NativeSession:
             else:
                 self._control(kind, data, at, end)
                 at = end
+        if at:
+            self._half_frame += 1
         if at < size and not self._closed:
             self._cutter.keep(data, at)
 
@@ -212,8 +229,9 @@ class NativeSession:
     def greeted(self) -> bool:
         return self._greeted
 
-    def half_frame(self) -> bool:
-        return self._cutter.kept_bytes > 0
+    def half_frame(self) -> int:
+        """Which frame is begun and not ended, by a number of its own; 0 if none is."""
+        return self._half_frame + 1 if self._cutter.kept_bytes else 0
 
     def drain(self) -> None:
         """Tells the peer that the broker stops, so that it sends nothing more."""
@@ -230,6 +248,8 @@ class NativeSession:
 
     def _open_topic(self, request: int, aux: int, payload: memoryview) -> None:
         wanted = decode(messages.OpenTopic, payload)
+        if wanted.create:
+            check_public_name(wanted.name)
         topic = self._broker.open_topic(wanted.name, create=wanted.create)
         self._answer(request, self._opened(topic))
 
@@ -300,10 +320,17 @@ class NativeSession:
         if wanted.offset < partition.visible_end or wait_seconds <= 0:
             self._fetch_now(request, wanted, partition)
             return
+        if self._fetches >= self._options.fetches_max:
+            raise LimitError(
+                f"This connection has {self._fetches} fetches waiting, as many as fetches_max "
+                "allows."
+            )
+        self._fetches += 1
         loop = asyncio.get_running_loop()
 
         def wake() -> None:
             timer.cancel()
+            self._fetches -= 1
             self._broker.no_more(partition, wake)
             if not self._closed:
                 self._fetch_now(request, wanted, partition)

@@ -33,6 +33,7 @@ class NativeListener:
         self.options = options
         self._connections: dict[Connection, NativeSession] = {}
         self._sock: socket.socket | None = None
+        self._half_frames: dict[Connection, tuple[int, float]] = {}
         self._last_gone: asyncio.Event | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self.loop: asyncio.AbstractEventLoop
@@ -100,6 +101,7 @@ class NativeListener:
         sock.close()
 
     def forget(self, connection: Connection) -> None:
+        self._half_frames.pop(connection, None)
         if self._connections.pop(connection, None) is not None:
             self.broker.connections -= 1
         if not self._connections and self._last_gone is not None:
@@ -128,7 +130,7 @@ class NativeListener:
                 )
         elif connection.paused:
             return None  # it is we who do not listen
-        elif session.half_frame() and silent > options.frame_timeout_seconds:
+        elif self._drags_on(connection, session.half_frame(), now):
             return ProtocolError(
                 f"A frame was begun and not ended within {options.frame_timeout_seconds} s "
                 "(frame_timeout_seconds)."
@@ -139,6 +141,15 @@ class NativeListener:
                 "(idle_timeout_seconds): a client must ping."
             )
         return None
+
+    def _drags_on(self, connection: Connection, frame: int, now: float) -> bool:
+        """Whether the same frame has been half here for too long, however it drips in."""
+        known, since = self._half_frames.get(connection, (0, now))
+        if not frame:
+            self._half_frames.pop(connection, None)
+        elif frame != known:
+            self._half_frames[connection] = (frame, now)
+        return frame == known != 0 and now - since > self.options.frame_timeout_seconds
 
     async def drain(self) -> None:
         """Stops accepting, takes what has been sent, tells the clients, and waits until they

@@ -1,0 +1,98 @@
+"""Many connections: the limit is told, and thousands that say nothing are no burden."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import sys
+
+import pytest
+
+from fanlog.client.core import hello
+from fanlog.errors import TooManyConnectionsError
+from fanlog.format.frames import FrameKind
+from tests.listeners.peers import PATIENCE_SECONDS, serving
+
+CROWD = 10_000
+SPARE_FILES = 500
+# The peers live in a process of their own: both ends would not fit into one process's files.
+PEERS = """
+import resource, socket, sys
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+port, count = int(sys.argv[1]), int(sys.argv[2])
+peers = [socket.create_connection(("127.0.0.1", port), 30) for _ in range(count)]
+print("here", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("talks_first", [False, True])
+async def test_a_connection_past_the_limit_is_told_so(talks_first: bool) -> None:
+    async with serving(connections_max=2) as served:
+        peers = [await served.greeted() for _ in range(2)]
+        for _ in range(10):
+            late = await served.dial()
+            if talks_first:
+                await late.send(hello("late"))
+            failure = await late.fault()
+            assert failure.code == "too_many_connections"
+            assert "connections_max" in failure.message
+        for peer in peers:
+            assert (await peer.ask(FrameKind.PING)).kind is FrameKind.PONG
+        peers[0].close()
+        await served.until(lambda: served.connections == 1)
+        await served.greeted()
+        peers[1].close()
+        await served.until(lambda: served.connections == 1)
+
+
+async def test_a_client_past_the_limit_raises_what_it_was_told() -> None:
+    async with serving(connections_max=1) as served:
+        peer = await served.greeted()
+        with pytest.raises(TooManyConnectionsError):
+            async with served.client():
+                pass
+        peer.close()
+        await served.until(lambda: served.connections == 0)
+
+
+async def test_ten_thousand_connections_that_say_nothing_do_not_disturb_a_client() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if before[1] != resource.RLIM_INFINITY and before[1] < CROWD + SPARE_FILES:
+        reason = f"a process may open {before[1]} files here; {CROWD + SPARE_FILES} are needed"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    wanted = max(before[0], CROWD + SPARE_FILES)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, before[1]))
+    try:
+        await crowd()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+async def crowd() -> None:
+    async with serving(hello_timeout_seconds=600) as served:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-c",
+            PEERS,
+            str(served.port),
+            str(CROWD),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            said = await asyncio.wait_for(process.stdout.readline(), 2 * PATIENCE_SECONDS)
+            assert said == b"here\n"
+            await served.until(lambda: served.connections == CROWD)
+            for _ in range(3):
+                await served.check_works()
+        finally:
+            process.stdin.close()
+            await asyncio.wait_for(process.wait(), PATIENCE_SECONDS)
+        await served.until(lambda: served.connections == 0)

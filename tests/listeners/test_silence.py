@@ -1,0 +1,53 @@
+"""Peers that stop talking are told so and closed. Nothing here measures time."""
+
+from __future__ import annotations
+
+from fanlog.client.core import hello
+from fanlog.format.frames import FrameKind, frame
+from tests.listeners.peers import one_message, serving
+
+SHORT = 0.05
+
+
+async def test_a_peer_that_never_says_hello_is_closed() -> None:
+    async with serving(hello_timeout_seconds=SHORT) as served:
+        peers = [await served.dial() for _ in range(3)]
+        for peer, size in zip(peers, (0, 3, 20), strict=True):
+            await peer.send(hello("x")[:size])
+        for peer in peers:
+            failure = await peer.fault()
+            assert failure.code == "bad_frame"
+            assert "hello_timeout_seconds" in failure.message
+
+
+async def test_half_a_frame_followed_by_silence_is_closed() -> None:
+    async with serving(frame_timeout_seconds=SHORT) as served:
+        peers = [await served.greeted() for _ in range(4)]
+        number = await peers[0].open_topic("t")
+        for peer, size in zip(peers, (1, 5, 40, 79), strict=True):
+            await peer.send(one_message(number)[:size])
+        for peer in peers:
+            failure = await peer.fault()
+            assert failure.code == "bad_frame"
+            assert "frame_timeout_seconds" in failure.message
+        assert (await (await served.greeted()).fetch(number)).visible_end == 0
+
+
+async def test_an_idle_peer_is_closed_and_one_that_pings_is_not() -> None:
+    async with serving(idle_timeout_seconds=1.5) as served:
+        idle, alive = await served.greeted(), await served.greeted()
+        while served.connections == 2:
+            assert (await alive.ask(FrameKind.PING)).kind is FrameKind.PONG
+        failure = await idle.fault()
+        assert failure.code == "bad_frame"
+        assert "idle_timeout_seconds" in failure.message
+        assert (await alive.ask(FrameKind.PING)).kind is FrameKind.PONG
+
+
+async def test_a_peer_that_is_turned_out_and_goes_on_talking_is_closed_all_the_same() -> None:
+    async with serving() as served:
+        peer = await served.greeted()
+        await peer.send(frame(FrameKind.WELCOME))
+        await peer.send(b"\0" * 100_000)
+        assert (await peer.fault()).code == "unknown_command"
+        await served.until(lambda: served.connections == 0)
