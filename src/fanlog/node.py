@@ -111,8 +111,8 @@ class Node:
             await listener.drain()
         self.core.commits.turn()
         if self._group is not None:
-            await self.core.threaded(self._group.drain)
-            await asyncio.sleep(0)
+            # On the loop, because it ends commits, and they move cursors and answer publishers.
+            self._group.drain()
             self.core.commits.turn()
         for listener in self.listeners:
             await listener.close()
@@ -161,6 +161,9 @@ class Broker(Client):
     def __init__(
         self, folder: str | Path | None = None, config: Config | None = None, **options: Any
     ) -> None:
+        unknown = set(options) - set(ClientOptions.__struct_fields__)
+        if unknown:
+            raise ConfigError(f"There is no client option {min(unknown)!r}.")
         try:
             chosen = msgspec.convert(options, ClientOptions)
         except msgspec.ValidationError as fault:

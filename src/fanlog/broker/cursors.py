@@ -26,6 +26,7 @@ class Subscription:
         "limit_bytes",
         "opening_gaps",
         "outlet",
+        "partitions",
         "paused",
         "policy",
         "reader",
@@ -45,6 +46,7 @@ class Subscription:
         policy: SlowPolicy,
         window_bytes: int,
         durable: str = "",
+        partitions: tuple[int, ...] | None = None,
     ) -> None:
         self.key = key
         self.outlet = outlet
@@ -53,6 +55,7 @@ class Subscription:
         self.wildcard = wildcard
         self.policy = policy
         self.durable = durable
+        self.partitions = partitions
         self.sent_bytes = 0
         self.limit_bytes = window_bytes or UNLIMITED
         self.cursors: list[Cursor] = []

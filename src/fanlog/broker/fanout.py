@@ -203,7 +203,7 @@ class FanOut:
         elif not isinstance(got, OffsetOutOfRangeError):
             error = got if isinstance(got, FanlogError) else FanlogError(f"Reading failed: {got}")
             logger.error("reading %s failed: %r", cursor.partition.topic.name, got)
-            cursor.outlet.turn_out(error)
+            cursor.outlet.turn_out(error, cursor.subscription)
             return
         # Through the loop, so that a long run of cached blocks can't hold it up.
         self._runtime.soon(lambda: self._continue(cursor))
@@ -233,5 +233,6 @@ class FanOut:
                 f"The reader of {topic.name!r} fell behind offset "
                 f"{cursor.partition.log.tail.start_offset} and chose the policy 'disconnect'. "
                 f"It got everything below offset {cursor.offset}: subscribe again from there."
-            )
+            ),
+            cursor.subscription,
         )

@@ -43,8 +43,8 @@ class Outlet(Protocol):
         """The peer is gone."""
         ...
 
-    def turn_out(self, error: FanlogError) -> None:
-        """Ends the connection, telling the peer why."""
+    def turn_out(self, error: FanlogError, subscription: Subscription | None = None) -> None:
+        """Ends the connection, telling the peer why, and which subscription is to blame."""
         ...
 
 

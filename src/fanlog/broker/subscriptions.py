@@ -50,6 +50,7 @@ class Subscriptions:
             policy=wanted.policy,
             window_bytes=wanted.window_bytes,
             durable=wanted.durable,
+            partitions=wanted.partitions,
         )
         joined: dict[Topic, Joined] = {}
         try:
@@ -133,8 +134,10 @@ class Subscriptions:
         yield from self._broker.catalog.matching(check_pattern(wanted.target))
 
     def _join_new(self, subscription: Subscription, topic: Topic) -> Joined:
-        starts = [PartitionOffset(p.index, p.log.start_offset) for p in topic.partitions]
-        for partition, start in zip(topic.partitions, starts, strict=True):
+        chosen = subscription.partitions
+        partitions = [p for p in topic.partitions if chosen is None or p.index in chosen]
+        starts = [PartitionOffset(p.index, p.log.start_offset) for p in partitions]
+        for partition, start in zip(partitions, starts, strict=True):
             self._cursor(subscription, partition, start.offset)
         return Joined(topic.number, topic.name, self._broker.epoch, tuple(starts))
 
@@ -193,8 +196,10 @@ class Subscriptions:
         """Where a reader that was here before goes on. A log that lives in memory begins anew
         with the broker, and then its old offsets mean nothing: the reader is told."""
         forgotten = (
-            partition.durability is Durability.MEMORY and known.epoch != self._broker.epoch
-        ) or known.offset > partition.visible_end
+            (partition.durability is Durability.MEMORY and known.epoch != self._broker.epoch)
+            or (known.number and known.number != partition.topic.number)
+            or known.offset > partition.visible_end
+        )
         if not forgotten:
             return known.offset
         start = min(partition.log.start_offset, partition.visible_end)

@@ -30,6 +30,7 @@ from fanlog.errors import (
     FanlogError,
     InvalidArgumentError,
     LinkError,
+    PartitionNotFoundError,
     RequestTimeoutError,
 )
 from fanlog.format import messages
@@ -58,6 +59,7 @@ class Client:
         self._request_number = 0
         self._subscriptions: dict[int, Subscription] = {}
         self._subscription_number = 0
+        self._numbers: dict[str, int] = {}
         self._shared: OrderedDict[tuple[int, int, int], MessageBatch] = OrderedDict()
         self._welcomed: asyncio.Future[messages.Welcome] | None = None
         self._link_up = asyncio.Event()
@@ -80,8 +82,6 @@ class Client:
 
     async def close(self, *, flush: bool = True) -> None:
         """Waits for what was published, then says goodbye."""
-        if self._closed is not None:
-            return
         try:
             if flush and self._ready:
                 timeout = self._options.request_timeout_seconds
@@ -90,6 +90,8 @@ class Client:
             raise RequestTimeoutError("Not everything was acknowledged before the close.") from None
         finally:
             await self._shut()
+        if flush:
+            self._publisher.raise_unwatched()
 
     async def _shut(self) -> None:
         self._give_up(ClosedError("The client was closed."))
@@ -98,9 +100,11 @@ class Client:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
-        if self._link is not None:
-            self._link.write(frame(FrameKind.GOODBYE))
-            self._link.close()
+        self._ready = False
+        link, self._link = self._link, None
+        if link is not None:
+            link.write(frame(FrameKind.GOODBYE))
+            link.close()
 
     def _give_up(self, error: FanlogError) -> None:
         """Ends everything that still hopes."""
@@ -133,6 +137,7 @@ class Client:
         """One new connection, up to where everything goes on as before."""
         loop = asyncio.get_running_loop()
         self._link_lost.clear()
+        self._numbers.clear()
         self._lost_because = None
         link = Link(self._handle, self._lost, ClientCore(verify=self._verify))
         self._welcomed = loop.create_future()
@@ -146,6 +151,7 @@ class Client:
         except TimeoutError:
             link.close()
             raise ConnectError("The broker did not greet in time. Is it Fanlog's port?") from None
+        self._publisher.limit(self.welcome.frame_bytes_max)
         await self._publisher.resume(self._reopen_topic)
         for subscription in list(self._subscriptions.values()):
             if subscription.attached:
@@ -165,13 +171,14 @@ class Client:
 
     async def _keep(self) -> None:
         """Waits for the connection to be lost, and brings it back, as long as that is wanted."""
-        while True:
+        # Asked each time, because a wait that ends as it is cancelled (3.11) goes on here.
+        while self._closed is None:
             await self._link_lost.wait()
             if not self._options.reconnect:
                 self._give_up(lost_error(self._lost_because))
                 return
             backoff = self._options.backoff_first_seconds
-            while True:
+            while self._closed is None:
                 try:
                     await self._establish()
                 except (FanlogError, OSError) as fault:
@@ -234,8 +241,8 @@ class Client:
                 self._publisher.acked(acks)
             case core.Answered(request, payload):
                 self._answered(request, payload)
-            case core.Failed(request, error):
-                self._failed(request, error)
+            case core.Failed(request, error, key):
+                self._failed(request, error, key)
             case core.Refused(refused):
                 self._publisher.refused(refused)
             case core.Missed(key, gap) if key in self._subscriptions:
@@ -261,7 +268,7 @@ class Client:
                 on_answer(payload)
             waiting.set_result(payload)
 
-    def _failed(self, request: int, error: FanlogError) -> None:
+    def _failed(self, request: int, error: FanlogError, key: int) -> None:
         if request:
             waiting, _ = self._requests.pop(request, (None, None))
             if waiting is not None and not waiting.done():
@@ -270,10 +277,9 @@ class Client:
         self._lost_because = error
         if self._welcomed is not None and not self._welcomed.done():
             self._welcomed.set_exception(error)
-        if error.code == "slow_reader":
-            for subscription in list(self._subscriptions.values()):
-                subscription.end(error)
-            self._subscriptions.clear()
+        blamed = self._subscriptions.pop(key, None)
+        if blamed is not None:
+            blamed.end(error)
 
     # Requests
 
@@ -504,12 +510,32 @@ class Client:
         wait_seconds: float = 0.0,
     ) -> core.Fetched:
         """Pulls batches from an offset on; with `wait_seconds`, waits for some to come."""
-        outbox = await self._publisher.topic(topic)
-        wanted = messages.Fetch(
-            outbox.number, partition, offset, bytes_max, int(wait_seconds * 1000)
-        )
-        payload = await self._request(FrameKind.FETCH, wanted)
-        return core.read_fetched(payload, topic, verify=self._verify)
+        wait_ms = int(wait_seconds * 1000)
+        while True:
+            await self._connection()
+            known = self._numbers.get(topic)
+            try:
+                number = await self._number_of(topic) if known is None else known
+                wanted = messages.Fetch(number, partition, offset, bytes_max, wait_ms)
+                payload = await self._ask_now(FrameKind.FETCH, wanted)
+            except ConnectionLostError:
+                if not self._options.reconnect or self._closed is not None:
+                    raise
+            except PartitionNotFoundError:
+                # A number that was known may be that of a topic that was deleted since.
+                if known is None:
+                    raise
+                self._numbers.pop(topic, None)
+            else:
+                return core.read_fetched(payload, topic, verify=self._verify)
+
+    async def _number_of(self, topic: str) -> int:
+        """The number of a topic that is there; a number is good for one connection."""
+        wanted = messages.OpenTopic(topic, create=False)
+        payload = await self._ask_now(FrameKind.OPEN_TOPIC, wanted)
+        number = decode(messages.TopicOpened, payload).number
+        self._numbers[topic] = number
+        return number
 
     # Topics
 
@@ -614,5 +640,12 @@ def connect(
 
 def _event_time_us(given: dt.datetime | int | None) -> int | None:
     if isinstance(given, dt.datetime):
-        return round(given.timestamp() * 1_000_000)
+        given = round(given.timestamp() * 1_000_000)
+    if given is not None and (
+        not isinstance(given, int)  # pyright: ignore[reportUnnecessaryIsInstance]
+        or not -(1 << 63) <= given < 1 << 63
+    ):
+        raise InvalidArgumentError(
+            f"{given!r} is no event time: give a datetime, or microseconds since 1970."
+        )
     return given

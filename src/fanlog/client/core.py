@@ -36,10 +36,12 @@ class Answered(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """A request that failed, or with request 0 the connection's end."""
+    """A request that failed, or with request 0 the connection's end, and then perhaps the
+    subscription that is to blame."""
 
     request: int
     error: FanlogError
+    subscription: int = 0
 
 
 class Acked(NamedTuple):
@@ -127,7 +129,7 @@ class ClientCore:
             case FrameKind.ERROR:
                 failure = decode(messages.Failure, payload)
                 error = from_wire(failure.code, failure.message, failure.first, failure.next)
-                return Failed(header.request, error)
+                return Failed(header.request, error, header.aux)
             case other:
                 return _rare(other, header.aux, payload)
 

@@ -23,6 +23,14 @@ from fanlog.format.messages import Refused
 RECORD_OVERHEAD_BYTES = 16
 
 
+def record_extra_bytes(key: bytes | None, headers: Mapping[str, bytes] | None) -> int:
+    """What a record's key, headers and event time take."""
+    size = 8 if key is None else 8 + len(key)
+    if headers:
+        size += sum(3 * len(name) + len(content) + 8 for name, content in headers.items())
+    return size
+
+
 class Waiter(Protocol):
     """Who waits for one record's outcome."""
 
@@ -64,30 +72,25 @@ class Records:
         headers: Mapping[str, bytes] | None,
         event_time_us: int | None,
         now_us: int,
-    ) -> int:
-        """Adds what belongs beside the value, which is in already; returns its bytes. From then
-        on the batch is `wide`: each of its records must come by here."""
+    ) -> None:
+        """Adds what belongs beside the value, which is in already. From then on the batch is
+        `wide`: each of its records must come by here."""
         self.wide = True
         count = len(self.values)
-        size = 0
         if key is not None or self.keys is not None:
             if self.keys is None:
                 self.keys = []
                 self.keys.extend(repeat(None, count - 1))
             self.keys.append(key)
-            size += 0 if key is None else len(key) + 4
         if headers or self.headers is not None:
             if self.headers is None:
                 self.headers = []
                 self.headers.extend(repeat(None, count - 1))
             self.headers.append(headers)
-            size += sum(len(k) + len(v) + 8 for k, v in (headers or {}).items())
         if event_time_us is not None or self.event_times is not None:
             if self.event_times is None:
                 self.event_times = [now_us] * (count - 1)
             self.event_times.append(now_us if event_time_us is None else event_time_us)
-            size += 8
-        return size
 
     def encode(
         self, topic: int, partition: int, producer_id: int, sequence: int, codec: Codec

@@ -10,14 +10,22 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
-from fanlog.client.outbox import RECORD_OVERHEAD_BYTES, PartitionOutbox, Records
+from fanlog.client.outbox import (
+    RECORD_OVERHEAD_BYTES,
+    PartitionOutbox,
+    Records,
+    Waiter,
+    record_extra_bytes,
+)
 from fanlog.config import ClientOptions
 from fanlog.errors import (
     FanlogError,
+    FormatError,
     InvalidArgumentError,
     MessageTooLargeError,
     PartitionNotFoundError,
     RequestTimeoutError,
+    from_wire,
 )
 from fanlog.format.codecs import Codec, codec_named
 from fanlog.format.frames import Ack
@@ -30,6 +38,10 @@ logger = logging.getLogger("fanlog.client")
 Value = bytes | bytearray | memoryview | str | None
 Headers = Mapping[str, bytes | str]
 OpenTopic = Callable[[str], Awaitable[TopicOpened]]
+
+
+# What a batch with one large message has besides it.
+_FRAME_SPARE_BYTES = 4 * 1024
 
 
 class TopicOutbox:
@@ -115,7 +127,10 @@ class Publisher:
         self._wire = wire
         self._options = options
         self._open_topic = open_topic
-        self._codec = codec_named(options.compression)
+        try:
+            self._codec = codec_named(options.compression)
+        except FormatError as fault:
+            raise InvalidArgumentError(str(fault)) from fault
         self.topics: dict[str, TopicOutbox] = {}
         self._by_number: dict[int, TopicOutbox] = {}
         self._opening: dict[str, asyncio.Future[TopicOutbox]] = {}
@@ -123,6 +138,7 @@ class Publisher:
         self._room.set()
         self._idle: asyncio.Event = asyncio.Event()
         self._idle.set()
+        self._message_bytes_max = 1 << 31
         self._batch_bytes = options.batch_bytes
         self._batch_records = options.batch_records
         self.buffer_bytes_max = options.buffer_bytes_max
@@ -130,6 +146,11 @@ class Publisher:
         self._unwatched_count = 0
         self.producer_id = secrets.randbits(63) | 1
         self.buffered_bytes = 0
+
+    def limit(self, frame_bytes_max: int) -> None:
+        """What the broker takes as one frame; a batch and a message must fit into it."""
+        self._message_bytes_max = frame_bytes_max - _FRAME_SPARE_BYTES
+        self._batch_bytes = min(self._options.batch_bytes, self._message_bytes_max // 2)
 
     # In
 
@@ -149,6 +170,7 @@ class Publisher:
         policy = opened.settings.compression
         codec = self._codec if policy == "producer" else codec_named(policy)
         topic = TopicOutbox(opened, codec)
+        topic.message_bytes_max = min(topic.message_bytes_max, self._message_bytes_max)
         self.topics[name] = topic
         self._by_number[topic.number] = topic
         return topic
@@ -168,29 +190,39 @@ class Publisher:
         event_time_us: int | None = None,
         *,
         partition: int | None = None,
-    ) -> Records:
-        """Adds a record to a batch, which goes out by itself."""
+        waiter: Waiter | None = None,
+    ) -> None:
+        """Adds a record to a batch, which goes out by itself; `waiter` hears of its outcome."""
         if type(value) is not bytes and value is not None:
             value = _as_bytes(value, "value")
         if key is not None and type(key) is not bytes:
             key = _as_bytes(key, "key")
+        own = _own_headers(headers) if headers else None
         size = RECORD_OVERHEAD_BYTES + (len(value) if value else 0)
+        wide = key is not None or own is not None or event_time_us is not None
+        if wide:
+            size += record_extra_bytes(key, own)
         if size > topic.message_bytes_max:
-            _check_size(topic, value)
+            _check_size(topic, size)
         if partition is not None:
             outbox = _partition(topic, partition)
         elif topic.only is not None:
             outbox = topic.only
         else:
             outbox = topic.pick(key)
+        if size >= self._batch_bytes:
+            # Alone, or it and what is there already might not fit into a frame together.
+            outbox.seal()
         records = outbox.open
         if records is None:
             records = outbox.open = Records(time.monotonic())
         values = records.values
         values.append(value)
-        if records.wide or key is not None or headers or event_time_us is not None:
-            own = {k: _as_bytes(v, "header") for k, v in headers.items()} if headers else None
-            size += records.add_columns(key, own, event_time_us, time.time_ns() // 1000)
+        if waiter is not None:
+            # Before anything is sent: in one process the answer may come at once.
+            records.waiters.append((len(values) - 1, waiter))
+        if wide or records.wide:
+            records.add_columns(key, own, event_time_us, time.time_ns() // 1000)
         records.bytes += size
         self.buffered_bytes += size
         if records.bytes >= self._batch_bytes or len(values) >= self._batch_records:
@@ -199,7 +231,6 @@ class Publisher:
         elif not outbox.scheduled:
             outbox.scheduled = True
             self._schedule(topic, outbox)
-        return records
 
     def publish(
         self,
@@ -213,8 +244,8 @@ class Publisher:
     ) -> asyncio.Future[Receipt]:
         """Adds a record whose outcome the future will be."""
         future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
-        records = self.put(topic, value, key, headers, event_time_us, partition=partition)
-        records.waiters.append((len(records.values) - 1, _Publish(future, topic.name)))
+        waiter = _Publish(future, topic.name)
+        self.put(topic, value, key, headers, event_time_us, partition=partition, waiter=waiter)
         return future
 
     # Out
@@ -244,7 +275,7 @@ class Publisher:
 
     def flush_soon(self) -> None:
         """Sends everything that lingers."""
-        for topic in self.topics.values():
+        for topic in list(self.topics.values()):
             for outbox in topic.partitions:
                 if outbox.open is not None:
                     outbox.scheduled = False
@@ -257,6 +288,10 @@ class Publisher:
         while self.buffered_bytes > 0:
             self._idle.clear()
             await self._idle.wait()
+        self.raise_unwatched()
+
+    def raise_unwatched(self) -> None:
+        """Raises what messages that nobody waits for ran into since the last time."""
         error, count = self._unwatched, self._unwatched_count
         self._unwatched, self._unwatched_count = None, 0
         if error is not None:
@@ -287,8 +322,9 @@ class Publisher:
         records = outbox.refused(refused)
         if records is not None:
             self._gone([records])
-        if refused.code == "topic_not_found" and self.topics.get(topic.name) is topic:
-            del self.topics[topic.name]
+        if refused.code == "topic_not_found":
+            # It is gone for good, and with it all that was meant for it.
+            self._drop(topic, from_wire(refused.code, refused.message))
         self._send(topic, outbox)
         self._tell()
 
@@ -351,7 +387,8 @@ class Publisher:
             self._drop(topic, error)
 
     def _drop(self, topic: TopicOutbox, error: FanlogError) -> None:
-        self.topics.pop(topic.name, None)
+        if self.topics.get(topic.name) is topic:
+            del self.topics[topic.name]
         for outbox in topic.partitions:
             self._gone(outbox.give_up(error))
         self._tell()
@@ -366,12 +403,20 @@ def _partition(topic: TopicOutbox, index: int) -> PartitionOutbox:
     return topic.partitions[index]
 
 
-def _check_size(topic: TopicOutbox, value: bytes | None) -> None:
-    if value is not None and len(value) > topic.message_bytes_max:
+def _check_size(topic: TopicOutbox, size: int) -> None:
+    given = size - RECORD_OVERHEAD_BYTES
+    if given > topic.message_bytes_max:
         raise MessageTooLargeError(
-            f"The message has {len(value)} bytes; topic {topic.name!r} takes "
+            f"The message has {given} bytes; topic {topic.name!r} takes "
             f"{topic.message_bytes_max} (message_bytes_max)."
         )
+
+
+def _own_headers(headers: Headers) -> dict[str, bytes]:
+    for name in headers:
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidArgumentError(f"A header's name is a str, not {type(name).__name__}.")
+    return {name: _as_bytes(value, "header") for name, value in headers.items()}
 
 
 def _as_bytes(given: object, what: str) -> bytes:

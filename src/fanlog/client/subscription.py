@@ -226,6 +226,8 @@ class Subscription:
 
     def _place(self, name: str, start: PartitionOffset) -> None:
         self._next[name, start.partition] = start.offset
+        # Committed as well: or what comes there while nobody reads would be skipped.
+        self._seen.setdefault((name, start.partition), start.offset)
 
     def left(self, left: Left) -> None:
         self._names.pop(left.number, None)
@@ -265,8 +267,9 @@ class Subscription:
         self._stale_bytes = self._queued_bytes
         self._consumed = 0
         self._granted = self._wanted.window_bytes
+        numbers = {name: number for number, name in self._names.items()}
         resume = tuple(
-            Position(topic, partition, offset, self._epochs.get(topic, 0))
+            Position(topic, partition, offset, self._epochs.get(topic, 0), numbers.get(topic, 0))
             for (topic, partition), offset in self._next.items()
         )
         wanted = self._wanted
@@ -299,8 +302,9 @@ def _lost(gap: Gap) -> MessagesLostError:
     where = f"partition {gap.partition} of {gap.topic!r}"
     if gap.reason is GapReason.RESET:
         text = (
-            f"The log of {where} begins anew at offset {gap.next}: the broker restarted, and the "
-            f"topic lives in memory. What came after offset {gap.first - 1} is unknown."
+            f"The log of {where} begins anew at offset {gap.next}: the topic was created again, "
+            f"or the broker restarted and the topic lives in memory. What came after offset "
+            f"{gap.first - 1} is unknown."
         )
     else:
         because = {

@@ -20,7 +20,7 @@ from fanlog.client.starts import StartLike
 from fanlog.client.subscription import OnGap
 from fanlog.client.subscription import Subscription as AsyncSubscription
 from fanlog.config import ClientOptions
-from fanlog.errors import ClosedError
+from fanlog.errors import ClosedError, FanlogError
 from fanlog.format.messages import BrokerStatus, Position
 from fanlog.model import Receipt, TopicInfo, TopicSettings
 
@@ -40,8 +40,12 @@ class _LoopThread:
         self._loop.run_forever()
         self._loop.close()
 
+    @property
+    def running(self) -> bool:
+        return self._thread.is_alive() and not self._loop.is_closed()
+
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        if self._loop.is_closed() or not self._thread.is_alive():
+        if not self.running:
             work.close()
             raise ClosedError("The client was closed.")
         waiting = asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -52,6 +56,8 @@ class _LoopThread:
             raise
 
     def post(self, call: Callable[[], None]) -> None:
+        if not self.running:
+            raise ClosedError("The client was closed.")
         self._loop.call_soon_threadsafe(call)
 
     def stop(self) -> None:
@@ -69,10 +75,13 @@ class Client:
         self._outgoing: deque[tuple[Any, ...]] = deque()
         self._handing_over = False
         self._hand_overs: set[asyncio.Task[None]] = set()
-        self._send_error: BaseException | None = None
+        self._one_hand_over = asyncio.Lock()
+        self._send_error: FanlogError | None = None
 
     def close(self) -> None:
-        """Waits for what was published, then says goodbye."""
+        """Waits for what was published, then says goodbye. Raises what `send` ran into."""
+        if not self._loop.running:
+            return
         try:
             self._loop.call(self._close())
         finally:
@@ -81,6 +90,7 @@ class Client:
     async def _close(self) -> None:
         await self._hand_over()
         await self._client.close()
+        self._raise_send_error()
 
     def __enter__(self) -> Client:
         return self
@@ -145,19 +155,30 @@ class Client:
         self._handing_over = False
         task = asyncio.ensure_future(self._hand_over())
         self._hand_overs.add(task)
-        task.add_done_callback(self._handed_over)
-
-    def _handed_over(self, task: asyncio.Task[None]) -> None:
-        self._hand_overs.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._send_error = error
+        task.add_done_callback(self._hand_overs.discard)
 
     async def _hand_over(self) -> None:
-        while self._outgoing:
-            topic, value, key, headers, event_time, partition = self._outgoing.popleft()
-            await self._client.send(
-                topic, value, key=key, headers=headers, event_time=event_time, partition=partition
-            )
+        """Gives all that waits to the client, one hand-over after the other: a flush that begins
+        while a message waits for its topic must not overtake it."""
+        async with self._one_hand_over:
+            while self._outgoing:
+                topic, value, key, headers, event_time, partition = self._outgoing.popleft()
+                try:
+                    await self._client.send(
+                        topic,
+                        value,
+                        key=key,
+                        headers=headers,
+                        event_time=event_time,
+                        partition=partition,
+                    )
+                except FanlogError as error:
+                    self._send_error = self._send_error or error
+
+    def _raise_send_error(self) -> None:
+        error, self._send_error = self._send_error, None
+        if error is not None:
+            raise error
 
     def flush(self) -> None:
         """Waits until everything sent so far is acknowledged. Raises what `send` ran into."""
@@ -165,10 +186,12 @@ class Client:
 
     async def _flush(self) -> None:
         await self._hand_over()
-        await self._client.flush()
-        error, self._send_error = self._send_error, None
-        if error is not None:
-            raise error
+        try:
+            await self._client.flush()
+        except FanlogError:
+            self._send_error = None
+            raise
+        self._raise_send_error()
 
     # Subscribing
 

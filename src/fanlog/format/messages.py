@@ -60,12 +60,14 @@ class NamedTopic(msgspec.Struct, frozen=True):
 
 
 class Position(msgspec.Struct, frozen=True):
-    """The next offset that a reader wants of a partition, and the log's epoch that it knew."""
+    """The next offset that a reader wants of a partition, and the log's epoch that it knew. The
+    topic's number tells a topic from another that has got its name since; 0 is not known."""
 
     topic: str
     partition: int
     offset: int
     epoch: int = 0
+    number: int = 0
 
 
 class Subscribe(msgspec.Struct, frozen=True, kw_only=True):

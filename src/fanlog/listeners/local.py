@@ -72,8 +72,8 @@ class LocalLink:
     def lost(self, fault: Exception) -> None:
         self._end(fault)
 
-    def turn_out(self, error: FanlogError) -> None:
-        self._hand_over(self._session.farewell(error))
+    def turn_out(self, error: FanlogError, subscription: Subscription | None = None) -> None:
+        self._hand_over(self._session.farewell(error, subscription))
         self._end(error)
 
     def finish(self) -> None:

@@ -23,7 +23,6 @@ from fanlog.errors import (
     FormatError,
     InvalidArgumentError,
     LimitError,
-    SlowReaderError,
     UnknownCommandError,
     UnsupportedVersionError,
 )
@@ -88,9 +87,7 @@ class _Told:
         with its positions."""
         if self._outlet.full():
             self._outlet.turn_out(
-                SlowReaderError(
-                    "More than control_bytes_max wait for this reader, which takes nothing."
-                )
+                LimitError("More than control_bytes_max wait for this reader, which takes nothing.")
             )
         else:
             self._outlet.write(message_frame(kind, notice, aux=self._key))
@@ -223,8 +220,9 @@ class NativeSession:
     def marker(self, subscription: Subscription) -> bytes:
         return feed_frame(subscription.key)
 
-    def farewell(self, error: FanlogError) -> bytes:
-        return message_frame(FrameKind.ERROR, _failure(error))
+    def farewell(self, error: FanlogError, subscription: Subscription | None) -> bytes:
+        key = 0 if subscription is None else subscription.key
+        return message_frame(FrameKind.ERROR, _failure(error), aux=key)
 
     def greeted(self) -> bool:
         return self._greeted

@@ -37,7 +37,7 @@ class Session(Protocol):
         """What goes before the first piece of another subscription."""
         ...
 
-    def farewell(self, error: FanlogError) -> bytes:
+    def farewell(self, error: FanlogError, subscription: Subscription | None) -> bytes:
         """What tells the peer why it is turned out."""
         ...
 
@@ -278,12 +278,12 @@ class Connection:
         self.blocked = True
         self._loop.call_soon(self.close)
 
-    def turn_out(self, error: FanlogError) -> None:
+    def turn_out(self, error: FanlogError, subscription: Subscription | None = None) -> None:
         """Tells the peer why, then closes: its last bytes are read and dropped for a moment, or
         the close would overtake the message."""
         if self._closing:
             return
-        self.write(self.session.farewell(error))
+        self.write(self.session.farewell(error, subscription))
         self.finish()
 
     def finish(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -43,7 +44,6 @@ logger = logging.getLogger("fanlog.log")
 MEMORY_NUMBERS_FROM = 0x80000000
 # Numbers taken from the catalog at once, so that not every new topic has to sync it.
 _NUMBERS_PER_SAVE = 64
-_SECOND_US = 1_000_000
 
 
 class StoredTopic:
@@ -79,7 +79,8 @@ class LogStore:
         """Takes the data folder and brings its topics back."""
         folder = self.folder
         if folder is None:
-            self.epoch = self._now_us() // _SECOND_US
+            # One that no start before is likely to have had: readers must notice that all is new.
+            self.epoch = 1 + secrets.randbelow(0xFFFFFFFF)
             return []
         try:
             os.makedirs(folder + "/topics", exist_ok=True)

@@ -1,0 +1,294 @@
+"""A broker's core whose time, turns, threads and syncs the test hands out: nothing happens by
+itself, and everything in an order that the test chose. Files are real."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from fanlog.broker.core import Broker
+from fanlog.broker.cursors import Cursor, Subscription
+from fanlog.broker.ports import Piece
+from fanlog.config import BrokerOptions, LogOptions
+from fanlog.errors import FanlogError, LogFailedError
+from fanlog.format.batch import Batch, encode_batch, split_batches
+from fanlog.format.frames import ACK_ENTRY, Ack
+from fanlog.format.messages import Joined, Subscribe
+from fanlog.log.partition import PartitionLog
+from fanlog.log.store import LogStore
+from fanlog.model import Gap, Start, TopicSettings
+
+T = TypeVar("T")
+
+
+class HandRuntime:
+    """`run` does what is due, one call after the other."""
+
+    def __init__(self) -> None:
+        self.time_us = 1_700_000_000_000_000
+        self.due: deque[Callable[[], None]] = deque()
+
+    def now_us(self) -> int:
+        return self.time_us
+
+    def soon(self, call: Callable[[], None], /) -> None:
+        self.due.append(call)
+
+    def in_thread(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
+        def both() -> None:
+            try:
+                result: T | Exception = work()
+            except Exception as fault:  # noqa: BLE001 - handed on, as the interface says
+                result = fault
+            done(result)
+
+        self.due.append(both)
+
+    def run(self) -> None:
+        while self.due:
+            self.due.popleft()()
+
+
+class HandSync:
+    """Group commit that syncs when it is told to, and fails when it is told to."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[PartitionLog, bytes, Callable[[FanlogError | None], None]]] = []
+        self.pending_bytes = 0
+        self.kicks = 0
+
+    def add(
+        self, log: PartitionLog, piece: bytes, done: Callable[[FanlogError | None], None]
+    ) -> None:
+        self.waiting.append((log, piece, done))
+        self.pending_bytes += len(piece)
+
+    def kick(self) -> None:
+        self.kicks += 1
+
+    def sync(self, fault: FanlogError | None = None) -> None:
+        """All that waits is durable, or none of it."""
+        waiting, self.waiting = self.waiting, []
+        self.pending_bytes = 0
+        for log, _, _ in waiting:
+            log.failure = log.failure or fault
+        for _, _, done in waiting:
+            done(fault)
+
+
+class Publisher:
+    """An origin that remembers its answers."""
+
+    def __init__(self, producer_id: int = 0) -> None:
+        self.producer_id = producer_id
+        self.acks: list[Ack] = []
+        self.refusals: list[tuple[int, int, FanlogError]] = []
+
+    def acknowledge(self, entries: list[bytes]) -> None:
+        self.acks += [Ack._make(ACK_ENTRY.unpack(entry)) for entry in entries]
+
+    def refuse(
+        self,
+        number: int,
+        partition: int,
+        first_sequence: int,
+        expected_sequence: int,
+        error: FanlogError,
+    ) -> None:
+        self.refusals.append((first_sequence, expected_sequence, error))
+
+
+class Peer:
+    """A reader and its way out. `room` is what its socket still takes; None is all there is."""
+
+    def __init__(self) -> None:
+        self.blocked = False
+        self.feed: Subscription | None = None
+        self.waiting: list[Cursor] = []
+        self.room: int | None = None
+        self.taken = b""
+        self.kept: deque[bytes] = deque()
+        self.gaps: list[Gap] = []
+        self.joins: list[Joined] = []
+        self.lefts: list[str] = []
+        self.ended: FanlogError | None = None
+
+    def send(self, piece: Piece) -> int:
+        size = len(piece) if self.room is None else min(self.room, len(piece))
+        if not size:
+            raise BlockingIOError
+        self.taken += bytes(piece[:size])
+        if self.room is not None:
+            self.room -= size
+        return size
+
+    def hold(self, piece: Piece, sent: int) -> None:
+        self.kept.append(bytes(piece[sent:]))
+        self.blocked = True
+
+    def push(self, subscription: Subscription, pieces: list[memoryview]) -> None:
+        self.feed = subscription
+        for piece in pieces:
+            try:
+                sent = 0 if self.kept else self.send(piece)
+            except BlockingIOError:
+                sent = 0
+            if sent < len(piece):
+                self.hold(piece, sent)
+
+    def lost(self, fault: Exception) -> None:
+        raise AssertionError(fault)
+
+    def turn_out(self, error: FanlogError, subscription: Subscription | None = None) -> None:
+        self.ended = error
+        self.blocked = True
+
+    def gap(self, gap: Gap, number: int) -> None:
+        self.gaps.append(gap)
+
+    def joined(self, joined: Joined) -> None:
+        self.joins.append(joined)
+
+    def left(self, number: int, name: str) -> None:
+        self.lefts.append(name)
+
+    def drain(self, broker: Broker) -> None:
+        """The peer has read everything; its socket takes as much as it wants again."""
+        self.room = None
+        while self.kept:
+            self.taken += self.kept.popleft()
+        self.blocked = False
+        broker.resume(self)
+
+    @property
+    def batches(self) -> list[Batch]:
+        view = memoryview(self.taken)
+        return [Batch(view[at : at + h.length], h) for at, h in split_batches(self.taken)]
+
+    @property
+    def offsets(self) -> list[int]:
+        return [o for batch in self.batches for o in range(batch.base_offset, batch.next_offset)]
+
+
+class Stage:
+    """The core, and what moves it."""
+
+    def __init__(
+        self,
+        folder: Path | None,
+        options: BrokerOptions,
+        log_options: LogOptions,
+        defaults: TopicSettings,
+    ) -> None:
+        self.runtime = HandRuntime()
+        self.sync_group = HandSync()
+        self.store = LogStore(folder, log_options, self.runtime.now_us)
+        self.core = Broker(
+            self.store,
+            self.runtime,
+            release="test",
+            options=options,
+            log_options=log_options,
+            topic_defaults=defaults,
+            sync_group=lambda: self.sync_group,
+        )
+        self.core.load()
+        self._subscriptions = 0
+
+    def publish(
+        self,
+        topic: str,
+        values: list[bytes],
+        by: Publisher | None = None,
+        *,
+        sequence: int = 0,
+        partition: int = 0,
+        epoch: int = 0,
+    ) -> Publisher:
+        """Hands a batch in; the turn ends with `run`."""
+        origin = Publisher() if by is None else by
+        data = encode_batch(
+            values,
+            topic=self.core.open_topic(topic, create=True).number,
+            partition=partition,
+            producer_id=origin.producer_id,
+            producer_epoch=epoch,
+            first_sequence=sequence,
+        )
+        assert self.core.take(data, 0, origin) == len(data)
+        return origin
+
+    def run(self) -> None:
+        self.runtime.run()
+
+    async def subscribe(self, target: str, peer: Peer | None = None, **wanted: object) -> Peer:
+        """A reader; from the first record unless told otherwise."""
+        out = peer or Peer()
+        self._subscriptions += 1
+        wanted = {"start": Start("earliest")} | wanted
+        asked = Subscribe(target=target, wildcard="*" in target or ">" in target, **wanted)  # type: ignore[arg-type]
+        subscription, joined = await self.core.subscriptions.add(
+            self._subscriptions, asked, out, out
+        )
+        out.joins += joined
+        self.core.subscriptions.start(subscription)
+        out.feed = subscription
+        return out
+
+    def values(self, topic: str, partition: int = 0) -> list[bytes | None]:
+        """All of a partition, as far as readers may see."""
+        found = self.core.catalog.get(topic).partitions[partition]
+        offset, values = found.log.start_offset, []
+        while offset < found.visible_end:
+            for batch in self.fetch(topic, offset, partition):
+                values += batch.values
+                offset = batch.next_offset
+        return values
+
+    def fetch(self, topic: str, offset: int, partition: int = 0) -> list[Batch]:
+        """One fetch; raises what it brings instead."""
+        found = self.core.catalog.get(topic).partitions[partition]
+        got: list[list[memoryview] | FanlogError] = []
+        self.core.fetch(found, offset, 1 << 20, got.append)
+        self.run()
+        (result,) = got
+        if isinstance(result, FanlogError):
+            raise result
+        return [
+            Batch(piece[at : at + header.length], header)
+            for piece in result
+            for at, header in split_batches(piece)
+        ]
+
+    def counters(self, topic: str) -> dict[str, int]:
+        counted = self.core.describe(topic).counters
+        return {f: getattr(counted, f) for f in counted.__struct_fields__ if getattr(counted, f)}
+
+    def fail_sync(self) -> None:
+        self.sync_group.sync(LogFailedError("the disk is broken"))
+
+
+def no_room(*_: object) -> int:
+    """A write to a full disk."""
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@contextmanager
+def stage(
+    folder: Path | None = None,
+    *,
+    options: BrokerOptions | None = None,
+    log_options: LogOptions | None = None,
+    **topic: object,
+) -> Iterator[Stage]:
+    defaults = TopicSettings(**({"durability": "memory"} if folder is None else {}) | topic)  # type: ignore[arg-type]
+    made = Stage(folder, options or BrokerOptions(), log_options or LogOptions(), defaults)
+    try:
+        yield made
+    finally:
+        made.store.close()

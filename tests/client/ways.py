@@ -1,0 +1,145 @@
+"""The three ways to the one API: a broker inside the program, a connection, and the blocking client
+behind a thin coat of asyncio, so that the same test runs over each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import fanlog
+from fanlog.client.sync import Subscription as BlockingSubscription
+from fanlog.config import ListenerOptions
+from fanlog.node import Node
+
+WAYS = ("embedded", "networked", "blocking")
+# Nothing here takes so long; past it a test fails instead of hanging.
+PATIENCE_SECONDS = 10.0
+_THREADS = 64
+FREE_PORT = ListenerOptions(port=0)
+
+
+class Blocking:
+    """`fanlog.sync.Client`, each call in a thread."""
+
+    def __init__(self, client: fanlog.sync.Client) -> None:
+        self._client = client
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._client, name)
+
+        async def in_thread(*given: Any, **named: Any) -> Any:
+            return await asyncio.to_thread(call, *given, **named)
+
+        return in_thread
+
+    def subscribe(self, topic: str, **given: Any) -> Reading:
+        return Reading(self._client.subscribe(topic, **given))
+
+
+class Reading:
+    """`fanlog.sync.Subscription`, each call in a thread."""
+
+    def __init__(self, subscription: BlockingSubscription) -> None:
+        self._subscription = subscription
+
+    async def __aenter__(self) -> Reading:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        await asyncio.to_thread(self._subscription.start)
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._subscription.close)
+
+    async def next(self, timeout_seconds: float | None = None) -> fanlog.Message:
+        return await asyncio.to_thread(self._subscription.next, timeout_seconds)
+
+    async def next_batch(self, timeout_seconds: float | None = None) -> fanlog.MessageBatch:
+        return await asyncio.to_thread(self._subscription.next_batch, timeout_seconds)
+
+    async def commit(self, message: fanlog.Message | None = None) -> None:
+        await asyncio.to_thread(self._subscription.commit, message)
+
+    async def __aiter__(self) -> AsyncIterator[fanlog.Message]:
+        async for message in self._over(iter(self._subscription)):
+            yield message
+
+    async def batches(self) -> AsyncIterator[fanlog.MessageBatch]:
+        async for batch in self._over(self._subscription.batches()):
+            yield batch
+
+    async def _over(self, items: Any) -> AsyncIterator[Any]:
+        while (item := await asyncio.to_thread(next, items, None)) is not None:
+            yield item
+
+    @property
+    def gaps(self) -> int:
+        return self._subscription.gaps
+
+    @property
+    def missed(self) -> int:
+        return self._subscription.missed
+
+    @property
+    def positions(self) -> Any:
+        return self._subscription.positions
+
+
+class Way:
+    """One way to a broker in `folder`. `open` starts the broker and gives its client; leaving it
+    stops both, so that opening again is a restart."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name = name
+        self.folder = folder
+
+    @asynccontextmanager
+    async def open(
+        self,
+        config: fanlog.Config | None = None,
+        *,
+        in_memory: bool = False,
+        **options: Any,
+    ) -> AsyncIterator[Any]:
+        config = msgspec.structs.replace(config or fanlog.Config(), listener=FREE_PORT)
+        folder = None if in_memory else self.folder
+        if self.name == "embedded":
+            async with fanlog.Broker(folder, config, **options) as broker:
+                yield broker
+            return
+        node = Node(folder, config)
+        node.start()
+        url = f"fanlog://127.0.0.1:{node.listen().port}"
+        try:
+            if self.name == "networked":
+                async with fanlog.connect(url, **options) as client:
+                    yield client
+                return
+            # A thread for every call that may wait at once, or readers would hold up publishers.
+            asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS))
+            blocking = await asyncio.to_thread(fanlog.sync.connect, url, **options)
+            try:
+                yield Blocking(blocking)
+            finally:
+                await asyncio.to_thread(blocking.close)
+        finally:
+            await node.stop()
+
+
+async def take(subscription: Any, count: int) -> list[fanlog.Message]:
+    """The next messages, so many of them."""
+    return [await subscription.next(PATIENCE_SECONDS) for _ in range(count)]
+
+
+async def take_values(subscription: Any, count: int) -> list[bytes]:
+    return [message.value for message in await take(subscription, count)]
