@@ -20,7 +20,7 @@ from fanlog.broker.subscriptions import Subscriptions
 from fanlog.broker.topics import Partition, Topic
 from fanlog.config import BrokerOptions, LogOptions
 from fanlog.errors import FanlogError, InvalidArgumentError, TopicNotFoundError
-from fanlog.format.batch import read_header, stamp
+from fanlog.format.batch import read_header, split_batches, stamp
 from fanlog.format.messages import BrokerStatus, PartitionOffset, Position
 from fanlog.log.store import LogStore
 from fanlog.model import DURABLE_NAME_BYTES_MAX, Start, TopicInfo, TopicSettings
@@ -169,7 +169,7 @@ class Broker:
                 partition,
                 offset,
                 lambda got: done(
-                    [memoryview(got.data)] if not isinstance(got, Exception) else _as_fault(got)
+                    _as_fault(got) if isinstance(got, Exception) else [_within(got.data, bytes_max)]
                 ),
             )
 
@@ -293,6 +293,16 @@ class Broker:
 
         self._runtime.in_thread(work, done)
         return await future
+
+
+def _within(data: bytes, bytes_max: int) -> memoryview:
+    """As many whole batches as fit, and one at least."""
+    end = 0
+    for at, header in split_batches(data):
+        if end and at + header.length > bytes_max:
+            break
+        end = at + header.length
+    return memoryview(data)[:end]
 
 
 def _as_fault(fault: Exception) -> FanlogError:

@@ -85,7 +85,8 @@ class Client:
         try:
             if flush and self._ready:
                 timeout = self._options.request_timeout_seconds
-                await asyncio.wait_for(self._publisher.flush(), timeout)
+                async with asyncio.timeout(timeout):
+                    await self._publisher.flush()
         except TimeoutError:
             raise RequestTimeoutError("Not everything was acknowledged before the close.") from None
         finally:
@@ -139,15 +140,14 @@ class Client:
         self._link_lost.clear()
         self._numbers.clear()
         self._lost_because = None
-        link = Link(self._handle, self._lost, ClientCore(verify=self._verify))
+        link = Link(self._handle, self._lost_link, ClientCore(verify=self._verify))
         self._welcomed = loop.create_future()
         self._link = link
         link.transport = await self._dial(link)
         link.write(core.hello(self._options.name))
         try:
-            self.welcome = await asyncio.wait_for(
-                self._welcomed, self._options.connect_timeout_seconds
-            )
+            async with asyncio.timeout(self._options.connect_timeout_seconds):
+                self.welcome = await self._welcomed
         except TimeoutError:
             link.close()
             raise ConnectError("The broker did not greet in time. Is it Fanlog's port?") from None
@@ -209,6 +209,11 @@ class Client:
             if now - heard > 3 * self._options.ping_seconds:
                 link.close()
                 link.connection_lost(RequestTimeoutError("the broker went silent"))
+
+    def _lost_link(self, link: Link, exc: Exception | None) -> None:
+        """A link is gone; if it is not the present one, nobody minds any more."""
+        if link is self._link:
+            self._lost(exc)
 
     def _lost(self, exc: Exception | None) -> None:
         self._ready = False
@@ -311,7 +316,8 @@ class Client:
         timeout = self._options.request_timeout_seconds
         if not self._ready:
             try:
-                await asyncio.wait_for(self._link_up.wait(), timeout)
+                async with asyncio.timeout(timeout):
+                    await self._link_up.wait()
             except TimeoutError:
                 raise ConnectionLostError(f"There was no connection within {timeout} s.") from None
         if self._closed is not None:
@@ -334,7 +340,9 @@ class Client:
         self._requests[number] = (answer, on_answer)
         self.write(message_frame(kind, message, request=number, aux=aux))
         try:
-            return await asyncio.wait_for(answer, timeout)
+            # Not `wait_for`: in Python 3.11 it forgets a cancellation that meets the answer.
+            async with asyncio.timeout(timeout):
+                return await answer
         except TimeoutError:
             raise RequestTimeoutError(
                 f"The broker did not answer within {timeout} s. The outcome is unknown."

@@ -28,7 +28,7 @@ class Link(asyncio.Protocol):
     def __init__(
         self,
         handle: Callable[[Event], None],
-        lost: Callable[[Exception | None], None],
+        lost: Callable[[Link, Exception | None], None],
         core: ClientCore,
     ) -> None:
         self._handle = handle
@@ -52,7 +52,7 @@ class Link(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if not self._over:
             self._over = True
-            self._lost(exc)
+            self._lost(self, exc)
 
     def write(self, data: bytes) -> None:
         if self.transport is not None and not self._over:
@@ -94,9 +94,10 @@ def tcp_dial(address: Address, timeout_seconds: float) -> Dial:
     async def dial(link: Link) -> Transport:
         loop = asyncio.get_running_loop()
         try:
-            transport, _ = await asyncio.wait_for(
-                loop.create_connection(lambda: link, address.host, address.port), timeout_seconds
-            )
+            async with asyncio.timeout(timeout_seconds):
+                transport, _ = await loop.create_connection(
+                    lambda: link, address.host, address.port
+                )
         except TimeoutError:
             raise ConnectError(
                 f"No answer from {address} within {timeout_seconds} s. Is the address right?"

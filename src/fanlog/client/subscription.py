@@ -142,18 +142,15 @@ class Subscription:
             for message in self._begun:
                 self._current = message
                 return message
-            if timeout_seconds is None:
+            async with asyncio.timeout(timeout_seconds):
                 batch = await self._next_batch()
-            else:
-                batch = await asyncio.wait_for(self._next_batch(), timeout_seconds)
             self._begun = iter(batch.messages)
 
     async def next_batch(self, timeout_seconds: float | None = None) -> MessageBatch:
         """The next batch as a whole. Raises TimeoutError when none comes in time."""
         await self.start()
-        if timeout_seconds is None:
+        async with asyncio.timeout(timeout_seconds):
             return await self._next_batch()
-        return await asyncio.wait_for(self._next_batch(), timeout_seconds)
 
     async def _next_batch(self) -> MessageBatch:
         while not self._items:

@@ -174,8 +174,9 @@ class NativeListener:
             connection.finish()
         if self._connections:
             self._last_gone = asyncio.Event()
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._last_gone.wait(), _FAREWELL_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_FAREWELL_SECONDS):
+                    await self._last_gone.wait()
         for connection in list(self._connections):
             connection.close()
 
