@@ -39,6 +39,7 @@ from fanlog.format.batch import (
 from fanlog.format.codecs import Codec
 from fanlog.format.columns import KNOWN_FLAGS
 from fanlog.format.frames import ACK_ENTRY
+from fanlog.model import Durability
 
 _CODEC_MAX = max(Codec)
 _BATCH_OVERHEAD_BYTES = 4096
@@ -75,12 +76,10 @@ class Intake:
         """
         size = len(data)
         now_us = self._now_us()
-        overloaded = self._pending_bytes() > self._options.pending_bytes_max
         unpack, crc, partitions = INCOMING.unpack_from, google_crc32c.value, self._partitions
         pack_head, pack_sums, pack_ack = STAMPED.pack, CHECKSUMS.pack, ACK_ENTRY.pack
-        partition: Partition | None = None
-        key = submission = parts = None
-        epoch = self.epoch
+        partition = key = submission = parts = None
+        epoch, sound_bytes, durability = self.epoch, 0, Durability.MEMORY
         while size - at >= HEADER_BYTES:
             (
                 length,
@@ -121,14 +120,16 @@ class Intake:
                 partition = partitions.get(key := partition_key(topic, index))
                 if partition is not None:
                     submission, parts = self._begin(partition, origin, now_us)
+                    sound_bytes, durability = self._sound_bytes(partition), partition.durability
             if partition is None or submission is None or parts is None:
                 self._refuse_unknown(origin, topic, index, sequence)
                 continue
-            fault = self._fault(partition, length, count, overloaded)
-            if fault is not None:
-                claimed = (producer_epoch, sequence, count)
-                self._turn_away(partition, submission, producer_id, claimed, fault)
-                continue
+            if length > sound_bytes:
+                fault = self._fault(partition, length, count)
+                if fault is not None:
+                    claimed = (producer_epoch, sequence, count)
+                    self._turn_away(partition, submission, producer_id, claimed, fault)
+                    continue
             base_offset = partition.next_offset
             producer = None
             if producer_id:
@@ -157,7 +158,7 @@ class Intake:
             parts += (head, pack_sums(crc(head), body_crc), body)
             partition.next_offset = base_offset + count
             submission.acks.append(
-                pack_ack(topic, index, partition.durability, 0, sequence, base_offset, time_us)
+                pack_ack(topic, index, durability, 0, sequence, base_offset, time_us)
             )
             submission.producers.append(producer)
         return at
@@ -178,12 +179,19 @@ class Intake:
             submissions.append(Submission(origin))
         return submissions[-1], partition.parts
 
-    def _fault(
-        self, partition: Partition, length: int, count: int, overloaded: bool
-    ) -> FanlogError | None:
+    def _overloaded(self) -> bool:
+        return self._pending_bytes() > self._options.pending_bytes_max
+
+    def _sound_bytes(self, partition: Partition) -> int:
+        """The length up to which a batch needs no look at what might be wrong with it."""
+        if partition.log.failure is not None or self._overloaded():
+            return 0
+        return partition.topic.settings.message_bytes_max
+
+    def _fault(self, partition: Partition, length: int, count: int) -> FanlogError | None:
         if partition.log.failure is not None:
             return partition.log.failure
-        if overloaded:
+        if self._overloaded():
             return OverloadedError(
                 f"More than {self._options.pending_bytes_max} bytes wait for the disk "
                 "(pending_bytes_max). Publish again later."

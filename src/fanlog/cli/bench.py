@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +25,17 @@ bench_app = typer.Typer(
 OTHERS = ("redis", "nats")
 Run = Callable[["Progress"], "Report"]
 
+
+class Received(StrEnum):
+    """Whether subscribers only count bytes, or take them out of the kernel as a real one must."""
+
+    DISCARD = "discard"
+    COPY = "copy"
+
+
+Receiving = Annotated[
+    Received, typer.Option("--receive", help="What subscribers do with bytes: leave or take them.")
+]
 Against = Annotated[
     str, typer.Option("--against", help="Other systems; none: only Fanlog.", metavar="redis,nats")
 ]
@@ -107,6 +119,7 @@ def fanout(
     against: Against = "redis,nats",
     seconds: Seconds = 2.0,
     repeat: Repeat = 1,
+    receive: Receiving = Received.DISCARD,
     directory: Folder = None,
     json: Json = None,
     plot: Plot = None,
@@ -115,6 +128,7 @@ def fanout(
     from fanlog.bench import FanoutOptions, run_fanout  # noqa: PLC0415
 
     options = FanoutOptions(
+        receive=receive.value,
         systems=systems(against),
         subscribers=numbers(subscribers, "--subscribers"),
         payload_bytes=payload,
