@@ -48,7 +48,7 @@ class ClientsOptions(RunOptions):
     """What to measure."""
 
     systems: tuple[Kind, ...] = ("fanlog", "redis", "nats")
-    messages: int = 200_000
+    messages: int = 1_000_000
     payload_bytes: int = 128
 
 

@@ -38,7 +38,7 @@ TAIL_BYTES = 256 << 20
 class EmbeddedOptions(RunOptions):
     """What to measure."""
 
-    messages: int = 100_000
+    messages: int = 500_000
     subscribers: int = 10
     payload_bytes: int = 128
     iterations: tuple[Iteration, ...] = ITERATIONS

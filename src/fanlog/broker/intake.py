@@ -167,17 +167,15 @@ class Intake:
         self, partition: Partition, origin: Origin, now_us: int
     ) -> tuple[Submission, list[bytes]]:
         """Opens the partition's turn, if it is not open, for this publisher."""
-        if partition.parts is None:
-            partition.parts = []
-            partition.submissions = []
-            partition.first_time_us = max(now_us, partition.last_time_us)
+        parts, submissions = partition.parts, partition.submissions
+        partition.last_time_us = max(partition.last_time_us, now_us)
+        if parts is None or submissions is None:
+            parts, submissions = partition.parts, partition.submissions = [], []
+            partition.first_time_us = partition.last_time_us
             self._dirty[partition] = None
-        partition.last_time_us = max(now_us, partition.last_time_us)
-        submissions = partition.submissions
-        assert submissions is not None
         if not submissions or submissions[-1].origin is not origin:
             submissions.append(Submission(origin))
-        return submissions[-1], partition.parts
+        return submissions[-1], parts
 
     def _overloaded(self) -> bool:
         return self._pending_bytes() > self._options.pending_bytes_max

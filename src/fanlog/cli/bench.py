@@ -196,7 +196,7 @@ def durable(
 @bench_app.command(epilog="Example: [bold]fanlog bench clients --messages 100000[/]")
 def clients(
     *,
-    messages: Annotated[int, typer.Option("--messages", min=1, help="How many.")] = 200_000,
+    messages: Annotated[int, typer.Option("--messages", min=1, help="How many.")] = 1_000_000,
     payload: Payload = 128,
     against: Against = "redis,nats",
     repeat: Repeat = 1,
@@ -220,7 +220,7 @@ def clients(
 @bench_app.command(epilog="Example: [bold]fanlog bench embedded --subscribers 10[/]")
 def embedded(
     *,
-    messages: Annotated[int, typer.Option("--messages", min=1, help="How many.")] = 100_000,
+    messages: Annotated[int, typer.Option("--messages", min=1, help="How many.")] = 500_000,
     subscribers: Annotated[int, typer.Option("--subscribers", min=1, help="How many.")] = 10,
     payload: Payload = 128,
     repeat: Repeat = 1,

@@ -402,6 +402,9 @@ class Client:
         outbox = publisher.topics.get(topic)
         if outbox is None or publisher.buffered_bytes >= publisher.buffer_bytes_max:
             outbox = await self._ready_outbox(topic)
+        if type(value) is bytes and key is headers is event_time is partition is None:
+            publisher.put_plain(outbox, value)
+            return
         if event_time is not None:
             event_time = _event_time_us(event_time)
         publisher.put(outbox, value, key, headers, event_time, partition=partition)

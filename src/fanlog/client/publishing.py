@@ -47,7 +47,16 @@ _FRAME_SPARE_BYTES = 4 * 1024
 class TopicOutbox:
     """A topic that this client publishes to."""
 
-    __slots__ = ("codec", "message_bytes_max", "name", "number", "only", "partitions", "turn")
+    __slots__ = (
+        "codec",
+        "message_bytes_max",
+        "name",
+        "number",
+        "only",
+        "partitions",
+        "plain_bytes_max",
+        "turn",
+    )
 
     def __init__(self, opened: TopicOpened, codec: Codec) -> None:
         self.name = opened.name
@@ -56,6 +65,7 @@ class TopicOutbox:
         self.message_bytes_max = opened.settings.message_bytes_max
         self.partitions = [PartitionOutbox(i) for i in range(opened.settings.partitions)]
         self.only = self.partitions[0] if len(self.partitions) == 1 else None
+        self.plain_bytes_max = 0
         self.turn = 0
 
     def grow(self, partitions: int) -> None:
@@ -171,6 +181,7 @@ class Publisher:
         codec = self._codec if policy == "producer" else codec_named(policy)
         topic = TopicOutbox(opened, codec)
         topic.message_bytes_max = min(topic.message_bytes_max, self._message_bytes_max)
+        topic.plain_bytes_max = min(topic.message_bytes_max, self._batch_bytes - 1)
         self.topics[name] = topic
         self._by_number[topic.number] = topic
         return topic
@@ -180,6 +191,23 @@ class Publisher:
         while self.buffered_bytes >= self.buffer_bytes_max:
             self._room.clear()
             await self._room.wait()
+
+    def put_plain(self, topic: TopicOutbox, value: bytes) -> None:
+        """`put` of nothing but a value, kept short: most messages are no more than that. What
+        begins or widens a batch, or is large, goes the long way."""
+        outbox = topic.only
+        records = None if outbox is None else outbox.open
+        size = len(value) + RECORD_OVERHEAD_BYTES
+        if outbox is None or records is None or records.wide or size > topic.plain_bytes_max:
+            self.put(topic, value)
+            return
+        values = records.values
+        values.append(value)
+        records.bytes += size
+        self.buffered_bytes += size
+        if records.bytes >= self._batch_bytes or len(values) >= self._batch_records:
+            outbox.seal()
+            self._send(topic, outbox)
 
     def put(
         self,
