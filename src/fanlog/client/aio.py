@@ -7,25 +7,23 @@ import asyncio
 import contextlib
 import datetime as dt
 import logging
-import random
 from collections import OrderedDict
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from fanlog.client import core
-from fanlog.client.core import POLICIES, ClientCore, Event
-from fanlog.client.link import Dial, Link, lost_error, parse_url, tcp_dial
+from fanlog.client.core import POLICIES, Event
+from fanlog.client.link import Dial, parse_url, tcp_dial
 from fanlog.client.message import MessageBatch
 from fanlog.client.publishing import Headers, Publisher, TopicOutbox, Value
+from fanlog.client.session import Session, SessionHooks
 from fanlog.client.starts import StartLike, as_start, is_pattern, topic_settings
 from fanlog.client.subscription import OnGap, Subscription
 from fanlog.config import ClientOptions
 from fanlog.errors import (
-    ClosedError,
-    ConnectError,
     ConnectionLostError,
     FanlogError,
     InvalidArgumentError,
@@ -35,14 +33,12 @@ from fanlog.errors import (
 )
 from fanlog.format import messages
 from fanlog.format.batch import Batch
-from fanlog.format.frames import FrameKind, frame, message_frame
+from fanlog.format.frames import FrameKind
 from fanlog.format.messages import decode
 from fanlog.model import Receipt, TopicInfo, TopicSettings
 
 logger = logging.getLogger("fanlog.client")
 
-T = TypeVar("T")
-OnAnswer = Callable[[bytes], None]
 _SHARED_BATCHES = 64
 
 
@@ -50,74 +46,40 @@ class Client:
     """A connection to a broker. Made by `fanlog.connect`; close it, or use `async with`."""
 
     def __init__(self, dial: Dial, options: ClientOptions, *, verify: bool = True) -> None:
-        self._dial = dial
         self._options = options
         self._verify = verify
-        self._link: Link | None = None
-        self._ready = False
-        self._requests: dict[int, tuple[asyncio.Future[bytes], OnAnswer | None]] = {}
-        self._request_number = 0
+        hooks = SessionHooks(
+            resume=self._resume,
+            resumed=self._resumed,
+            heard=self._heard,
+            tick=self._tick,
+            gave_up=self._gave_up,
+        )
+        self._session = Session(hooks, dial, options, verify=verify)
         self._subscriptions: dict[int, Subscription] = {}
         self._subscription_number = 0
         self._numbers: dict[str, int] = {}
         self._shared: OrderedDict[tuple[int, int, int], MessageBatch] = OrderedDict()
-        self._welcomed: asyncio.Future[messages.Welcome] | None = None
-        self._link_up = asyncio.Event()
-        self._link_lost = asyncio.Event()
-        self._lost_because: Exception | None = None
-        self._keeper: asyncio.Task[None] | None = None
-        self._pinger: asyncio.Task[None] | None = None
-        self._closed: FanlogError | None = None
-        self._publisher = Publisher(_Wire(self), options, self._open_topic)
-        self.welcome: messages.Welcome | None = None
-        self.reconnects = 0
+        self._publisher = Publisher(self._session, options, self._open_topic)
 
     # The connection
 
     async def open(self) -> None:
         """Connects for the first time; a failure is raised, not retried."""
-        await self._establish()
-        self._keeper = asyncio.create_task(self._keep())
-        self._pinger = asyncio.create_task(self._ping())
+        await self._session.open()
 
     async def close(self, *, flush: bool = True) -> None:
         """Waits for what was published, then says goodbye."""
         try:
-            if flush and self._ready:
-                timeout = self._options.request_timeout_seconds
-                async with asyncio.timeout(timeout):
+            if flush and self._session.ready:
+                async with asyncio.timeout(self._options.request_timeout_seconds):
                     await self._publisher.flush()
         except TimeoutError:
             raise RequestTimeoutError("Not everything was acknowledged before the close.") from None
         finally:
-            await self._shut()
+            await self._session.shut()
         if flush:
             self._publisher.raise_unwatched()
-
-    async def _shut(self) -> None:
-        self._give_up(ClosedError("The client was closed."))
-        for task in (self._keeper, self._pinger):
-            if task is not None and task is not asyncio.current_task():
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
-        self._ready = False
-        link, self._link = self._link, None
-        if link is not None:
-            link.write(frame(FrameKind.GOODBYE))
-            link.close()
-
-    def _give_up(self, error: FanlogError) -> None:
-        """Ends everything that still hopes."""
-        if self._closed is not None:
-            return
-        self._closed = error
-        self._ready = False
-        self._publisher.give_up(error)
-        for subscription in list(self._subscriptions.values()):
-            subscription.end(error)
-        self._fail_requests(error)
-        self._link_up.set()
 
     async def __aenter__(self) -> Client:
         return self
@@ -132,33 +94,27 @@ class Client:
 
     @property
     def connected(self) -> bool:
-        return self._ready
+        return self._session.ready
 
-    async def _establish(self) -> None:
-        """One new connection, up to where everything goes on as before."""
-        loop = asyncio.get_running_loop()
-        self._link_lost.clear()
+    @property
+    def reconnects(self) -> int:
+        """How often a lost connection was brought back."""
+        return self._session.reconnects
+
+    @property
+    def welcome(self) -> messages.Welcome | None:
+        """What the broker said of itself when it greeted."""
+        return self._session.welcome
+
+    # What the session brings
+
+    async def _resume(self, welcome: messages.Welcome) -> None:
         self._numbers.clear()
-        self._lost_because = None
-        link = Link(self._handle, self._lost_link, ClientCore(verify=self._verify))
-        self._welcomed = loop.create_future()
-        self._link = link
-        link.transport = await self._dial(link)
-        link.write(core.hello(self._options.name))
-        try:
-            async with asyncio.timeout(self._options.connect_timeout_seconds):
-                self.welcome = await self._welcomed
-        except TimeoutError:
-            link.close()
-            raise ConnectError("The broker did not greet in time. Is it Fanlog's port?") from None
-        self._publisher.limit(self.welcome.frame_bytes_max)
+        self._publisher.limit(welcome.frame_bytes_max)
         await self._publisher.resume(self._reopen_topic)
         for subscription in list(self._subscriptions.values()):
             if subscription.attached:
                 await self._resubscribe(subscription)
-        self._ready = True
-        self._link_up.set()
-        self._publisher.resumed()
 
     async def _resubscribe(self, subscription: Subscription) -> None:
         try:
@@ -169,74 +125,18 @@ class Client:
             self._subscriptions.pop(subscription.key, None)
             subscription.end(error)
 
-    async def _keep(self) -> None:
-        """Waits for the connection to be lost, and brings it back, as long as that is wanted."""
-        # Asked each time, because a wait that ends as it is cancelled (3.11) goes on here.
-        while self._closed is None:
-            await self._link_lost.wait()
-            if not self._options.reconnect:
-                self._give_up(lost_error(self._lost_because))
-                return
-            backoff = self._options.backoff_first_seconds
-            while self._closed is None:
-                try:
-                    await self._establish()
-                except (FanlogError, OSError) as fault:
-                    logger.info("no connection yet: %s", fault)
-                    if self._link is not None:
-                        self._link.close()
-                else:
-                    break
-                await asyncio.sleep(backoff * random.uniform(0.5, 1.0))
-                backoff = min(backoff * 2, self._options.backoff_max_seconds)
-            self.reconnects += 1
+    def _resumed(self) -> None:
+        self._publisher.resumed()
 
-    async def _ping(self) -> None:
-        loop = asyncio.get_running_loop()
-        tick = min(self._options.ping_seconds, 1.0)
-        heard = last = loop.time()
-        while True:
-            await asyncio.sleep(tick)
-            self._publisher.check_overdue()
-            link, now = self._link, loop.time()
-            if link is None or not self._ready:
-                heard = now
-                continue
-            heard = max(heard, link.heard_at)
-            if now - last >= self._options.ping_seconds:
-                last = now
-                link.write(frame(FrameKind.PING))
-            if now - heard > 3 * self._options.ping_seconds:
-                link.close()
-                link.connection_lost(RequestTimeoutError("the broker went silent"))
+    def _tick(self) -> None:
+        self._publisher.check_overdue()
 
-    def _lost_link(self, link: Link, exc: Exception | None) -> None:
-        """A link is gone; if it is not the present one, nobody minds any more."""
-        if link is self._link:
-            self._lost(exc)
+    def _gave_up(self, error: FanlogError) -> None:
+        self._publisher.give_up(error)
+        for subscription in list(self._subscriptions.values()):
+            subscription.end(error)
 
-    def _lost(self, exc: Exception | None) -> None:
-        self._ready = False
-        self._lost_because = self._lost_because or exc
-        error = lost_error(self._lost_because)
-        if self._welcomed is not None and not self._welcomed.done():
-            self._welcomed.set_exception(ConnectError(str(error)))
-        self._fail_requests(error)
-        if self._closed is None:
-            self._link_up.clear()
-            self._link_lost.set()
-
-    def _fail_requests(self, error: FanlogError) -> None:
-        requests, self._requests = self._requests, {}
-        for waiting, _ in requests.values():
-            if not waiting.done():
-                waiting.set_exception(error)
-
-    # Events from the broker
-
-    def _handle(self, event: Event) -> None:
-        if self._link is not None:
-            self._link.heard_at = asyncio.get_running_loop().time()
+    def _heard(self, event: Event) -> None:
         match event:
             case core.Delivered(key, batch):
                 subscription = self._subscriptions.get(key)
@@ -244,10 +144,6 @@ class Client:
                     subscription.delivered(batch)
             case core.Acked(acks):
                 self._publisher.acked(acks)
-            case core.Answered(request, payload):
-                self._answered(request, payload)
-            case core.Failed(request, error, key):
-                self._failed(request, error, key)
             case core.Refused(refused):
                 self._publisher.refused(refused)
             case core.Missed(key, gap) if key in self._subscriptions:
@@ -256,111 +152,24 @@ class Client:
                 self._subscriptions[key].joined(joined)
             case core.TopicLeft(key, left) if key in self._subscriptions:
                 self._subscriptions[key].left(left)
-            case core.Welcomed(welcome):
-                if self._welcomed is not None and not self._welcomed.done():
-                    self._welcomed.set_result(welcome)
-            case core.Draining(reason):
-                logger.info("%s", reason)
-                self._ready = False
-                self._link_up.clear()
+            case core.Failed(_, error, key) if key in self._subscriptions:
+                self._subscriptions.pop(key).end(error)
             case _:
                 pass
 
-    def _answered(self, request: int, payload: bytes) -> None:
-        waiting, on_answer = self._requests.pop(request, (None, None))
-        if waiting is not None and not waiting.done():
-            if on_answer is not None:
-                on_answer(payload)
-            waiting.set_result(payload)
-
-    def _failed(self, request: int, error: FanlogError, key: int) -> None:
-        if request:
-            waiting, _ = self._requests.pop(request, (None, None))
-            if waiting is not None and not waiting.done():
-                waiting.set_exception(error)
-            return
-        self._lost_because = error
-        if self._welcomed is not None and not self._welcomed.done():
-            self._welcomed.set_exception(error)
-        blamed = self._subscriptions.pop(key, None)
-        if blamed is not None:
-            blamed.end(error)
-
-    # Requests
-
     def write(self, data: bytes) -> None:
-        if self._link is not None:
-            self._link.write(data)
-
-    async def _request(
-        self,
-        kind: FrameKind,
-        message: msgspec.Struct,
-        *,
-        aux: int = 0,
-        repeat: bool = True,
-        on_answer: OnAnswer | None = None,
-    ) -> bytes:
-        """Asks once there is a connection, and again if it is lost before the answer; `repeat`
-        is off for what must not be asked twice."""
-        while True:
-            await self._connection()
-            try:
-                return await self._ask_now(kind, message, aux=aux, on_answer=on_answer)
-            except ConnectionLostError:
-                if not repeat or not self._options.reconnect or self._closed is not None:
-                    raise
-
-    async def _connection(self) -> None:
-        """Waits for a connection on which everything is resumed."""
-        timeout = self._options.request_timeout_seconds
-        if not self._ready:
-            try:
-                async with asyncio.timeout(timeout):
-                    await self._link_up.wait()
-            except TimeoutError:
-                raise ConnectionLostError(f"There was no connection within {timeout} s.") from None
-        if self._closed is not None:
-            raise self._closed
-
-    async def _ask_now(
-        self,
-        kind: FrameKind,
-        message: msgspec.Struct,
-        *,
-        aux: int = 0,
-        on_answer: OnAnswer | None = None,
-    ) -> bytes:
-        """Asks on the connection that is there. `on_answer` sees the answer before anything
-        that comes behind it."""
-        timeout = self._options.request_timeout_seconds
-        self._request_number = self._request_number % 0xFFFFFFFF + 1
-        number = self._request_number
-        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._requests[number] = (answer, on_answer)
-        self.write(message_frame(kind, message, request=number, aux=aux))
-        try:
-            # Not `wait_for`: in Python 3.11 it forgets a cancellation that meets the answer.
-            async with asyncio.timeout(timeout):
-                return await answer
-        except TimeoutError:
-            raise RequestTimeoutError(
-                f"The broker did not answer within {timeout} s. The outcome is unknown."
-            ) from None
-        finally:
-            self._requests.pop(number, None)
-
-    async def _ask(self, kind: FrameKind, message: msgspec.Struct, answer: type[T]) -> T:
-        return decode(answer, await self._request(kind, message))
+        self._session.write(data)
 
     # Publishing
 
     async def _open_topic(self, name: str) -> messages.TopicOpened:
-        return await self._ask(FrameKind.OPEN_TOPIC, messages.OpenTopic(name), messages.TopicOpened)
+        return await self._session.ask(
+            FrameKind.OPEN_TOPIC, messages.OpenTopic(name), messages.TopicOpened
+        )
 
     async def _reopen_topic(self, name: str) -> messages.TopicOpened:
         """The same while a new connection is being made ready."""
-        payload = await self._ask_now(FrameKind.OPEN_TOPIC, messages.OpenTopic(name))
+        payload = await self._session.request_now(FrameKind.OPEN_TOPIC, messages.OpenTopic(name))
         return decode(messages.TopicOpened, payload)
 
     async def publish(
@@ -423,8 +232,8 @@ class Client:
 
     async def _ready_outbox(self, topic: str) -> TopicOutbox:
         while True:
-            if self._closed is not None:
-                raise self._closed
+            if self._session.closed is not None:
+                raise self._session.closed
             outbox = await self._publisher.topic(topic)
             if self._publisher.buffered_bytes < self._publisher.buffer_bytes_max:
                 return outbox
@@ -477,7 +286,7 @@ class Client:
             for topic in decode(messages.Subscribed, payload).joined:
                 subscription.joined(topic)
 
-        ask = self._request if wanted.resume is None else self._ask_now
+        ask = self._session.request if wanted.resume is None else self._session.request_now
         self._subscriptions[subscription.key] = subscription
         try:
             await ask(FrameKind.SUBSCRIBE, wanted, aux=subscription.key, on_answer=joined)
@@ -487,9 +296,11 @@ class Client:
             raise
 
     async def detach(self, subscription: Subscription) -> None:
-        if self._subscriptions.pop(subscription.key, None) is not None and self._ready:
+        if self._subscriptions.pop(subscription.key, None) is not None and self._session.ready:
             with contextlib.suppress(LinkError):
-                await self._ask_now(FrameKind.UNSUBSCRIBE, messages.Goodbye(), aux=subscription.key)
+                await self._session.request_now(
+                    FrameKind.UNSUBSCRIBE, messages.Goodbye(), aux=subscription.key
+                )
 
     def decoded(self, batch: Batch) -> MessageBatch:
         """The batch, decoded once for all subscriptions of this client that get it."""
@@ -504,12 +315,12 @@ class Client:
 
     async def commit(self, durable: str, positions: tuple[messages.Position, ...]) -> None:
         """Moves a durable name to these positions."""
-        await self._request(FrameKind.COMMIT, messages.Commit(durable, positions))
+        await self._session.request(FrameKind.COMMIT, messages.Commit(durable, positions))
 
     async def committed(self, durable: str) -> tuple[messages.Position, ...]:
         """Where a durable name would go on."""
         wanted = messages.Committed(durable)
-        return (await self._ask(FrameKind.COMMITTED, wanted, messages.Positions)).positions
+        return (await self._session.ask(FrameKind.COMMITTED, wanted, messages.Positions)).positions
 
     async def fetch(
         self,
@@ -523,14 +334,14 @@ class Client:
         """Pulls batches from an offset on; with `wait_seconds`, waits for some to come."""
         wait_ms = int(wait_seconds * 1000)
         while True:
-            await self._connection()
+            await self._session.connection()
             known = self._numbers.get(topic)
             try:
                 number = await self._number_of(topic) if known is None else known
                 wanted = messages.Fetch(number, partition, offset, bytes_max, wait_ms)
-                payload = await self._ask_now(FrameKind.FETCH, wanted)
+                payload = await self._session.request_now(FrameKind.FETCH, wanted)
             except ConnectionLostError:
-                if not self._options.reconnect or self._closed is not None:
+                if not self._session.comes_back:
                     raise
             except PartitionNotFoundError:
                 # A number that was known may be that of a topic that was deleted since.
@@ -543,7 +354,7 @@ class Client:
     async def _number_of(self, topic: str) -> int:
         """The number of a topic that is there; a number is good for one connection."""
         wanted = messages.OpenTopic(topic, create=False)
-        payload = await self._ask_now(FrameKind.OPEN_TOPIC, wanted)
+        payload = await self._session.request_now(FrameKind.OPEN_TOPIC, wanted)
         number = decode(messages.TopicOpened, payload).number
         self._numbers[topic] = number
         return number
@@ -563,42 +374,29 @@ class Client:
         >>> await client.create_topic("orders", partitions=4, durability="fsync")  # doctest: +SKIP
         """
         wanted = messages.CreateTopic(name, topic_settings(settings, given), exist_ok)
-        payload = await self._request(FrameKind.CREATE_TOPIC, wanted, repeat=exist_ok)
+        payload = await self._session.request(FrameKind.CREATE_TOPIC, wanted, repeat=exist_ok)
         return decode(TopicInfo, payload)
 
     async def topics(self, pattern: str = ">", *, internal: bool = False) -> list[TopicInfo]:
         wanted = messages.ListTopics(pattern, internal)
-        return await self._ask(FrameKind.LIST_TOPICS, wanted, list[TopicInfo])
+        return await self._session.ask(FrameKind.LIST_TOPICS, wanted, list[TopicInfo])
 
     async def describe_topic(self, name: str) -> TopicInfo:
-        return await self._ask(FrameKind.DESCRIBE_TOPIC, messages.NamedTopic(name), TopicInfo)
+        return await self._session.ask(
+            FrameKind.DESCRIBE_TOPIC, messages.NamedTopic(name), TopicInfo
+        )
 
     async def delete_topic(self, name: str) -> None:
-        await self._request(FrameKind.DELETE_TOPIC, messages.NamedTopic(name), repeat=False)
+        await self._session.request(FrameKind.DELETE_TOPIC, messages.NamedTopic(name), repeat=False)
 
     async def find_offsets(self, topic: str, start: StartLike) -> dict[int, int]:
         """The offset of each partition where `start` lies."""
         wanted = messages.FindOffsets(topic, as_start(start))
-        found = await self._ask(FrameKind.FIND_OFFSETS, wanted, messages.Positions)
+        found = await self._session.ask(FrameKind.FIND_OFFSETS, wanted, messages.Positions)
         return {position.partition: position.offset for position in found.positions}
 
     async def status(self) -> messages.BrokerStatus:
-        return await self._ask(FrameKind.STATUS, messages.Goodbye(), messages.BrokerStatus)
-
-
-class _Wire:
-    """The client's connection as its publisher sees it."""
-
-    __slots__ = ("_client",)
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
-    def write(self, data: bytes) -> None:
-        self._client.write(data)
-
-    def ready(self) -> bool:
-        return self._client.connected
+        return await self._session.ask(FrameKind.STATUS, messages.Goodbye(), messages.BrokerStatus)
 
 
 class Connecting:

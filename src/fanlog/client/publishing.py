@@ -123,8 +123,9 @@ _DURABILITY: dict[int, DurabilityName] = {
 class Wire(Protocol):
     """The connection, as far as publishing needs it."""
 
+    ready: bool
+
     def write(self, data: bytes) -> None: ...
-    def ready(self) -> bool: ...
 
 
 class Publisher:
@@ -291,7 +292,7 @@ class Publisher:
 
     def _send(self, topic: TopicOutbox, outbox: PartitionOutbox) -> None:
         """Sends what may go: as long as enough is in flight, records go on collecting."""
-        if not self._wire.ready():
+        if not self._wire.ready:
             return
         while len(outbox.in_flight) < self._options.batches_in_flight:
             if not outbox.sealed and not outbox.scheduled and not outbox.again:

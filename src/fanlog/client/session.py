@@ -1,0 +1,287 @@
+"""A conversation with the broker that outlives its connections: it connects, greets, pings, comes
+back after a loss, and asks. What is said in it is the client's; see `SessionHooks`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+
+from fanlog.client import core
+from fanlog.client.core import ClientCore, Event
+from fanlog.client.link import Dial, Link, lost_error
+from fanlog.config import ClientOptions
+from fanlog.errors import (
+    ClosedError,
+    ConnectError,
+    ConnectionLostError,
+    FanlogError,
+    RequestTimeoutError,
+)
+from fanlog.format import messages
+from fanlog.format.frames import FrameKind, frame, message_frame
+from fanlog.format.messages import decode
+
+logger = logging.getLogger("fanlog.client")
+
+T = TypeVar("T")
+OnAnswer = Callable[[bytes], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionHooks:
+    """What the client does at a session's turns. `resume` brings back on a new connection what
+    was there before, `heard` gets all that is no answer or greeting, and after `gave_up` there
+    will be no connection any more."""
+
+    resume: Callable[[messages.Welcome], Awaitable[None]]
+    resumed: Callable[[], None]
+    heard: Callable[[Event], None]
+    tick: Callable[[], None]
+    gave_up: Callable[[FanlogError], None]
+
+
+class Session:
+    """`ready` means that there is a connection and that everything is resumed on it."""
+
+    def __init__(
+        self, hooks: SessionHooks, dial: Dial, options: ClientOptions, *, verify: bool
+    ) -> None:
+        self._hooks = hooks
+        self._dial = dial
+        self._options = options
+        self._verify = verify
+        self._link: Link | None = None
+        self._requests: dict[int, tuple[asyncio.Future[bytes], OnAnswer | None]] = {}
+        self._request_number = 0
+        self._welcomed: asyncio.Future[messages.Welcome] | None = None
+        self._link_up = asyncio.Event()
+        self._link_lost = asyncio.Event()
+        self._lost_because: Exception | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self.ready = False
+        self.closed: FanlogError | None = None
+        self.welcome: messages.Welcome | None = None
+        self.reconnects = 0
+
+    # The connection
+
+    async def open(self) -> None:
+        """Connects for the first time; a failure is raised, not retried."""
+        await self._establish()
+        self._tasks = [asyncio.create_task(self._keep()), asyncio.create_task(self._ping())]
+
+    async def shut(self) -> None:
+        self._give_up(ClosedError("The client was closed."))
+        for task in self._tasks:
+            if task is not asyncio.current_task():
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+        self.ready = False
+        link, self._link = self._link, None
+        if link is not None:
+            link.write(frame(FrameKind.GOODBYE))
+            link.close()
+
+    def _give_up(self, error: FanlogError) -> None:
+        """Ends everything that still hopes."""
+        if self.closed is None:
+            self.closed = error
+            self.ready = False
+            self._hooks.gave_up(error)
+            self._fail_requests(error)
+            self._link_up.set()
+
+    async def _establish(self) -> None:
+        """One new connection, up to where everything goes on as before."""
+        self._link_lost.clear()
+        self._lost_because = None
+        link = Link(self._handle, self._lost_link, ClientCore(verify=self._verify))
+        self._welcomed = asyncio.get_running_loop().create_future()
+        self._link = link
+        link.transport = await self._dial(link)
+        link.write(core.hello(self._options.name))
+        try:
+            async with asyncio.timeout(self._options.connect_timeout_seconds):
+                self.welcome = await self._welcomed
+        except TimeoutError:
+            link.close()
+            raise ConnectError("The broker did not greet in time. Is it Fanlog's port?") from None
+        await self._hooks.resume(self.welcome)
+        self.ready = True
+        self._link_up.set()
+        self._hooks.resumed()
+
+    async def _keep(self) -> None:
+        """Waits for the connection to be lost, and brings it back, as long as that is wanted."""
+        # Asked each time, because a wait that ends as it is cancelled (3.11) goes on here.
+        while self.closed is None:
+            await self._link_lost.wait()
+            if not self._options.reconnect:
+                self._give_up(lost_error(self._lost_because))
+                return
+            backoff = self._options.backoff_first_seconds
+            while self.closed is None:
+                try:
+                    await self._establish()
+                except (FanlogError, OSError) as fault:
+                    logger.info("no connection yet: %s", fault)
+                    if self._link is not None:
+                        self._link.close()
+                else:
+                    break
+                await asyncio.sleep(backoff * random.uniform(0.5, 1.0))
+                backoff = min(backoff * 2, self._options.backoff_max_seconds)
+            self.reconnects += 1
+
+    async def _ping(self) -> None:
+        loop = asyncio.get_running_loop()
+        tick = min(self._options.ping_seconds, 1.0)
+        heard = last = loop.time()
+        while True:
+            await asyncio.sleep(tick)
+            self._hooks.tick()
+            link, now = self._link, loop.time()
+            if link is None or not self.ready:
+                heard = now
+                continue
+            heard = max(heard, link.heard_at)
+            if now - last >= self._options.ping_seconds:
+                last = now
+                link.write(frame(FrameKind.PING))
+            if now - heard > 3 * self._options.ping_seconds:
+                link.close()
+                link.connection_lost(RequestTimeoutError("the broker went silent"))
+
+    def _lost_link(self, link: Link, exc: Exception | None) -> None:
+        """A link is gone; if it is not the present one, nobody minds any more."""
+        if link is not self._link:
+            return
+        self.ready = False
+        self._lost_because = self._lost_because or exc
+        error = lost_error(self._lost_because)
+        if self._welcomed is not None and not self._welcomed.done():
+            self._welcomed.set_exception(ConnectError(str(error)))
+        self._fail_requests(error)
+        if self.closed is None:
+            self._link_up.clear()
+            self._link_lost.set()
+
+    def _fail_requests(self, error: FanlogError) -> None:
+        requests, self._requests = self._requests, {}
+        for waiting, _ in requests.values():
+            if not waiting.done():
+                waiting.set_exception(error)
+
+    # Events from the broker
+
+    def _handle(self, event: Event) -> None:
+        if self._link is not None:
+            self._link.heard_at = asyncio.get_running_loop().time()
+        match event:
+            case core.Answered(request, payload):
+                self._answered(request, payload)
+            case core.Failed(request, error) if request:
+                waiting, _ = self._requests.pop(request, (None, None))
+                if waiting is not None and not waiting.done():
+                    waiting.set_exception(error)
+            case core.Failed(_, error):
+                self._lost_because = error
+                if self._welcomed is not None and not self._welcomed.done():
+                    self._welcomed.set_exception(error)
+                self._hooks.heard(event)
+            case core.Welcomed(welcome):
+                if self._welcomed is not None and not self._welcomed.done():
+                    self._welcomed.set_result(welcome)
+            case core.Draining(reason):
+                logger.info("%s", reason)
+                self.ready = False
+                self._link_up.clear()
+            case _:
+                self._hooks.heard(event)
+
+    def _answered(self, request: int, payload: bytes) -> None:
+        waiting, on_answer = self._requests.pop(request, (None, None))
+        if waiting is not None and not waiting.done():
+            if on_answer is not None:
+                on_answer(payload)
+            waiting.set_result(payload)
+
+    # Requests
+
+    def write(self, data: bytes) -> None:
+        if self._link is not None:
+            self._link.write(data)
+
+    async def ask(self, kind: FrameKind, message: msgspec.Struct, answer: type[T]) -> T:
+        return decode(answer, await self.request(kind, message))
+
+    async def request(
+        self,
+        kind: FrameKind,
+        message: msgspec.Struct,
+        *,
+        aux: int = 0,
+        repeat: bool = True,
+        on_answer: OnAnswer | None = None,
+    ) -> bytes:
+        """Asks once there is a connection, and again if it is lost before the answer; `repeat`
+        is off for what must not be asked twice."""
+        while True:
+            await self.connection()
+            try:
+                return await self.request_now(kind, message, aux=aux, on_answer=on_answer)
+            except ConnectionLostError:
+                if not repeat or not self.comes_back:
+                    raise
+
+    @property
+    def comes_back(self) -> bool:
+        """Whether a lost connection is worth waiting for."""
+        return self._options.reconnect and self.closed is None
+
+    async def connection(self) -> None:
+        """Waits for a connection on which everything is resumed."""
+        timeout = self._options.request_timeout_seconds
+        if not self.ready:
+            try:
+                async with asyncio.timeout(timeout):
+                    await self._link_up.wait()
+            except TimeoutError:
+                raise ConnectionLostError(f"There was no connection within {timeout} s.") from None
+        if self.closed is not None:
+            raise self.closed
+
+    async def request_now(
+        self,
+        kind: FrameKind,
+        message: msgspec.Struct,
+        *,
+        aux: int = 0,
+        on_answer: OnAnswer | None = None,
+    ) -> bytes:
+        """Asks on the connection that is there. `on_answer` sees the answer before anything
+        that comes behind it."""
+        timeout = self._options.request_timeout_seconds
+        self._request_number = self._request_number % 0xFFFFFFFF + 1
+        number = self._request_number
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._requests[number] = (answer, on_answer)
+        self.write(message_frame(kind, message, request=number, aux=aux))
+        try:
+            # Not `wait_for`: in Python 3.11 it forgets a cancellation that meets the answer.
+            async with asyncio.timeout(timeout):
+                return await answer
+        except TimeoutError:
+            raise RequestTimeoutError(
+                f"The broker did not answer within {timeout} s. The outcome is unknown."
+            ) from None
+        finally:
+            self._requests.pop(number, None)
