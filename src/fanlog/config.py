@@ -72,6 +72,9 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(ge=1, description="Stretches of a producer's sequence that a repeat is found in."),
     ] = 1024
+    durable_positions_max: Annotated[
+        int, Meta(ge=1, description="Positions of durable names, a partition each.")
+    ] = 1_000_000
     pending_bytes_pause: Annotated[
         int,
         Meta(

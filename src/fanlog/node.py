@@ -54,6 +54,8 @@ class LoopRuntime:
 
     def in_thread(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
         def finished(future: Future[T]) -> None:
+            if future.cancelled():
+                return
             fault = future.exception()
             if fault is None:
                 result: T | Exception = future.result()

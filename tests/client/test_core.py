@@ -63,6 +63,9 @@ class Wire:
     def lost(self, fault: Exception) -> None:
         raise AssertionError(fault)
 
+    def go_on(self) -> None:
+        self.session.feed(b"")
+
     def turn_out(self, error: FanlogError, subscription: Subscription | None = None) -> None:
         self.ended = error
 

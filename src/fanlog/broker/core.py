@@ -19,7 +19,7 @@ from fanlog.broker.ports import Origin, Outlet, Runtime
 from fanlog.broker.subscriptions import Subscriptions
 from fanlog.broker.topics import Partition, Topic
 from fanlog.config import BrokerOptions, LogOptions
-from fanlog.errors import FanlogError, InvalidArgumentError, TopicNotFoundError
+from fanlog.errors import FanlogError, InvalidArgumentError, LimitError, TopicNotFoundError
 from fanlog.format.batch import read_header, split_batches, stamp
 from fanlog.format.messages import BrokerStatus, PartitionOffset, Position
 from fanlog.log.store import LogStore
@@ -57,6 +57,7 @@ class Broker:
         self.durable = DurableNames()
         self.subscriptions = Subscriptions(self)
         self._intake = Intake(self.catalog.partitions, self.commits, options, runtime.now_us)
+        self._owed: list[bytes] = []
         self.connections = 0
         self.draining = False
 
@@ -125,8 +126,8 @@ class Broker:
 
     def delete_topic(self, name: str) -> None:
         topic = self.catalog.get(check_public_name(name))
-        self.commits.turn()
         self.catalog.remove(topic)
+        self.commits.turn()
         self.subscriptions.topic_vanished(topic)
         for partition in topic.partitions:
             self.commits.forget(partition)
@@ -134,9 +135,15 @@ class Broker:
             for wake in waiters or ():
                 wake()
         forgotten = self.durable.forget_topic(name)
-        if forgotten is not None:
-            self._append_internal(forgotten)
-        self._store.delete(topic.stored)
+        try:
+            if forgotten is not None:
+                self._append_internal(forgotten)
+        except FanlogError as fault:
+            assert forgotten is not None
+            logger.warning("positions in %s are to be forgotten on disk later: %s", name, fault)
+            self._owed.append(forgotten)
+        finally:
+            self._store.delete(topic.stored)
 
     def describe(self, name: str) -> TopicInfo:
         return self.catalog.get(name).info()
@@ -222,6 +229,11 @@ class Broker:
                     f"Topic {topic.name!r} has {len(topic.partitions)} partitions; there is no "
                     f"{position.partition}."
                 )
+        if self.durable.count >= self._options.durable_positions_max:
+            raise LimitError(
+                f"This broker holds {self.durable.count} positions of durable names, as many as "
+                "durable_positions_max allows."
+            )
         self._append_internal(self.durable.commit(name, wanted))
 
     def _append_internal(self, batch: bytes) -> None:
@@ -229,6 +241,9 @@ class Broker:
             return
         topic = self.catalog.create(CURSOR_TOPIC, CURSOR_SETTINGS, exist_ok=True)
         partition = topic.partitions[0]
+        while self._owed:
+            self._write(partition, self._owed[-1])
+            self._owed.pop()
         self._write(partition, batch)
         snapshot_at = partition.log.end_offset
         if self.durable.maybe_snapshot(lambda some: self._write(partition, some)):
@@ -302,7 +317,8 @@ def _within(data: bytes, bytes_max: int) -> memoryview:
         if end and at + header.length > bytes_max:
             break
         end = at + header.length
-    return memoryview(data)[:end]
+    # A copy where it is a part: a view would keep the whole block in memory.
+    return memoryview(data if end == len(data) else data[:end])
 
 
 def _as_fault(fault: Exception) -> FanlogError:

@@ -35,6 +35,7 @@ class DurableNames:
     def __init__(self) -> None:
         self._names: dict[str, dict[tuple[str, int], Position]] = {}
         self._records = 0
+        self.count = 0
 
     def positions(self, name: str) -> tuple[Position, ...]:
         return tuple(self._names.get(name, {}).values())
@@ -58,6 +59,7 @@ class DurableNames:
         for name, positions in self._names.items():
             for key in [key for key in positions if key[0] == topic]:
                 del positions[key]
+                self.count -= 1
                 keys.append(_encode((name, *key)))
         return encode_batch([None] * len(keys), keys=keys) if keys else None
 
@@ -69,15 +71,15 @@ class DurableNames:
             for key, value in zip(batch.keys, batch.values, strict=True):
                 name, topic, partition = _decode_key(key or b"")
                 if value is None:
-                    self._names.get(name, {}).pop((topic, partition), None)
+                    if self._names.get(name, {}).pop((topic, partition), None) is not None:
+                        self.count -= 1
                 else:
                     offset, epoch = _decode_position(value)
                     self._set(name, Position(topic, partition, offset, epoch))
 
     def maybe_snapshot(self, write: Callable[[bytes], None]) -> bool:
         """Writes all positions anew if enough records have piled up."""
-        live = sum(map(len, self._names.values()))
-        if self._records < _SNAPSHOT_AFTER_RECORDS + 2 * live:
+        if self._records < _SNAPSHOT_AFTER_RECORDS + 2 * self.count:
             return False
         everything = [
             (_encode((name, p.topic, p.partition)), _encode((p.offset, p.epoch)))
@@ -87,9 +89,11 @@ class DurableNames:
         for at in range(0, len(everything), _RECORDS_A_BATCH):
             some = everything[at : at + _RECORDS_A_BATCH]
             write(encode_batch([value for _, value in some], keys=[key for key, _ in some]))
-        self._records = live
+        self._records = self.count
         return True
 
     def _set(self, name: str, position: Position) -> None:
-        self._names.setdefault(name, {})[position.topic, position.partition] = position
+        positions = self._names.setdefault(name, {})
+        self.count += (position.topic, position.partition) not in positions
+        positions[position.topic, position.partition] = position
         self._records += 1

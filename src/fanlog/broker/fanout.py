@@ -196,6 +196,9 @@ class FanOut:
         if cursor.subscription.closed or cursor.partition.topic.deleted:
             return
         if isinstance(got, Block):
+            # Others of its connection may have filled it meanwhile; the block stays at hand.
+            if self._park(cursor):
+                return
             cursor.offset = got.next_offset
             self._push(cursor, [memoryview(got.data)])
         elif isinstance(got, DamagedError):

@@ -8,16 +8,10 @@ from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
 from fanlog.errors import InvalidNameError
+from fanlog.format.patterns import ONE, REST, is_pattern
 from fanlog.model import INTERNAL_PREFIX, TOPIC_NAME_BYTES_MAX
 
 T = TypeVar("T")
-
-ONE = "*"
-REST = ">"
-
-
-def is_pattern(name: str) -> bool:
-    return ("*" in name or ">" in name) and any(t in (ONE, REST) for t in name.split("."))
 
 
 def check_name(name: str) -> str:

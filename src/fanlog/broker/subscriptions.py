@@ -150,7 +150,7 @@ class Subscriptions:
                     f"Topic {topic.name!r} has the partitions 0 to {len(partitions) - 1}, "
                     f"not {outside[0]}."
                 )
-            partitions = [topic.partitions[i] for i in wanted.partitions]
+            partitions = [topic.partitions[i] for i in dict.fromkeys(wanted.partitions)]
         resume = {(p.topic, p.partition): p for p in wanted.resume or ()}
         starts: list[PartitionOffset] = []
         for partition in partitions:

@@ -15,9 +15,10 @@ from fanlog.cli.quantities import parse_moment
 from fanlog.cli.session import DEFAULT_URL, Url, with_client
 from fanlog.cli.terminal import err, say_warning
 from fanlog.client.aio import Client
-from fanlog.client.starts import StartLike, is_pattern
+from fanlog.client.starts import StartLike
 from fanlog.client.subscription import Subscription
 from fanlog.errors import ClosedError, InvalidArgumentError, PartitionNotFoundError
+from fanlog.format.patterns import is_pattern
 from fanlog.model import Gap, GapReason, TopicInfo
 
 EXAMPLE = (

@@ -20,7 +20,7 @@ from fanlog.client.link import Dial, parse_url, tcp_dial
 from fanlog.client.message import MessageBatch
 from fanlog.client.publishing import Headers, Publisher, TopicOutbox, Value
 from fanlog.client.session import Session, SessionHooks
-from fanlog.client.starts import StartLike, as_start, is_pattern, topic_settings
+from fanlog.client.starts import StartLike, as_start, topic_settings
 from fanlog.client.subscription import OnGap, Subscription
 from fanlog.config import ClientOptions
 from fanlog.errors import (
@@ -35,11 +35,12 @@ from fanlog.format import messages
 from fanlog.format.batch import Batch
 from fanlog.format.frames import FrameKind
 from fanlog.format.messages import decode
+from fanlog.format.patterns import is_pattern
 from fanlog.model import Receipt, TopicInfo, TopicSettings
 
 logger = logging.getLogger("fanlog.client")
 
-_SHARED_BATCHES = 64
+_SHARED_BYTES_MAX = 4 * 1024 * 1024
 
 
 class Client:
@@ -60,6 +61,7 @@ class Client:
         self._subscription_number = 0
         self._numbers: dict[str, int] = {}
         self._shared: OrderedDict[tuple[int, int, int], MessageBatch] = OrderedDict()
+        self._shared_bytes = 0
         self._publisher = Publisher(self._session, options, self._open_topic)
 
     # The connection
@@ -308,9 +310,13 @@ class Client:
         place = (header.topic, header.partition, header.base_offset)
         shared = self._shared.get(place)
         if shared is None or shared.batch.header.header_crc != header.header_crc:
+            if shared is not None:
+                self._shared_bytes -= shared.batch.header.length
             shared = self._shared[place] = MessageBatch(batch)
-            if len(self._shared) > _SHARED_BATCHES:
-                self._shared.popitem(last=False)
+            self._shared_bytes += header.length
+            while self._shared_bytes > _SHARED_BYTES_MAX and len(self._shared) > 1:
+                _, oldest = self._shared.popitem(last=False)
+                self._shared_bytes -= oldest.batch.header.length
         return shared
 
     async def commit(self, durable: str, positions: tuple[messages.Position, ...]) -> None:

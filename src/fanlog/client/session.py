@@ -149,7 +149,7 @@ class Session:
             await asyncio.sleep(tick)
             self._hooks.tick()
             link, now = self._link, loop.time()
-            if link is None or not self.ready:
+            if link is None or self._welcomed is None or not self._welcomed.done():
                 heard = now
                 continue
             heard = max(heard, link.heard_at)

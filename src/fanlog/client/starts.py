@@ -13,10 +13,6 @@ from fanlog.model import Start, TopicSettings
 StartLike = Start | str | int | dt.datetime | None
 
 
-def is_pattern(topic: str) -> bool:
-    return any(token in ("*", ">") for token in topic.split("."))
-
-
 def as_start(given: StartLike) -> Start:
     """A start from "latest", "earliest", an offset, a datetime, or a `Start`."""
     if given is None:

@@ -58,6 +58,7 @@ class Subscription:
         self._items: deque[_Item] = deque()
         self._wake: asyncio.Future[None] | None = None
         self._names: dict[int, str] = {}
+        self._numbers: dict[str, int] = {}
         self._next: dict[tuple[str, int], int] = {}
         self._epochs: dict[str, int] = {}
         self._begun: Iterator[Message] = iter(())
@@ -175,7 +176,11 @@ class Subscription:
         self._queued_bytes -= size
         if self._stale_bytes > 0:
             self._stale_bytes -= size
-            return
+        else:
+            self._consume(size)
+
+    def _consume(self, size: int) -> None:
+        """Bytes of this connection that are done with; the broker may send as many more."""
         self._consumed += size
         window = self._wanted.window_bytes
         if window and self._consumed + window - self._granted >= window // 2:
@@ -216,7 +221,11 @@ class Subscription:
     # From the link
 
     def joined(self, joined: Joined) -> None:
+        before = self._numbers.get(joined.name)
+        if before is not None and self._names.get(before) == joined.name:
+            del self._names[before]
         self._names[joined.number] = joined.name
+        self._numbers[joined.name] = joined.number
         self._epochs[joined.name] = joined.epoch
         for start in joined.starts:
             self._place(joined.name, start)
@@ -228,6 +237,7 @@ class Subscription:
 
     def left(self, left: Left) -> None:
         self._names.pop(left.number, None)
+        self._numbers.pop(left.name, None)
         self._epochs.pop(left.name, None)
         for known in (self._next, self._seen):
             for place in [place for place in known if place[0] == left.name]:
@@ -236,11 +246,13 @@ class Subscription:
     def delivered(self, batch: Batch) -> None:
         name = self._names.get(batch.header.topic)
         if name is None:
+            self._consume(batch.header.length)
             return
         place = (name, batch.header.partition)
         wanted = self._next.get(place, 0)
         self._next[place] = max(wanted, batch.next_offset)
         if wanted >= batch.next_offset:
+            self._consume(batch.header.length)
             return
         batch.topic_name = name
         self._queued_bytes += batch.header.length
@@ -264,9 +276,10 @@ class Subscription:
         self._stale_bytes = self._queued_bytes
         self._consumed = 0
         self._granted = self._wanted.window_bytes
-        numbers = {name: number for number, name in self._names.items()}
         resume = tuple(
-            Position(topic, partition, offset, self._epochs.get(topic, 0), numbers.get(topic, 0))
+            Position(
+                topic, partition, offset, self._epochs.get(topic, 0), self._numbers.get(topic, 0)
+            )
             for (topic, partition), offset in self._next.items()
         )
         wanted = self._wanted

@@ -63,6 +63,9 @@ class LocalLink:
         for piece in pieces:
             self._hand_over(piece)
 
+    def go_on(self) -> None:
+        self.send_bytes(b"")
+
     def full(self) -> bool:
         return False
 

@@ -50,6 +50,9 @@ from fanlog.model import Gap
 
 logger = logging.getLogger("fanlog.listeners")
 
+# Requests of one peer before others get their turn: creating a topic waits for the disk.
+_REQUESTS_A_TURN = 32
+
 _Handler = Callable[["NativeSession", int, int, memoryview], None]
 
 
@@ -58,6 +61,10 @@ class NativeOutlet(Outlet, Protocol):
     def respond(self, buffers: list[Piece]) -> None: ...
     def full(self) -> bool:
         """Whether the peer has to take answers before it may ask on."""
+        ...
+
+    def go_on(self) -> None:
+        """Feeds the session what it has kept."""
         ...
 
     def finish(self) -> None: ...
@@ -119,6 +126,7 @@ class NativeSession:
         if not self._greeted and data:
             _check_begin(data)
         at, size = 0, len(data)
+        requests = 0
         while size - at >= PREFIX_BYTES and not self._closed:
             length, kind = PREFIX.unpack_from(data, at)
             self._cutter.check_length(length, kind)
@@ -127,9 +135,13 @@ class NativeSession:
                 break
             if kind == KIND_BATCH and self._greeted:
                 at = self._broker.take(data, at, self)
-            else:
+            elif requests < _REQUESTS_A_TURN:
                 self._control(kind, data, at, end)
+                requests += 1
                 at = end
+            else:
+                asyncio.get_running_loop().call_soon(self._outlet.go_on)
+                break
         if at:
             self._half_frame += 1
         if at < size and not self._closed:
@@ -315,20 +327,19 @@ class NativeSession:
         wanted = decode(messages.Fetch, payload)
         partition = self._broker.catalog.partition(wanted.number, wanted.partition)
         wait_seconds = min(wanted.wait_ms / 1000, self._options.fetch_wait_seconds_max)
-        if wanted.offset < partition.visible_end or wait_seconds <= 0:
-            self._fetch_now(request, wanted, partition)
-            return
         if self._fetches >= self._options.fetches_max:
             raise LimitError(
-                f"This connection has {self._fetches} fetches waiting, as many as fetches_max "
+                f"This connection has {self._fetches} fetches under way, as many as fetches_max "
                 "allows."
             )
         self._fetches += 1
+        if wanted.offset < partition.visible_end or wait_seconds <= 0:
+            self._fetch_now(request, wanted, partition)
+            return
         loop = asyncio.get_running_loop()
 
         def wake() -> None:
             timer.cancel()
-            self._fetches -= 1
             self._broker.no_more(partition, wake)
             if not self._closed:
                 self._fetch_now(request, wanted, partition)
@@ -340,6 +351,7 @@ class NativeSession:
         bytes_max = min(wanted.bytes_max, self._options.fetch_bytes_max)
 
         def done(got: list[memoryview] | FanlogError) -> None:
+            self._fetches -= 1
             if isinstance(got, FanlogError):
                 self._fail(request, got)
                 return

@@ -65,6 +65,7 @@ class Connection:
         "_broker",
         "_closing",
         "_fd",
+        "_held_bytes",
         "_host",
         "_inlet",
         "_kept",
@@ -98,6 +99,7 @@ class Connection:
         self._inlet = host.inlet
         self._kept: deque[Piece] = deque()
         self._kept_bytes = 0
+        self._held_bytes = 0
         self.paused = False
         self._closing = False
         self.peer = peer
@@ -174,9 +176,13 @@ class Connection:
             if self.session.half_frame():
                 self._take(b"")
 
+    def go_on(self) -> None:
+        if not self._closing and not self.paused:
+            self._take(b"")
+
     def full(self) -> bool:
         """Whether so much waits for the peer that it is asked nothing more for now."""
-        return self._kept_bytes > self._options.control_bytes_max
+        return self._kept_bytes - self._held_bytes > self._options.control_bytes_max
 
     # Writing
 
@@ -199,6 +205,7 @@ class Connection:
 
     def hold(self, piece: Piece, sent: int) -> None:
         self._keep(memoryview(piece)[sent:])
+        self._held_bytes += len(piece) - sent
         self._block()
 
     def push(self, subscription: Subscription, pieces: list[memoryview]) -> None:
@@ -206,7 +213,9 @@ class Connection:
         if self.feed is not subscription:
             buffers.insert(0, self.session.marker(subscription))
             self.feed = subscription
+        before = self._kept_bytes
         self.respond(buffers)
+        self._held_bytes += self._kept_bytes - before
 
     def respond(self, buffers: list[Piece]) -> None:
         """Sends several buffers in one go, in order with everything else."""
@@ -248,6 +257,8 @@ class Connection:
             self.close()
             return
         self._kept_bytes -= sent
+        # What is held of messages stands before the answers that came after it.
+        self._held_bytes = max(0, self._held_bytes - sent)
         while sent:
             first = self._kept[0]
             if sent < len(first):
