@@ -18,6 +18,7 @@ from fanlog.errors import (
     TopicExistsError,
     TopicNotFoundError,
 )
+from fanlog.format.patterns import is_pattern
 from fanlog.log.store import LogStore, StoredTopic
 from fanlog.model import INTERNAL_PREFIX, PARTITIONS_MAX, TopicSettings
 
@@ -50,8 +51,11 @@ class Catalog:
     def get(self, name: str) -> Topic:
         topic = self._by_name.get(name)
         if topic is None:
+            if is_pattern(name):
+                raise TopicNotFoundError(f"{name!r} is a pattern; here one topic must be named.")
             raise TopicNotFoundError(
-                f"There is no topic {name!r}. Create it with: fanlog topic create {name}"
+                f"There is no topic {name!r}. See what there is with: fanlog topic list; or make "
+                f"it with: fanlog topic create {name}"
             )
         return topic
 

@@ -90,6 +90,8 @@ def _explain(fault: Exception) -> ExitCode:
         say_error(fault.message)
         return exit_code_of(fault)
     if isinstance(fault, _WrittenWrongly):
+        if not fault.format_message():
+            return ExitCode.USAGE  # nothing was asked for, and the help has been shown
         say_error(fault.format_message().rstrip(".") + ".")
         return ExitCode.USAGE
     sentence = f"{type(fault).__name__}: {fault}. This is a fault of fanlog's own"

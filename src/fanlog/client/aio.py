@@ -20,7 +20,7 @@ from fanlog.client.link import Dial, parse_url, tcp_dial
 from fanlog.client.message import MessageBatch
 from fanlog.client.publishing import Headers, Publisher, TopicOutbox, Value
 from fanlog.client.session import Session, SessionHooks
-from fanlog.client.starts import StartLike, as_start, topic_settings
+from fanlog.client.starts import StartLike, as_start, topic_name, topic_settings
 from fanlog.client.subscription import OnGap, Subscription
 from fanlog.config import ClientOptions
 from fanlog.errors import (
@@ -166,12 +166,14 @@ class Client:
 
     async def _open_topic(self, name: str) -> messages.TopicOpened:
         return await self._session.ask(
-            FrameKind.OPEN_TOPIC, messages.OpenTopic(name), messages.TopicOpened
+            FrameKind.OPEN_TOPIC, messages.OpenTopic(topic_name(name)), messages.TopicOpened
         )
 
     async def _reopen_topic(self, name: str) -> messages.TopicOpened:
         """The same while a new connection is being made ready."""
-        payload = await self._session.request_now(FrameKind.OPEN_TOPIC, messages.OpenTopic(name))
+        payload = await self._session.request_now(
+            FrameKind.OPEN_TOPIC, messages.OpenTopic(topic_name(name))
+        )
         return decode(messages.TopicOpened, payload)
 
     async def publish(
@@ -269,7 +271,7 @@ class Client:
                 f"There is no policy {policy!r}: use one of {', '.join(POLICIES)}."
             )
         wanted = messages.Subscribe(
-            target=topic,
+            target=topic_name(topic),
             wildcard=is_pattern(topic),
             start=as_start(start),
             durable=durable,
@@ -359,7 +361,7 @@ class Client:
 
     async def _number_of(self, topic: str) -> int:
         """The number of a topic that is there; a number is good for one connection."""
-        wanted = messages.OpenTopic(topic, create=False)
+        wanted = messages.OpenTopic(topic_name(topic), create=False)
         payload = await self._session.request_now(FrameKind.OPEN_TOPIC, wanted)
         number = decode(messages.TopicOpened, payload).number
         self._numbers[topic] = number
@@ -379,7 +381,7 @@ class Client:
 
         >>> await client.create_topic("orders", partitions=4, durability="fsync")  # doctest: +SKIP
         """
-        wanted = messages.CreateTopic(name, topic_settings(settings, given), exist_ok)
+        wanted = messages.CreateTopic(topic_name(name), topic_settings(settings, given), exist_ok)
         payload = await self._session.request(FrameKind.CREATE_TOPIC, wanted, repeat=exist_ok)
         return decode(TopicInfo, payload)
 
@@ -389,15 +391,17 @@ class Client:
 
     async def describe_topic(self, name: str) -> TopicInfo:
         return await self._session.ask(
-            FrameKind.DESCRIBE_TOPIC, messages.NamedTopic(name), TopicInfo
+            FrameKind.DESCRIBE_TOPIC, messages.NamedTopic(topic_name(name)), TopicInfo
         )
 
     async def delete_topic(self, name: str) -> None:
-        await self._session.request(FrameKind.DELETE_TOPIC, messages.NamedTopic(name), repeat=False)
+        await self._session.request(
+            FrameKind.DELETE_TOPIC, messages.NamedTopic(topic_name(name)), repeat=False
+        )
 
     async def find_offsets(self, topic: str, start: StartLike) -> dict[int, int]:
         """The offset of each partition where `start` lies."""
-        wanted = messages.FindOffsets(topic, as_start(start))
+        wanted = messages.FindOffsets(topic_name(topic), as_start(start))
         found = await self._session.ask(FrameKind.FIND_OFFSETS, wanted, messages.Positions)
         return {position.partition: position.offset for position in found.positions}
 
@@ -413,6 +417,12 @@ class Connecting:
 
     def __await__(self) -> Generator[Any, None, Client]:
         return self._open().__await__()
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"No {name!r} yet: this is a client that still has to connect. Write `async with "
+            "fanlog.connect(...) as client`, or `client = await fanlog.connect(...)`."
+        )
 
     async def _open(self) -> Client:
         await self._client.open()

@@ -113,5 +113,7 @@ def tcp_dial(address: Address, timeout_seconds: float) -> Dial:
 
 
 def lost_error(exc: Exception | None) -> ConnectionLostError:
-    because = f": {exc}" if exc else ""
-    return ConnectionLostError(f"The connection to the broker was lost{because}.")
+    because = f": {exc}" if exc else "."
+    error = ConnectionLostError(f"The connection to the broker was lost{because}")
+    error.__cause__ = exc
+    return error

@@ -22,6 +22,7 @@ from fanlog.errors import (
     ConnectError,
     ConnectionLostError,
     FanlogError,
+    FormatError,
     RequestTimeoutError,
 )
 from fanlog.format import messages
@@ -65,6 +66,7 @@ class Session:
         self._link_lost = asyncio.Event()
         self._lost_because: Exception | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._opened = False
         self.ready = False
         self.closed: FanlogError | None = None
         self.welcome: messages.Welcome | None = None
@@ -74,6 +76,7 @@ class Session:
 
     async def open(self) -> None:
         """Connects for the first time; a failure is raised, not retried."""
+        self._opened = True
         await self._establish()
         self._tasks = [asyncio.create_task(self._keep()), asyncio.create_task(self._ping())]
 
@@ -238,8 +241,9 @@ class Session:
             await self.connection()
             try:
                 return await self.request_now(kind, message, aux=aux, on_answer=on_answer)
-            except ConnectionLostError:
-                if not repeat or not self.comes_back:
+            except ConnectionLostError as lost:
+                # What the broker can't read it would not read the next time either.
+                if not repeat or not self.comes_back or isinstance(lost.__cause__, FormatError):
                     raise
 
     @property
@@ -250,6 +254,8 @@ class Session:
     async def connection(self) -> None:
         """Waits for a connection on which everything is resumed."""
         timeout = self._options.request_timeout_seconds
+        if not self._opened:
+            raise ClosedError("There is no connection yet: enter it first, with `async with`.")
         if not self.ready:
             try:
                 async with asyncio.timeout(timeout):

@@ -22,8 +22,8 @@ def as_start(given: StartLike) -> Start:
     if isinstance(given, dt.datetime):
         return Start("time", round(given.timestamp() * 1_000_000))
     if isinstance(given, int) and not isinstance(given, bool):
-        if given < 0:
-            raise InvalidArgumentError(f"An offset is 0 or more, not {given}.")
+        if not 0 <= given < 1 << 63:
+            raise InvalidArgumentError(f"An offset is 0 or more and below 2^63, not {given}.")
         return Start("offset", given)
     if given == "latest":
         return Start("latest")
@@ -32,6 +32,13 @@ def as_start(given: StartLike) -> Start:
     raise InvalidArgumentError(
         f"{given!r} is no start: use 'earliest', 'latest', an offset or a datetime."
     )
+
+
+def topic_name(given: object) -> str:
+    """A topic's name or pattern, of the right type; what it may hold the broker knows."""
+    if not isinstance(given, str):
+        raise InvalidArgumentError(f"A topic's name is a str, not {type(given).__name__}.")
+    return given
 
 
 def topic_settings(settings: TopicSettings | None, given: dict[str, Any]) -> dict[str, int | str]:

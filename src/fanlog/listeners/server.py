@@ -48,9 +48,14 @@ class NativeListener:
             family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
             sock = socket.create_server((self.host, self.port), family=family, backlog=_BACKLOG)
         except (OSError, OverflowError) as fault:
-            raise ConfigError(
-                f"Can't listen on {self.host} port {self.port}: {fault}. "
+            here = isinstance(fault, OSError) and fault.errno == errno.EADDRINUSE
+            advice = (
                 "Stop what uses the port, or choose another with --port."
+                if here
+                else "Choose an address of this machine with --host, such as 127.0.0.1."
+            )
+            raise ConfigError(
+                f"Can't listen on {self.host} port {self.port}: {fault}. {advice}"
             ) from fault
         sock.setblocking(False)
         self.port = sock.getsockname()[1]

@@ -120,7 +120,10 @@ def cut_first_hole(disk: DiskLog, journaled: Journaled) -> None:
         hole = next((d for d in scanned.damages if journaled.covers(d.first)), None)
         if hole is None:
             continue
-        logger.warning(
+        # Where nothing comes after it that the journal has, it is just the end.
+        only_the_end = hole.next is None and hole.first >= journaled.end_offset
+        logger.log(
+            logging.DEBUG if only_the_end else logging.WARNING,
             "%s is cut at offset %d, byte %d, and goes on with what the journal has: %s.",
             log_path(disk.folder, segment.base),
             hole.first,

@@ -83,6 +83,7 @@ class LogStore:
             self.epoch = 1 + secrets.randbelow(0xFFFFFFFF)
             return []
         try:
+            _check_ours(folder)
             os.makedirs(folder + "/topics", exist_ok=True)
             self._lock = FolderLock(folder)
             try:
@@ -270,3 +271,15 @@ class LogStore:
         except OSError as fault:
             # Nothing is wrong with it: some numbers are never used.
             logger.warning("The catalog could not be saved: %s", fault)
+
+
+def _check_ours(folder: str) -> None:
+    """Refuses a folder in which somebody else keeps something: nothing is mixed in there."""
+    if not os.path.isdir(folder):
+        return
+    names = set(os.listdir(folder))
+    if names and not names & {"catalog.json", "lock"}:
+        raise FolderUnusableError(
+            f"{folder} is not empty and is no data folder of Fanlog's. Give another, or an empty "
+            "one, with --data."
+        )
