@@ -92,7 +92,8 @@ def _explain(fault: Exception) -> ExitCode:
     if isinstance(fault, _WrittenWrongly):
         if not fault.format_message():
             return ExitCode.USAGE  # nothing was asked for, and the help has been shown
-        say_error(fault.format_message().rstrip(".") + ".")
+        said = fault.format_message()
+        say_error(said if said.endswith((".", "?")) else f"{said}.")
         return ExitCode.USAGE
     sentence = f"{type(fault).__name__}: {fault}. This is a fault of fanlog's own"
     say_error(f"{sentence}: run `fanlog --debug ...` to see where it is.")

@@ -7,6 +7,7 @@ import contextlib
 import gc
 import os
 import resource
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -131,17 +132,26 @@ def _print_banner(config: Config, port: int, *, memory: bool) -> None:
     near = _url("127.0.0.1" if host in _ANYWHERE else host, port)
     option = "" if near == _url(DEFAULT_HOST, NATIVE_PORT) else f" --url {near}"
     data = "in memory only: nothing survives a restart" if memory else os.path.abspath(config.data)
+    program = _program()
     console = out()
     console.print(
         Text.assemble(("Fanlog", "bold cyan"), f" {VERSION} listens on ", (url, "bold")),
         Text.assemble(("  data  ", "dim"), data),
         Text("Try it, in two other terminals:"),
-        Text(f"  fanlog tail greetings{option}", style="green"),
-        Text(f"  fanlog publish greetings hello{option}", style="green"),
+        Text(f"  {program} tail greetings{option}", style="green"),
+        Text(f"  {program} publish greetings hello{option}", style="green"),
         sep="\n",
     )
     # A parent process that waits for this line must not wait for a full buffer.
     console.file.flush()
+
+
+def _program() -> str:
+    """How this program is called from a terminal: by its path where it is not on PATH."""
+    called = Path(sys.argv[0])
+    if shutil.which("fanlog") or called.name != "fanlog":
+        return "fanlog"
+    return os.path.relpath(called)
 
 
 def _url(host: str, port: int) -> str:
