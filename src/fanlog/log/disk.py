@@ -11,6 +11,7 @@ import errno
 import logging
 import os
 from contextlib import suppress
+from threading import Lock
 
 from fanlog.config import LogOptions
 from fanlog.log.damage import Quarantine
@@ -33,12 +34,13 @@ _SEGMENTS_PER_RETENTION = 4
 class Shared:
     """What all logs of a store share."""
 
-    __slots__ = ("indexes", "options", "pool")
+    __slots__ = ("indexes", "options", "pool", "syncing")
 
     def __init__(self, options: LogOptions) -> None:
         self.options = options
         self.pool = FdPool(options.open_segments_max)
         self.indexes = IndexCache(options.index_cache_bytes)
+        self.syncing = Lock()
 
 
 class DiskLog:
@@ -265,6 +267,11 @@ class DiskLog:
 
     def sync(self) -> None:
         """Makes everything written before the call durable. Blocks; any thread."""
+        # One at a time: what another thread has taken off the list is not durable before it ends.
+        with self.shared.syncing:
+            self._sync()
+
+    def _sync(self) -> None:
         segments = self.segments
         if not segments or self.deleted:
             return
