@@ -293,3 +293,25 @@ async def test_a_folder_in_use_is_refused(data: Path) -> None:
         await broker.publish("t", b"x")
     async with fanlog.Broker(data, Config()) as broker:
         assert (await broker.describe_topic("t")).records == 1
+
+
+async def test_a_topic_is_deleted_for_good_also_while_the_disk_is_full(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with fanlog.Broker(data) as broker:
+        async with broker.subscribe("t", durable="me") as reader:
+            await broker.publish("t", b"x")
+            await reader.next(PATIENCE_SECONDS)
+            await reader.commit()
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "pwrite", no_room)
+            await broker.delete_topic("t")
+        assert await broker.committed("me") == ()
+        # The next commit takes along what could not be written then.
+        async with broker.subscribe("u", durable="other") as reader:
+            await broker.publish("u", b"x")
+            await reader.next(PATIENCE_SECONDS)
+            await reader.commit()
+    async with fanlog.Broker(data) as broker:
+        assert [info.name for info in await broker.topics()] == ["u"]
+        assert await broker.committed("me") == ()

@@ -12,7 +12,6 @@ from fanlog.broker.names import (
     check_pattern,
     check_public_name,
     is_pattern,
-    matches,
 )
 from fanlog.errors import InvalidNameError
 
@@ -36,11 +35,6 @@ def fits(pattern: str, name: str) -> bool:
     if "." not in pattern or not dot:
         return "." not in pattern and not dot
     return fits(more_pattern, more_name)
-
-
-@given(patterns, names)
-def test_a_match_is_what_the_words_say(pattern: str, name: str) -> None:
-    assert matches(pattern, name) == fits(pattern, name)
 
 
 @given(st.lists(names, max_size=15), patterns)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import struct
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -92,7 +93,6 @@ def test_a_batch_can_be_retargeted_without_a_new_body_checksum() -> None:
 
 
 def test_columns_are_arrow_buffers_as_they_stand() -> None:
-    pa = pytest.importorskip("pyarrow")
     values = [b"one", None, b"three"]
     column = Batch(encode_batch(values)).columns.value_column
     array = pa.Array.from_buffers(
@@ -104,7 +104,6 @@ def test_columns_are_arrow_buffers_as_they_stand() -> None:
 
 
 def test_headers_are_an_arrow_list_of_structs() -> None:
-    pa = pytest.importorskip("pyarrow")
     rows = [{"a": b"1", "b": b"2"}, None, {"c": b"3"}]
     columns = Batch(encode_batch([b""] * 3, headers=rows)).columns.header_columns
     assert columns is not None

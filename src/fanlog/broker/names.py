@@ -43,22 +43,6 @@ def check_pattern(pattern: str) -> str:
     return pattern
 
 
-def matches(pattern: str, name: str) -> bool:
-    """Whether a topic's name fits a pattern.
-
-    >>> matches("room.*.message", "room.general.message"), matches("room.>", "room")
-    (True, False)
-    """
-    wanted, tokens = pattern.split("."), name.split(".")
-    if wanted[-1] == REST:
-        if len(tokens) < len(wanted):
-            return False
-        wanted, tokens = wanted[:-1], tokens[: len(wanted) - 1]
-    return len(wanted) == len(tokens) and all(
-        w in (ONE, t) for w, t in zip(wanted, tokens, strict=True)
-    )
-
-
 class _Node(Generic[T]):
     __slots__ = ("children", "items")
 

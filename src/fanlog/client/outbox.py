@@ -143,10 +143,6 @@ class PartitionOutbox:
         self.expected: int | None = None
         self.scheduled = False
 
-    @property
-    def empty(self) -> bool:
-        return not (self.open or self.sealed or self.in_flight or self.again)
-
     def seal(self) -> None:
         if self.open is not None:
             self.sealed.append(self.open)
