@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fanlog.model import Gap, SlowPolicy
 
 if TYPE_CHECKING:
-    from fanlog.broker.ports import Outlet, Reader
+    from fanlog.broker.ports import Keeper, Outlet, Reader
     from fanlog.broker.topics import Partition
 
 UNLIMITED = 1 << 62
@@ -22,6 +22,7 @@ class Subscription:
         "closed",
         "cursors",
         "durable",
+        "keeper",
         "key",
         "limit_bytes",
         "opening_gaps",
@@ -38,17 +39,19 @@ class Subscription:
     def __init__(
         self,
         key: int,
+        keeper: Keeper,
         outlet: Outlet,
         reader: Reader,
         target: str,
         *,
-        wildcard: bool,
-        policy: SlowPolicy,
-        window_bytes: int,
+        wildcard: bool = False,
+        policy: SlowPolicy = SlowPolicy.CATCH_UP,
+        window_bytes: int = 0,
         durable: str = "",
         partitions: tuple[int, ...] | None = None,
     ) -> None:
         self.key = key
+        self.keeper = keeper
         self.outlet = outlet
         self.reader = reader
         self.target = target
@@ -67,9 +70,19 @@ class Subscription:
 class Cursor:
     """`offset` is the next record to send. A `live` cursor stands at the visible end, and there
     its offset is not kept up: the partition's is. One that is `behind` reads history, because it
-    asked for it or because it was slow; its policy counts again once it is live."""
+    asked for it or because it was slow; its policy counts again once it is live. A `dropped` one
+    has been taken out of its subscription, and does nothing more."""
 
-    __slots__ = ("behind", "live", "offset", "outlet", "partition", "started", "subscription")
+    __slots__ = (
+        "behind",
+        "dropped",
+        "live",
+        "offset",
+        "outlet",
+        "partition",
+        "started",
+        "subscription",
+    )
 
     def __init__(self, subscription: Subscription, partition: Partition, offset: int) -> None:
         self.subscription = subscription
@@ -79,3 +92,4 @@ class Cursor:
         self.live = False
         self.behind = False
         self.started = False
+        self.dropped = False

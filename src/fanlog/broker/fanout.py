@@ -130,7 +130,7 @@ class FanOut:
     def _park(self, cursor: Cursor) -> bool:
         """True if the cursor can't go on now; it is then where it will be woken from."""
         subscription = cursor.subscription
-        if subscription.closed or cursor.partition.topic.deleted:
+        if subscription.closed or cursor.dropped or cursor.partition.topic.deleted:
             return True
         if cursor.outlet.blocked:
             cursor.outlet.waiting.append(cursor)
@@ -145,7 +145,7 @@ class FanOut:
         return True
 
     def _continue(self, cursor: Cursor) -> None:
-        if not cursor.subscription.closed:
+        if not cursor.subscription.closed and not cursor.dropped:
             self.pump(cursor)
 
     def _go_live(self, cursor: Cursor) -> None:
@@ -193,7 +193,7 @@ class FanOut:
         return True
 
     def _loaded(self, cursor: Cursor, got: Block | Exception) -> None:
-        if cursor.subscription.closed or cursor.partition.topic.deleted:
+        if cursor.subscription.closed or cursor.dropped or cursor.partition.topic.deleted:
             return
         if isinstance(got, Block):
             # Others of its connection may have filled it meanwhile; the block stays at hand.
