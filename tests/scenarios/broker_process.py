@@ -24,6 +24,8 @@ class BrokerProcess:
 
     def start(self) -> None:
         command = [sys.executable, "-m", "fanlog", "serve", "--port", str(self.port)]
+        if "--redis-port" not in self._flags:
+            command += ["--redis-port", "-1"]
         self._process = subprocess.Popen(
             [*command, *self._where, *self._flags],
             stdout=subprocess.PIPE,

@@ -18,6 +18,7 @@ from fanlog.broker.names import check_public_name
 from fanlog.broker.ports import Origin, Outlet, Runtime
 from fanlog.broker.subscriptions import Subscriptions
 from fanlog.broker.topics import Partition, Topic
+from fanlog.broker.views import Renderer
 from fanlog.config import BrokerOptions, LogOptions
 from fanlog.errors import FanlogError, InvalidArgumentError, LimitError, TopicNotFoundError
 from fanlog.format.batch import read_header, split_batches, stamp
@@ -51,7 +52,8 @@ class Broker:
         self._defaults = topic_defaults
         self._started_us = runtime.now_us()
         self._loader = Loader(runtime, log_options.read_cache_bytes)
-        self.fan_out = FanOut(runtime, self._loader)
+        self.renderer = Renderer(options.view_cache_bytes)
+        self.fan_out = FanOut(runtime, self._loader, self.renderer)
         self.commits = Commits(runtime, self.fan_out, sync_group, log_options.tail_total_bytes)
         self.catalog = Catalog(store, options)
         self.durable = DurableNames()
@@ -87,6 +89,9 @@ class Broker:
                 except FanlogError as fault:
                     logger.error("retention of %s failed: %s", topic.name, fault)
                 self.commits.resized(partition, tail_bytes)
+
+    def now_us(self) -> int:
+        return self._runtime.now_us()
 
     @property
     def epoch(self) -> int:

@@ -10,6 +10,7 @@ from fanlog.model import Gap, SlowPolicy
 if TYPE_CHECKING:
     from fanlog.broker.ports import Outlet, Reader
     from fanlog.broker.topics import Partition
+    from fanlog.broker.views import View
 
 UNLIMITED = 1 << 62
 
@@ -67,9 +68,21 @@ class Subscription:
 class Cursor:
     """`offset` is the next record to send. A `live` cursor stands at the visible end, and there
     its offset is not kept up: the partition's is. One that is `behind` reads history, because it
-    asked for it or because it was slow; its policy counts again once it is live."""
+    asked for it or because it was slow; its policy counts again once it is live. A `dropped` one
+    has been taken out of its subscription, and does nothing more. With a `view` it is sent that
+    form of the messages instead of the batches."""
 
-    __slots__ = ("behind", "live", "offset", "outlet", "partition", "started", "subscription")
+    __slots__ = (
+        "behind",
+        "dropped",
+        "live",
+        "offset",
+        "outlet",
+        "partition",
+        "started",
+        "subscription",
+        "view",
+    )
 
     def __init__(self, subscription: Subscription, partition: Partition, offset: int) -> None:
         self.subscription = subscription
@@ -79,3 +92,5 @@ class Cursor:
         self.live = False
         self.behind = False
         self.started = False
+        self.dropped = False
+        self.view: View | None = None

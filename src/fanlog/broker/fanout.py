@@ -14,6 +14,7 @@ from fanlog.broker.cursors import Cursor, Subscription
 from fanlog.broker.loader import Loader
 from fanlog.broker.ports import Outlet, Runtime
 from fanlog.broker.topics import Partition
+from fanlog.broker.views import Renderer
 from fanlog.errors import DamagedError, FanlogError, OffsetOutOfRangeError, SlowReaderError
 from fanlog.log.partition import Block
 from fanlog.model import Gap, GapReason, SlowPolicy
@@ -27,14 +28,17 @@ _TURN_BYTES = 1 << 20
 class FanOut:
     """Moves cursors. All of it runs on the loop."""
 
-    def __init__(self, runtime: Runtime, loader: Loader) -> None:
+    def __init__(self, runtime: Runtime, loader: Loader, renderer: Renderer) -> None:
         self._runtime = runtime
         self._loader = loader
+        self._renderer = renderer
         self._disconnectable: dict[Cursor, None] = {}
         self.delivered_bytes = 0
 
     def publish(self, partition: Partition, piece: bytes, base_offset: int) -> None:
         """Sends a piece that has just become visible to every live cursor."""
+        if partition.viewed:
+            self._publish_views(partition, piece, base_offset)
         live = partition.live
         if not live:
             return
@@ -69,6 +73,39 @@ class FanOut:
         for cursor in left:
             del live[cursor]
             cursor.live = False
+            self._park(cursor)
+
+    def _publish_views(self, partition: Partition, piece: bytes, base_offset: int) -> None:
+        """The same for cursors with a view: one rendering for all that share it. Its pieces need
+        no marker in front, whichever subscription they belong to."""
+        assert partition.viewed is not None
+        values = self._renderer.values_of(partition, piece, base_offset)
+        next_offset = partition.visible_end
+        left: list[Cursor] = []
+        for view, cursors in partition.viewed.items():
+            rendered = view.render(values) if values else b""
+            size = len(rendered)
+            for cursor in cursors:
+                outlet = cursor.outlet
+                if outlet.blocked:
+                    cursor.offset = base_offset
+                    left.append(cursor)
+                    continue
+                try:
+                    sent = outlet.send(rendered)
+                except BlockingIOError:
+                    sent = 0
+                except OSError as fault:
+                    cursor.offset = base_offset
+                    outlet.lost(fault)
+                    continue
+                if sent != size:
+                    outlet.hold(rendered, sent)
+                    cursor.offset = next_offset
+                    left.append(cursor)
+                self.delivered_bytes += size
+        for cursor in left:
+            self._leave(cursor)
             self._park(cursor)
 
     def pump(self, cursor: Cursor) -> None:
@@ -115,9 +152,7 @@ class FanOut:
 
     def remove(self, cursor: Cursor) -> None:
         """Takes the cursor out of whatever it is in; its subscription is closed."""
-        if cursor.live and cursor.partition.live is not None:
-            cursor.partition.live.pop(cursor, None)
-            cursor.live = False
+        self._leave(cursor)
         self._disconnectable.pop(cursor, None)
         cursor.partition.readers -= 1
 
@@ -130,7 +165,7 @@ class FanOut:
     def _park(self, cursor: Cursor) -> bool:
         """True if the cursor can't go on now; it is then where it will be woken from."""
         subscription = cursor.subscription
-        if subscription.closed or cursor.partition.topic.deleted:
+        if subscription.closed or cursor.dropped or cursor.partition.topic.deleted:
             return True
         if cursor.outlet.blocked:
             cursor.outlet.waiting.append(cursor)
@@ -145,19 +180,44 @@ class FanOut:
         return True
 
     def _continue(self, cursor: Cursor) -> None:
-        if not cursor.subscription.closed:
+        if not cursor.subscription.closed and not cursor.dropped:
             self.pump(cursor)
 
+    def _leave(self, cursor: Cursor) -> None:
+        """Takes the cursor out of the pass."""
+        if not cursor.live:
+            return
+        cursor.live = False
+        partition, view = cursor.partition, cursor.view
+        if view is None:
+            if partition.live is not None:
+                partition.live.pop(cursor, None)
+        elif partition.viewed is not None and (same := partition.viewed.get(view)) is not None:
+            same.pop(cursor, None)
+            if not same:
+                del partition.viewed[view]
+
     def _go_live(self, cursor: Cursor) -> None:
-        partition = cursor.partition
-        if partition.live is None:
-            partition.live = {}
-        partition.live[cursor] = None
+        partition, view = cursor.partition, cursor.view
+        if view is None:
+            if partition.live is None:
+                partition.live = {}
+            partition.live[cursor] = None
+        else:
+            viewed = partition.viewed or {}
+            if view not in viewed:
+                ranked = sorted([*viewed, view], key=lambda known: known.rank)
+                viewed = partition.viewed = {known: viewed.get(known, {}) for known in ranked}
+            viewed[view][cursor] = None
         cursor.live = True
         cursor.behind = False
         self._disconnectable.pop(cursor, None)
 
     def _push(self, cursor: Cursor, pieces: list[memoryview]) -> int:
+        view = cursor.view
+        if view is not None:
+            render = self._renderer.render_kept
+            pieces = [render(cursor.partition, view, piece) for piece in pieces]
         size = sum(map(len, pieces))
         cursor.subscription.sent_bytes += size
         self.delivered_bytes += size
@@ -193,7 +253,7 @@ class FanOut:
         return True
 
     def _loaded(self, cursor: Cursor, got: Block | Exception) -> None:
-        if cursor.subscription.closed or cursor.partition.topic.deleted:
+        if cursor.subscription.closed or cursor.dropped or cursor.partition.topic.deleted:
             return
         if isinstance(got, Block):
             # Others of its connection may have filled it meanwhile; the block stays at hand.

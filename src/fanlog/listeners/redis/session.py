@@ -1,0 +1,444 @@
+"""One Redis client's conversation, without I/O: commands in, replies out in their order.
+
+A reply to PUBLISH waits until the broker has taken the message; the replies behind it wait too.
+The commands of a subscriber that lags wait until it has its messages, as they would stand behind
+them in Redis.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from fanlog.broker.cursors import Subscription
+from fanlog.broker.ports import Outlet
+from fanlog.errors import FanlogError
+from fanlog.format.frames import ACK_ENTRY
+from fanlog.format.resp import Command, CommandReader, PipelineReader, Publishes, RespLimits
+from fanlog.format.resp_replies import NO_REPLY, QUEUED, Failed, Raw, Reply, encode_reply
+from fanlog.listeners.redis.commands import find_command
+from fanlog.listeners.redis.pubsub import OneByOneError, PubSub
+
+if TYPE_CHECKING:
+    from fanlog.config import RedisOptions
+    from fanlog.listeners.redis.command_spec import CommandSpec
+    from fanlog.listeners.redis.state import ServerState
+
+logger = logging.getLogger("fanlog.listeners")
+
+# Work for one peer before others get their turn.
+_COMMANDS_A_TURN = 2048
+_NAMES_A_STEP = 512
+_OUT_BYTES = 64 * 1024
+# What a queued word costs beside its bytes.
+_WORD_BYTES = 64
+
+
+class RedisOutlet(Outlet, Protocol):
+    """The connection, as far as the session needs it."""
+
+    @property
+    def kept_bytes(self) -> int: ...
+    def write(self, data: bytes) -> None: ...
+    def finish(self) -> None: ...
+    def crowded(self) -> bool:
+        """Whether the peer has to take replies before it may ask on."""
+        ...
+
+    def proceed_soon(self) -> None:
+        """Feeds the session nothing, after others had their turn."""
+        ...
+
+
+class _Owed:
+    """Replies that wait for messages to be taken in; nothing behind them goes out before."""
+
+    __slots__ = ("parts", "pending")
+
+    def __init__(self, *parts: bytes) -> None:
+        self.parts = [*parts]
+        self.pending = 0
+
+
+class RedisSession:
+    """One peer. The handlers of commands read and change what is public here."""
+
+    def __init__(
+        self,
+        pubsub: PubSub,
+        state: ServerState,
+        outlet: RedisOutlet,
+        pipeline: PipelineReader,
+        *,
+        peer: str,
+        local: str,
+    ) -> None:
+        options = state.options
+        self.pubsub = pubsub
+        self.state = state
+        self.outlet = outlet
+        self.origin = self
+        self.number = state.next_number()
+        self.peer = peer
+        self.local = local
+        self.created_at = self.active_at = state.now()
+        self.resp3 = False
+        self.name = b""
+        self.library: tuple[bytes, bytes] = (b"", b"")
+        self.database = 0
+        self.no_evict = False
+        self.last_command = "NULL"
+        self.channels: dict[bytes, None] = {}
+        self.patterns: dict[bytes, None] = {}
+        self.shard_channels: dict[bytes, None] = {}
+        self.replies: Literal["on", "off", "skip"] = "on"
+        self.skip_next = False
+        self.queue: list[tuple[CommandSpec, Command]] | None = None
+        self.queue_failed = False
+        self._queue_bytes = 0
+        self._reader = CommandReader(_limits(options), pipeline)
+        self.trusted = not options.password
+        self._todo: deque[Command | Publishes] = deque()
+        self._out: list[bytes] = []
+        self._out_bytes = 0
+        self._owed: deque[_Owed] = deque()
+        self.in_transaction = False
+        self._said_bytes = 0
+        self._tokens: dict[int, tuple[_Owed, int]] = {}
+        self._last_token = 0
+        self._waits = False
+        self._ending = False
+        self._closed = False
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the password was given, if there is one."""
+        return self._reader.trusted
+
+    @trusted.setter
+    def trusted(self, trusted: bool) -> None:
+        self._reader.trusted = trusted
+
+    @property
+    def subscribed(self) -> bool:
+        return bool(self.channels or self.patterns or self.shard_channels)
+
+    # Bytes in
+
+    def feed(self, data: bytes) -> None:
+        """Takes what the peer sent; feeding nothing goes on with what waits."""
+        if data:
+            self.active_at = self.state.now()
+            self._todo.extend(self._reader.feed(data))
+        self._work()
+
+    def _work(self) -> None:
+        left = _COMMANDS_A_TURN
+        todo = self._todo
+        while todo and not self._ending and not self._must_wait():
+            if not left:
+                self.outlet.proceed_soon()
+                break
+            left -= 1
+            item = todo.popleft()
+            if type(item) is Publishes:
+                self._publish_run(item)
+            else:
+                assert isinstance(item, list)
+                self._obey(item)
+            if self._out_bytes > _OUT_BYTES:
+                self._flush()
+        fault = self._reader.fault
+        if fault is not None and not todo and not self._ending:
+            logger.warning("%s is cut off: %s", self.peer, fault)
+            self.say(Failed(f"ERR {fault}"))
+            self._ending = True
+        self._flush()
+
+    def _must_wait(self) -> bool:
+        """Whether the next command has to wait: for messages to be taken in, or for the peer to
+        take what it was sent."""
+        if self._waits:
+            return True
+        if self.outlet.crowded():
+            return True
+        return self.subscribed and (self.outlet.blocked or bool(self.outlet.waiting))
+
+    def busy(self) -> bool:
+        """Whether commands wait here, so that no more are read."""
+        return bool(self._todo) or self._waits
+
+    def _obey(self, words: Command) -> None:
+        self.last_command = words[0].decode(errors="replace").lower()
+        found = find_command(words)
+        if isinstance(found, Failed):
+            self._reject(found)
+            return
+        self.last_command = found.name
+        refusal = self._refusal(found)
+        if refusal is not None:
+            self._reject(refusal)
+        elif self.queue is not None and not found.at_once:
+            self._enqueue(found, words)
+        elif found.waits and self._tokens and self._waits_for_tokens(words):
+            return
+        else:
+            self.say(found.handler(self, words))
+        if self.replies == "skip":
+            self.replies = "on"
+        if self.skip_next:
+            self.skip_next = False
+            self.replies = "skip"
+
+    def _refusal(self, command: CommandSpec) -> Failed | None:
+        if not self.trusted and not command.no_auth:
+            return Failed("NOAUTH Authentication required.")
+        if not self.resp3 and not command.subscribed and self.subscribed:
+            return Failed(
+                f"ERR Can't execute '{command.name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / "
+                "PING / QUIT / RESET are allowed in this context"
+            )
+        return None
+
+    def _reject(self, failure: Failed) -> None:
+        self.queue_failed = self.queue is not None
+        self.say(failure)
+
+    def _enqueue(self, command: CommandSpec, words: Command) -> None:
+        assert self.queue is not None
+        self._queue_bytes += sum(map(len, words)) + _WORD_BYTES * len(words)
+        if self._queue_bytes > self.state.options.request_bytes_max:
+            self._reject(Failed("ERR MULTI holds more than request_bytes_max; use DISCARD"))
+            return
+        self.queue.append((command, words))
+        self.say(QUEUED)
+
+    def _waits_for_tokens(self, words: Command) -> bool:
+        """True if a message published before has to be on disk first, and is not yet."""
+        self._flush()
+        self.pubsub.end_turn()
+        if not self._tokens:
+            return False
+        self._waits = True
+        self._todo.appendleft(words)
+        return True
+
+    # Publishing
+
+    def _publish_run(self, run: Publishes) -> None:
+        if (
+            self.trusted
+            and self.replies == "on"
+            and self.queue is None
+            and not self.subscribed
+            and not self.pubsub.overlaps(run.channel, shard=False)
+        ):
+            self.last_command = "publish"
+            try:
+                self._publish(run.channel, run.values, shard=False)
+            except OneByOneError:
+                pass
+            else:
+                return
+        for value in run.values:
+            self._obey([b"PUBLISH", run.channel, value])
+
+    def publish(self, channel: bytes, value: bytes, *, shard: bool) -> Reply:
+        """One message; its reply follows when it is taken in."""
+        self._publish(channel, (value,), shard=shard)
+        if self.subscribed or self.pubsub.overlaps(channel, shard=shard):
+            # Whoever gets it must get it before what this peer sends next, or gets as its answer.
+            self._flush()
+            self.pubsub.end_turn()
+        return NO_REPLY
+
+    def _publish(self, channel: bytes, values: Sequence[bytes], *, shard: bool) -> None:
+        token = self._last_token = self._last_token + 1
+        owed = _Owed(b"")
+        owed.pending = 1
+        self._tokens[token] = (owed, len(values))
+        try:
+            receivers = self.pubsub.publish(channel, values, self, token, shard=shard)
+        except FanlogError as fault:
+            self._settle(token, fault)
+            receivers = None
+        except OneByOneError:
+            del self._tokens[token]
+            raise
+        if receivers is None and token in self._tokens:
+            self._settle(token)
+            receivers = 0
+        if receivers is not None and not owed.parts[0] and self.replies == "on":
+            owed.parts[0] = b":%d\r\n" % receivers * len(values)
+        if owed.pending:
+            self._owed.append(owed)
+        else:
+            self._put(owed.parts[0])
+
+    def _settle(self, token: int, fault: FanlogError | None = None) -> None:
+        owed, count = self._tokens.pop(token)
+        owed.pending = 0
+        if fault is not None and self.replies == "on":
+            owed.parts[0] = encode_reply(Failed(f"ERR {fault}"), resp3=self.resp3) * count
+
+    # The broker's Origin
+
+    def acknowledge(self, entries: list[bytes]) -> None:
+        for entry in entries:
+            self._settle(ACK_ENTRY.unpack(entry)[4])
+        self._settled()
+
+    def refuse(
+        self,
+        number: int,
+        partition: int,
+        first_sequence: int,
+        expected_sequence: int,
+        error: FanlogError,
+    ) -> None:
+        self._settle(first_sequence, error)
+        if self._owed:
+            self._settled()
+
+    def _settled(self) -> None:
+        if self._closed:
+            return
+        self._flush()
+        if self._waits and not self._tokens:
+            self._waits = False
+            self.outlet.proceed_soon()
+
+    # Replies
+
+    def say(self, reply: Reply) -> None:
+        """A reply, unless the peer wants none."""
+        if self.replies == "on":
+            self._put(encode_reply(reply, resp3=self.resp3))
+
+    def push(self, data: bytes) -> None:
+        """What confirms a subscription: that is sent in any case."""
+        self._put(data)
+
+    def _put(self, data: bytes) -> None:
+        if not self._owed:
+            self._out.append(data)
+        elif self._owed[-1].pending:
+            self._owed.append(_Owed(data))
+        else:
+            self._owed[-1].parts.append(data)
+        self._out_bytes += len(data)
+        self._said_bytes += len(data)
+
+    def _flush(self) -> None:
+        owed = self._owed
+        while owed and not owed[0].pending:
+            self._out += owed.popleft().parts
+        if self._out:
+            out, self._out = self._out, []
+            self.outlet.write(out[0] if len(out) == 1 else b"".join(out))
+        if not owed:
+            self._out_bytes = 0
+            if self._ending and not self._closed:
+                self.outlet.finish()
+        elif self._out_bytes > self.state.options.request_bytes_max and not self._waits:
+            self._waits = True
+
+    def end(self) -> None:
+        """Closes the connection once everything has been said."""
+        self._ending = True
+
+    # MULTI
+
+    def begin_queue(self) -> None:
+        self.queue, self.queue_failed, self._queue_bytes = [], False, 0
+
+    def drop_queue(self) -> None:
+        self.queue, self.queue_failed, self._queue_bytes = None, False, 0
+
+    def run_queue(self) -> Reply:
+        """Does what MULTI has queued."""
+        queue = self.queue or []
+        self.drop_queue()
+        said_bytes_max = self._said_bytes + self.state.options.request_bytes_max
+        self.in_transaction = True
+        self.say(Raw(b"*%d\r\n" % len(queue)))
+        for command, words in queue:
+            self.say(command.handler(self, words))
+            if self._said_bytes > said_bytes_max:
+                logger.warning("%s is cut off: EXEC says too much at once", self.peer)
+                self._ending = True
+                break
+        self.in_transaction = False
+        return NO_REPLY
+
+    # Subscriptions
+
+    def split(self, words: Command) -> list[bytes]:
+        """The names of a command that may have very many: some now, the rest after others had
+        their turn."""
+        names = words[1:]
+        if len(names) > _NAMES_A_STEP and not self.in_transaction:
+            self._todo.appendleft([words[0], *names[_NAMES_A_STEP:]])
+            del names[_NAMES_A_STEP:]
+            self.outlet.proceed_soon()
+        return names
+
+    def unsubscribe_all(self) -> None:
+        """Silently, at the end or for RESET."""
+        for name in self.channels:
+            self.pubsub.unsubscribe(self, name, shard=False)
+        for name in self.shard_channels:
+            self.pubsub.unsubscribe(self, name, shard=True)
+        for text in self.patterns:
+            self.pubsub.punsubscribe(self, text)
+        self.channels, self.shard_channels, self.patterns = {}, {}, {}
+
+    def speak(self, version: int) -> None:
+        """Another RESP from now on."""
+        resp3 = version == 3
+        if resp3 == self.resp3:
+            return
+        self.resp3 = resp3
+        if self.subscribed:
+            self._flush()
+            self.pubsub.end_turn()
+            named = [(name, False) for name in self.channels]
+            sharded = [(name, True) for name in self.shard_channels]
+            self.pubsub.rebind(self, named + sharded)
+
+    # The connection's side: the pump's Session
+
+    def marker(self, subscription: Subscription) -> bytes:
+        return b""
+
+    def farewell(self, error: FanlogError, subscription: Subscription | None) -> bytes:
+        return b"" if subscription is not None else b"-ERR %b\r\n" % str(error).encode()
+
+    def greeted(self) -> bool:
+        return True
+
+    def half_frame(self) -> int:
+        """Which command is begun and not ended, by a number of its own; 0 if none is."""
+        return self._reader.commands + 1 if self._reader.begun else 0
+
+    def drain(self) -> None:
+        """Redis clients learn of a stop by the end of the connection."""
+
+    def closed(self) -> None:
+        if self._closed:
+            return
+        self._closed = self._ending = True
+        self._todo.clear()
+        self.unsubscribe_all()
+        self.state.sessions.pop(self.number, None)
+
+
+def _limits(options: RedisOptions) -> RespLimits:
+    return RespLimits(
+        options.arguments_max,
+        options.bulk_bytes_max,
+        options.inline_bytes_max,
+        options.request_bytes_max,
+    )
