@@ -21,6 +21,7 @@ class BrokerProcess:
         self._env = env
         self._process: subprocess.Popen[str] | None = None
         self.port = 0
+        self.redis_port = 0
 
     def start(self) -> None:
         command = [sys.executable, "-m", "fanlog", "serve", "--port", str(self.port)]

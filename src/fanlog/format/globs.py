@@ -35,6 +35,8 @@ class Glob:
 
     def matches(self, name: bytes) -> bool:
         size = len(name)
+        if not size:
+            return not self.text  # in Redis not even a star stands for the empty name
         if self._last is None:
             return self._first.fullmatch(name) is not None
         begin = self._first.match(name)

@@ -79,9 +79,9 @@ def _described(command: CommandSpec) -> Reply:
         last,
         step,
         Distinct([Simple(f"@{category}") for category in command.categories]),
-        [],
-        [],
-        [_described(part) for part in command.subcommands.values()],
+        Distinct([]),
+        Distinct([]),
+        Distinct([_described(part) for part in command.subcommands.values()]),
     ]
 
 

@@ -30,7 +30,8 @@ _UNHEARD_MAX = 10_000
 
 
 class OneByOneError(Exception):
-    """Some of these messages may be too large for their topic: which, is seen one by one."""
+    """These messages must go one by one: some may be too large for their topic, or somebody gets
+    each of them more than once."""
 
 
 class _Untold:
@@ -69,13 +70,16 @@ class PubSub:
         self, channel_name: bytes, values: Sequence[bytes], by: Follower, token: int, *, shard: bool
     ) -> int | None:
         """Hands messages to the broker, which answers `by` under `token`; how many receive each.
-        None if nobody does, and nobody answers."""
+        None if nobody does, and nobody answers. May raise OneByOneError."""
         channel = self._channels[shard].get(channel_name)
         topic = None if channel is None else channel.topic
         if topic is None:
             topic = self._find_topic(channel_name, channel, shard)
             if topic is None:
                 return None
+            channel = self._channels[shard][channel_name]
+        if channel is not None and channel.overlaps and len(values) > 1:
+            raise OneByOneError
         partitions = topic.partitions
         partition = partitions[by.number % len(partitions)]
         if self._open is not partition:

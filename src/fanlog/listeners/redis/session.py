@@ -228,13 +228,7 @@ class RedisSession:
     # Publishing
 
     def _publish_run(self, run: Publishes) -> None:
-        if (
-            self.trusted
-            and self.replies == "on"
-            and self.queue is None
-            and not self.subscribed
-            and not self.pubsub.overlaps(run.channel, shard=False)
-        ):
+        if self.trusted and self.replies == "on" and self.queue is None and not self.subscribed:
             self.last_command = "publish"
             try:
                 self._publish(run.channel, run.values, shard=False)
