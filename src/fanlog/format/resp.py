@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
@@ -23,6 +24,9 @@ _INT_MAX = (1 << 31) - 1
 _BULK_OVERHEAD = len(b"$\r\n\r\n")
 _HEAD_OVERHEAD = len(b"*\r\n")
 _STAR, _DOLLAR = b"*$"
+_WIDTHS = [len(str(number)) for number in range(4096)]
+_ANY_HEAD = b"\r\n*"
+_PUBLISH = re.compile(rb"\*3\r\n\$7\r\n(?:PUBLISH|publish)\r\n\$(0|[1-9][0-9]{0,3})\r\n")
 # Fewer commands than this are read faster by the exact parser.
 _PIPELINE_MIN = 3
 # hiredis makes a list of as many places as a header claims, before the elements have come. Where
@@ -64,8 +68,8 @@ class PipelineReader:
         self._reader = hiredis.Reader(notEnoughData=None)
         self._reader.setmaxbuf(0)  # keeps its memory, which it would give back after each call
 
-    def read(self, data: bytes, count: int) -> list[Command | Publishes] | None:
-        """The commands in `data`, if it is exactly `count` of them."""
+    def _arrays(self, data: bytes, count: int) -> list[Command] | None:
+        """What `data` holds, if it is exactly `count` arrays or the like."""
         reader = self._reader
         try:
             reader.feed(b"*%d\r\n" % count)
@@ -76,53 +80,40 @@ class PipelineReader:
         if found is None or reader.has_data():
             self._renew()
             return None
-        return _as_run(found, len(data)) or _as_commands(found, len(data))
+        return found
+
+    def read(self, data: bytes, count: int) -> list[Command | Publishes] | None:
+        """The commands in `data`, if it is exactly `count` of them."""
+        found = self._arrays(data, count)
+        return None if found is None or not _are_commands(found, len(data)) else [*found]
+
+    def read_run(self, channel: bytes, data: bytes, count: int) -> list[Command | Publishes] | None:
+        """A run in `data`, if it is exactly `count` commands, and all are known to begin alike, up
+        to the mark of their third word: then there is nothing to check."""
+        found = self._arrays(data, count)
+        return None if found is None else [Publishes(channel, [words[2] for words in found])]
 
 
-def _as_run(found: list[Command], size: int) -> list[Command | Publishes] | None:
-    """All of it as one run, if every command publishes to the same channel."""
-    try:
-        names, channels, values = zip(*found, strict=True)
-    except (TypeError, ValueError):
-        return None
-    count = len(found)
-    name, channel = names[0], channels[0]
-    if (
-        type(name) is not bytes
-        or type(channel) is not bytes
-        or name.upper() != b"PUBLISH"
-        or names.count(name) != count
-        or channels.count(channel) != count
-        or {*map(type, values)} != {bytes}
-    ):
-        return None
-    fixed = _HEAD_OVERHEAD + 1 + _BULK_OVERHEAD + _bulk_size(name) + _bulk_size(channel)
-    if count * fixed + _sizes(values) != size:
-        return None
-    return [Publishes(channel, values)]
-
-
-def _as_commands(found: list[Command], size: int) -> list[Command | Publishes] | None:
-    """Commands one by one, if they are nothing but bulk strings."""
-    if {*map(type, found)} != {list}:
-        return None
+def _are_commands(found: list[Command], size: int) -> bool:
+    """Whether these are nothing but arrays of bulk strings. Simple strings come out as bytes too,
+    but are shorter on the wire."""
+    if {*map(type, found)} != {list} or not all(found):
+        return False
     words = list(chain.from_iterable(found))
-    if {*map(type, words)} != {bytes} or not all(found):
-        return None
-    heads = sum(_HEAD_OVERHEAD + len(str(len(command))) for command in found)
-    # Simple strings come out as bytes too, but are shorter on the wire.
-    return [*found] if heads + len(words) * _BULK_OVERHEAD + _sizes(words) == size else None
+    if {*map(type, words)} != {bytes}:
+        return False
+    counts, lengths = list(map(len, found)), list(map(len, words))
+    digits = _digits(counts) + _digits(lengths)
+    return size == digits + sum(lengths) + _HEAD_OVERHEAD * len(counts) + _BULK_OVERHEAD * len(
+        words
+    )
 
 
-def _bulk_size(word: bytes) -> int:
-    return _BULK_OVERHEAD + len(word) + len(str(len(word)))
-
-
-def _sizes(words: Sequence[bytes]) -> int:
-    """Bytes of the words and of the lengths in front of them."""
-    lengths = list(map(len, words))
-    digits = len("".join(map(str, lengths))) if len({*lengths}) > 1 else 0
-    return sum(lengths) + (digits or len(lengths) * len(str(lengths[0])))
+def _digits(numbers: list[int]) -> int:
+    """How many digits the numbers have together."""
+    if max(numbers) < len(_WIDTHS):
+        return sum(map(_WIDTHS.__getitem__, numbers))
+    return len("".join(map(str, numbers)))
 
 
 class CommandReader:
@@ -132,11 +123,11 @@ class CommandReader:
     __slots__ = (
         "_bulk_bytes",
         "_chunks",
-        "_inline",
         "_kept_bytes",
         "_left",
         "_limits",
         "_pipeline",
+        "_run",
         "_wanted_bytes",
         "_words",
         "_words_bytes",
@@ -153,15 +144,19 @@ class CommandReader:
         self._wanted_bytes = 0
         self._words: Command = []
         self._words_bytes = 0
+        self._run: _RunHead | None = None
         self._left = 0
         self._bulk_bytes = -1
-        self._inline = False
         self.commands = 0
         self.trusted = True
         self.fault: ProtocolError | None = None
 
     def feed(self, data: bytes) -> list[Command | Publishes]:
         """The commands that are whole now, in their order."""
+        found = self._feed(data)
+        return found if len(found) < 2 else _joined(found)
+
+    def _feed(self, data: bytes) -> list[Command | Publishes]:
         out: list[Command | Publishes] = []
         if self.fault is not None:
             return out
@@ -206,20 +201,34 @@ class CommandReader:
     def _read_pipeline(self, data: bytes, at: int, out: list[Command | Publishes]) -> int:
         """Takes all commands but a cut last one, if there are several and none is odd."""
         rest = data[at:] if at else data
-        count = rest.count(b"\r\n*")
-        if count < _PIPELINE_MIN or len(rest) > self._limits.request_bytes_max:
+        if len(rest) > self._limits.request_bytes_max:
             return at
-        if any(large.search(rest) for large in _LARGE_ARRAYS):
-            return at
-        if rest.endswith(b"\r\n"):
-            count += 1
+        run = self._run
+        if run is None or not rest.startswith(run.head):
+            run = self._run = _maybe_run_head(rest)
+        begun = rest.count(b"*")
+        last = rest.rfind(b"*")
+        if run is not None and rest.count(run.head, 0, last) == begun - 1:
+            # All but the last command, which may be cut, are the run's: no other array, nor
+            # anything else than its words, can be in there.
+            read = partial(self._pipeline.read_run, run.channel)
+            uniform = rest.startswith(run.head, last)
         else:
-            rest = rest[: rest.rfind(b"\r\n*") + 2]
-        found = self._pipeline.read(rest, count)
+            read, uniform = self._pipeline.read, True
+            begun = rest.count(_ANY_HEAD) + 1
+            last = rest.rfind(_ANY_HEAD) + 2
+            if begun < _PIPELINE_MIN or any(large.search(rest) for large in _LARGE_ARRAYS):
+                return at
+        # A command may also be cut where a line of it ends.
+        end = len(rest)
+        found = read(rest, begun) if uniform and rest.endswith(b"\r\n") else None
+        if found is None and begun > 1:
+            end = last
+            found = read(rest[:end], begun - 1)
         if found is None:
             return at
         out += found
-        return at + len(rest)
+        return at + end
 
     # The exact parser, as Redis does it
 
@@ -299,6 +308,44 @@ class CommandReader:
         if words:
             out.append(words)
         return end + 1
+
+
+class _RunHead(NamedTuple):
+    head: bytes
+    channel: bytes
+
+
+def _maybe_run_head(data: bytes) -> _RunHead | None:
+    """How a run of PUBLISH begins each time, if this may be one: up to the mark of the message."""
+    found = _PUBLISH.match(data)
+    if found is None:
+        return None
+    end = found.end() + int(found[1])
+    if data[end : end + 3] != b"\r\n$":
+        return None
+    return _RunHead(data[: end + 3], data[found.end() : end])
+
+
+def _joined(found: list[Command | Publishes]) -> list[Command | Publishes]:
+    """Neighbours that publish to the same channel become one run."""
+    joined: list[Command | Publishes] = []
+    channel: bytes | None = None
+    values: list[bytes] = []
+    for item in found:
+        if isinstance(item, Publishes):
+            name, more = item.channel, item.values
+        elif len(item) == 3 and item[0].upper() == b"PUBLISH":
+            name, more = item[1], item[2:]
+        else:
+            joined.append(item)
+            channel = None
+            continue
+        if name != channel:
+            values = []
+            joined.append(Publishes(name, values))
+            channel = name
+        values += more
+    return joined
 
 
 def _number(digits: bytes) -> int | None:
