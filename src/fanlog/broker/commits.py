@@ -174,6 +174,7 @@ class Commits:
                 waiters, partition.waiters = partition.waiters, None
                 for wake in waiters:
                     wake()
+        self._fan_out.end_turn()
 
     def _refuse(
         self, submissions: list[Submission], stored_end: int, fault: FanlogError

@@ -70,7 +70,8 @@ class Cursor:
     its offset is not kept up: the partition's is. One that is `behind` reads history, because it
     asked for it or because it was slow; its policy counts again once it is live. A `dropped` one
     has been taken out of its subscription, and does nothing more. With a `view` it is sent that
-    form of the messages instead of the batches."""
+    form of the messages instead of the batches; as one of `several` of its reader it is sent them
+    together with the others."""
 
     __slots__ = (
         "behind",
@@ -79,6 +80,7 @@ class Cursor:
         "offset",
         "outlet",
         "partition",
+        "several",
         "started",
         "subscription",
         "view",
@@ -94,3 +96,4 @@ class Cursor:
         self.started = False
         self.dropped = False
         self.view: View | None = None
+        self.several = False

@@ -33,6 +33,8 @@ class FanOut:
         self._loader = loader
         self._renderer = renderer
         self._disconnectable: dict[Cursor, None] = {}
+        self._together: dict[Outlet, list[Cursor]] = {}
+        self._views_shown = False
         self.delivered_bytes = 0
 
     def publish(self, partition: Partition, piece: bytes, base_offset: int) -> None:
@@ -79,18 +81,25 @@ class FanOut:
         """The same for cursors with a view: one rendering for all that share it. Its pieces need
         no marker in front, whichever subscription they belong to."""
         assert partition.viewed is not None
+        self._views_shown = True
         values = self._renderer.values_of(partition, piece, base_offset)
         next_offset = partition.visible_end
         left: list[Cursor] = []
         for view, cursors in partition.viewed.items():
-            rendered = view.render(values) if values else b""
-            size = len(rendered)
+            rendered, size = None, 0
             for cursor in cursors:
                 outlet = cursor.outlet
                 if outlet.blocked:
                     cursor.offset = base_offset
                     left.append(cursor)
                     continue
+                if cursor.several:
+                    cursor.offset = base_offset
+                    self._together.setdefault(outlet, []).append(cursor)
+                    continue
+                if rendered is None:
+                    rendered = view.render(values) if values else b""
+                    size = len(rendered)
                 try:
                     sent = outlet.send(rendered)
                 except BlockingIOError:
@@ -107,6 +116,32 @@ class FanOut:
         for cursor in left:
             self._leave(cursor)
             self._park(cursor)
+
+    def end_turn(self) -> None:
+        """Sends readers of several partitions what the turn has shown in all of them, in the order
+        in which it was published."""
+        if not self._views_shown:
+            return
+        self._views_shown = False
+        together, self._together = self._together, {}
+        for outlet, cursors in together.items():
+            places = tuple((c.partition, c.view) for c in cursors if c.view is not None)
+            composed = self._renderer.compose(places)
+            try:
+                sent = outlet.send(composed)
+            except BlockingIOError:
+                sent = 0
+            except OSError as fault:
+                outlet.lost(fault)
+                continue
+            self.delivered_bytes += len(composed)
+            if sent != len(composed):
+                outlet.hold(composed, sent)
+                for cursor in cursors:
+                    cursor.offset = cursor.partition.visible_end
+                    self._leave(cursor)
+                    self._park(cursor)
+        self._renderer.end_turn()
 
     def pump(self, cursor: Cursor) -> None:
         """Sends what the cursor has not seen, until it is live, or its socket or window is

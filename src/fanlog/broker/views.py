@@ -2,7 +2,8 @@
 
 A piece that has just become visible is rendered once for each view that live cursors have; for
 those that fell behind, rendered pieces are kept a while. What a listener has just taken apart to
-publish it is offered here, so that nobody has to take the batch apart again in the same turn.
+publish it is offered here, so that nobody has to take the batch apart again in the same turn; and
+it is recorded in which order it came, for readers of several partitions who are used to one order.
 """
 
 from __future__ import annotations
@@ -34,16 +35,27 @@ class View(Protocol):
 
 
 _Key = tuple[View, int, int]
+# A partition, and the form in which a reader follows it.
+Place = tuple["Partition", View]
 
 
 class Renderer:
     """Makes views of pieces."""
 
     def __init__(self, cache_bytes_max: int) -> None:
+        self._runs: list[tuple[Partition, Values]] = []
         self._offered: dict[Partition, tuple[int, list[Values]]] = {}
+        self._shown: dict[Partition, Values] = {}
+        self._composed: dict[tuple[Place, ...], bytes] = {}
         self._cache_bytes_max = cache_bytes_max
         self._cache: OrderedDict[_Key, tuple[int, bytes]] = OrderedDict()
         self._cache_bytes = 0
+
+    # What has just been published
+
+    def record(self, partition: Partition, values: Values) -> None:
+        """Messages of this turn, in the order in which a listener read them for all partitions."""
+        self._runs.append((partition, values))
 
     def offer(self, partition: Partition, base_offset: int, values: Values) -> None:
         """The values of a batch that this turn puts into the partition at `base_offset`."""
@@ -56,13 +68,38 @@ class Renderer:
 
     def values_of(self, partition: Partition, piece: bytes, base_offset: int) -> Values:
         """The values of a piece that reaches from `base_offset` to the visible end."""
-        offered = self._offered.pop(partition, None)
-        if offered is not None:
-            end, parts = offered
-            count = sum(map(len, parts))
-            if end == partition.visible_end and count == end - base_offset:
-                return parts[0] if len(parts) == 1 else [v for part in parts for v in part]
-        return decode_values(partition, piece)
+        end, parts = self._offered.pop(partition, (-1, []))
+        if end == partition.visible_end and sum(map(len, parts)) == end - base_offset:
+            values = parts[0] if len(parts) == 1 else [v for part in parts for v in part]
+        else:
+            # Others have published as well: the order among the partitions is not known.
+            self._runs = [run for run in self._runs if run[0] is not partition]
+            values = decode_values(partition, piece)
+        self._shown[partition] = values
+        return values
+
+    def compose(self, places: tuple[Place, ...]) -> bytes:
+        """What the turn has shown in these views, in the order in which it was published: for
+        readers of several, who share it if they have the same."""
+        composed = self._composed.get(places)
+        if composed is None:
+            views: dict[Partition, list[View]] = {}
+            for partition, view in places:
+                views.setdefault(partition, []).append(view)
+            runs = [run for run in self._runs if run[0] in views]
+            recorded = {partition for partition, _ in runs}
+            runs += [(p, self._shown[p]) for p in views if p not in recorded]
+            composed = b"".join(_rendered(views[partition], values) for partition, values in runs)
+            self._composed[places] = composed
+        return composed
+
+    def end_turn(self) -> None:
+        self._runs.clear()
+        self._offered.clear()
+        self._shown.clear()
+        self._composed.clear()
+
+    # What readers that are behind read back
 
     def render_kept(self, partition: Partition, view: View, piece: memoryview) -> memoryview:
         """A view of a piece from the tail or from disk, for a reader that is behind. Those that
@@ -87,6 +124,14 @@ class Renderer:
             self._cache_bytes -= len(gone[1])
 
 
+def _rendered(views: Sequence[View], values: Values) -> bytes:
+    if not values:
+        return b""
+    if len(views) == 1:
+        return views[0].render(values)
+    return b"".join(view.render((value,)) for value in values for view in views)
+
+
 def decode_values(partition: Partition, piece: bytes | memoryview) -> Values:
     """The values of all batches in a piece. One whose columns do not fit together is a producer's
     fault that nobody saw on the way in: its records are counted as lost."""
@@ -107,11 +152,15 @@ def decode_values(partition: Partition, piece: bytes | memoryview) -> Values:
     return values
 
 
-def follow(fan_out: FanOut, subscription: Subscription, topic: Topic, view: View) -> None:
-    """Sets a reader to the end of a topic, in a view."""
+def follow(
+    fan_out: FanOut, subscription: Subscription, topic: Topic, view: View, *, several: bool = False
+) -> None:
+    """Sets a reader to the end of a topic, in a view. One of `several` that the reader follows:
+    what is published to them in one turn reaches it in one order."""
     for partition in topic.partitions:
         cursor = Cursor(subscription, partition, partition.visible_end)
         cursor.view = view
+        cursor.several = several or len(topic.partitions) > 1
         cursor.started = True
         partition.readers += 1
         subscription.cursors.append(cursor)

@@ -28,15 +28,13 @@ class Follower(Protocol):
 
 
 class Channel:
-    """`followers` asked for this channel, `matched` counts the patterns of a follower that fit it.
-    `overlaps` are followers that get a message of it more than once."""
+    """`followers` asked for this channel; `matched` counts those who have a pattern that fits."""
 
     __slots__ = (
         "_views",
         "followers",
         "matched",
         "name",
-        "overlaps",
         "shard",
         "topic",
         "topic_name",
@@ -48,8 +46,7 @@ class Channel:
         self.shard = shard
         self.topic: Topic | None = None
         self.followers: dict[Follower, Subscription] = {}
-        self.matched: dict[Follower, int] = {}
-        self.overlaps = 0
+        self.matched = 0
         self._views: dict[tuple[bool, bytes | None], PushView] = {}
 
     def view(self, resp3: bool, pattern: bytes | None = None) -> PushView:
@@ -64,16 +61,6 @@ class Channel:
     def forget_views(self) -> None:
         """Those of patterns that are gone would pile up."""
         self._views.clear()
-
-    def count(self, follower: Follower, change: int) -> None:
-        """A follower of the channel, or one more pattern of it that fits, came or went."""
-        before = self.matched.get(follower, 0)
-        after = before + change
-        if after:
-            self.matched[follower] = after
-        else:
-            del self.matched[follower]
-        self.overlaps += (after > 1) - (before > 1)
 
 
 class Pattern:

@@ -1,9 +1,9 @@
 """Publish and subscribe as Redis does it, over the broker's topics.
 
 Redis hands a message on before it reads the next command; the broker ends its turn when all that
-is ready has been read. So a turn is ended early wherever somebody could tell the difference: before
-a subscription begins or ends, between two channels if anybody follows more than one, and after
-every message that a connection gets more than once.
+is ready has been read. So a turn is ended early where somebody could tell the difference: before a
+subscription begins or ends. And who follows several channels gets what a turn brought for them in
+the order in which it was published.
 """
 
 from __future__ import annotations
@@ -29,11 +29,6 @@ if TYPE_CHECKING:
 _UNHEARD_MAX = 10_000
 
 
-class OneByOneError(Exception):
-    """These messages must go one by one: some may be too large for their topic, or somebody gets
-    each of them more than once."""
-
-
 class _Untold:
     """Redis has no word for a gap, or for a topic that comes or goes: the topic counts them."""
 
@@ -54,9 +49,7 @@ class PubSub:
         self._channels: dict[bool, dict[bytes, Channel]] = {False: {}, True: {}}
         self._by_topic: dict[str, Channel] = {}
         self._patterns: dict[bytes, Pattern] = {}
-        self._subscriptions: dict[Follower, int] = {}
-        self._several = 0
-        self._open: Partition | None = None
+        self._subscriptions: dict[Follower, dict[Subscription, None]] = {}
         # Topics that were made here: since when nothing happens to them, and where they end.
         self._made: dict[Topic, tuple[float, int]] = {}
         # Channels that were published to and that nobody waited for, until somebody comes.
@@ -66,48 +59,40 @@ class PubSub:
 
     # Publishing
 
-    def publish(
-        self, channel_name: bytes, values: Sequence[bytes], by: Follower, token: int, *, shard: bool
-    ) -> int | None:
-        """Hands messages to the broker, which answers `by` under `token`; how many receive each.
-        None if nobody does, and nobody answers. May raise OneByOneError."""
+    def route(self, channel_name: bytes, by: Follower, *, shard: bool) -> Partition | None:
+        """Where a message to the channel goes; None if nobody receives it."""
         channel = self._channels[shard].get(channel_name)
         topic = None if channel is None else channel.topic
         if topic is None:
             topic = self._find_topic(channel_name, channel, shard)
             if topic is None:
                 return None
-            channel = self._channels[shard][channel_name]
-        if channel is not None and channel.overlaps and len(values) > 1:
-            raise OneByOneError
         partitions = topic.partitions
-        partition = partitions[by.number % len(partitions)]
-        if self._open is not partition:
-            if self._several and self._open is not None:
-                self.end_turn()
-            self._open = partition
-        self._put(partition, values, by, token)
-        return partition.readers
+        # All of one connection stay in one partition, and so in their order.
+        return partitions[by.number % len(partitions)]
 
-    def overlaps(self, channel_name: bytes, *, shard: bool) -> bool:
-        """Whether a connection gets each message of the channel more than once."""
-        channel = self._channels[shard].get(channel_name)
-        return channel is not None and channel.overlaps > 0
+    def record(self, partition: Partition, values: Sequence[bytes]) -> None:
+        """Messages to be put there, in the order in which they were read."""
+        if partition.viewed and partition.durability is not Durability.FSYNC:
+            self._broker.renderer.record(partition, values)
 
-    def _put(self, partition: Partition, values: Sequence[bytes], by: Follower, token: int) -> None:
+    def put(self, partition: Partition, values: Sequence[bytes], by: Follower, token: int) -> None:
+        """Hands messages to the broker, which answers `by` under `token`."""
         topic = partition.topic
         batch = encode_batch(
             values, topic=topic.number, partition=partition.index, first_sequence=token
         )
-        if len(values) > 1 and len(batch) > topic.settings.message_bytes_max:
-            raise OneByOneError
-        if partition.viewed and partition.durability is not Durability.FSYNC:
-            self._broker.renderer.offer(partition, partition.next_offset, values)
+        base_offset = partition.next_offset
         self._broker.take(batch, 0, by.origin)
+        if (
+            partition.viewed
+            and partition.durability is not Durability.FSYNC
+            and partition.next_offset == base_offset + len(values)
+        ):
+            self._broker.renderer.offer(partition, base_offset, values)
 
     def end_turn(self) -> None:
         """Everything published so far is handed on now."""
-        self._open = None
         if self._broker.commits.dirty:
             self._broker.commits.turn()
 
@@ -174,10 +159,8 @@ class PubSub:
         channel.followers[follower] = subscription
         if channel.topic is None:
             channel.topic = self._broker.catalog.find(channel.topic_name)
-        channel.count(follower, +1)
         if channel.topic is not None:
-            view = channel.view(follower.resp3)
-            follow(self._broker.fan_out, subscription, channel.topic, view)
+            self._follow(follower, subscription, channel.topic, channel)
         return True
 
     def unsubscribe(self, follower: Follower, name: bytes, *, shard: bool) -> bool:
@@ -187,7 +170,6 @@ class PubSub:
             return False
         self.end_turn()
         self._end(follower, channel.followers.pop(follower))
-        channel.count(follower, -1)
         self._maybe_forget(channel)
         return True
 
@@ -202,8 +184,6 @@ class PubSub:
         self._unheard.clear()
         subscription = self._subscription(follower, topic_of(text))
         pattern.followers[follower] = subscription
-        # A pattern may bring a channel more than one, whichever they are.
-        self._several += 1
         for topic in self._broker.catalog:
             name = self._maybe_channel_name(topic)
             if name is not None and pattern.glob.matches(name):
@@ -219,11 +199,10 @@ class PubSub:
         subscription = pattern.followers.pop(follower)
         topics = {cursor.partition.topic for cursor in subscription.cursors}
         self._end(follower, subscription)
-        self._several -= 1
         for topic in topics:
             channel = self._by_topic.get(topic.name)
             if channel is not None:
-                channel.count(follower, -1)
+                channel.matched -= 1
                 channel.forget_views()
                 self._maybe_forget(channel)
         if not pattern.followers:
@@ -237,22 +216,18 @@ class PubSub:
             subscription = channel.followers[follower]
             if channel.topic is not None:
                 unfollow(self._broker.fan_out, subscription, channel.topic)
-                view = channel.view(follower.resp3)
-                follow(self._broker.fan_out, subscription, channel.topic, view)
+                self._follow(follower, subscription, channel.topic, channel)
         for text, pattern in self._patterns.items():
             subscription = pattern.followers.get(follower)
             if subscription is not None:
                 for topic in {cursor.partition.topic for cursor in subscription.cursors}:
-                    view = self._by_topic[topic.name].view(follower.resp3, text)
+                    channel = self._by_topic[topic.name]
                     unfollow(self._broker.fan_out, subscription, topic)
-                    follow(self._broker.fan_out, subscription, topic, view)
+                    self._follow(follower, subscription, topic, channel, text)
 
     def _subscription(self, follower: Follower, target: str) -> Subscription:
-        count = self._subscriptions.get(follower, 0) + 1
-        self._subscriptions[follower] = count
-        self._several += count == 2
-        self._broker.subscriptions.viewed_count += 1
-        return Subscription(
+        mine = self._subscriptions.setdefault(follower, {})
+        subscription = Subscription(
             0,
             follower.outlet,
             self._reader,
@@ -261,6 +236,24 @@ class PubSub:
             policy=self._policy,
             window_bytes=0,
         )
+        for other in mine:
+            for cursor in other.cursors:
+                cursor.several = True
+        mine[subscription] = None
+        self._broker.subscriptions.viewed_count += 1
+        return subscription
+
+    def _follow(
+        self,
+        follower: Follower,
+        subscription: Subscription,
+        topic: Topic,
+        channel: Channel,
+        pattern: bytes | None = None,
+    ) -> None:
+        several = pattern is not None or len(self._subscriptions[follower]) > 1
+        view = channel.view(follower.resp3, pattern)
+        follow(self._broker.fan_out, subscription, topic, view, several=several)
 
     def _end(self, follower: Follower, subscription: Subscription) -> None:
         subscription.closed = True
@@ -268,11 +261,9 @@ class PubSub:
             self._broker.fan_out.remove(cursor)
         subscription.cursors = []
         self._broker.subscriptions.viewed_count -= 1
-        count = self._subscriptions[follower] - 1
-        self._several -= count == 1
-        if count:
-            self._subscriptions[follower] = count
-        else:
+        mine = self._subscriptions[follower]
+        del mine[subscription]
+        if not mine:
             del self._subscriptions[follower]
 
     # Channels and topics
@@ -302,8 +293,7 @@ class PubSub:
             return
         channel.topic = topic
         for follower, subscription in channel.followers.items():
-            view = channel.view(follower.resp3)
-            follow(self._broker.fan_out, subscription, topic, view)
+            self._follow(follower, subscription, topic, channel)
 
     def _match(
         self,
@@ -315,9 +305,8 @@ class PubSub:
     ) -> None:
         channel = self._channels[False].get(name) or self._channel(name, shard=False)
         self._bind(channel, topic)
-        channel.count(follower, +1)
-        view = channel.view(follower.resp3, pattern.glob.text)
-        follow(self._broker.fan_out, subscription, topic, view)
+        channel.matched += 1
+        self._follow(follower, subscription, topic, channel, pattern.glob.text)
 
     def topic_appeared(self, topic: Topic) -> None:
         """A topic was made, by whomever."""
@@ -344,9 +333,9 @@ class PubSub:
         for pattern in self._patterns.values():
             if not pattern.glob.matches(channel.name) or channel.shard:
                 continue
-            for follower, subscription in pattern.followers.items():
+            for subscription in pattern.followers.values():
                 unfollow(self._broker.fan_out, subscription, topic)
-                channel.count(follower, -1)
+        channel.matched = 0
         channel.topic = None
         channel.forget_views()
         self._maybe_forget(channel)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from fanlog.broker.cursors import Subscription
@@ -19,9 +20,10 @@ from fanlog.format.frames import ACK_ENTRY
 from fanlog.format.resp import Command, CommandReader, PipelineReader, Publishes, RespLimits
 from fanlog.format.resp_replies import NO_REPLY, QUEUED, Failed, Raw, Reply, encode_reply
 from fanlog.listeners.redis.commands import find_command
-from fanlog.listeners.redis.pubsub import OneByOneError, PubSub
+from fanlog.listeners.redis.pubsub import PubSub
 
 if TYPE_CHECKING:
+    from fanlog.broker.topics import Partition
     from fanlog.config import RedisOptions
     from fanlog.listeners.redis.command_spec import CommandSpec
     from fanlog.listeners.redis.state import ServerState
@@ -55,11 +57,26 @@ class RedisOutlet(Outlet, Protocol):
 class _Owed:
     """Replies that wait for messages to be taken in; nothing behind them goes out before."""
 
-    __slots__ = ("parts", "pending")
+    __slots__ = ("gathering", "parts", "pending")
 
     def __init__(self, *parts: bytes) -> None:
         self.parts = [*parts]
         self.pending = 0
+        self.gathering = False
+
+
+# Where the reply to some messages stands, and how many they are.
+_Place = tuple[_Owed, int, int]
+
+
+class _Gathered:
+    """What one read brought for a partition."""
+
+    __slots__ = ("places", "runs")
+
+    def __init__(self) -> None:
+        self.runs: list[Sequence[bytes]] = []
+        self.places: list[_Place] = []
 
 
 class RedisSession:
@@ -106,7 +123,8 @@ class RedisSession:
         self._owed: deque[_Owed] = deque()
         self.in_transaction = False
         self._said_bytes = 0
-        self._tokens: dict[int, tuple[_Owed, int]] = {}
+        self._gathered: dict[Partition, _Gathered] = {}
+        self._tokens: dict[int, list[_Place]] = {}
         self._last_token = 0
         self._waits = False
         self._ending = False
@@ -155,6 +173,8 @@ class RedisSession:
             logger.warning("%s is cut off: %s", self.peer, fault)
             self.say(Failed(f"ERR {fault}"))
             self._ending = True
+        if self._gathered:
+            self._hand_in()
         self._flush()
 
     def _must_wait(self) -> bool:
@@ -182,7 +202,7 @@ class RedisSession:
             self._reject(refusal)
         elif self.queue is not None and not found.at_once:
             self._enqueue(found, words)
-        elif found.waits and self._tokens and self._waits_for_tokens(words):
+        elif found.waits and self._owed and self._waits_for_tokens(words):
             return
         else:
             self.say(found.handler(self, words))
@@ -217,8 +237,7 @@ class RedisSession:
 
     def _waits_for_tokens(self, words: Command) -> bool:
         """True if a message published before has to be on disk first, and is not yet."""
-        self._flush()
-        self.pubsub.end_turn()
+        self._end_turn()
         if not self._tokens:
             return False
         self._waits = True
@@ -230,52 +249,88 @@ class RedisSession:
     def _publish_run(self, run: Publishes) -> None:
         if self.trusted and self.replies == "on" and self.queue is None and not self.subscribed:
             self.last_command = "publish"
-            try:
-                self._publish(run.channel, run.values, shard=False)
-            except OneByOneError:
-                pass
-            else:
-                return
+            self._publish(run.channel, run.values, shard=False)
+            return
         for value in run.values:
             self._obey([b"PUBLISH", run.channel, value])
 
     def publish(self, channel: bytes, value: bytes, *, shard: bool) -> Reply:
         """One message; its reply follows when it is taken in."""
         self._publish(channel, (value,), shard=shard)
-        if self.subscribed or self.pubsub.overlaps(channel, shard=shard):
-            # Whoever gets it must get it before what this peer sends next, or gets as its answer.
-            self._flush()
-            self.pubsub.end_turn()
+        if self.subscribed:
+            # Should it come back here, it comes before its reply and before anything later.
+            self._end_turn()
         return NO_REPLY
 
     def _publish(self, channel: bytes, values: Sequence[bytes], *, shard: bool) -> None:
-        token = self._last_token = self._last_token + 1
-        owed = _Owed(b"")
-        owed.pending = 1
-        self._tokens[token] = (owed, len(values))
+        """Gathers messages by partition: what one read brought for it becomes one batch."""
         try:
-            receivers = self.pubsub.publish(channel, values, self, token, shard=shard)
+            partition = self.pubsub.route(channel, self, shard=shard)
         except FanlogError as fault:
-            self._settle(token, fault)
-            receivers = None
-        except OneByOneError:
-            del self._tokens[token]
-            raise
-        if receivers is None and token in self._tokens:
-            self._settle(token)
-            receivers = 0
-        if receivers is not None and not owed.parts[0] and self.replies == "on":
-            owed.parts[0] = b":%d\r\n" % receivers * len(values)
-        if owed.pending:
+            for _ in values:
+                self.say(Failed(f"ERR {fault}"))
+            return
+        if partition is None:
+            if self.replies == "on":
+                self._put(b":0\r\n" * len(values))
+            return
+        reply = b":%d\r\n" % partition.readers if self.replies == "on" else b""
+        most = partition.topic.settings.message_bytes_max
+        if max(map(len, values)) > most:
+            if len(values) == 1:
+                self._refuse_large(partition, len(values[0]))
+            else:
+                for value in values:
+                    self._publish(channel, (value,), shard=shard)
+            return
+        gathered = self._gathered.get(partition)
+        if gathered is None:
+            gathered = self._gathered[partition] = _Gathered()
+        gathered.runs.append(values)
+        self.pubsub.record(partition, values)
+        owed = self._owed[-1] if self._owed else None
+        if owed is None or not owed.gathering:
+            owed = _Owed()
+            owed.gathering = True
             self._owed.append(owed)
-        else:
-            self._put(owed.parts[0])
+        gathered.places.append((owed, len(owed.parts), len(values)))
+        owed.pending += 1
+        owed.parts.append(reply * len(values))
+
+    def _refuse_large(self, partition: Partition, size: int) -> None:
+        topic = partition.topic
+        most = topic.settings.message_bytes_max
+        self.say(
+            Failed(
+                f"ERR The message has {size} bytes; topic {topic.name!r} takes {most} "
+                "(message_bytes_max)."
+            )
+        )
+
+    def _hand_in(self) -> None:
+        """Gives the broker what was gathered."""
+        gathered, self._gathered = self._gathered, {}
+        for partition, some in gathered.items():
+            token = self._last_token = self._last_token + 1
+            self._tokens[token] = some.places
+            runs = some.runs
+            values = runs[0] if len(runs) == 1 else [*chain.from_iterable(runs)]
+            self.pubsub.put(partition, values, self, token)
+        if self._owed:
+            self._owed[-1].gathering = False
+
+    def _end_turn(self) -> None:
+        """All that was published is handed on, after what was to be said before."""
+        self._hand_in()
+        self._flush()
+        self.pubsub.end_turn()
 
     def _settle(self, token: int, fault: FanlogError | None = None) -> None:
-        owed, count = self._tokens.pop(token)
-        owed.pending = 0
-        if fault is not None and self.replies == "on":
-            owed.parts[0] = encode_reply(Failed(f"ERR {fault}"), resp3=self.resp3) * count
+        for owed, place, count in self._tokens.pop(token):
+            owed.pending -= 1
+            if fault is not None and owed.parts[place]:
+                failure = encode_reply(Failed(f"ERR {fault}"), resp3=self.resp3)
+                owed.parts[place] = failure * count
 
     # The broker's Origin
 
@@ -318,8 +373,6 @@ class RedisSession:
     def _put(self, data: bytes) -> None:
         if not self._owed:
             self._out.append(data)
-        elif self._owed[-1].pending:
-            self._owed.append(_Owed(data))
         else:
             self._owed[-1].parts.append(data)
         self._out_bytes += len(data)
@@ -359,6 +412,8 @@ class RedisSession:
         self.in_transaction = True
         self.say(Raw(b"*%d\r\n" % len(queue)))
         for command, words in queue:
+            if command.waits and self._gathered:
+                self._end_turn()
             self.say(command.handler(self, words))
             if self._said_bytes > said_bytes_max:
                 logger.warning("%s is cut off: EXEC says too much at once", self.peer)
@@ -396,8 +451,7 @@ class RedisSession:
             return
         self.resp3 = resp3
         if self.subscribed:
-            self._flush()
-            self.pubsub.end_turn()
+            self._end_turn()
             named = [(name, False) for name in self.channels]
             sharded = [(name, True) for name in self.shard_channels]
             self.pubsub.rebind(self, named + sharded)
