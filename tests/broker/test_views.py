@@ -123,6 +123,43 @@ def test_those_that_are_behind_together_share_the_rendering() -> None:
         assert view.rendered == [[b"1"], [b"2"], [b"3"], [b"4"]]
 
 
+def test_a_reader_of_several_topics_gets_a_turn_in_the_order_of_publishing() -> None:
+    with stage() as made:
+        views = {name: Lines(mark=name.encode() + b" ") for name in "ab"}
+        peers = [Remembering(), Remembering()]
+        for peer in peers:
+            for name, view in views.items():
+                _, subscription = follower(made, view, peer, topic=name)
+                subscription.cursors[0].several = True
+        partitions = {name: made.core.catalog.get(name).partitions[0] for name in "ab"}
+        for name, values in (("a", [b"1", b"2"]), ("b", [b"3"]), ("a", [b"4"])):
+            made.core.renderer.record(partitions[name], values)
+        for name, values in (("b", [b"3"]), ("a", [b"1", b"2", b"4"])):
+            made.core.renderer.offer(partitions[name], 0, values)
+            made.publish(name, values)
+        made.run()
+        assert [peer.taken for peer in peers] == [b"a 1\na 2\nb 3\na 4\n"] * 2
+        assert len({id(peer.pieces[0]) for peer in peers}) == 1
+
+
+def test_a_reader_of_several_topics_that_lags_gets_the_oldest_first() -> None:
+    with stage() as made:
+        peer = Peer()
+        for name in "ab":
+            _, subscription = follower(made, Lines(mark=name.encode()), peer, topic=name)
+            subscription.cursors[0].several = True
+        peer.room = 0
+        for i in range(10):
+            made.publish("ab"[i % 2], [b"%d" % i])
+            made.run()
+            made.runtime.time_us += 1
+        peer.drain(made.core)
+        assert peer.taken == b"".join(b"%c%d\n" % (b"ab"[i % 2], i) for i in range(10))
+        made.publish("a", [b"live"])
+        made.run()
+        assert peer.taken.endswith(b"b9\nalive\n")
+
+
 def test_a_reader_behind_the_tail_skips_and_is_counted() -> None:
     with stage(tail_bytes=4096) as made:
         peer, _ = follower(made, Lines())

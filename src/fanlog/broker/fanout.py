@@ -9,6 +9,7 @@ from disk, by its offset.
 from __future__ import annotations
 
 import logging
+from heapq import heapify, heappop, heapreplace
 
 from fanlog.broker.cursors import Cursor, Subscription
 from fanlog.broker.loader import Loader
@@ -16,6 +17,7 @@ from fanlog.broker.ports import Outlet, Runtime
 from fanlog.broker.topics import Partition
 from fanlog.broker.views import Renderer
 from fanlog.errors import DamagedError, FanlogError, OffsetOutOfRangeError, SlowReaderError
+from fanlog.format.batch import read_header
 from fanlog.log.partition import Block
 from fanlog.model import Gap, GapReason, SlowPolicy
 
@@ -172,11 +174,44 @@ class FanOut:
     def resume(self, outlet: Outlet) -> None:
         """The outlet takes bytes again: the cursors that waited for it go on, in turn."""
         waiting, outlet.waiting = outlet.waiting, []
+        if len(waiting) > 1 and waiting[0].several:
+            self._pump_together(outlet, waiting)
+            return
         for i, cursor in enumerate(waiting):
             if outlet.blocked:
                 outlet.waiting = waiting[i:] + outlet.waiting
                 return
             self.pump(cursor)
+
+    def _pump_together(self, outlet: Outlet, waiting: list[Cursor]) -> None:
+        """Sends a reader of several partitions what the tails have for it, the oldest first."""
+        ready: list[tuple[int, int, Cursor]] = []
+        for i, cursor in enumerate(waiting):
+            if self._is_in_tail(cursor):
+                ready.append((_next_time_us(cursor), i, cursor))
+            else:
+                self.pump(cursor)
+        heapify(ready)
+        while ready and not outlet.blocked:
+            _, i, cursor = ready[0]
+            partition = cursor.partition
+            tail = partition.log.tail
+            pieces, cursor.offset = tail.read(cursor.offset, partition.visible_end, 1)
+            self._push(cursor, pieces)
+            if cursor.offset < partition.visible_end:
+                heapreplace(ready, (_next_time_us(cursor), i, cursor))
+            else:
+                heappop(ready)
+                self.pump(cursor)
+        for _, _, cursor in ready:
+            self._park(cursor)
+
+    def _is_in_tail(self, cursor: Cursor) -> bool:
+        """Whether the tail has what the cursor has not seen."""
+        partition = cursor.partition
+        if cursor.subscription.closed or cursor.dropped or partition.topic.deleted:
+            return False
+        return partition.log.tail.start_offset <= cursor.offset < partition.visible_end
 
     def grant(self, subscription: Subscription, limit_bytes: int) -> None:
         """The reader has taken messages in: it may be sent up to `limit_bytes` in all."""
@@ -334,3 +369,10 @@ class FanOut:
             ),
             cursor.subscription,
         )
+
+
+def _next_time_us(cursor: Cursor) -> int:
+    """When what the cursor reads next was published."""
+    partition = cursor.partition
+    pieces, _ = partition.log.tail.read(cursor.offset, partition.visible_end, 1)
+    return read_header(pieces[0]).append_time_us
