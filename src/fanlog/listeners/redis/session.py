@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from fanlog.broker.cursors import Subscription
 from fanlog.broker.ports import Outlet
 from fanlog.errors import FanlogError
-from fanlog.format.frames import ACK_ENTRY
 from fanlog.format.resp import Command, CommandReader, PipelineReader, Publishes, RespLimits
 from fanlog.format.resp_replies import NO_REPLY, QUEUED, Failed, Raw, Reply, encode_reply
 from fanlog.listeners.redis.commands import find_command
+from fanlog.listeners.redis.publishing import Publishing
 from fanlog.listeners.redis.pubsub import PubSub
+from fanlog.listeners.redis.replies import Replies
 
 if TYPE_CHECKING:
-    from fanlog.broker.topics import Partition
     from fanlog.config import RedisOptions
     from fanlog.listeners.redis.command_spec import CommandSpec
     from fanlog.listeners.redis.state import ServerState
@@ -52,31 +50,6 @@ class RedisOutlet(Outlet, Protocol):
     def proceed_soon(self) -> None:
         """Feeds the session nothing, after others had their turn."""
         ...
-
-
-class _Owed:
-    """Replies that wait for messages to be taken in; nothing behind them goes out before."""
-
-    __slots__ = ("gathering", "parts", "pending")
-
-    def __init__(self, *parts: bytes) -> None:
-        self.parts = [*parts]
-        self.pending = 0
-        self.gathering = False
-
-
-# Where the reply to some messages stands, and how many they are.
-_Place = tuple[_Owed, int, int]
-
-
-class _Gathered:
-    """What one read brought for a partition."""
-
-    __slots__ = ("places", "runs")
-
-    def __init__(self) -> None:
-        self.runs: list[Sequence[bytes]] = []
-        self.places: list[_Place] = []
 
 
 class RedisSession:
@@ -118,14 +91,9 @@ class RedisSession:
         self._reader = CommandReader(_limits(options), pipeline)
         self.trusted = not options.password
         self._todo: deque[Command | Publishes] = deque()
-        self._out: list[bytes] = []
-        self._out_bytes = 0
-        self._owed: deque[_Owed] = deque()
+        self._replies = Replies()
+        self._publishing = Publishing(pubsub, self._replies, self)
         self.in_transaction = False
-        self._said_bytes = 0
-        self._gathered: dict[Partition, _Gathered] = {}
-        self._tokens: dict[int, list[_Place]] = {}
-        self._last_token = 0
         self._waits = False
         self._ending = False
         self._closed = False
@@ -166,15 +134,15 @@ class RedisSession:
             else:
                 assert isinstance(item, list)
                 self._obey(item)
-            if self._out_bytes > _OUT_BYTES:
+            if self._replies.kept_bytes > _OUT_BYTES:
                 self._flush()
         fault = self._reader.fault
         if fault is not None and not todo and not self._ending:
             logger.warning("%s is cut off: %s", self.peer, fault)
             self.say(Failed(f"ERR {fault}"))
             self._ending = True
-        if self._gathered:
-            self._hand_in()
+        if self._publishing.gathering:
+            self._publishing.hand_in()
         self._flush()
 
     def _must_wait(self) -> bool:
@@ -202,7 +170,7 @@ class RedisSession:
             self._reject(refusal)
         elif self.queue is not None and not found.at_once:
             self._enqueue(found, words)
-        elif found.waits and self._owed and self._waits_for_tokens(words):
+        elif found.waits and self._replies.owing and self._waits_for_messages(words):
             return
         else:
             self.say(found.handler(self, words))
@@ -235,10 +203,10 @@ class RedisSession:
         self.queue.append((command, words))
         self.say(QUEUED)
 
-    def _waits_for_tokens(self, words: Command) -> bool:
+    def _waits_for_messages(self, words: Command) -> bool:
         """True if a message published before has to be on disk first, and is not yet."""
         self._end_turn()
-        if not self._tokens:
+        if not self._publishing.pending:
             return False
         self._waits = True
         self._todo.appendleft(words)
@@ -249,94 +217,30 @@ class RedisSession:
     def _publish_run(self, run: Publishes) -> None:
         if self.trusted and self.replies == "on" and self.queue is None and not self.subscribed:
             self.last_command = "publish"
-            self._publish(run.channel, run.values, shard=False)
+            self._publishing.publish(run.channel, run.values, shard=False, silent=False)
             return
         for value in run.values:
             self._obey([b"PUBLISH", run.channel, value])
 
     def publish(self, channel: bytes, value: bytes, *, shard: bool) -> Reply:
         """One message; its reply follows when it is taken in."""
-        self._publish(channel, (value,), shard=shard)
+        silent = self.replies != "on"
+        self._publishing.publish(channel, (value,), shard=shard, silent=silent)
         if self.subscribed:
             # Should it come back here, it comes before its reply and before anything later.
             self._end_turn()
         return NO_REPLY
 
-    def _publish(self, channel: bytes, values: Sequence[bytes], *, shard: bool) -> None:
-        """Gathers messages by partition: what one read brought for it becomes one batch."""
-        try:
-            partition = self.pubsub.route(channel, self, shard=shard)
-        except FanlogError as fault:
-            for _ in values:
-                self.say(Failed(f"ERR {fault}"))
-            return
-        if partition is None:
-            if self.replies == "on":
-                self._put(b":0\r\n" * len(values))
-            return
-        reply = b":%d\r\n" % partition.readers if self.replies == "on" else b""
-        most = partition.topic.settings.message_bytes_max
-        if max(map(len, values)) > most:
-            if len(values) == 1:
-                self._refuse_large(partition, len(values[0]))
-            else:
-                for value in values:
-                    self._publish(channel, (value,), shard=shard)
-            return
-        gathered = self._gathered.get(partition)
-        if gathered is None:
-            gathered = self._gathered[partition] = _Gathered()
-        gathered.runs.append(values)
-        self.pubsub.record(partition, values)
-        owed = self._owed[-1] if self._owed else None
-        if owed is None or not owed.gathering:
-            owed = _Owed()
-            owed.gathering = True
-            self._owed.append(owed)
-        gathered.places.append((owed, len(owed.parts), len(values)))
-        owed.pending += 1
-        owed.parts.append(reply * len(values))
-
-    def _refuse_large(self, partition: Partition, size: int) -> None:
-        topic = partition.topic
-        most = topic.settings.message_bytes_max
-        self.say(
-            Failed(
-                f"ERR The message has {size} bytes; topic {topic.name!r} takes {most} "
-                "(message_bytes_max)."
-            )
-        )
-
-    def _hand_in(self) -> None:
-        """Gives the broker what was gathered."""
-        gathered, self._gathered = self._gathered, {}
-        for partition, some in gathered.items():
-            token = self._last_token = self._last_token + 1
-            self._tokens[token] = some.places
-            runs = some.runs
-            values = runs[0] if len(runs) == 1 else [*chain.from_iterable(runs)]
-            self.pubsub.put(partition, values, self, token)
-        if self._owed:
-            self._owed[-1].gathering = False
-
     def _end_turn(self) -> None:
         """All that was published is handed on, after what was to be said before."""
-        self._hand_in()
+        self._publishing.hand_in()
         self._flush()
         self.pubsub.end_turn()
-
-    def _settle(self, token: int, fault: FanlogError | None = None) -> None:
-        for owed, place, count in self._tokens.pop(token):
-            owed.pending -= 1
-            if fault is not None and owed.parts[place]:
-                failure = encode_reply(Failed(f"ERR {fault}"), resp3=self.resp3)
-                owed.parts[place] = failure * count
 
     # The broker's Origin
 
     def acknowledge(self, entries: list[bytes]) -> None:
-        for entry in entries:
-            self._settle(ACK_ENTRY.unpack(entry)[4])
+        self._publishing.acknowledged(entries)
         self._settled()
 
     def refuse(
@@ -347,15 +251,14 @@ class RedisSession:
         expected_sequence: int,
         error: FanlogError,
     ) -> None:
-        self._settle(first_sequence, error)
-        if self._owed:
-            self._settled()
+        self._publishing.refused(first_sequence, error)
+        self._settled()
 
     def _settled(self) -> None:
         if self._closed:
             return
         self._flush()
-        if self._waits and not self._tokens:
+        if self._waits and not self._publishing.pending:
             self._waits = False
             self.outlet.proceed_soon()
 
@@ -364,33 +267,21 @@ class RedisSession:
     def say(self, reply: Reply) -> None:
         """A reply, unless the peer wants none."""
         if self.replies == "on":
-            self._put(encode_reply(reply, resp3=self.resp3))
+            self._replies.put(encode_reply(reply, resp3=self.resp3))
 
     def push(self, data: bytes) -> None:
         """What confirms a subscription: that is sent in any case."""
-        self._put(data)
-
-    def _put(self, data: bytes) -> None:
-        if not self._owed:
-            self._out.append(data)
-        else:
-            self._owed[-1].parts.append(data)
-        self._out_bytes += len(data)
-        self._said_bytes += len(data)
+        self._replies.put(data)
 
     def _flush(self) -> None:
-        owed = self._owed
-        while owed and not owed[0].pending:
-            self._out += owed.popleft().parts
-        if self._out:
-            out, self._out = self._out, []
-            self.outlet.write(out[0] if len(out) == 1 else b"".join(out))
-        if not owed:
-            self._out_bytes = 0
+        data = self._replies.take()
+        if data:
+            self.outlet.write(data)
+        if not self._replies.owing:
             if self._ending and not self._closed:
                 self.outlet.finish()
-        elif self._out_bytes > self.state.options.request_bytes_max and not self._waits:
-            self._waits = True
+        elif self._replies.kept_bytes > self.state.options.request_bytes_max:
+            self._waits = self._publishing.pending
 
     def end(self) -> None:
         """Closes the connection once everything has been said."""
@@ -408,14 +299,14 @@ class RedisSession:
         """Does what MULTI has queued."""
         queue = self.queue or []
         self.drop_queue()
-        said_bytes_max = self._said_bytes + self.state.options.request_bytes_max
+        said_bytes_max = self._replies.said_bytes + self.state.options.request_bytes_max
         self.in_transaction = True
         self.say(Raw(b"*%d\r\n" % len(queue)))
         for command, words in queue:
-            if command.waits and self._gathered:
+            if command.waits and self._publishing.gathering:
                 self._end_turn()
             self.say(command.handler(self, words))
-            if self._said_bytes > said_bytes_max:
+            if self._replies.said_bytes > said_bytes_max:
                 logger.warning("%s is cut off: EXEC says too much at once", self.peer)
                 self._ending = True
                 break
