@@ -165,6 +165,9 @@ class RedisOptions(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(ge=128 * KIB, description="One command, or all that MULTI queues: a peer's memory."),
     ] = 64 * MIB
+    pattern_bytes_max: Annotated[
+        int, Meta(ge=1, description="Longest pattern: each is compiled, and matched to channels.")
+    ] = 1024
     command_timeout_seconds: Annotated[
         float, Meta(gt=0, description="How long the rest of a begun command may take.")
     ] = 60.0
@@ -181,7 +184,7 @@ class RedisOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = 3600
     channel_idle_seconds: Annotated[
         float,
-        Meta(gt=0, description="A channel without readers and messages for so long is forgotten."),
+        Meta(gt=0, description="A channel without messages for so long gives up its topic."),
     ] = 300.0
 
 

@@ -35,6 +35,8 @@ class View(Protocol):
 
 
 _Key = tuple[View, int, int]
+# What an entry of the cache costs beside its bytes.
+_ENTRY_BYTES = 400
 # A partition, and the form in which a reader follows it.
 Place = tuple["Partition", View]
 
@@ -113,7 +115,7 @@ class Renderer:
         rendered = view.render(values) if values else b""
         self._forget(key)
         self._cache[key] = (len(piece), rendered)
-        self._cache_bytes += len(rendered)
+        self._cache_bytes += len(rendered) + _ENTRY_BYTES
         while self._cache_bytes > self._cache_bytes_max and len(self._cache) > 1:
             self._forget(next(iter(self._cache)))
         return memoryview(rendered)
@@ -121,7 +123,7 @@ class Renderer:
     def _forget(self, key: _Key) -> None:
         gone = self._cache.pop(key, None)
         if gone is not None:
-            self._cache_bytes -= len(gone[1])
+            self._cache_bytes -= len(gone[1]) + _ENTRY_BYTES
 
 
 def _rendered(views: Sequence[View], values: Values) -> bytes:

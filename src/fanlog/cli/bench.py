@@ -351,6 +351,14 @@ def everything(
     beside: dict[str, Any] = {"against": against, "directory": directory}
     fanout(**common, **beside, seconds=seconds, **files("fanout"))
     latency(**common, **beside, seconds=seconds, **files("latency"))
+    redis: dict[str, Any] = {
+        "against": "redis" if "redis" in against else "none",
+        "listener": ListenerPort.REDIS,
+        "directory": directory,
+        "seconds": seconds,
+    }
+    fanout(**common, **redis, **files("fanout-redis"))
+    latency(**common, **redis, **files("latency-redis"))
     durable(**common, **beside, seconds=seconds, **files("durable"))
     clients(**common, **beside, **files("clients"))
     embedded(**common, **files("embedded"))

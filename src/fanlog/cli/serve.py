@@ -28,7 +28,7 @@ from fanlog.listeners.redis.server import RedisListener
 from fanlog.node import Node
 from fanlog.release import VERSION
 
-EXAMPLE = "Example: [bold]fanlog serve --data /var/lib/fanlog --port 7420[/]"
+EXAMPLE = "Example: [bold]fanlog serve --data /var/lib/fanlog --port 7420 --redis-port 7421[/]"
 
 _ANYWHERE = ("0.0.0.0", "::", "")
 _GC_THRESHOLDS = (100_000, 50, 1000)

@@ -35,10 +35,11 @@ def topic_of(channel: bytes, *, shard: bool = False) -> str:
     ('news.%2A', '%FF%00', '50%')
     """
     prefix = SHARD if shard else ""
-    name = prefix + _escaped(channel)
-    if len(name.encode()) > TOPIC_NAME_BYTES_MAX:
-        return prefix + LONG + hashlib.sha256(channel).hexdigest()
-    return name
+    if len(channel) <= TOPIC_NAME_BYTES_MAX:
+        name = prefix + _escaped(channel)
+        if len(name.encode()) <= TOPIC_NAME_BYTES_MAX:
+            return name
+    return prefix + LONG + hashlib.sha256(channel).hexdigest()
 
 
 def _escaped(channel: bytes) -> str:

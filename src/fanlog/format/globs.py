@@ -91,7 +91,7 @@ def _class(text: bytes, at: int) -> tuple[bytes, int]:
         else:
             members.add(text[at])
             at += 1
-    allowed = set(range(256)) - members if negated else members
-    if not allowed:
-        return b"(?!)", at + 1
-    return b"[" + b"".join(b"\\x%02x" % byte for byte in sorted(allowed)) + b"]", at + 1
+    if not members:
+        return _ANY if negated else b"(?!)", at + 1
+    listed = b"".join(b"\\x%02x" % byte for byte in sorted(members))
+    return b"[%b%b]" % (b"^" if negated else b"", listed), at + 1

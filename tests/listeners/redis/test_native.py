@@ -6,6 +6,7 @@ import asyncio
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import fanlog
@@ -204,6 +205,34 @@ async def test_a_channel_nobody_uses_is_forgotten(config: Config) -> None:
         assert await broker.topics() == []
 
 
+async def test_an_idle_channel_gives_up_its_topic_and_its_followers_notice_nothing(
+    config: Config,
+) -> None:
+    config = msgspec.structs.replace(
+        config, redis=msgspec.structs.replace(config.redis, password="")
+    )
+    async with fanlog.Broker(config=config) as broker:
+        port = broker.listen_redis().port
+        with Wire(port) as reader, Wire(port) as matcher, Wire(port) as publisher:
+
+            def follow() -> None:
+                reader.tell("SUBSCRIBE", "idle", wanted=push("subscribe", "idle", 1))
+                matcher.tell("PSUBSCRIBE", "id*", wanted=push("psubscribe", "id*", 1))
+
+            def publish() -> None:
+                publisher.tell("PUBLISH", "idle", "x", wanted=b":2\r\n")
+                reader.expect(push("message", "idle", "x"))
+                matcher.expect(push("pmessage", "id*", "idle", "x"))
+
+            await asyncio.to_thread(follow)
+            for _ in range(2):
+                await asyncio.to_thread(publish)
+                deadline = time.monotonic() + WAIT_S
+                while await broker.topics() and time.monotonic() < deadline:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+                assert await broker.topics() == []
+
+
 async def test_a_password_is_asked_for(config: Config) -> None:
     async with fanlog.Broker(config=config) as broker:
         port = broker.listen_redis().port
@@ -266,5 +295,10 @@ async def test_the_limits_on_connections_and_subscriptions_are_kept() -> None:
                 first.send("SUBSCRIBE", "a", "b", "c", "d")
                 first.expect(b"".join(push("subscribe", n, i) for i, n in enumerate("abc", 1)))
                 first.expect(b"-ERR This connection has as many subscriptions")
+                second.tell(
+                    "PSUBSCRIBE",
+                    "a*" * 600,
+                    wanted=b"-ERR A pattern has at most 1024 bytes (pattern_bytes_max).\r\n",
+                )
 
         await asyncio.to_thread(talk)

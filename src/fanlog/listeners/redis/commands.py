@@ -132,7 +132,8 @@ def _list(session: RedisSession, words: Command) -> Reply:
         return connection.SYNTAX
     kind, value = words[3].upper(), words[4]
     if kind == b"PATTERN":
-        return [name for name in names if Glob(value.lower()).matches(name)]
+        refusal = pubsub.too_long(session, value)
+        return refusal or [name for name in names if Glob(value.lower()).matches(name)]
     if kind == b"ACLCAT":
         category = connection.text_of(value).lower()
         return [c.name.encode() for c in COMMANDS.values() if category in c.categories]

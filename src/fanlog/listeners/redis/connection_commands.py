@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import re
 from typing import TYPE_CHECKING
 
 from fanlog.format.resp_replies import OK, Failed, Pairs, Reply, Simple
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from fanlog.format.resp import Command
     from fanlog.listeners.redis.session import RedisSession
 
+_PLAIN = re.compile(rb"[!-~]*")
 _USER = b"default"
 _DATABASES = 16
 _WRONG_PASSWORD = Failed("WRONGPASS invalid username-password pair or user is disabled.")
@@ -39,7 +41,7 @@ def maybe_number(word: bytes) -> int | None:
 
 def is_plain(word: bytes) -> bool:
     """Whether a name has nothing in it that would break a line of CLIENT LIST."""
-    return all(33 <= byte <= 126 for byte in word)
+    return _PLAIN.fullmatch(word) is not None
 
 
 def ping(session: RedisSession, words: Command) -> Reply:

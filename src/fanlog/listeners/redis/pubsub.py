@@ -9,6 +9,7 @@ the order in which it was published.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from fanlog.broker.cursors import Subscription
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from fanlog.format.messages import Joined
 
 _UNHEARD_MAX = 10_000
+_UNHEARD_NAME_BYTES_MAX = 255
+_CHECKED_A_SECOND = 2000
 
 
 class _Untold:
@@ -109,7 +112,7 @@ class PubSub:
         topic = self._broker.catalog.find(topic_name)
         if topic is None:
             if channel is None and not self._is_wanted(name, topic_name, shard):
-                if not shard:
+                if not shard and len(name) <= _UNHEARD_NAME_BYTES_MAX:
                     self._unheard.add(name)
                 return None
             return self._create(name, topic_name, channel, shard)
@@ -341,12 +344,18 @@ class PubSub:
         self._maybe_forget(channel)
 
     def forget_idle(self, now: float) -> None:
-        """Deletes topics that were made here and that nobody has read or written for a while."""
-        for topic, (since, known_end) in list(self._made.items()):
-            end = topic.partitions[0].next_offset
-            if topic.partitions[0].readers or end != known_end:
-                self._made[topic] = (now, end)
-            elif now - since > self._options.channel_idle_seconds:
+        """Deletes topics that were made here and that nobody has published to for a while, unless
+        a native client reads them, or somebody has not got everything yet."""
+        for topic in list(islice(self._made, _CHECKED_A_SECOND)):
+            since, known_end = self._made.pop(topic)
+            partition = topic.partitions[0]
+            end = partition.next_offset
+            # Redis clients that have got everything are joined again when there is more.
+            live = sum(map(len, (partition.viewed or {}).values()))
+            if partition.readers > live or end != known_end:
+                since = now
+            self._made[topic] = (since, end)
+            if now - since > self._options.channel_idle_seconds:
                 self._broker.delete_topic(topic.name)
 
     # What there is

@@ -38,14 +38,27 @@ def spublish(session: RedisSession, words: Command) -> Reply:
     return session.publish(words[1], words[2], shard=True)
 
 
-def _room(session: RedisSession) -> bool:
+def _refusal(session: RedisSession, name: bytes, kind: bytes) -> Failed | None:
+    """Why the connection can't have this subscription as well."""
+    options = session.state.options
     count = len(session.channels) + len(session.patterns) + len(session.shard_channels)
-    return count < session.state.options.subscriptions_max
+    if count >= options.subscriptions_max:
+        return Failed(
+            "ERR This connection has as many subscriptions as subscriptions_max allows. Open "
+            "another."
+        )
+    if session.names_bytes + len(name) > options.request_bytes_max:
+        return Failed(
+            "ERR The names that this connection follows have more than request_bytes_max together."
+        )
+    return too_long(session, name) if kind == b"psubscribe" else None
 
 
-_FULL = Failed(
-    "ERR This connection has as many subscriptions as subscriptions_max allows. Open another."
-)
+def too_long(session: RedisSession, pattern: bytes) -> Failed | None:
+    most = session.state.options.pattern_bytes_max
+    if len(pattern) <= most:
+        return None
+    return Failed(f"ERR A pattern has at most {most} bytes (pattern_bytes_max).")
 
 
 def _follow(
@@ -57,11 +70,13 @@ def _follow(
 ) -> Reply:
     for name in session.split(words):
         if name not in names:
-            if not _room(session):
-                session.say(_FULL)
+            refusal = _refusal(session, name, kind)
+            if refusal is not None:
+                session.say(refusal)
                 continue
             subscribe(name)
             names[name] = None
+            session.names_bytes += len(name)
         session.push(subscription_push(kind, name, _count(session, kind), resp3=session.resp3))
     return NO_REPLY
 
@@ -78,6 +93,7 @@ def _unfollow(
         if name in names:
             unsubscribe(name)
             del names[name]
+            session.names_bytes -= len(name)
         session.push(subscription_push(kind, name, _count(session, kind), resp3=session.resp3))
     if not wanted:
         session.push(subscription_push(kind, None, _count(session, kind), resp3=session.resp3))
@@ -142,8 +158,10 @@ def _channels(session: RedisSession, words: Command, *, shard: bool) -> Reply:
         return Failed(
             f"ERR unknown subcommand or wrong number of arguments for '{text}'. Try PUBSUB HELP."
         )
-    glob = Glob(words[2]) if len(words) == 3 else None
-    return session.pubsub.channel_names(glob, shard=shard)
+    if len(words) == 2:
+        return session.pubsub.channel_names(None, shard=shard)
+    refusal = too_long(session, words[2])
+    return refusal or session.pubsub.channel_names(Glob(words[2]), shard=shard)
 
 
 def _numsub(session: RedisSession, words: Command, *, shard: bool) -> Reply:

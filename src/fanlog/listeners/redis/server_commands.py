@@ -11,7 +11,7 @@ from fanlog.format.globs import Glob
 from fanlog.format.resp_replies import OK, Failed, Pairs, Reply, Verbatim
 from fanlog.listeners.redis.command_spec import CommandSpec
 from fanlog.listeners.redis.connection_commands import SYNTAX, maybe_number, text_of
-from fanlog.listeners.redis.pubsub_commands import help_lines
+from fanlog.listeners.redis.pubsub_commands import help_lines, too_long
 from fanlog.listeners.redis.state import REDIS_VERSION
 
 if TYPE_CHECKING:
@@ -141,6 +141,10 @@ def info(session: RedisSession, words: Command) -> Reply:
 
 
 def _get(session: RedisSession, words: Command) -> Reply:
+    for word in words[2:]:
+        refusal = too_long(session, word)
+        if refusal is not None:
+            return refusal
     globs = [Glob(word.lower()) for word in words[2:]]
     found = {
         name.encode(): value.encode()

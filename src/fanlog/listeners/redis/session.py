@@ -83,6 +83,7 @@ class RedisSession:
         self.channels: dict[bytes, None] = {}
         self.patterns: dict[bytes, None] = {}
         self.shard_channels: dict[bytes, None] = {}
+        self.names_bytes = 0
         self.replies: Literal["on", "off", "skip"] = "on"
         self.skip_next = False
         self.queue: list[tuple[CommandSpec, Command]] | None = None
@@ -334,6 +335,7 @@ class RedisSession:
         for text in self.patterns:
             self.pubsub.punsubscribe(self, text)
         self.channels, self.shard_channels, self.patterns = {}, {}, {}
+        self.names_bytes = 0
 
     def speak(self, version: int) -> None:
         """Another RESP from now on."""
