@@ -61,6 +61,7 @@ SCRIPTS = [
     "client setname x\nclient getname\nclient setname ''\nclient getname\nclient setname 'a b'",
     "client reply skip\nping\necho 1\nclient reply off\nping\nclient reply on\nping",
     "client reply skip\nclient reply skip\nping\nping 2\nclient reply x",
+    "client reply skip\nfoo\nping\nclient reply skip\npublish a\nping",
     "client reply off\nsubscribe a\npublish a 1\nclient reply on",
     "client no-evict on\nclient no-evict off\nclient no-evict foo",
     "client tracking off\nclient tracking foo\nclient trackinginfo\nclient getredir",
@@ -166,6 +167,7 @@ RAW = [
     (command("PING") + b"*1\r\n$-1\r\n") * 10,
     command("ECHO", b"\xff\x00" * 1000) * 30,
     command("FOO", "a", "b") * 30,
+    command("SUBSCRIBE", *(f"n{i}" for i in range(2000))) + command("PING", "after"),
     command("PING") * 10 + command("SUBSCRIBE", *(f"c{i}" for i in range(150))) + b"PING\r\n",
 ]
 

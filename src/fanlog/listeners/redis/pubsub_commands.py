@@ -88,7 +88,7 @@ def _unfollow(
     names: dict[bytes, None],
     unsubscribe: Callable[[bytes], bool],
 ) -> Reply:
-    wanted = session.split(words) if len(words) > 1 else list(names)
+    wanted = session.split(words if len(words) > 1 else [words[0], *names])
     for name in wanted:
         if name in names:
             unsubscribe(name)

@@ -96,6 +96,7 @@ class RedisSession:
         self._publishing = Publishing(pubsub, self._replies, self)
         self.in_transaction = False
         self._waits = False
+        self._stepped = False
         self._ending = False
         self._closed = False
 
@@ -124,8 +125,9 @@ class RedisSession:
     def _work(self) -> None:
         left = _COMMANDS_A_TURN
         todo = self._todo
+        self._stepped = False
         while todo and not self._ending and not self._must_wait():
-            if not left:
+            if not left or self._stepped:
                 self.outlet.proceed_soon()
                 break
             left -= 1
@@ -160,20 +162,17 @@ class RedisSession:
         return bool(self._todo) or self._waits
 
     def _obey(self, words: Command) -> None:
-        self.last_command = words[0].decode(errors="replace").lower()
         found = find_command(words)
         if isinstance(found, Failed):
             self._reject(found)
-            return
-        self.last_command = found.name
-        refusal = self._refusal(found)
-        if refusal is not None:
+        elif (refusal := self._refusal(found)) is not None:
             self._reject(refusal)
         elif self.queue is not None and not found.at_once:
             self._enqueue(found, words)
         elif found.waits and self._replies.owing and self._waits_for_messages(words):
             return
         else:
+            self.last_command = found.name
             self.say(found.handler(self, words))
         if self.replies == "skip":
             self.replies = "on"
@@ -323,7 +322,7 @@ class RedisSession:
         if len(names) > _NAMES_A_STEP and not self.in_transaction:
             self._todo.appendleft([words[0], *names[_NAMES_A_STEP:]])
             del names[_NAMES_A_STEP:]
-            self.outlet.proceed_soon()
+            self._stepped = True
         return names
 
     def unsubscribe_all(self) -> None:
