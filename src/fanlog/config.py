@@ -154,7 +154,7 @@ class RedisOptions(msgspec.Struct, frozen=True, kw_only=True):
     subscriptions_max: Annotated[
         int, Meta(ge=1, description="Channels and patterns of one connection.")
     ] = 100_000
-    arguments_max: Annotated[int, Meta(ge=16, description="Words of one command.")] = 1024 * 1024
+    arguments_max: Annotated[int, Meta(ge=1024, description="Words of one command.")] = 1024 * 1024
     bulk_bytes_max: Annotated[
         int, Meta(ge=64 * KIB, le=64 * MIB, description="Longest word of a command, or message.")
     ] = 32 * MIB

@@ -201,11 +201,14 @@ class CommandReader:
     def _read_pipeline(self, data: bytes, at: int, out: list[Command | Publishes]) -> int:
         """Takes all commands but a cut last one, if there are several and none is odd."""
         rest = data[at:] if at else data
-        if len(rest) > self._limits.request_bytes_max:
-            return at
+        if len(rest) > self._limits.bulk_bytes_max:
+            return at  # one of its words may be too long
         run = self._run
         if run is None or not rest.startswith(run.head):
             run = self._run = _maybe_run_head(rest)
+        if run is not None and (value := run.maybe_only_value(rest)) is not None:
+            out.append(Publishes(run.channel, (value,)))
+            return at + len(rest)
         begun = rest.count(b"*")
         last = rest.rfind(b"*")
         if run is not None and rest.count(run.head, 0, last) == begun - 1:
@@ -311,8 +314,18 @@ class CommandReader:
 
 
 class _RunHead(NamedTuple):
+    """How each command of a run begins, up to the mark of its message."""
+
     head: bytes
     channel: bytes
+
+    def maybe_only_value(self, data: bytes) -> bytes | None:
+        """The message, if `data`, which begins with the head, is just one command."""
+        at = len(self.head)
+        end = data.find(b"\r\n", at, at + 10)
+        if end < 0 or (size := _number(data[at:end])) is None or end + size + 4 != len(data):
+            return None
+        return data[end + 2 : -2]
 
 
 def _maybe_run_head(data: bytes) -> _RunHead | None:

@@ -51,7 +51,7 @@ class Desk:
 
     def __init__(self, made: Stage) -> None:
         self.stage = made
-        self.pubsub = PubSub(made.core, RedisOptions(), create_topics=True)
+        self.pubsub = PubSub(made.core, RedisOptions(), made.runtime.soon, create_topics=True)
         self._state = ServerState(made.core, RedisOptions(), lambda: 0.0)
         self._pipeline = PipelineReader()
 
@@ -80,6 +80,26 @@ def test_what_one_read_brought_for_a_partition_is_one_batch() -> None:
         assert wire.heard() == b":0\r\n" * 4
         assert [batch.values for batch in made.fetch("a", 0)] == [[b"1", b"2", b"4"]]
         assert [batch.values for batch in made.fetch("b", 0)] == [[b"3"]]
+
+
+def test_who_publishes_alone_does_not_wait_for_the_end_of_the_turn() -> None:
+    with stage() as made:
+        desk = Desk(made)
+        made.core.create_topic("a", {})
+        (one, wire), (other, _) = desk.session(), desk.session()
+        one.feed(publish("a", "1"))
+        assert wire.heard() == b""
+        made.run()
+        wire.heard()
+        one.feed(publish("a", "2"))
+        assert wire.heard() == b":0\r\n"
+        other.feed(publish("a", "3"))
+        made.run()
+        one.feed(publish("a", "4"))
+        other.feed(publish("a", "5"))
+        assert wire.heard() == b""
+        made.run()
+        assert [v for batch in made.fetch("a", 0) for v in batch.values] == [*b"1 2 3 4 5".split()]
 
 
 def test_replies_behind_a_message_wait_until_it_is_on_disk(data: Path) -> None:

@@ -8,7 +8,7 @@ the order in which it was published.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -43,9 +43,19 @@ class _Untold:
 class PubSub:
     """All channels and patterns of the listener."""
 
-    def __init__(self, broker: Broker, options: RedisOptions, *, create_topics: bool) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        options: RedisOptions,
+        soon: Callable[[Callable[[], None]], object],
+        *,
+        create_topics: bool,
+    ) -> None:
         self._broker = broker
         self._options = options
+        self._soon = soon
+        self._handed_in = 0
+        self._alone = False
         self._create_topics = create_topics
         self._policy = SlowPolicy(options.slow_policy)
         self._reader = _Untold()
@@ -93,6 +103,19 @@ class PubSub:
             and partition.next_offset == base_offset + len(values)
         ):
             self._broker.renderer.offer(partition, base_offset, values)
+
+    def handed_in(self) -> None:
+        """A connection has put what one read brought. While one alone publishes, there is nothing
+        that its messages could share a turn with, and they need not wait for its end."""
+        if not self._handed_in:
+            self._soon(self._round_over)
+        self._handed_in += 1
+        if self._alone:
+            self.end_turn()
+
+    def _round_over(self) -> None:
+        self._alone = self._handed_in == 1
+        self._handed_in = 0
 
     def end_turn(self) -> None:
         """Everything published so far is handed on now."""

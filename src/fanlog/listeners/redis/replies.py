@@ -68,6 +68,8 @@ class Replies:
     def take(self) -> bytes:
         """All that may go out now."""
         owed = self._owed
+        if not self._out and owed and owed[0].waiting:
+            return b""
         while owed and not owed[0].waiting:
             self._out += owed.popleft().parts
         out, self._out = self._out, []

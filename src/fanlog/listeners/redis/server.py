@@ -36,7 +36,7 @@ class RedisConnection(Connection):
         return super().full()
 
     def full(self) -> bool:
-        return super().full() or self.redis.busy()
+        return self.redis.busy() or super().full()
 
     def proceed_soon(self) -> None:
         if not self._proceeding:
@@ -78,7 +78,9 @@ class RedisListener(TcpListener[RedisSession]):
 
     def open(self) -> None:
         super().open()
-        self.pubsub = PubSub(self.broker, self._redis, create_topics=self._create_topics)
+        self.pubsub = PubSub(
+            self.broker, self._redis, self.loop.call_soon, create_topics=self._create_topics
+        )
         self.state = ServerState(self.broker, self._redis, self.loop.time)
         self.state.port = self.port
 

@@ -146,7 +146,10 @@ class RedisSession:
             self._ending = True
         if self._publishing.gathering:
             self._publishing.hand_in()
-        self._flush()
+            self._flush()
+            self.pubsub.handed_in()
+        else:
+            self._flush()
 
     def _must_wait(self) -> bool:
         """Whether the next command has to wait: for messages to be taken in, or for the peer to
