@@ -125,9 +125,9 @@ def draw_fanout(report: FanoutReport) -> Figure:
     """A line for each system: deliveries per second over subscribers, both logarithmic."""
     figure = new_figure(WIDTH_INCHES, HEIGHT_INCHES)
     axes: Axes = figure.add_subplot()
-    labels = dict.fromkeys(map(_fanout_label, report.rows))
+    labels = dict.fromkeys(map(fanout_label, report.rows))
     for label in labels:
-        points = [row for row in report.rows if _fanout_label(row) == label]
+        points = [row for row in report.rows if fanout_label(row) == label]
         axes.plot(
             [row.subscribers for row in points],
             [row.delivered_per_s for row in points],
@@ -151,7 +151,8 @@ def draw_fanout(report: FanoutReport) -> Figure:
     return figure
 
 
-def _fanout_label(row: FanoutRow) -> str:
+def fanout_label(row: FanoutRow) -> str:
+    """How a row is called in tables and pictures."""
     return system_label(row.system, row.batch, row.listener)
 
 
