@@ -21,20 +21,36 @@ PUBLIC = {
     "Durability",
     "FanlogError",
     "Gap",
+    "GroupInfo",
+    "GroupMember",
+    "Job",
+    "JobBatch",
     "Message",
     "MessageBatch",
     "MessagesLostError",
+    "Outgoing",
     "Receipt",
     "SlowPolicy",
     "Subscription",
     "TopicInfo",
     "TopicSettings",
+    "Transaction",
+    "Worker",
     "__version__",
     "connect",
     "errors",
     "sync",
 }
-PUBLIC_SYNC = {"Client", "Subscription", "connect"}
+PUBLIC_SYNC = {
+    "Client",
+    "GroupMember",
+    "Job",
+    "JobBatch",
+    "Subscription",
+    "Transaction",
+    "Worker",
+    "connect",
+}
 
 
 @pytest.mark.parametrize(("module", "names"), [(fanlog, PUBLIC), (fanlog.sync, PUBLIC_SYNC)])
@@ -57,7 +73,7 @@ def test_the_blocking_client_can_do_what_the_asyncio_client_can() -> None:
 
     theirs = methods(fanlog.sync.Client)
     ours = methods(fanlog.Client)
-    inner = {"open", "attach", "detach", "decoded", "write"}
+    inner = {"open", "attach", "detach", "decoded", "write", "ask", "take_number", "open_topic"}
     assert set(theirs) == set(ours) - inner
     for name, parameters in theirs.items():
         if name != "close":

@@ -12,12 +12,17 @@ broker inside this program.
 
 from fanlog import errors, sync
 from fanlog.client.aio import Client, connect
+from fanlog.client.groups.member import GroupMember
 from fanlog.client.message import Message, MessageBatch
+from fanlog.client.queues.jobs import Job, JobBatch
+from fanlog.client.queues.worker import Worker
 from fanlog.client.subscription import Subscription
+from fanlog.client.transactions.transaction import Transaction
+from fanlog.client.transactions.transform import Outgoing
 from fanlog.config import ClientOptions, Config
 from fanlog.errors import FanlogError, MessagesLostError
 from fanlog.format.batch import Batch
-from fanlog.model import Durability, Gap, Receipt, SlowPolicy, TopicInfo, TopicSettings
+from fanlog.model import Durability, Gap, GroupInfo, Receipt, SlowPolicy, TopicInfo, TopicSettings
 from fanlog.node import Broker
 from fanlog.release import VERSION
 
@@ -32,14 +37,21 @@ __all__ = [
     "Durability",
     "FanlogError",
     "Gap",
+    "GroupInfo",
+    "GroupMember",
+    "Job",
+    "JobBatch",
     "Message",
     "MessageBatch",
     "MessagesLostError",
+    "Outgoing",
     "Receipt",
     "SlowPolicy",
     "Subscription",
     "TopicInfo",
     "TopicSettings",
+    "Transaction",
+    "Worker",
     "__version__",
     "connect",
     "errors",

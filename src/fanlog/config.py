@@ -53,6 +53,10 @@ class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
     retention_check_seconds: Annotated[
         float, Meta(gt=0, description="How often retention looks for what to delete.")
     ] = 30.0
+    compaction_keys_max: Annotated[
+        int,
+        Meta(ge=1, description="Keys that compaction holds in memory; past it, it takes rounds."),
+    ] = 500_000
 
 
 class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,8 +76,41 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = 10_000
     producer_runs_max: Annotated[
         int,
-        Meta(ge=1, description="Stretches of a producer's sequence that a repeat is found in."),
-    ] = 1024
+        Meta(
+            ge=1,
+            le=1024,
+            description="Stretches of a producer's sequence that a repeat is found in.",
+        ),
+    ] = 128
+    producer_idle_seconds: Annotated[
+        int,
+        Meta(
+            ge=1, description="A producer, or its name, that was silent for so long is forgotten."
+        ),
+    ] = 7 * 24 * 3600
+    producer_names_max: Annotated[
+        int, Meta(ge=1, description="Named producers; one more is refused.")
+    ] = 100_000
+    groups_max: Annotated[
+        int, Meta(ge=1, description="Consumer groups that have members; one more is refused.")
+    ] = 10_000
+    group_members_max: Annotated[
+        int, Meta(ge=1, description="Members of one consumer group; one more is refused.")
+    ] = 1000
+    session_seconds_min: Annotated[
+        float, Meta(gt=0, description="Shortest session of a group's member that was lost.")
+    ] = 0.1
+    session_seconds_max: Annotated[
+        float, Meta(gt=0, description="Longest session of a group's member that was lost.")
+    ] = 3600.0
+    revoke_seconds: Annotated[
+        float,
+        Meta(gt=0, description="How long a group's member may take to let a partition go."),
+    ] = 30.0
+    group_grace_seconds: Annotated[
+        float,
+        Meta(ge=0, description="After a start, how long groups wait for those who were there."),
+    ] = 2.0
     durable_positions_max: Annotated[
         int, Meta(ge=1, description="Positions of durable names, a partition each.")
     ] = 1_000_000
@@ -81,6 +118,27 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(ge=64 * KIB, description="Rendered views, shared by readers that are behind."),
     ] = 16 * MIB
+    queues_max: Annotated[int, Meta(ge=1, description="Queues; one more is refused.")] = 10_000
+    queue_workers_max: Annotated[
+        int, Meta(ge=1, description="Workers of one queue; one more is refused.")
+    ] = 10_000
+    queue_prefetch_max: Annotated[
+        int, Meta(ge=1, description="Jobs that one worker may have at a time.")
+    ] = 100_000
+    queue_in_flight_max: Annotated[
+        int, Meta(ge=1, description="Jobs of a queue that are out; past it no new ones go out.")
+    ] = 1_000_000
+    queue_ranges_max: Annotated[
+        int,
+        Meta(ge=16, description="Stretches of jobs kept of a partition; then its oldest must end."),
+    ] = 20_000
+    queue_parked_max: Annotated[
+        int,
+        Meta(ge=1, description="Jobs of a partition set aside behind others of their key."),
+    ] = 10_000
+    inbox_idle_seconds: Annotated[
+        int, Meta(ge=1, description="An inbox for replies that nobody reads goes after this.")
+    ] = 60
     pending_bytes_pause: Annotated[
         int,
         Meta(
@@ -91,6 +149,30 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(ge=64 * KIB, description="Bytes waiting for the disk past which publishing fails."),
     ] = 256 * MIB
+    transactions_max: Annotated[
+        int, Meta(ge=1, description="Transactions that are open; one more is refused.")
+    ] = 10_000
+    transaction_bytes_max: Annotated[
+        int, Meta(ge=64 * KIB, description="What one transaction may stage.")
+    ] = 16 * 1024 * MIB
+    transaction_memory_bytes: Annotated[
+        int, Meta(ge=0, description="Staged bytes past which a transaction goes to a file.")
+    ] = 1 * MIB
+    transaction_memory_total_bytes: Annotated[
+        int, Meta(ge=0, description="All staged bytes in memory; past it, files are used sooner.")
+    ] = 256 * MIB
+    transaction_stagers_max: Annotated[
+        int, Meta(ge=1, description="Clients that stage into one transaction.")
+    ] = 10_000
+    transaction_timeout_seconds_max: Annotated[
+        float, Meta(gt=0, description="Longest silence that a transaction may ask for.")
+    ] = 86_400.0
+    transaction_ids_seconds: Annotated[
+        int, Meta(ge=1, description="How long the id of a committed transaction is remembered.")
+    ] = 7 * 24 * 3600
+    transaction_ids_max: Annotated[
+        int, Meta(ge=1, description="Ids of committed transactions; past it the oldest go.")
+    ] = 1_000_000
 
 
 class ListenerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,6 +274,17 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a client collects, waits and comes back."""
 
     name: Annotated[str, Meta(max_length=255, description="Shown by the broker.")] = ""
+    producer: Annotated[
+        str,
+        Meta(max_length=255, description="Publish under this name; a second one fences the first."),
+    ] = ""
+    idempotent: Annotated[
+        bool,
+        Meta(
+            description="Off: a message that is sent again after a lost connection may be stored "
+            "twice."
+        ),
+    ] = True
     linger_ms: Annotated[
         float, Meta(ge=0, description="Wait for company before a batch is sent. 0: this loop turn.")
     ] = 0.0
@@ -202,7 +295,7 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(ge=1, le=1 << 20, description="A batch is sent when it holds so many records.")
     ] = 8192
     batches_in_flight: Annotated[
-        int, Meta(ge=1, le=1024, description="Unacknowledged batches of one partition.")
+        int, Meta(ge=1, le=128, description="Unacknowledged batches of one partition.")
     ] = 16
     buffer_bytes_max: Annotated[
         int, Meta(ge=4 * KIB, description="Messages held until acknowledged; then send() waits.")

@@ -21,7 +21,15 @@ FanlogError
 │   ├── PartitionNotFoundError
 │   ├── OffsetOutOfRangeError
 │   ├── MessageTooLargeError
-│   └── OutOfSequenceError
+│   ├── OutOfSequenceError
+│   ├── UnknownProducerError
+│   ├── FencedError
+│   ├── NoPositionError
+│   ├── GroupNotFoundError
+│   ├── GroupActiveError
+│   ├── LeaseLostError
+│   ├── NoRespondersError
+│   └── TransactionNotFoundError
 ├── LimitError             a named limit was reached
 │   ├── OverloadedError
 │   ├── TooManyConnectionsError
@@ -128,6 +136,52 @@ class OutOfSequenceError(RequestError):
     """A producer's batch does not follow its last one; nothing was stored."""
 
     code = "out_of_sequence"
+
+
+class UnknownProducerError(RequestError):
+    """The broker does not know this producer's numbers, so it can't tell a repeat from news."""
+
+    code = "unknown_producer"
+
+
+class FencedError(RequestError):
+    """Somebody else has taken over; what this one asked for was not done."""
+
+    code = "fenced"
+
+
+class NoPositionError(RequestError):
+    """A group has no committed position, and its reset policy is `none`."""
+
+    code = "no_position"
+
+
+class GroupNotFoundError(RequestError):
+    code = "group_not_found"
+
+
+class GroupActiveError(RequestError):
+    """A group with members can't be reset or deleted, or be of another kind."""
+
+    code = "group_active"
+
+
+class LeaseLostError(RequestError):
+    """The job is no longer this worker's: its time ran out, and others may have it."""
+
+    code = "lease_lost"
+
+
+class NoRespondersError(RequestError):
+    """Nobody works on the topic that a request was for."""
+
+    code = "no_responders"
+
+
+class TransactionNotFoundError(RequestError):
+    """The transaction was never begun, was aborted, or ran out of time: nothing of it is stored."""
+
+    code = "transaction_not_found"
 
 
 class LimitError(FanlogError):

@@ -14,7 +14,18 @@ MIB = 1024 * KIB
 TOPIC_NAME_BYTES_MAX = 255
 DURABLE_NAME_BYTES_MAX = 255
 PARTITIONS_MAX = 4096
+# Ids past it are those of the broker's own producers.
+PRODUCER_ID_MAX = (1 << 63) - 1
+PRODUCER_EPOCH_MAX = (1 << 16) - 1
+PRODUCER_NAME_BYTES_MAX = 255
 INTERNAL_PREFIX = "_fanlog."
+# Where replies to one client's requests go. A pattern must begin with it to mean inboxes.
+INBOX_PREFIX = "_inbox."
+# A group commits under a durable name that begins so.
+GROUP_PREFIX = "group/"
+# Under such a name stands that a transaction's positions are committed.
+TRANSACTION_PREFIX = "transaction/"
+TRANSACTION_ID_BYTES_MAX = 255
 
 
 class Durability(IntEnum):
@@ -48,6 +59,8 @@ class GapReason(StrEnum):
 
 DurabilityName = Literal["memory", "os", "fsync"]
 CompressionPolicy = Literal["producer", "none", "zlib", "zstd", "lz4"]
+CleanupPolicy = Literal["delete", "compact"]
+TopicRole = Literal["", "dead-letter", "inbox"]
 
 
 class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +93,19 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(ge=4 * KIB, le=1024 * MIB, description="Newest bytes of a partition kept in memory."),
     ] = 16 * MIB
+    cleanup: Annotated[
+        CleanupPolicy,
+        Meta(description="delete: by retention alone; compact: the last message of a key stays."),
+    ] = "delete"
+    tombstone_seconds: Annotated[
+        int, Meta(ge=0, description="How long a message without a value stays, if compacted.")
+    ] = 24 * 3600
+    compact_after_bytes: Annotated[
+        int, Meta(ge=1, description="Full log files not yet compacted that make it worthwhile.")
+    ] = 1 * MIB
+    role: Annotated[
+        TopicRole, Meta(description="What the broker uses the topic for; empty for all others.")
+    ] = ""
 
     @property
     def level(self) -> Durability:
@@ -162,3 +188,91 @@ class Start(msgspec.Struct, frozen=True):
 
     kind: StartKind = "latest"
     value: int = 0
+
+
+ResetPolicy = Literal["earliest", "latest", "none"]
+GroupKind = Literal["stream", "queue"]
+GroupState = Literal["active", "rebalancing", "inactive"]
+
+
+class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a queue hands out jobs. Kept with the queue; a worker that joins may change them."""
+
+    visibility_seconds: Annotated[
+        float, Meta(gt=0, le=86_400, description="How long a worker has for a job.")
+    ] = 30.0
+    max_deliveries: Annotated[
+        int, Meta(ge=1, le=10_000, description="Tries before a job becomes a dead letter.")
+    ] = 5
+    retry_delay_seconds: Annotated[
+        float, Meta(ge=0, le=86_400, description="Wait before a job is tried again.")
+    ] = 0.0
+    dead_letter: Annotated[
+        str, Meta(description="The dead-letter topic; empty: `dead.` and the topic's name.")
+    ] = ""
+    ordered: Annotated[
+        bool, Meta(description="One job of a key at a time, in the order of the log.")
+    ] = False
+    reset: Annotated[
+        ResetPolicy, Meta(description="Where a new queue begins: earliest, or latest.")
+    ] = "earliest"
+
+
+class GroupMemberInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A member of a group. One that is away keeps what it has for its session."""
+
+    id: str
+    client: str
+    target: str
+    static: bool
+    present: bool
+    partitions: int = 0
+    in_flight: int = 0
+
+
+class GroupPartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition that a group reads. `lag` is in messages, and in seconds the age of the oldest
+    one that is not done. Of a queue, `committed` is the first that is not done."""
+
+    topic: str
+    partition: int
+    committed: int | None
+    start_offset: int
+    end_offset: int
+    lag: int
+    lag_seconds: float = 0.0
+    member: str = ""
+    in_flight: int = 0
+    waiting: int = 0
+
+
+class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A group: `active` with members, `rebalancing` while a partition changes hands, `inactive`
+    with nothing but what it has committed."""
+
+    name: str
+    kind: GroupKind
+    state: GroupState
+    rebalances: int = 0
+    members: tuple[GroupMemberInfo, ...] = ()
+    partitions: tuple[GroupPartitionInfo, ...] = ()
+    queue: QueueSettings | None = None
+    redelivered: int = 0
+    dead_lettered: int = 0
+
+    @property
+    def lag(self) -> int:
+        return sum(p.lag for p in self.partitions)
+
+    @property
+    def lag_seconds(self) -> float:
+        return max((p.lag_seconds for p in self.partitions), default=0.0)
+
+
+class ResetStep(msgspec.Struct, frozen=True):
+    """What a reset does, or would do, to one partition of a group."""
+
+    topic: str
+    partition: int
+    before: int | None
+    after: int

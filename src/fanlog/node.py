@@ -31,6 +31,7 @@ logger = logging.getLogger("fanlog")
 
 T = TypeVar("T")
 _THREADS = 4
+_TICK_SECONDS = 0.1
 
 
 class LoopRuntime:
@@ -80,7 +81,7 @@ class Node:
             None if folder is None else Path(folder), config.log, self._runtime.now_us
         )
         self._group: GroupCommit | None = None
-        self._housekeeper: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self.listeners: list[NativeListener | RedisListener] = []
         self.core: Core
 
@@ -99,7 +100,11 @@ class Node:
             sync_group=self._sync_group,
         )
         self.core.load()
-        self._housekeeper = asyncio.create_task(self._keep_house())
+        interval_seconds = self._config.log.retention_check_seconds
+        self._tasks = [
+            asyncio.create_task(_every(_TICK_SECONDS, self.core.tick)),
+            asyncio.create_task(_every(interval_seconds, self.core.housekeeping)),
+        ]
 
     def listen(self) -> NativeListener:
         listener = NativeListener(self.core, self._config.listener)
@@ -131,24 +136,26 @@ class Node:
             self.core.commits.turn()
         for listener in self.listeners:
             await listener.close()
-        if self._housekeeper is not None:
-            self._housekeeper.cancel()
+        for task in self._tasks:
+            task.cancel()
         if self._group is not None:
             self._group.close()
         self._runtime.close()
+        self.core.transactions.close()
         self._store.close()
 
     def _sync_group(self) -> GroupCommit:
         self._group = GroupCommit(self._store.get_journal(), self._runtime.post)
         return self._group
 
-    async def _keep_house(self) -> None:
-        while True:
-            await asyncio.sleep(self._config.log.retention_check_seconds)
-            try:
-                self.core.housekeeping()
-            except Exception:
-                logger.exception("housekeeping failed; it will be tried again")
+
+async def _every(interval_seconds: float, work: Callable[[], None]) -> None:
+    while True:
+        await asyncio.sleep(interval_seconds)
+        try:
+            work()
+        except Exception:
+            logger.exception("the broker's own work failed; it will be tried again")
 
 
 class _LocalTransport:

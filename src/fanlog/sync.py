@@ -1,5 +1,17 @@
 """The client for plain, blocking code: `fanlog.sync.connect(...)`."""
 
-from fanlog.client.sync import Client, Subscription, connect
+from fanlog.client.blocking.client import Client, Subscription, connect
+from fanlog.client.blocking.groups import GroupMember
+from fanlog.client.blocking.queues import Job, JobBatch, Worker
+from fanlog.client.blocking.transactions import Transaction
 
-__all__ = ["Client", "Subscription", "connect"]
+__all__ = [
+    "Client",
+    "GroupMember",
+    "Job",
+    "JobBatch",
+    "Subscription",
+    "Transaction",
+    "Worker",
+    "connect",
+]

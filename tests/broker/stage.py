@@ -24,13 +24,14 @@ from fanlog.log.store import LogStore
 from fanlog.model import Gap, Start, TopicSettings
 
 T = TypeVar("T")
+BEGIN_US = 1_700_000_000_000_000
 
 
 class HandRuntime:
     """`run` does what is due, one call after the other."""
 
-    def __init__(self) -> None:
-        self.time_us = 1_700_000_000_000_000
+    def __init__(self, time_us: int = BEGIN_US) -> None:
+        self.time_us = time_us
         self.due: deque[Callable[[], None]] = deque()
 
     def now_us(self) -> int:
@@ -184,8 +185,9 @@ class Stage:
         options: BrokerOptions,
         log_options: LogOptions,
         defaults: TopicSettings,
+        time_us: int = BEGIN_US,
     ) -> None:
-        self.runtime = HandRuntime()
+        self.runtime = HandRuntime(time_us)
         self.sync_group = HandSync()
         self.store = LogStore(folder, log_options, self.runtime.now_us)
         self.core = Broker(
@@ -284,10 +286,11 @@ def stage(
     *,
     options: BrokerOptions | None = None,
     log_options: LogOptions | None = None,
+    time_us: int = BEGIN_US,
     **topic: object,
 ) -> Iterator[Stage]:
     defaults = TopicSettings(**({"durability": "memory"} if folder is None else {}) | topic)  # type: ignore[arg-type]
-    made = Stage(folder, options or BrokerOptions(), log_options or LogOptions(), defaults)
+    made = Stage(folder, options or BrokerOptions(), log_options or LogOptions(), defaults, time_us)
     try:
         yield made
     finally:

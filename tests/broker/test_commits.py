@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 import fanlog
-from fanlog.broker.durable import DurableNames
 from fanlog.errors import FormatError
-from fanlog.format.batch import encode_batch, read_header
+from fanlog.format.batch import encode_batch
 from fanlog.format.messages import Position
 from fanlog.model import Start
 from tests.broker.stage import Peer, Publisher, stage
@@ -163,29 +162,12 @@ def test_positions_of_durable_names_survive_many_commits_and_a_restart(data: Pat
             positions = (Position("t", 0, i, 1),)
             on.core.commit_positions("one", positions)
             on.core.commit_positions("two", (*positions, *positions))
+        on.run()
         kept = on.core.catalog.get("_fanlog.cursors").partitions[0].log
         assert kept.start_offset > 0
     with stage(data) as on:
         for name in ("one", "two"):
             assert on.core.durable.positions(name) == (Position("t", 0, 12_499, 1),)
-
-
-def test_durable_names_are_what_their_records_say() -> None:
-    names, copy = DurableNames(), DurableNames()
-    records = [
-        names.commit("a", [Position("t", 0, 5, 1), Position("u", 1, 7, 1)]),
-        names.commit("b", [Position("t", 0, 9, 2)]),
-        names.commit("a", [Position("t", 0, 6, 1)]),
-        names.forget_topic("u"),
-    ]
-    for record in records:
-        assert record is not None
-        assert read_header(record).record_count >= 1
-        copy.replay(record)
-    for name in ("a", "b", "nobody"):
-        assert copy.positions(name) == names.positions(name)
-    assert copy.position("a", "t", 0) == Position("t", 0, 6, 1)
-    assert copy.position("a", "u", 1) is None
 
 
 def test_a_broker_without_a_folder_has_another_epoch_after_each_start() -> None:

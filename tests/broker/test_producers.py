@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from fanlog.broker.producers import Producer
 from fanlog.config import BrokerOptions
-from fanlog.errors import DiskFullError, LogFailedError, OutOfSequenceError, OverloadedError
+from fanlog.errors import (
+    DiskFullError,
+    FencedError,
+    FormatError,
+    LogFailedError,
+    OutOfSequenceError,
+    OverloadedError,
+)
+from fanlog.model import PRODUCER_ID_MAX
 from tests.broker.stage import Publisher, no_room, stage
 
 RUNS_MAX = 1000
@@ -75,7 +83,7 @@ def test_every_record_is_stored_once_whatever_producers_repeat(
         following = {1: 0, 2: 0, 3: 0}
         stored: list[bytes] = []
         expected_acks: dict[int, list[tuple[int, int, int]]] = {1: [], 2: [], 3: []}
-        expected_refusals: dict[int, list[tuple[int, int]]] = {1: [], 2: [], 3: []}
+        expected_refusals: dict[int, list[tuple[int, int, type]]] = {1: [], 2: [], 3: []}
         where: dict[tuple[int, int], int] = {}
         for i, what, count, which, ends in steps:
             begin = following[i]
@@ -92,18 +100,19 @@ def test_every_record_is_stored_once_whatever_producers_repeat(
                 on.publish("t", values, who[i], sequence=sequence, epoch=1)
                 expected_acks[i].append((sequence, where[i, sequence], 1))
             elif what in ("gap", "old epoch") and sent[i]:
-                epoch = 1 if what == "gap" else 0
-                begin += 5 if what == "gap" else 0
-                on.publish("t", [b"never"], who[i], sequence=begin, epoch=epoch)
-                expected_refusals[i].append((begin, following[i]))
+                gap = what == "gap"
+                begin += 5 if gap else 0
+                on.publish("t", [b"never"], who[i], sequence=begin, epoch=1 if gap else 0)
+                expected_refusals[i].append(
+                    (begin, following[i], OutOfSequenceError) if gap else (begin, 0, FencedError)
+                )
             if ends:
                 on.run()
         on.run()
         for i, publisher in who.items():
             got = [(a.first_sequence, a.base_offset, a.duplicate) for a in publisher.acks]
             assert got == expected_acks[i]
-            assert [(s, e) for s, e, _ in publisher.refusals] == expected_refusals[i]
-            assert all(isinstance(e, OutOfSequenceError) for _, _, e in publisher.refusals)
+            assert [(s, e, type(x)) for s, e, x in publisher.refusals] == expected_refusals[i]
         assert on.values("t") == stored
 
 
@@ -235,7 +244,7 @@ def test_producers_are_known_again_after_a_restart(data: Path) -> None:
             one, two = Publisher(1), Publisher(2)
             for i in range(4):
                 on.publish("t", [b"x", b"y"], one, sequence=2 * i)
-                on.publish("t", [b"z"], two, sequence=100 + i)
+                on.publish("t", [b"z"], two, sequence=i)
             on.run()
             on.sync_group.sync()
             on.run()
@@ -244,7 +253,7 @@ def test_producers_are_known_again_after_a_restart(data: Path) -> None:
             one, two = Publisher(1), Publisher(2)
             for i in range(4):
                 on.publish("t", [b"x", b"y"], one, sequence=2 * i)
-                on.publish("t", [b"z"], two, sequence=100 + i)
+                on.publish("t", [b"z"], two, sequence=i)
             on.run()
             on.sync_group.sync()
             on.run()
@@ -252,12 +261,12 @@ def test_producers_are_known_again_after_a_restart(data: Path) -> None:
             assert [(a.first_sequence, a.base_offset) for a in acks] == before
             assert all(a.duplicate for a in acks)
             on.publish("t", [b"new"], one, sequence=8)
-            on.publish("t", [b"gap"], two, sequence=105)
+            on.publish("t", [b"gap"], two, sequence=5)
             on.run()
             on.sync_group.sync()
             on.run()
             assert one.acks[-1].base_offset == 12
-            assert [(s, e) for s, e, _ in two.refusals] == [(105, 104)]
+            assert [(s, e) for s, e, _ in two.refusals] == [(5, 4)]
 
 
 def test_past_producers_max_the_longest_idle_one_is_forgotten() -> None:
@@ -293,9 +302,75 @@ def test_a_newer_epoch_of_a_producer_fences_the_older_one() -> None:
     with stage() as on:
         old, new = Publisher(1), Publisher(1)
         on.publish("t", [b"a"], old, sequence=0, epoch=1)
-        on.publish("t", [b"b"], new, sequence=1, epoch=2)
-        on.publish("t", [b"c"], old, sequence=2, epoch=1)
+        on.publish("t", [b"b"], new, sequence=0, epoch=2)
+        on.publish("t", [b"c"], old, sequence=1, epoch=1)
+        on.publish("t", [b"a"], old, sequence=0, epoch=1)
         on.run()
         assert on.values("t") == [b"a", b"b"]
-        ((_, _, error),) = old.refusals
-        assert "superseded" in str(error)
+        assert [a.base_offset for a in new.acks] == [1]
+        for _, _, error in old.refusals:
+            assert isinstance(error, FencedError)
+            assert "superseded" in str(error)
+        assert len(old.refusals) == 2
+
+
+def test_a_newer_epoch_begins_its_numbers_with_zero() -> None:
+    with stage() as on:
+        one = Publisher(1)
+        on.publish("t", [b"a"], one, sequence=0, epoch=1)
+        on.publish("t", [b"x"], one, sequence=1, epoch=2)
+        on.run()
+        assert [(s, e, x.code) for s, e, x in one.refusals] == [(1, 0, "unknown_producer")]
+        assert on.values("t") == [b"a"]
+
+
+# A producer that a partition does not know
+
+
+def test_a_producer_that_is_not_known_begins_with_zero_or_is_told_to() -> None:
+    with stage() as on:
+        one = Publisher(1)
+        on.publish("t", [b"x"], one, sequence=7)
+        on.run()
+        assert [(s, e, x.code) for s, e, x in one.refusals] == [(7, 0, "unknown_producer")]
+        assert on.values("t") == []
+        on.publish("t", [b"x"], one, sequence=0)
+        on.publish("t", [b"y"], one, sequence=1)
+        on.run()
+        assert on.values("t") == [b"x", b"y"]
+
+
+def test_an_id_of_the_brokers_own_producers_is_refused_from_a_client() -> None:
+    with stage() as on:
+        with pytest.raises(FormatError, match="one of the broker's own"):
+            on.publish("t", [b"x"], Publisher(PRODUCER_ID_MAX + 1))
+        on.publish("t", [b"x"], Publisher(PRODUCER_ID_MAX))
+        on.run()
+        assert on.values("t") == [b"x"]
+
+
+def test_a_producer_that_was_silent_for_too_long_is_forgotten() -> None:
+    idle = 100
+    with stage(options=BrokerOptions(producer_idle_seconds=idle)) as on:
+        silent, busy = Publisher(1), Publisher(2)
+        on.publish("t", [b"x"], silent, sequence=0)
+        on.publish("t", [b"x"], busy, sequence=0)
+        on.run()
+        for i in range(1, 5):
+            on.runtime.time_us += idle * 400_000
+            on.core.housekeeping()
+            on.publish("t", [b"x"], busy, sequence=i)
+            on.run()
+        # Not before its time: the same is still a repeat.
+        on.publish("t", [b"x"], silent, sequence=0)
+        on.run()
+        assert [a.duplicate for a in silent.acks] == [0, 1]
+        for i in range(5, 9):
+            on.runtime.time_us += idle * 400_000
+            on.core.housekeeping()
+            on.publish("t", [b"x"], busy, sequence=i)
+            on.run()
+        on.publish("t", [b"y"], silent, sequence=1)
+        on.run()
+        assert [(s, e, x.code) for s, e, x in silent.refusals] == [(1, 0, "unknown_producer")]
+        assert busy.refusals == []

@@ -47,7 +47,7 @@ def follower(
     policy: SlowPolicy = SlowPolicy.SKIP,
 ) -> tuple[Peer, Subscription]:
     out = peer or Peer()
-    subscription = Subscription(0, out, out, topic, wildcard=False, policy=policy, window_bytes=0)
+    subscription = Subscription(0, made.core.subscriptions, out, out, topic, policy=policy)
     follow(made.core.fan_out, subscription, made.core.open_topic(topic, create=True), view)
     return out, subscription
 

@@ -1,4 +1,4 @@
-"""`fanlog topic`: create, list, describe and delete."""
+"""`fanlog topic`: create, list, describe, truncate, compact and delete."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ def test_a_topic_is_created_with_its_settings_listed_described_and_deleted(ask: 
         *("topic", "create", "made.one", "--partitions", "3", "--durability", "fsync"),
         *("--retention", "2d", "--retention-bytes", "10GB", "--segment-bytes", "1MiB"),
         *("--compression", "zstd", "--message-bytes-max", "2MB", "--tail-bytes", "64KiB", "--json"),
+        *("--cleanup", "compact", "--tombstones", "2h", "--compact-after-bytes", "4MiB"),
     )
     assert created.code == 0, created.err
     assert created.json["settings"] == {
@@ -24,6 +25,10 @@ def test_a_topic_is_created_with_its_settings_listed_described_and_deleted(ask: 
         "compression": "zstd",
         "message_bytes_max": 2_000_000,
         "tail_bytes": 64 * 1024,
+        "cleanup": "compact",
+        "tombstone_seconds": 7200,
+        "compact_after_bytes": 4 << 20,
+        "role": "",
     }
     assert ask("topic", "describe", "made.one", "--json").json == created.json
     listed = ask("topic", "list", "made.>", "--json").json
@@ -69,8 +74,53 @@ def test_a_description_shows_partitions_settings_and_slow_readers(ask: Run, clie
     told = ask("topic", "describe", "shown").out
     assert "shown  7 records" in told
     assert "PARTITION" in told
-    assert "segment_bytes      128MiB" in told
+    assert ["segment_bytes", "128MiB"] in [line.split()[:2] for line in told.splitlines()]
     assert "Slow readers since the start: 0 catch ups" in told
+
+
+def test_a_compacted_topic_keeps_its_messages_for_good_unless_told_otherwise(ask: Run) -> None:
+    made = ask("topic", "create", "kept", "--cleanup", "compact", "--json").json["settings"]
+    assert made["retention_seconds"] == 0
+    chosen = ask(
+        *("topic", "create", "kept.a.day", "--cleanup", "compact", "--retention", "1d", "--json")
+    )
+    assert chosen.json["settings"]["retention_seconds"] == 86_400
+
+
+def test_a_topic_is_truncated_before_an_offset(ask: Run, client: Client) -> None:
+    client.create_topic("cut", partitions=2)
+    for partition in (0, 1):
+        for i in range(10):
+            client.publish("cut", f"{i}", partition=partition)
+    unsure = ask("topic", "truncate", "cut", "--before", "3")
+    assert unsure.code == 2
+    assert "give --yes" in unsure.sentence
+    one = ask("topic", "truncate", "cut", "--before", "7", "--partition", "1", "--yes")
+    assert one.out == "Partition 1 of cut begins at offset 7.\n"
+    both = ask("topic", "truncate", "cut", "--before", "3", "--yes", "--json")
+    assert both.json == {"topic": "cut", "starts": {"0": 3, "1": 7}}
+    tail = ask("tail", "cut", "--from", "earliest", "--no-follow", "--json").out.splitlines()
+    assert len(tail) == 7 + 3
+    assert ask("topic", "truncate", "cut", "--before", "latest", "--yes").code == 0
+    assert client.describe_topic("cut").records == 0
+    past = ask("topic", "truncate", "cut", "--before", "11", "--yes")
+    assert past.code != 0
+    assert "ends at offset 10" in past.sentence
+    assert ask("topic", "truncate", "cut", "--before", "3", "--partition", "2", "--yes").code == 3
+
+
+def test_a_topic_is_compacted(ask: Run, client: Client) -> None:
+    client.create_topic("prices", cleanup="compact")
+    for i in range(300):
+        client.send("prices", b"%d" % i * 100, key=f"k{i % 3}")
+    client.flush()
+    told = ask("topic", "compact", "prices")
+    assert told.code == 0, told.err
+    assert told.out.startswith("Topic prices is compacted: ")
+    tail = ask("tail", "prices", "--from", "earliest", "--no-follow", "--json").out.splitlines()
+    assert len(tail) == 3
+    client.create_topic("plain")
+    assert "not a compacted one" in ask("topic", "compact", "plain").sentence
 
 
 @pytest.mark.parametrize(

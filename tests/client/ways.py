@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 
 import fanlog
-from fanlog.client.sync import Subscription as BlockingSubscription
+from fanlog.client.blocking.client import Subscription as BlockingSubscription
+from fanlog.client.blocking.groups import GroupMember as BlockingMember
 from fanlog.config import ListenerOptions
 from fanlog.node import Node
 
@@ -40,6 +41,34 @@ class Blocking:
 
     def subscribe(self, topic: str, **given: Any) -> Reading:
         return Reading(self._client.subscribe(topic, **given))
+
+    def transaction(self, id: str = "", **given: Any) -> Staging:
+        return Staging(self._client.transaction(id, **given))
+
+    def join_transaction(self, ticket: str) -> Staging:
+        return Staging(self._client.join_transaction(ticket))
+
+    def consume(self, topic: str, **given: Any) -> Consuming:
+        return Consuming(self._client.consume(topic, **given))
+
+    @property
+    def groups(self) -> InThreads:
+        return InThreads(self._client.groups)
+
+
+class InThreads:
+    """Something blocking, each call in a thread."""
+
+    def __init__(self, blocking: Any) -> None:
+        self._blocking = blocking
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._blocking, name)
+
+        async def in_thread(*given: Any, **named: Any) -> Any:
+            return await asyncio.to_thread(call, *given, **named)
+
+        return in_thread
 
 
 class Reading:
@@ -93,6 +122,55 @@ class Reading:
     @property
     def positions(self) -> Any:
         return self._subscription.positions
+
+
+class Consuming(Reading):
+    """`fanlog.sync.GroupMember`, each call in a thread."""
+
+    def __init__(self, member: BlockingMember) -> None:
+        super().__init__(member)
+        self._member = member
+
+    async def seek(self, *given: Any, **named: Any) -> Any:
+        return await asyncio.to_thread(self._member.seek, *given, **named)
+
+    def commit_soon(self, message: fanlog.Message | None = None) -> None:
+        self._member.commit_soon(message)
+
+    def offsets_for_commit(self, *given: Any) -> Any:
+        return self._member.offsets_for_commit(*given)
+
+    @property
+    def partitions(self) -> Any:
+        return self._member.partitions
+
+
+class Staging:
+    """`fanlog.sync.Transaction`, each call in a thread."""
+
+    def __init__(self, transaction: fanlog.sync.Transaction) -> None:
+        self._transaction = transaction
+
+    def __getattr__(self, name: str) -> Any:
+        """What is asked for and not called is looked up at once."""
+        call = getattr(self._transaction, name)
+        if not callable(call):
+            return call
+
+        async def in_thread(*given: Any, **named: Any) -> Any:
+            return await asyncio.to_thread(call, *given, **named)
+
+        return in_thread
+
+    def commit_offsets(self, member: Any, taken: Any = None) -> None:
+        self._transaction.commit_offsets(member, taken)
+
+    async def __aenter__(self) -> Staging:
+        await asyncio.to_thread(self._transaction.__enter__)
+        return self
+
+    async def __aexit__(self, *given: Any) -> None:
+        await asyncio.to_thread(self._transaction.__exit__, *given)
 
 
 class Way:

@@ -24,13 +24,14 @@ from fanlog.format.batch import (
     stamp,
 )
 from fanlog.format.codecs import Codec
-from fanlog.format.columns import EVENT_TIMES, HEADERS, KEY_NULLS, KEYS, VALUE_NULLS
+from fanlog.format.columns import EVENT_TIMES, HEADERS, KEY_NULLS, KEYS, SPARSE, VALUE_NULLS
+from fanlog.format.sparse import thinned, widened
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "format.md"
 BEGIN, END = "<!-- vectors: begin -->", "<!-- vectors: end -->"
 LINE_BYTES = 16
 FLAGS = {KEYS: "keys", KEY_NULLS: "key nulls", VALUE_NULLS: "value nulls", HEADERS: "headers"}
-FLAGS |= {EVENT_TIMES: "event times"}
+FLAGS |= {EVENT_TIMES: "event times", SPARSE: "sparse"}
 HEADER_FIELDS = (
     ("length", 4),
     ("kind", 1),
@@ -52,7 +53,8 @@ HEADER_FIELDS = (
 
 
 class Vector(NamedTuple):
-    """One batch. `records` are as JSON has them: text for bytes, null for nothing."""
+    """One batch. `records` are as JSON has them: text for bytes, null for nothing. Where it is
+    `sparse`, they are those at the `places` of a batch of as many as `of` says."""
 
     name: str
     about: str
@@ -64,6 +66,7 @@ class Vector(NamedTuple):
     keys: list[str | None] | None
     headers: list[dict[str, str] | None] | None
     event_times_us: list[int] | None
+    sparse: dict[str, Any] | None = None
 
     @property
     def data(self) -> bytes:
@@ -71,8 +74,8 @@ class Vector(NamedTuple):
 
     def encode(self) -> bytes:
         data = encode_batch(
-            [as_bytes(value) for value in self.values],
-            keys=None if self.keys is None else [as_bytes(key) for key in self.keys],
+            [as_bytes(value) for value in self._whole(self.values)],
+            keys=None if self.keys is None else [as_bytes(key) for key in self._whole(self.keys)],
             headers=None
             if self.headers is None
             else [{k: v.encode() for k, v in (h or {}).items()} for h in self.headers],
@@ -82,7 +85,20 @@ class Vector(NamedTuple):
         )
         if self.stamp is None:
             return data
-        return stamp(data, topic=read_header(data).topic, **self.stamp)
+        data = stamp(data, topic=read_header(data).topic, **self.stamp)
+        if self.sparse is None:
+            return data
+        batch = Batch(thinned(Batch(data), self.sparse["places"]))
+        return widened(batch, batch.base_offset + self.sparse["span"])
+
+    def _whole(self, column: list[str | None]) -> list[str | None]:
+        """A column as it was before compaction."""
+        if self.sparse is None:
+            return column
+        whole: list[str | None] = ["gone"] * self.sparse["of"]
+        for place, entry in zip(self.sparse["places"], column, strict=True):
+            whole[place] = entry
+        return whole
 
 
 def as_bytes(text: str | None) -> bytes | None:
@@ -108,6 +124,10 @@ def test_a_vector_decodes_to_what_it_says(vector: Vector) -> None:
     check_body(vector.data, batch.header)
     for field, value in (vector.fields | (vector.stamp or {})).items():
         assert getattr(batch.header, field) == value, field
+    places = range(len(batch)) if vector.sparse is None else vector.sparse["places"]
+    assert [*batch.offsets] == [batch.base_offset + place for place in places]
+    span = len(batch) if vector.sparse is None else vector.sparse["span"]
+    assert batch.next_offset == batch.base_offset + span
     assert Codec(batch.header.codec).label == vector.codec
     assert batch.values == [as_bytes(value) for value in vector.values]
     assert batch.keys == [as_bytes(key) for key in vector.keys or [None] * len(batch)]
@@ -155,7 +175,7 @@ def test_the_vectors_cover_every_codec_flag_and_a_stamp() -> None:
     flags = 0
     for vector in VECTORS:
         flags |= read_header(vector.data).flags
-    assert flags == KEYS | KEY_NULLS | VALUE_NULLS | HEADERS | EVENT_TIMES
+    assert flags == KEYS | KEY_NULLS | VALUE_NULLS | HEADERS | EVENT_TIMES | SPARSE
     assert any(vector.stamp for vector in VECTORS)
 
 
@@ -191,6 +211,10 @@ def padded(size: int, meaning: str) -> Iterator[Part]:
 
 def body_parts(data: bytes) -> Iterator[Part]:
     header, columns = read_header(data), Batch(data).columns
+    if header.flags & SPARSE:
+        deltas = [offset - header.base_offset for offset in Batch(data).offsets]
+        yield Part(8, f"span {header.span}")
+        yield from padded(4 * len(deltas), f"deltas {deltas}")
     if header.flags & EVENT_TIMES:
         earliest, latest = Batch(data).time_range_us
         yield Part(8, f"earliest event time {earliest}")
@@ -234,7 +258,7 @@ def dump(data: bytes) -> Iterator[str]:
 
 
 def table(vector: Vector) -> Iterator[str]:
-    header = read_header(vector.data)
+    offsets = Batch(vector.data).offsets
     yield "| offset | key | value | headers | event time |"
     yield "| --- | --- | --- | --- | --- |"
     for i, value in enumerate(vector.values):
@@ -242,7 +266,7 @@ def table(vector: Vector) -> Iterator[str]:
         headers = (vector.headers[i] if vector.headers else None) or {}
         time = vector.event_times_us[i] if vector.event_times_us else "append time"
         shown = ", ".join(f"`{k}`: `{v}`" for k, v in headers.items()) or "–"
-        yield f"| {header.base_offset + i} | {cell(key)} | {cell(value)} | {shown} | {time} |"
+        yield f"| {offsets[i]} | {cell(key)} | {cell(value)} | {shown} | {time} |"
 
 
 def cell(text: str | None) -> str:

@@ -18,7 +18,7 @@ from fanlog.errors import BY_CODE
 from fanlog.format import messages
 from fanlog.format.batch import Batch, check_batch
 from fanlog.format.frames import FETCHED_HEAD, FrameKind
-from fanlog.listeners.native import NativeSession
+from fanlog.listeners.native import HANDLERS
 from tests.listeners.peers import Frame, Peer, acks_of, as_frame, serving
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "protocol.md"
@@ -30,6 +30,10 @@ OWN = [
     model.PartitionInfo,
     model.DamagedRange,
     model.ReaderCounters,
+    model.GroupInfo,
+    model.GroupMemberInfo,
+    model.GroupPartitionInfo,
+    model.ResetStep,
 ]
 
 
@@ -123,7 +127,7 @@ def test_the_document_has_every_frame_kind() -> None:
 
 def test_the_document_tells_the_direction_of_every_frame_kind() -> None:
     rows = re.findall(r"^\| 0x([0-9A-F]{2}) \| \w+ \| ([^|]+) \|", document(), flags=re.MULTILINE)
-    to_broker = {*NativeSession.HANDLERS, FrameKind.HELLO, FrameKind.BATCH}
+    to_broker = {*HANDLERS, FrameKind.HELLO, FrameKind.BATCH}
     for number, direction in rows:
         kind = FrameKind(int(number, 16))
         assert ("client" in direction.split()[0]) == (kind in to_broker), kind
@@ -143,8 +147,19 @@ def test_the_document_has_every_error_code() -> None:
         "topics_max",
         "producers_max",
         "producer_runs_max",
+        "producer_idle_seconds",
+        "producer_names_max",
+        "groups_max",
+        "group_members_max",
+        "session_seconds_min",
+        "session_seconds_max",
+        "revoke_seconds",
+        "group_grace_seconds",
+        *sorted(o for o in BrokerOptions.__struct_fields__ if o.startswith("queue")),
+        "inbox_idle_seconds",
         "pending_bytes_pause",
         "pending_bytes_max",
+        *sorted(o for o in BrokerOptions.__struct_fields__ if o.startswith("transaction")),
     ],
 )
 def test_the_document_has_every_limit_with_its_default(option: str) -> None:

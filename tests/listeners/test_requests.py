@@ -8,11 +8,10 @@ import msgspec
 import pytest
 
 from fanlog import TopicInfo
-from fanlog.broker.durable import CURSOR_TOPIC
 from fanlog.format import messages
 from fanlog.format.batch import encode_batch
 from fanlog.format.frames import FrameKind, credit_frame
-from fanlog.model import Start
+from fanlog.model import INTERNAL_PREFIX, Start
 from tests.listeners.peers import Frame, Peer, one_message, request, serving
 
 
@@ -182,7 +181,7 @@ async def test_the_brokers_own_topics_take_no_batches_from_clients(data: Path) -
         await peer.ask(FrameKind.COMMIT, messages.Commit("me", (messages.Position("t", 0, 0),)))
         answer = await peer.ask(FrameKind.LIST_TOPICS, messages.ListTopics(internal=True))
         topics = {topic.name: topic.number for topic in answer.read(list[TopicInfo])}
-        await peer.send(one_message(topics[CURSOR_TOPIC], b"no position"))
+        await peer.send(one_message(topics[INTERNAL_PREFIX + "cursors"], b"no position"))
         refused = (await peer.expect(FrameKind.REFUSED)).read(messages.Refused)
         assert refused.code in ("topic_not_found", "invalid_name", "invalid_argument")
     async with serving(data) as served:  # and it starts again

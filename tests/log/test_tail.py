@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanlog.format.batch import read_header
+from fanlog.format.batch import Batch, read_header
+from fanlog.format.sparse import thinned, widened
 from fanlog.log.partition import PartitionLog
 from fanlog.log.scan import Owner
 from fanlog.log.tail import PIECES_PER_READ_MAX, Tail
@@ -209,3 +210,16 @@ def test_an_empty_memory_log_costs_less_than_a_kilobyte() -> None:
         tracemalloc.stop()
     assert len(logs) == count
     assert each < 1024, f"{each} bytes on {sys.version}"
+
+
+def test_sparse_batches_are_stepped_over_by_what_they_cover() -> None:
+    dense = make_batch(0, count=4, time_us=10)
+    wide = widened(Batch(thinned(Batch(dense.data), [1, 3])), 9)
+    last = make_batch(9, count=2, time_us=20)
+    tail = Tail()
+    tail.append(wide + last.data, 11, 20)
+    for offset in range(9):
+        assert tail.read(offset, 11, 1 << 20) == ([memoryview(wide + last.data)], 11)
+    for offset in (9, 10):
+        assert tail.read(offset, 11, 1 << 20) == ([memoryview(last.data)], 11)
+    assert tail.offset_at(11) == 9

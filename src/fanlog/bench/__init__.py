@@ -11,6 +11,7 @@ from fanlog.bench.clients import ClientsOptions, run_clients
 from fanlog.bench.durable import DurableOptions, run_durable
 from fanlog.bench.embedded import EmbeddedOptions, run_embedded
 from fanlog.bench.fanout import FanoutOptions, run_fanout
+from fanlog.bench.groups import GroupsOptions, run_groups
 from fanlog.bench.latency import LatencyOptions, run_latency
 from fanlog.bench.plot import save_plot
 from fanlog.bench.report import progress_bar, render
@@ -26,6 +27,7 @@ __all__ = [
     "DurableOptions",
     "EmbeddedOptions",
     "FanoutOptions",
+    "GroupsOptions",
     "LatencyOptions",
     "Report",
     "StallOptions",
@@ -39,6 +41,7 @@ __all__ = [
     "run_durable",
     "run_embedded",
     "run_fanout",
+    "run_groups",
     "run_latency",
     "run_stall",
     "run_startup",

@@ -8,7 +8,7 @@ import msgspec
 
 from fanlog.broker.intake import partition_key
 from fanlog.broker.names import NameTree, check_name
-from fanlog.broker.producers import Producer
+from fanlog.broker.producers import Producer, forget_longest_idle
 from fanlog.broker.topics import Partition, Topic
 from fanlog.config import BrokerOptions
 from fanlog.errors import (
@@ -20,7 +20,9 @@ from fanlog.errors import (
 )
 from fanlog.format.patterns import is_pattern
 from fanlog.log.store import LogStore, StoredTopic
-from fanlog.model import INTERNAL_PREFIX, PARTITIONS_MAX, TopicSettings
+from fanlog.model import INBOX_PREFIX, INTERNAL_PREFIX, PARTITIONS_MAX, TopicSettings
+
+_RETENTION_SECONDS = TopicSettings().retention_seconds
 
 
 class Catalog:
@@ -71,12 +73,14 @@ class Catalog:
         return partition
 
     def matching(self, pattern: str, *, internal: bool = False) -> list[Topic]:
-        """Topics that fit a pattern, by name. The broker's own only when asked for."""
+        """Topics that fit a pattern, by name. The broker's own and inboxes only when asked for."""
+        inboxes = internal or pattern.startswith(INBOX_PREFIX)
         return sorted(
             (
                 topic
                 for topic in self._tree.matching(pattern)
-                if internal or not topic.name.startswith(INTERNAL_PREFIX)
+                if (internal or not topic.name.startswith(INTERNAL_PREFIX))
+                and (inboxes or not topic.name.startswith(INBOX_PREFIX))
             ),
             key=lambda topic: topic.name,
         )
@@ -111,7 +115,7 @@ class Catalog:
         partitions = self._internal if internal else self.partitions
         for partition in topic.partitions:
             partitions[partition_key(topic.number, partition.index)] = partition
-            _recover_producers(partition, self._options.producer_runs_max)
+            _recover_producers(partition, self._options)
 
 
 def changed_settings(settings: TopicSettings, given: dict[str, int | str]) -> TopicSettings:
@@ -123,22 +127,42 @@ def changed_settings(settings: TopicSettings, given: dict[str, int | str]) -> To
             f"{', '.join(TopicSettings.__struct_fields__)}."
         )
     try:
-        return msgspec.convert(msgspec.structs.asdict(settings) | given, TopicSettings)
+        chosen = msgspec.convert(msgspec.structs.asdict(settings) | given, TopicSettings)
     except msgspec.ValidationError as fault:
         raise InvalidArgumentError(f"A topic setting is wrong: {fault}.") from fault
+    return chosen if chosen.cleanup == "delete" else _for_compaction(chosen, settings, given)
 
 
-def _recover_producers(partition: Partition, runs_max: int) -> None:
+def _for_compaction(
+    chosen: TopicSettings, defaults: TopicSettings, given: dict[str, int | str]
+) -> TopicSettings:
+    """A compacted topic keeps its messages for good, unless a time was chosen for it."""
+    if chosen.durability == "memory":
+        raise InvalidArgumentError(
+            "A topic that lives in memory can't be compacted: use durability os or fsync, or "
+            "cleanup delete."
+        )
+    chosen_for_it = "cleanup" not in given and defaults.retention_seconds != _RETENTION_SECONDS
+    if "retention_seconds" in given or chosen_for_it:
+        return chosen
+    return msgspec.structs.replace(chosen, retention_seconds=0)
+
+
+def _recover_producers(partition: Partition, options: BrokerOptions) -> None:
     """Producers as the batches on disk show them, so that a repeat is known after a restart."""
     recovered, partition.log.recovered = partition.log.recovered, []
+    if not recovered:
+        return
+    producers = partition.remember_producers()
     for run in recovered:
-        if not run.producer_id:
-            continue
-        if partition.producers is None:
-            partition.producers = {}
-        producer = partition.producers.get(run.producer_id)
-        if producer is None or producer.next_sequence != run.first_sequence:
+        producer = producers.get(run.producer_id)
+        if (
+            producer is None
+            or producer.next_sequence != run.first_sequence
+            or producer.epoch != run.producer_epoch
+        ):
             producer = Producer(run.producer_epoch, run.first_sequence, run.base_offset)
-            partition.producers[run.producer_id] = producer
-        producer.epoch = run.producer_epoch
-        producer.extend(run.record_count, run.base_offset, runs_max)
+            producers[run.producer_id] = producer
+        producer.extend(run.record_count, run.base_offset, options.producer_runs_max)
+    if len(producers) > options.producers_max:
+        forget_longest_idle(producers, len(producers) - options.producers_max)

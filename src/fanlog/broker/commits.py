@@ -127,15 +127,25 @@ class Commits:
         if partition.durability is not Durability.FSYNC:
             self._accept(partition, piece, next_offset, submissions)
             return
-        if self._group is None:
-            self._group = self._sync_group()
 
         def synced(fault: FanlogError | None) -> None:
             self._synced.append((partition, piece, next_offset, submissions, fault))
             self.schedule()
             self._relieve()
 
-        self._group.add(log, piece, synced)
+        self._get_group().add(log, piece, synced)
+
+    def sync(
+        self, log: PartitionLog, piece: bytes, done: Callable[[FanlogError | None], None] | None
+    ) -> None:
+        """Makes a piece of the broker's own durable with the next group commit."""
+        self._get_group().add(log, piece, done or _log_fault)
+        self.schedule()
+
+    def _get_group(self) -> SyncGroup:
+        if self._group is None:
+            self._group = self._sync_group()
+        return self._group
 
     def _settle(self) -> None:
         """What the disk has answered for since the last turn. It becomes visible here and not
@@ -220,3 +230,8 @@ class Commits:
         relief, self._relief = self._relief, []
         for call in relief:
             call()
+
+
+def _log_fault(fault: FanlogError | None) -> None:
+    if fault is not None:
+        logger.error("an entry of the broker's own was not made durable: %s", fault)

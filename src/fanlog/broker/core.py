@@ -10,21 +10,45 @@ from typing import TypeVar
 
 from fanlog.broker.catalog import Catalog, changed_settings
 from fanlog.broker.commits import Commits, SyncGroup
-from fanlog.broker.durable import CURSOR_SETTINGS, CURSOR_TOPIC, DurableNames
+from fanlog.broker.compaction import Compactions
+from fanlog.broker.durable import DurableNames
 from fanlog.broker.fanout import FanOut
+from fanlog.broker.groups.groups import Groups
+from fanlog.broker.inboxes import INBOX_SETTINGS, Inboxes, is_inbox
 from fanlog.broker.intake import Intake
+from fanlog.broker.internal import InternalTopics
 from fanlog.broker.loader import Loader
+from fanlog.broker.named_producers import NamedProducers
 from fanlog.broker.names import check_public_name
 from fanlog.broker.ports import Origin, Outlet, Runtime
+from fanlog.broker.producers import IdleProducers
+from fanlog.broker.queues.queues import Queues
 from fanlog.broker.subscriptions import Subscriptions
 from fanlog.broker.topics import Partition, Topic
+from fanlog.broker.transactions.transactions import Transactions
+from fanlog.broker.truncation import delete_records
 from fanlog.broker.views import Renderer
 from fanlog.config import BrokerOptions, LogOptions
-from fanlog.errors import FanlogError, InvalidArgumentError, LimitError, TopicNotFoundError
-from fanlog.format.batch import read_header, split_batches, stamp
+from fanlog.errors import (
+    FanlogError,
+    InvalidArgumentError,
+    LimitError,
+    TopicNotFoundError,
+)
+from fanlog.format.batch import split_batches
 from fanlog.format.messages import BrokerStatus, PartitionOffset, Position
+from fanlog.log.lookup import out_of_range
+from fanlog.log.partition import Block
 from fanlog.log.store import LogStore
-from fanlog.model import DURABLE_NAME_BYTES_MAX, Start, TopicInfo, TopicSettings
+from fanlog.model import (
+    DURABLE_NAME_BYTES_MAX,
+    GROUP_PREFIX,
+    INBOX_PREFIX,
+    TRANSACTION_PREFIX,
+    Start,
+    TopicInfo,
+    TopicSettings,
+)
 
 logger = logging.getLogger("fanlog.broker")
 
@@ -56,10 +80,26 @@ class Broker:
         self.fan_out = FanOut(runtime, self._loader, self.renderer)
         self.commits = Commits(runtime, self.fan_out, sync_group, log_options.tail_total_bytes)
         self.catalog = Catalog(store, options)
-        self.durable = DurableNames()
+        self.internal = InternalTopics(store, self.catalog, self.commits, runtime)
+        self.durable = DurableNames(self.internal)
         self.subscriptions = Subscriptions(self)
-        self._intake = Intake(self.catalog.partitions, self.commits, options, runtime.now_us)
-        self._owed: list[bytes] = []
+        self.groups = Groups(self, runtime, options)
+        self.queues = Queues(self, runtime, options)
+        self._inboxes = Inboxes(options.inbox_idle_seconds)
+        self.producers = NamedProducers(self.internal, options, runtime.now_us)
+        self._idle_producers = IdleProducers(options, runtime.now_us)
+        self._intake = Intake(
+            self.catalog.partitions, self.commits, options, runtime.now_us, self.producers
+        )
+        self.transactions = Transactions(
+            self,
+            self._intake,
+            options,
+            runtime,
+            folder=store.folder,
+            check_owner=self.groups.check_owner,
+        )
+        self.compactions = Compactions(runtime, self._drop_copies, lambda: self.draining)
         self.connections = 0
         self.draining = False
 
@@ -69,14 +109,17 @@ class Broker:
         """Takes in what the folder holds."""
         self.catalog.load(self._store.open())
         self._intake.epoch = self._store.epoch
-        topic = self.catalog.find(CURSOR_TOPIC)
-        if topic is not None:
-            log = topic.partitions[0].log
-            offset = log.start_offset
-            while offset < log.end_offset:
-                block = log.read(offset, log.end_offset)
-                self.durable.replay(block.data)
-                offset = block.next_offset
+        self.durable.load()
+        self.producers.load(self.catalog.partitions.values())
+        self.transactions.load()
+        self.groups.load()
+        self.queues.load()
+
+    def tick(self) -> None:
+        """Whose time is up; called by the node several times a second."""
+        self.groups.tick()
+        self.queues.tick()
+        self.transactions.tick()
 
     def housekeeping(self) -> None:
         """Retention, and readers that chose to be cut off; called by the node every so often."""
@@ -89,6 +132,12 @@ class Broker:
                 except FanlogError as fault:
                     logger.error("retention of %s failed: %s", topic.name, fault)
                 self.commits.resized(partition, tail_bytes)
+        self._idle_producers.forget(self.catalog.partitions.values())
+        self.producers.expire()
+        inboxes = self.catalog.matching(INBOX_PREFIX + ">")
+        for name in self._inboxes.left_behind(inboxes, now_us):
+            self.delete_topic(name)
+        self.compactions.check(self.catalog)
 
     def now_us(self) -> int:
         return self._runtime.now_us()
@@ -114,7 +163,8 @@ class Broker:
         topic = self.catalog.find(name)
         if topic is not None:
             return topic
-        if not create or not self._options.auto_create_topics:
+        allowed = self._options.auto_create_topics or is_inbox(name)
+        if not create or not allowed:
             return self.catalog.get(name)
         return self.create_topic(name, {})
 
@@ -123,10 +173,14 @@ class Broker:
     ) -> Topic:
         """Creates a topic; a setting that is not given is this broker's default."""
         known = self.catalog.find(name)
+        if is_inbox(name):
+            settings = INBOX_SETTINGS | settings
         chosen = changed_settings(self._defaults, settings)
         topic = self.catalog.create(check_public_name(name), chosen, exist_ok=exist_ok)
         if topic is not known:
             self.subscriptions.topic_appeared(topic)
+            self.groups.topic_appeared(topic)
+            self.queues.topic_appeared(topic)
         return topic
 
     def delete_topic(self, name: str) -> None:
@@ -134,21 +188,32 @@ class Broker:
         self.catalog.remove(topic)
         self.commits.turn()
         self.subscriptions.topic_vanished(topic)
+        self.groups.topic_vanished(topic)
+        self.queues.topic_vanished(topic)
         for partition in topic.partitions:
             self.commits.forget(partition)
             waiters, partition.waiters = partition.waiters, None
             for wake in waiters or ():
                 wake()
-        forgotten = self.durable.forget_topic(name)
-        try:
-            if forgotten is not None:
-                self._append_internal(forgotten)
-        except FanlogError as fault:
-            assert forgotten is not None
-            logger.warning("positions in %s are to be forgotten on disk later: %s", name, fault)
-            self._owed.append(forgotten)
-        finally:
-            self._store.delete(topic.stored)
+        self.durable.forget_topic(name)
+        self._store.delete(topic.stored)
+
+    def delete_records(self, name: str, offsets: dict[int, int]) -> list[PartitionOffset]:
+        """Deletes what is before these offsets, one for each partition; where each begins now."""
+        return delete_records(self.catalog.get(check_public_name(name)), offsets, self.commits)
+
+    def _drop_copies(self, partition: Partition, offset: int) -> None:
+        """Readers get what is before an offset from its files: they have changed."""
+        tail_bytes = partition.log.tail.bytes
+        partition.log.tail.drop_before(offset)
+        self.commits.resized(partition, tail_bytes)
+        self._loader.forget(partition)
+
+    async def compact(self, name: str) -> TopicInfo:
+        """Compacts all that is visible of a topic; what it is then."""
+        topic = self.catalog.get(check_public_name(name))
+        await self.compactions.compact(topic)
+        return topic.info()
 
     def describe(self, name: str) -> TopicInfo:
         return self.catalog.get(name).info()
@@ -158,8 +223,14 @@ class Broker:
 
     # Reading
 
+    def followers_of(self, topic: Topic) -> int:
+        """Readers of a topic, and workers on it."""
+        readers = sum(partition.readers for partition in topic.partitions)
+        return readers + self.queues.followers_of(topic)
+
     def resume(self, outlet: Outlet) -> None:
         self.fan_out.resume(outlet)
+        self.queues.resume(outlet)
 
     def fetch(
         self,
@@ -174,6 +245,8 @@ class Broker:
             done(TopicNotFoundError(f"Topic {partition.topic.name!r} was deleted."))
         elif offset >= partition.visible_end:
             done([])
+        elif offset < log.start_offset:
+            done(out_of_range(log.start_offset, offset))
         elif offset >= log.tail.start_offset:
             done(log.tail.read(offset, partition.visible_end, bytes_max)[0])
         else:
@@ -184,6 +257,12 @@ class Broker:
                     _as_fault(got) if isinstance(got, Exception) else [_within(got.data, bytes_max)]
                 ),
             )
+
+    def load_block(
+        self, partition: Partition, offset: int, done: Callable[[Block | Exception], None]
+    ) -> None:
+        """Hands what is on disk from the batch of `offset` on, or the error, to `done`."""
+        self._loader.load(partition, offset, done)
 
     def when_more(self, partition: Partition, wake: Callable[[], None]) -> None:
         """Calls `wake` once when more becomes visible, or the topic goes."""
@@ -220,12 +299,22 @@ class Broker:
 
     def commit_positions(self, name: str, positions: Iterable[Position]) -> None:
         wanted = tuple(positions)
-        if not wanted or not 1 <= len(name.encode(errors="replace")) <= DURABLE_NAME_BYTES_MAX:
+        if not 1 <= len(name.encode(errors="replace")) <= DURABLE_NAME_BYTES_MAX or not wanted:
             raise InvalidArgumentError(
                 f"A commit needs a durable name of 1 to {DURABLE_NAME_BYTES_MAX} bytes, and at "
                 "least one position."
             )
-        for position in wanted:
+        if name.startswith((GROUP_PREFIX, TRANSACTION_PREFIX)):
+            raise InvalidArgumentError(
+                f"Names that begin with {GROUP_PREFIX!r} are those of groups: commit as a member. "
+                f"And {TRANSACTION_PREFIX!r} is the broker's own."
+            )
+        self.check_positions(wanted)
+        self.durable.commit([(name, wanted)])
+
+    def check_positions(self, positions: Iterable[Position]) -> None:
+        """That positions can be committed: their partitions are there, and there is room."""
+        for position in positions:
             topic = self.catalog.get(position.topic)
             if position.offset < 0:
                 raise InvalidArgumentError(f"An offset is 0 or more, not {position.offset}.")
@@ -239,38 +328,6 @@ class Broker:
                 f"This broker holds {self.durable.count} positions of durable names, as many as "
                 "durable_positions_max allows."
             )
-        self._append_internal(self.durable.commit(name, wanted))
-
-    def _append_internal(self, batch: bytes) -> None:
-        if self._store.folder is None:
-            return
-        topic = self.catalog.create(CURSOR_TOPIC, CURSOR_SETTINGS, exist_ok=True)
-        partition = topic.partitions[0]
-        while self._owed:
-            self._write(partition, self._owed[-1])
-            self._owed.pop()
-        self._write(partition, batch)
-        snapshot_at = partition.log.end_offset
-        if self.durable.maybe_snapshot(lambda some: self._write(partition, some)):
-            partition.log.drop_before(snapshot_at)
-
-    def _write(self, partition: Partition, batch: bytes) -> None:
-        """Appends a batch of the broker's own, past the turn: it is in the log on return."""
-        log = partition.log
-        time_us = max(self._runtime.now_us(), log.last_time_us)
-        stamped = stamp(
-            batch,
-            base_offset=log.end_offset,
-            append_time_us=time_us,
-            leader_epoch=self._store.epoch,
-            topic=partition.topic.number,
-        )
-        before = log.tail.bytes
-        log.append(stamped, log.end_offset + _record_count(batch), time_us, time_us)
-        log.tail.trim(partition.topic.settings.tail_bytes)
-        self.commits.resized(partition, before)
-        partition.next_offset = partition.visible_end = log.end_offset
-        partition.last_time_us = time_us
 
     # The whole
 
@@ -282,8 +339,8 @@ class Broker:
             for p in partitions
             for lost in p.log.damaged
         ]
-        problems = failed + damaged
-        state = "failing" if failed else "degraded" if damaged else "ok"
+        problems = failed + damaged + self.transactions.problems()
+        state = "failing" if failed else "degraded" if problems else "ok"
         return BrokerStatus(
             state="draining" if self.draining else state,
             release=self.release,
@@ -328,7 +385,3 @@ def _within(data: bytes, bytes_max: int) -> memoryview:
 
 def _as_fault(fault: Exception) -> FanlogError:
     return fault if isinstance(fault, FanlogError) else FanlogError(f"Reading failed: {fault}")
-
-
-def _record_count(batch: bytes) -> int:
-    return read_header(batch).record_count

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fanlog.model import Gap, SlowPolicy
 
 if TYPE_CHECKING:
-    from fanlog.broker.ports import Outlet, Reader
+    from fanlog.broker.ports import Keeper, Outlet, Reader
     from fanlog.broker.topics import Partition
     from fanlog.broker.views import View
 
@@ -23,6 +23,7 @@ class Subscription:
         "closed",
         "cursors",
         "durable",
+        "keeper",
         "key",
         "limit_bytes",
         "opening_gaps",
@@ -39,17 +40,19 @@ class Subscription:
     def __init__(
         self,
         key: int,
+        keeper: Keeper,
         outlet: Outlet,
         reader: Reader,
         target: str,
         *,
-        wildcard: bool,
-        policy: SlowPolicy,
-        window_bytes: int,
+        wildcard: bool = False,
+        policy: SlowPolicy = SlowPolicy.CATCH_UP,
+        window_bytes: int = 0,
         durable: str = "",
         partitions: tuple[int, ...] | None = None,
     ) -> None:
         self.key = key
+        self.keeper = keeper
         self.outlet = outlet
         self.reader = reader
         self.target = target

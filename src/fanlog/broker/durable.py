@@ -1,99 +1,127 @@
-"""Durable names: how far each has committed, per topic and partition.
+"""Durable names: how far each has committed, per topic and partition. A ledger keeps them: a
+position's key is the name, the topic and the partition.
 
-The positions live in the log like everything else that must survive: each commit is a record of
-an internal topic, its key the name, topic and partition, its value the position. They are read
-back at start. When enough has piled up, a snapshot of all positions is written and what is
-before it is dropped.
+A position can be promised before it is committed: whoever asks is told it, because nothing will
+take it back, but it must not be on disk before what it depends on is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from fanlog.format.batch import Batch, Bytes, encode_batch, split_batches
+from fanlog.broker.ledger import Done, Entry, Ledger, LedgerHost
 from fanlog.format.messages import Position
-from fanlog.model import INTERNAL_PREFIX, KIB, TopicSettings
 
-CURSOR_TOPIC = INTERNAL_PREFIX + "cursors"
-CURSOR_SETTINGS = TopicSettings(
-    durability="os", segment_bytes=256 * KIB, tail_bytes=4 * KIB, retention_seconds=0
-)
-_SNAPSHOT_AFTER_RECORDS = 20_000
-_RECORDS_A_BATCH = 1000
-
-_Key = tuple[str, str, int]
 _encode = msgspec.msgpack.Encoder().encode
 _decode_key = msgspec.msgpack.Decoder(tuple[str, str, int]).decode
 _decode_position = msgspec.msgpack.Decoder(tuple[int, int]).decode
 
 
 class DurableNames:
-    """Positions in memory, and the records that bring them back."""
+    """Positions in memory, and the ledger that brings them back."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: LedgerHost) -> None:
         self._names: dict[str, dict[tuple[str, int], Position]] = {}
-        self._records = 0
+        self._promised: dict[tuple[str, str, int], Position] = {}
+        self._ledger = Ledger(host, "cursors", self._everything)
         self.count = 0
 
+    def load(self) -> None:
+        self._ledger.load(self._take)
+
+    def names(self) -> Iterable[str]:
+        return self._names.keys()
+
     def positions(self, name: str) -> tuple[Position, ...]:
-        return tuple(self._names.get(name, {}).values())
+        known = self._names.get(name, {})
+        if self._promised:
+            promised = {key[1:]: to for key, to in self._promised.items() if key[0] == name}
+            known = known | promised
+        return tuple(known.values())
 
     def position(self, name: str, topic: str, partition: int) -> Position | None:
-        return self._names.get(name, {}).get((topic, partition))
+        promised = self._promised.get((name, topic, partition))
+        return promised or self._names.get(name, {}).get((topic, partition))
 
-    def commit(self, name: str, positions: Iterable[Position]) -> bytes:
-        """Remembers the positions; returns the batch that makes them survive."""
-        keys: list[bytes] = []
-        values: list[bytes] = []
+    def promise(self, name: str, positions: Iterable[Position]) -> None:
+        """These will be committed, unless another commit comes first."""
         for position in positions:
+            self._promised[name, position.topic, position.partition] = position
+
+    def is_promised(self, name: str, position: Position) -> bool:
+        return self._promised.get((name, position.topic, position.partition)) is position
+
+    def sync(self, done: Done) -> None:
+        """Makes all that was committed durable, in a thread."""
+        self._ledger.sync(done)
+
+    def commit(self, commits: Iterable[tuple[str, tuple[Position, ...]]]) -> None:
+        """Remembers the positions of names, all or none of them."""
+        wanted = [(name, position) for name, positions in commits for position in positions]
+        self._ledger.write([_entry(name, position) for name, position in wanted])
+        for name, position in wanted:
+            self._promised.pop((name, position.topic, position.partition), None)
             self._set(name, position)
-            keys.append(_encode((name, position.topic, position.partition)))
-            values.append(_encode((position.offset, position.epoch)))
-        return encode_batch(values, keys=keys)
 
-    def forget_topic(self, topic: str) -> bytes | None:
-        """A deleted topic's positions would be wrong for a new one of that name."""
-        keys: list[bytes] = []
-        for name, positions in self._names.items():
-            for key in [key for key in positions if key[0] == topic]:
-                del positions[key]
-                self.count -= 1
-                keys.append(_encode((name, *key)))
-        return encode_batch([None] * len(keys), keys=keys) if keys else None
-
-    def replay(self, data: Bytes) -> None:
-        """Takes in records from the internal topic, in their order."""
-        view = memoryview(data)
-        for at, header in split_batches(data):
-            batch = Batch(view[at : at + header.length], header)
-            for key, value in zip(batch.keys, batch.values, strict=True):
-                name, topic, partition = _decode_key(key or b"")
-                if value is None:
-                    if self._names.get(name, {}).pop((topic, partition), None) is not None:
-                        self.count -= 1
-                else:
-                    offset, epoch = _decode_position(value)
-                    self._set(name, Position(topic, partition, offset, epoch))
-
-    def maybe_snapshot(self, write: Callable[[bytes], None]) -> bool:
-        """Writes all positions anew if enough records have piled up."""
-        if self._records < _SNAPSHOT_AFTER_RECORDS + 2 * self.count:
-            return False
-        everything = [
-            (_encode((name, p.topic, p.partition)), _encode((p.offset, p.epoch)))
-            for name, positions in self._names.items()
-            for p in positions.values()
+    def forget(self, *names: str) -> None:
+        """Takes the names' positions back."""
+        gone: list[Entry] = [
+            (_key(name, *place), None) for name in names for place in self._names.get(name, {})
         ]
-        for at in range(0, len(everything), _RECORDS_A_BATCH):
-            some = everything[at : at + _RECORDS_A_BATCH]
-            write(encode_batch([value for _, value in some], keys=[key for key, _ in some]))
-        self._records = self.count
-        return True
+        if gone:
+            self._ledger.write(gone)
+            self.count -= len(gone)
+        for name in names:
+            self._names.pop(name, None)
+        forgotten = frozenset(names)
+        self._break_promises(lambda key: key[0] in forgotten)
+
+    def _break_promises(self, of: Callable[[tuple[str, str, int]], bool]) -> None:
+        for key in [key for key in self._promised if of(key)]:
+            del self._promised[key]
+
+    def forget_topic(self, topic: str) -> None:
+        """A deleted topic's positions would be wrong for a new one of that name."""
+        gone: list[Entry] = []
+        for name, positions in list(self._names.items()):
+            for place in [place for place in positions if place[0] == topic]:
+                del positions[place]
+                self.count -= 1
+                gone.append((_key(name, *place), None))
+            if not positions:
+                del self._names[name]
+        self._break_promises(lambda key: key[1] == topic)
+        if gone:
+            self._ledger.write_or_owe(gone)
+
+    def _take(self, key: bytes, value: bytes | None) -> None:
+        name, topic, partition = _decode_key(key)
+        if value is None:
+            if self._names.get(name, {}).pop((topic, partition), None) is not None:
+                self.count -= 1
+                if not self._names[name]:
+                    del self._names[name]
+        else:
+            offset, epoch = _decode_position(value)
+            self._set(name, Position(topic, partition, offset, epoch))
+
+    def _everything(self) -> Iterator[tuple[bytes, bytes]]:
+        for name, positions in self._names.items():
+            for position in positions.values():
+                yield _entry(name, position)
 
     def _set(self, name: str, position: Position) -> None:
         positions = self._names.setdefault(name, {})
         self.count += (position.topic, position.partition) not in positions
         positions[position.topic, position.partition] = position
-        self._records += 1
+
+
+def _key(name: str, topic: str, partition: int) -> bytes:
+    return _encode((name, topic, partition))
+
+
+def _entry(name: str, position: Position) -> tuple[bytes, bytes]:
+    key = _key(name, position.topic, position.partition)
+    return key, _encode((position.offset, position.epoch))

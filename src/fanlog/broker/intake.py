@@ -8,22 +8,27 @@ the log together.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import google_crc32c
 
 from fanlog.broker.commits import Commits
+from fanlog.broker.named_producers import NamedProducers
 from fanlog.broker.ports import Origin
-from fanlog.broker.producers import Producer
+from fanlog.broker.producers import Producer, forget_longest_idle
 from fanlog.broker.topics import Partition, Submission
 from fanlog.config import BrokerOptions
 from fanlog.errors import (
     ChecksumError,
     FanlogError,
+    FencedError,
     FormatError,
+    InvalidArgumentError,
     MessageTooLargeError,
     OutOfSequenceError,
     OverloadedError,
     TopicNotFoundError,
+    UnknownProducerError,
 )
 from fanlog.format.batch import (
     BATCH_BYTES_MIN,
@@ -35,21 +40,38 @@ from fanlog.format.batch import (
     RECORDS_MAX,
     STAMPED,
     VERSION,
+    BatchHeader,
+    check_body,
+    read_header,
 )
 from fanlog.format.codecs import Codec
-from fanlog.format.columns import KNOWN_FLAGS
+from fanlog.format.columns import KEYS, KNOWN_FLAGS
 from fanlog.format.frames import ACK_ENTRY
-from fanlog.model import Durability
+from fanlog.model import PRODUCER_ID_MAX, Durability
 
 _CODEC_MAX = max(Codec)
 _BATCH_OVERHEAD_BYTES = 4096
-# Half of what the field holds, so that no producer can ever count past its end.
-_SEQUENCE_MAX = (1 << 63) - 1
+# Who stands in for a producer that is not known: no batch is the next of this one.
+_NOBODY = Producer(-1, -1, 0)
+_NO_PRODUCERS: dict[int, Producer] = {}
+# Past producers_max a share of them goes at once, so that a stream of new ones does not look
+# through all of them each time.
+_FORGOTTEN_SHARE = 16
 
 
 def partition_key(number: int, partition: int) -> int:
     """One integer for a partition, so that a batch finds it with a single look-up."""
     return number << 16 | partition
+
+
+class _Claimed(NamedTuple):
+    """What a batch says of its producer."""
+
+    producer_id: int
+    epoch: int
+    sequence: int
+    records: int
+    reserved: bool
 
 
 class Intake:
@@ -61,21 +83,23 @@ class Intake:
         commits: Commits,
         options: BrokerOptions,
         now_us: Callable[[], int],
+        named: NamedProducers,
     ) -> None:
         self._partitions = partitions
         self._dirty = commits.dirty
         self._pending_bytes = commits.pending_bytes
         self._options = options
         self._now_us = now_us
+        self._named = named
         self.epoch = 0
 
-    def take(self, data: bytes, at: int, origin: Origin) -> int:
+    def take(self, data: bytes, at: int, origin: Origin, *, reserved: bool = False) -> int:
         """Takes the batches that begin at `at` and are whole; returns where it stopped.
 
-        A refusal goes to the origin and the rest goes on; bad bytes raise FormatError.
+        A refusal goes to the origin and the rest goes on; bad bytes raise FormatError. `reserved`
+        is for the broker's own producers, whose ids no client may use.
         """
-        size = len(data)
-        now_us = self._now_us()
+        size, now_us = len(data), self._now_us()
         unpack, crc, partitions = INCOMING.unpack_from, google_crc32c.value, self._partitions
         pack_head, pack_sums, pack_ack = STAMPED.pack, CHECKSUMS.pack, ACK_ENTRY.pack
         partition = key = submission = parts = None
@@ -125,18 +149,19 @@ class Intake:
                 self._refuse_unknown(origin, topic, index, sequence)
                 continue
             if length > sound_bytes:
-                fault = self._fault(partition, length, count)
+                fault = self._fault(partition, length, count, flags)
                 if fault is not None:
-                    claimed = (producer_epoch, sequence, count)
-                    self._turn_away(partition, submission, producer_id, claimed, fault)
+                    claimed = _Claimed(producer_id, producer_epoch, sequence, count, reserved)
+                    self._turn_away(partition, submission, claimed, fault)
                     continue
-            base_offset = partition.next_offset
-            producer = None
+            base_offset, producer = partition.next_offset, None
             if producer_id:
-                producer = self._producer(partition, producer_id, producer_epoch, sequence)
+                producer = (partition.producers or _NO_PRODUCERS).get(producer_id, _NOBODY)
                 if sequence != producer.next_sequence or producer_epoch != producer.epoch:
-                    self._repeat(partition, submission, producer, (producer_epoch, sequence, count))
-                    continue
+                    claimed = _Claimed(producer_id, producer_epoch, sequence, count, reserved)
+                    producer = self._next_or_answered(partition, submission, claimed)
+                    if producer is None:
+                        continue
                 if base_offset == producer.run_next:
                     producer.run_next = base_offset + count
                     producer.next_sequence = sequence + count
@@ -163,6 +188,23 @@ class Intake:
             submission.producers.append(producer)
         return at
 
+    def inspect(self, data: bytes, at: int) -> BatchHeader:
+        """The header of a batch that will be taken later; all that speaks against it now is
+        raised: bad bytes as FormatError, the rest as what a publisher would be refused with."""
+        header = read_header(data, at)
+        if header.codec > _CODEC_MAX or header.flags & ~KNOWN_FLAGS:
+            raise FormatError(
+                f"A batch header is out of bounds: codec {header.codec}, flags {header.flags:#04x}."
+            )
+        check_body(data, header, at)
+        partition = self._partitions.get(partition_key(header.topic, header.partition))
+        if partition is None:
+            raise _unknown_topic(header.topic, header.partition)
+        fault = self._fault(partition, header.length, header.record_count, header.flags)
+        if fault is not None:
+            raise type(fault)(str(fault))
+        return header
+
     def _begin(
         self, partition: Partition, origin: Origin, now_us: int
     ) -> tuple[Submission, list[bytes]]:
@@ -184,9 +226,13 @@ class Intake:
         """The length up to which a batch needs no look at what might be wrong with it."""
         if partition.log.failure is not None or self._overloaded():
             return 0
+        if partition.topic.settings.cleanup == "compact":
+            return 0
         return partition.topic.settings.message_bytes_max
 
-    def _fault(self, partition: Partition, length: int, count: int) -> FanlogError | None:
+    def _fault(
+        self, partition: Partition, length: int, count: int, flags: int
+    ) -> FanlogError | None:
         if partition.log.failure is not None:
             return partition.log.failure
         if self._overloaded():
@@ -200,75 +246,43 @@ class Intake:
                 f"The message has about {length} bytes; topic {partition.topic.name!r} takes "
                 f"{most} (message_bytes_max)."
             )
+        if not flags & KEYS and partition.topic.settings.cleanup == "compact":
+            return InvalidArgumentError(
+                f"Topic {partition.topic.name!r} is compacted, and keeps the last message of each "
+                "key: publish with a key."
+            )
         return None
 
     def _refuse_unknown(self, origin: Origin, topic: int, index: int, sequence: int) -> None:
-        error = TopicNotFoundError(
-            f"There is no topic number {topic} with a partition {index} on this broker. "
-            "It may have been deleted: open the topic again."
-        )
-        origin.refuse(topic, index, sequence, sequence, error)
-
-    def _producer(
-        self, partition: Partition, producer_id: int, producer_epoch: int, sequence: int
-    ) -> Producer:
-        producers = partition.producers
-        if producers is None:
-            producers = partition.producers = {}
-        producer = producers.get(producer_id)
-        if producer is None:
-            if sequence > _SEQUENCE_MAX:
-                raise FormatError(f"A producer's numbers can't begin with {sequence}.")
-            if len(producers) >= self._options.producers_max:
-                _forget_idle(producers)
-            producer = Producer(producer_epoch, sequence, partition.next_offset)
-            producers[producer_id] = producer
-        elif producer_epoch > producer.epoch:
-            producer.epoch = producer_epoch
-        return producer
+        origin.refuse(topic, index, sequence, sequence, _unknown_topic(topic, index))
 
     def _turn_away(
-        self,
-        partition: Partition,
-        submission: Submission,
-        producer_id: int,
-        claimed: tuple[int, int, int],
-        fault: FanlogError,
+        self, partition: Partition, submission: Submission, claimed: _Claimed, fault: FanlogError
     ) -> None:
         """Refuses a batch. A repeat is answered all the same: refused, its numbers would be given
         to other records, which would then pass for the repeat. And a refused first batch still
-        says where a producer's numbers begin, so that what follows is not taken before it."""
-        producer_epoch, sequence, _ = claimed
-        if producer_id:
-            producer = self._producer(partition, producer_id, producer_epoch, sequence)
-            if sequence != producer.next_sequence or producer_epoch != producer.epoch:
-                self._repeat(partition, submission, producer, claimed)
-                return
+        makes its producer known, so that what follows is told to wait for it."""
+        if claimed.producer_id and self._next_or_answered(partition, submission, claimed) is None:
+            return
+        sequence = claimed.sequence
         submission.origin.refuse(partition.topic.number, partition.index, sequence, sequence, fault)
 
-    def _repeat(
-        self,
-        partition: Partition,
-        submission: Submission,
-        producer: Producer,
-        claimed: tuple[int, int, int],
-    ) -> None:
-        """Answers a batch that is not the producer's next: with the offset of its first time,
-        once that is as safe as an acknowledgement must be, or with an error."""
-        producer_epoch, sequence, count = claimed
-        topic = partition.topic.number
+    def _next_or_answered(
+        self, partition: Partition, submission: Submission, claimed: _Claimed
+    ) -> Producer | None:
+        """The producer whose next this batch is after all, or None once the batch is answered:
+        a repeat with the offset of its first time, as soon as that is as safe as an
+        acknowledgement must be, all else with an error."""
+        topic, sequence, expected = partition.topic.number, claimed.sequence, 0
         try:
-            if producer_epoch < producer.epoch:
-                raise OutOfSequenceError(
-                    f"Producer epoch {producer_epoch} was superseded by {producer.epoch}: "
-                    "another client publishes under this id."
-                )
-            base_offset = producer.offset_of(sequence, count)
-        except OutOfSequenceError as error:
-            submission.origin.refuse(
-                topic, partition.index, sequence, producer.next_sequence, error
-            )
-            return
+            producer = self._admitted(partition, claimed)
+            expected = producer.next_sequence
+            if sequence == expected:
+                return producer
+            base_offset = producer.offset_of(sequence, claimed.records)
+        except (OutOfSequenceError, UnknownProducerError, FencedError) as error:
+            submission.origin.refuse(topic, partition.index, sequence, expected, error)
+            return None
         submission.acks.append(
             ACK_ENTRY.pack(
                 topic,
@@ -281,11 +295,41 @@ class Intake:
             )
         )
         submission.producers.append(None)
+        return None
+
+    def _admitted(self, partition: Partition, claimed: _Claimed) -> Producer:
+        """The producer of a batch; a new one, or one of a new epoch, begins with sequence 0."""
+        producer_id, epoch, sequence, _, reserved = claimed
+        producers = partition.remember_producers()
+        producer = producers.get(producer_id)
+        if producer is not None and producer.epoch == epoch:
+            return producer
+        if producer_id > PRODUCER_ID_MAX and not reserved:
+            raise FormatError(
+                f"The producer id {producer_id} is one of the broker's own: use one up to "
+                f"{PRODUCER_ID_MAX}."
+            )
+        self._named.check(producer_id, epoch)
+        if producer is not None and epoch < producer.epoch:
+            raise FencedError(
+                f"Producer epoch {epoch} was superseded by {producer.epoch}: another client "
+                "publishes under this id. Nothing was stored."
+            )
+        if sequence:
+            raise UnknownProducerError(
+                f"Partition {partition.name} does not know the producer of this batch, which has "
+                f"sequence {sequence}: what came before it is forgotten. Begin again with 0."
+            )
+        # One of a transaction stays a second, and takes nobody's place.
+        if producer is None and not reserved and len(producers) >= self._options.producers_max:
+            forget_longest_idle(producers, 1 + len(producers) // _FORGOTTEN_SHARE)
+        producer = producers[producer_id] = Producer(epoch, 0, partition.next_offset)
+        self._named.seen_in(producer_id, partition)
+        return producer
 
 
-def _forget_idle(producers: dict[int, Producer]) -> None:
-    """Forgets those that published longest ago: several at once, so that a stream of new ones
-    does not look through all of them each time."""
-    by_idleness = sorted(producers, key=lambda known: producers[known].run_next)
-    for known in by_idleness[: 1 + len(producers) // 16]:
-        del producers[known]
+def _unknown_topic(topic: int, index: int) -> TopicNotFoundError:
+    return TopicNotFoundError(
+        f"There is no topic number {topic} with a partition {index} on this broker. "
+        "It may have been deleted: open the topic again."
+    )

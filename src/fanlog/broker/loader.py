@@ -40,6 +40,12 @@ class Loader:
             lambda: log.read(offset, end), lambda result: self._loaded(key, result)
         )
 
+    def forget(self, partition: Partition) -> None:
+        """What is at hand of a partition is no longer what its files hold."""
+        place = (partition.topic.number, partition.index)
+        for key in [key for key in self._cache if key[:2] == place]:
+            self._cache_bytes -= len(self._cache.pop(key).data)
+
     def _loaded(self, key: _Key, result: Block | Exception) -> None:
         if isinstance(result, Block):
             self._cache[key] = result

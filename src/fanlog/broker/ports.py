@@ -56,6 +56,13 @@ class Reader(Protocol):
     def left(self, number: int, name: str) -> None: ...
 
 
+class Keeper(Protocol):
+    """Who manages a subscription's life: it may be lost with its connection, or leave."""
+
+    def lost(self, subscription: Subscription) -> None: ...
+    def leave(self, subscription: Subscription) -> None: ...
+
+
 class Origin(Protocol):
     """Who published: gets acknowledgements, collected and handed over once a turn."""
 

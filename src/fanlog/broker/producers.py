@@ -7,10 +7,19 @@ producer's numbers and the partition's offsets run in step, one `run` describes 
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
+from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import NamedTuple
 
+from fanlog.broker.topics import Partition
+from fanlog.config import BrokerOptions
 from fanlog.errors import OutOfSequenceError
+from fanlog.log.producers import ProducerHistory
+from fanlog.model import PRODUCER_ID_MAX
+
+_SECOND_US = 1_000_000
 
 
 class Run(NamedTuple):
@@ -62,6 +71,13 @@ class Producer:
             f"next is {self.next_sequence}. Resend from there, in order."
         )
 
+    def history(self, producer_id: int) -> ProducerHistory:
+        """All runs that are remembered, as the log keeps them."""
+        numbers = array("Q", chain.from_iterable(self.runs or ()))
+        if self.run_next > self.run_base:
+            numbers.extend((self.run_sequence, self.run_base, self.run_next - self.run_base))
+        return ProducerHistory(producer_id, self.epoch, numbers)
+
     def take_back(self, sequence: int, base_offset: int) -> None:
         """Forgets everything from `sequence` on, which was not stored after all."""
         while self.run_sequence > sequence and self.runs:
@@ -70,3 +86,39 @@ class Producer:
             self.run_next = run.base_offset + run.records
         self.run_next = min(self.run_next, max(base_offset, self.run_base))
         self.next_sequence = min(self.next_sequence, sequence)
+
+
+def forget_longest_idle(producers: dict[int, Producer], count: int) -> None:
+    """Forgets those that published longest ago. Not those of transactions, which go by themselves
+    once nothing of them can be stored again."""
+    clients = [known for known in producers if known <= PRODUCER_ID_MAX]
+    clients.sort(key=lambda known: producers[known].run_next)
+    for known in clients[:count]:
+        del producers[known]
+
+
+class IdleProducers:
+    """Forgets producers that published nothing to a partition for `producer_idle_seconds`.
+
+    Nobody writes down when a producer published last. Where each log ended at the last look is
+    enough: a producer whose last record is before that was idle ever since.
+    """
+
+    def __init__(self, options: BrokerOptions, now_us: Callable[[], int]) -> None:
+        self._idle_us = options.producer_idle_seconds * _SECOND_US
+        self._now_us = now_us
+        self._due_us = now_us() + self._idle_us
+
+    def forget(self, partitions: Iterable[Partition]) -> None:
+        """Looks through all partitions if it is time to."""
+        now_us = self._now_us()
+        if now_us < self._due_us:
+            return
+        self._due_us = now_us + self._idle_us
+        for partition in partitions:
+            producers = partition.producers
+            if producers:
+                mark = partition.idle_mark
+                for idle in [i for i, known in producers.items() if known.run_next <= mark]:
+                    del producers[idle]
+            partition.idle_mark = partition.next_offset

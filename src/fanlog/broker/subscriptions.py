@@ -15,7 +15,7 @@ from fanlog.broker.ports import Outlet, Reader
 from fanlog.broker.topics import Partition, Topic
 from fanlog.errors import InvalidArgumentError, OffsetOutOfRangeError, PartitionNotFoundError
 from fanlog.format.messages import Joined, PartitionOffset, Position, Subscribe
-from fanlog.model import INTERNAL_PREFIX, Durability, Gap, GapReason, Start
+from fanlog.model import INBOX_PREFIX, INTERNAL_PREFIX, Durability, Gap, GapReason, Start
 
 if TYPE_CHECKING:
     from fanlog.broker.core import Broker
@@ -58,6 +58,7 @@ class Subscriptions:
         """
         subscription = Subscription(
             key,
+            self,
             outlet,
             reader,
             wanted.target,
@@ -94,10 +95,7 @@ class Subscriptions:
     def remove(self, subscription: Subscription) -> None:
         if subscription.closed:
             return
-        subscription.closed = True
-        for cursor in subscription.cursors:
-            self._broker.fan_out.remove(cursor)
-        subscription.cursors = []
+        self.end(subscription)
         self._count -= 1
         if subscription.wildcard:
             self._patterns.remove(subscription.target, subscription)
@@ -106,6 +104,27 @@ class Subscriptions:
         same.remove(subscription)
         if not same:
             del self._literal[subscription.target]
+
+    lost = remove
+    leave = remove
+
+    def end(self, subscription: Subscription) -> None:
+        """Takes a subscription's cursors out of whatever they are in."""
+        subscription.closed = True
+        for cursor in subscription.cursors:
+            self._broker.fan_out.remove(cursor)
+        subscription.cursors = []
+
+    def add_cursor(self, subscription: Subscription, partition: Partition, offset: int) -> Cursor:
+        """One more cursor for a subscription whose cursors somebody else decides on; it stands
+        until `start`."""
+        return self._cursor(subscription, partition, offset)
+
+    def drop_cursor(self, cursor: Cursor) -> None:
+        """Takes one cursor out of its subscription; it sends nothing more."""
+        cursor.dropped = True
+        cursor.subscription.cursors.remove(cursor)
+        self._broker.fan_out.remove(cursor)
 
     def topic_appeared(self, topic: Topic) -> None:
         """Everyone who wants a topic of this name reads it from its first record."""
@@ -138,7 +157,10 @@ class Subscriptions:
 
     def _wanting(self, name: str) -> list[Subscription]:
         wanting = list(self._literal.get(name, ()))
-        if not name.startswith(INTERNAL_PREFIX):
+        if name.startswith(INBOX_PREFIX):
+            fitting = self._patterns.fitting(name)
+            wanting.extend(s for s in fitting if s.target.startswith(INBOX_PREFIX))
+        elif not name.startswith(INTERNAL_PREFIX):
             wanting.extend(self._patterns.fitting(name))
         return wanting
 
@@ -199,11 +221,11 @@ class Subscriptions:
             known = resume.get((topic.name, partition.index))
             if known is None:
                 return await self._broker.find_offset(partition, _EARLIEST)
-            return self._again(subscription, partition, known)
+            return self.again(subscription, partition, known)
         if wanted.durable:
             committed = self._broker.durable.position(wanted.durable, topic.name, partition.index)
             if committed is not None:
-                return self._again(subscription, partition, committed)
+                return self.again(subscription, partition, committed)
         offset = await self._broker.find_offset(partition, wanted.start)
         if offset > partition.visible_end:
             raise OffsetOutOfRangeError(
@@ -212,7 +234,7 @@ class Subscriptions:
             )
         return offset
 
-    def _again(self, subscription: Subscription, partition: Partition, known: Position) -> int:
+    def again(self, subscription: Subscription, partition: Partition, known: Position) -> int:
         """Where a reader that was here before goes on. A log that lives in memory begins anew
         with the broker, and then its old offsets mean nothing: the reader is told."""
         forgotten = (

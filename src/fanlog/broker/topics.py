@@ -6,7 +6,7 @@ its own: what it needs when something happens is made then.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from fanlog.model import Durability, PartitionInfo, ReaderCounters, TopicInfo, TopicSettings
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fanlog.broker.producers import Producer
     from fanlog.broker.views import View
     from fanlog.log.partition import PartitionLog
+    from fanlog.log.producers import ProducerHistory
     from fanlog.log.store import StoredTopic
 
 
@@ -38,6 +39,7 @@ class Partition:
     __slots__ = (
         "durability",
         "first_time_us",
+        "idle_mark",
         "index",
         "last_time_us",
         "live",
@@ -68,11 +70,24 @@ class Partition:
         self.parts: list[bytes] | None = None
         self.submissions: list[Submission] | None = None
         self.producers: dict[int, Producer] | None = None
+        # Where the log ended when it was last looked for idle producers.
+        self.idle_mark = self.next_offset
         self.waiters: dict[Callable[[], None], None] | None = None
 
     @property
     def name(self) -> str:
         return f"{self.topic.name}/{self.index}"
+
+    def remember_producers(self) -> dict[int, Producer]:
+        """The producers by their ids, made when there is first one to remember."""
+        if self.producers is None:
+            self.producers = {}
+            self.log.keep_producers(self._producer_histories)
+        return self.producers
+
+    def _producer_histories(self) -> Iterator[ProducerHistory]:
+        for producer_id, producer in (self.producers or {}).items():
+            yield producer.history(producer_id)
 
     def info(self) -> PartitionInfo:
         log = self.log

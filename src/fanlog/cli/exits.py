@@ -9,6 +9,7 @@ from fanlog.errors import (
     ConfigError,
     FanlogError,
     FormatError,
+    GroupNotFoundError,
     InvalidArgumentError,
     InvalidNameError,
     LinkError,
@@ -27,7 +28,7 @@ class ExitCode(IntEnum):
     | 0    | done; for `health`: the broker is well                       |
     | 1    | the operation failed; for `health`: something is wrong       |
     | 2    | the command was written wrongly                              |
-    | 3    | there is no such topic or partition                          |
+    | 3    | there is no such topic, partition or group                   |
     | 4    | it exists already                                            |
     | 65   | bad data or a bad configuration                              |
     | 69   | no broker answers, or the connection to it was lost          |
@@ -61,6 +62,7 @@ _BY_ERROR: tuple[tuple[type[FanlogError], ExitCode], ...] = (
     (TopicNotFoundError, ExitCode.NOT_FOUND),
     (TopicDeletedError, ExitCode.NOT_FOUND),
     (PartitionNotFoundError, ExitCode.NOT_FOUND),
+    (GroupNotFoundError, ExitCode.NOT_FOUND),
     (TopicExistsError, ExitCode.EXISTS),
     (FormatError, ExitCode.BAD_DATA),
     (ConfigError, ExitCode.BAD_DATA),

@@ -15,8 +15,9 @@ from fanlog.cli.quantities import parse_moment
 from fanlog.cli.session import DEFAULT_URL, Url, with_client
 from fanlog.cli.terminal import err, say_warning
 from fanlog.client.aio import Client
+from fanlog.client.groups.member import GroupMember
 from fanlog.client.starts import StartLike
-from fanlog.client.subscription import Subscription
+from fanlog.client.subscription import OnGap, Subscription
 from fanlog.errors import ClosedError, InvalidArgumentError, PartitionNotFoundError
 from fanlog.format.patterns import is_pattern
 from fanlog.model import Gap, GapReason, TopicInfo
@@ -39,6 +40,7 @@ class Wanted:
     policy: str
     count: int
     follow: bool
+    group: str
 
 
 def tail(
@@ -73,9 +75,18 @@ def tail(
         str,
         typer.Option("--policy", help="When too slow.", metavar="catch-up|skip|disconnect"),
     ] = "catch-up",
+    group: Annotated[
+        str,
+        typer.Option("--group", help="Read as a member of this group, and commit what was shown."),
+    ] = "",
     url: Url = DEFAULT_URL,
 ) -> None:
     """Show messages as they come."""
+    if group and (partition or no_follow or start not in ("", "earliest", "latest")):
+        raise InvalidArgumentError(
+            "A group decides itself what its members read: with --group, leave --partition and "
+            "--no-follow out, and use --from only with earliest or latest."
+        )
     if as_json and values_only:
         raise InvalidArgumentError("--json and --values-only exclude each other.")
     wanted = Wanted(
@@ -85,6 +96,7 @@ def tail(
         policy=policy,
         count=count,
         follow=not no_follow,
+        group=group,
     )
     show = pick_show(as_json=as_json, values_only=values_only)
 
@@ -98,8 +110,8 @@ def tail(
     with_client(url, work, reconnect=True)
 
 
-def parse_start(text: str) -> StartLike:
-    """A start as `--from` has it."""
+def parse_start(text: str, flag: str = "--from") -> StartLike:
+    """A start as a flag has it."""
     if text in ("earliest", "latest"):
         return text
     if text.isdecimal():
@@ -108,7 +120,7 @@ def parse_start(text: str) -> StartLike:
         return parse_moment(text, dt.datetime.now().astimezone())
     except ValueError:
         raise InvalidArgumentError(
-            f"--from is {text!r}, but must be earliest, latest, an offset such as 42, a moment "
+            f"{flag} is {text!r}, but must be earliest, latest, an offset such as 42, a moment "
             "such as 2025-01-31T12:00, or an age such as 10m, 2h or 1d."
         ) from None
 
@@ -150,20 +162,28 @@ async def _tail(client: Client, wanted: Wanted, show: Show) -> None:
         if ends is not None:
             ends.passed(found.topic, found.partition, found.next)
 
-    subscription = client.subscribe(
-        wanted.target,
-        start=wanted.start,
-        policy=wanted.policy,
-        partitions=wanted.partitions,
-        on_gap=gap,
-    )
-    async with subscription:
+    async with _subscription(client, wanted, gap) as subscription:
         if wanted.follow and err().is_terminal:
             err().print(f"Following {wanted.target}; Ctrl-C ends.", style="dim")
         if ends is None:
             await _follow(subscription, wanted.count, show)
         else:
             await _read_up_to(client, subscription, ends, wanted.count, show)
+
+
+def _subscription(client: Client, wanted: Wanted, on_gap: OnGap) -> Subscription:
+    if wanted.group:
+        reset = "earliest" if wanted.start == "earliest" else "latest"
+        return client.consume(
+            wanted.target, group=wanted.group, reset=reset, commit="manual", on_gap=on_gap
+        )
+    return client.subscribe(
+        wanted.target,
+        start=wanted.start,
+        policy=wanted.policy,
+        partitions=wanted.partitions,
+        on_gap=on_gap,
+    )
 
 
 async def _follow(subscription: Subscription, count: int, show: Show) -> None:
@@ -174,6 +194,8 @@ async def _follow(subscription: Subscription, count: int, show: Show) -> None:
             messages = batch.messages[: count - shown] if count else batch.messages
             show(messages)
             shown += len(messages)
+            if isinstance(subscription, GroupMember) and messages:
+                await subscription.commit(messages[-1])
 
 
 async def _read_up_to(

@@ -1,4 +1,4 @@
-"""`fanlog topic ...`: create, list, describe and delete topics."""
+"""`fanlog topic ...`: create, list, describe, truncate, compact and delete topics."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from fanlog.cli.exits import ExitCode
 from fanlog.cli.options import Option, all_options
 from fanlog.cli.quantities import show_size
 from fanlog.cli.session import DEFAULT_URL, AsJson, Url, with_client
+from fanlog.cli.tail import parse_start
 from fanlog.cli.terminal import err, new_table, on_terminal, out, print_json, printable, say_done
 from fanlog.client.aio import Client
-from fanlog.errors import InvalidArgumentError
+from fanlog.errors import InvalidArgumentError, PartitionNotFoundError
 from fanlog.model import PartitionInfo, TopicInfo, TopicSettings
 
 topic_app = typer.Typer(
-    help="Create, list, describe and delete topics.",
+    help="Create, list, describe, truncate, compact and delete topics.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
@@ -31,9 +32,13 @@ def _setting(flag: str, metavar: str) -> Any:
     return typer.Option(flag, help=_option(flag).reason, metavar=metavar, show_default=False)
 
 
+# Flags that leave the unit out: their values have one.
+_SHORT = {"retention": "retention_seconds", "tombstones": "tombstone_seconds"}
+
+
 def _option(flag: str) -> Option:
     name = flag.removeprefix("--").replace("-", "_")
-    return all_options()["topic." + ("retention_seconds" if name == "retention" else name)]
+    return all_options()["topic." + _SHORT.get(name, name)]
 
 
 @topic_app.command(
@@ -52,6 +57,9 @@ def create(
     ] = None,
     message_bytes_max: Annotated[str | None, _setting("--message-bytes-max", "1MiB")] = None,
     tail_bytes: Annotated[str | None, _setting("--tail-bytes", "4MiB")] = None,
+    cleanup: Annotated[str | None, _setting("--cleanup", "delete|compact")] = None,
+    tombstones: Annotated[str | None, _setting("--tombstones", "1d")] = None,
+    compact_after_bytes: Annotated[str | None, _setting("--compact-after-bytes", "1MiB")] = None,
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="No error when it is there already.")
     ] = False,
@@ -68,6 +76,9 @@ def create(
         "--compression": compression,
         "--message-bytes-max": message_bytes_max,
         "--tail-bytes": tail_bytes,
+        "--cleanup": cleanup,
+        "--tombstones": tombstones,
+        "--compact-after-bytes": compact_after_bytes,
     }
     settings: dict[str, Any] = {
         _option(flag).name: _option(flag).read_flag(given, flag)
@@ -190,6 +201,70 @@ def _print_damage(partitions: tuple[PartitionInfo, ...]) -> None:
                 f"are damaged{where}{because}"
             )
             out().print(Text(sentence, style="bold red"))
+
+
+@topic_app.command(epilog="Example: [bold]fanlog topic truncate orders --before 1000 --yes[/]")
+def truncate(
+    name: Name,
+    *,
+    before: Annotated[
+        str, typer.Option("--before", help="An offset, a time, or latest.", metavar="OFFSET")
+    ],
+    partition: Annotated[
+        int | None, typer.Option("--partition", min=0, help="Only this one; else all of them.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a topic's messages before an offset."""
+    start = parse_start(before, "--before")
+    if not yes and not sys.stdin.isatty():
+        raise InvalidArgumentError(
+            f"Deleting messages of {name!r} can't be undone, and nobody is here to ask: give --yes."
+        )
+
+    async def look(client: Client) -> dict[int, int]:
+        found = await client.find_offsets(name, start)
+        if partition is None:
+            return found
+        if partition not in found:
+            raise PartitionNotFoundError(f"Topic {name!r} has no partition {partition}.")
+        return {partition: found[partition]}
+
+    offsets = with_client(url, look)
+    if not yes:
+        places = ", ".join(f"{o:,} in partition {p}" for p, o in offsets.items())
+        if not typer.confirm(f"Delete what is before offset {places} for good?", err=True):
+            err().print("Nothing was deleted.")
+            raise typer.Exit(ExitCode.FAILED)
+
+    async def work(client: Client) -> dict[int, int]:
+        return await client.delete_records(name, offsets)
+
+    starts = with_client(url, work)
+    if as_json:
+        print_json({"topic": name, "starts": {str(p): offset for p, offset in starts.items()}})
+        return
+    for index, offset in sorted(starts.items()):
+        say_done(f"Partition {index} of {name} begins at offset {offset}.")
+
+
+@topic_app.command(epilog="Example: [bold]fanlog topic compact prices[/]")
+def compact(name: Name, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Compact a topic now: of each key the last message stays."""
+
+    async def work(client: Client) -> tuple[TopicInfo, TopicInfo]:
+        return await client.describe_topic(name), await client.compact_topic(name)
+
+    before, info = with_client(url, work)
+    if as_json:
+        print_json(as_document(info))
+    else:
+        say_done(
+            f"Topic {name} is compacted: {show_size(info.bytes)} of {show_size(before.bytes)} "
+            "are left."
+        )
 
 
 @topic_app.command(epilog="Example: [bold]fanlog topic delete orders --yes[/]")

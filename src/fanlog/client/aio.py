@@ -1,180 +1,61 @@
-"""The asyncio client: one connection that comes back by itself, with publishing, subscriptions and
-requests on it."""
+"""The asyncio client: publishing, subscriptions, groups, queues and transactions on one connection
+that comes back by itself."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import datetime as dt
-import logging
-from collections import OrderedDict
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from types import TracebackType
 from typing import Any
 
 import msgspec
 
-from fanlog.client import core
-from fanlog.client.core import POLICIES, Event
+from fanlog.client.core import POLICIES
+from fanlog.client.dead_letters import DeadLetters
+from fanlog.client.groups.member import CommitMode, GroupMember, MemberOptions, OnPartitions
+from fanlog.client.groups.operators import Groups, joining
 from fanlog.client.link import Dial, parse_url, tcp_dial
-from fanlog.client.message import MessageBatch
-from fanlog.client.publishing import Headers, Publisher, TopicOutbox, Value
-from fanlog.client.session import Session, SessionHooks
-from fanlog.client.starts import StartLike, as_start, topic_name, topic_settings
+from fanlog.client.message import Message
+from fanlog.client.publishing import Headers, TopicOutbox, Value
+from fanlog.client.queues.requests import Handler, Requests, serve
+from fanlog.client.queues.worker import Worker, working
+from fanlog.client.starts import (
+    StartLike,
+    as_start,
+    event_time_us,
+    topic_name,
+)
 from fanlog.client.subscription import OnGap, Subscription
+from fanlog.client.topics import TopicCalls
+from fanlog.client.transactions.stager import Stager
+from fanlog.client.transactions.transaction import Transaction, run_transaction
+from fanlog.client.transactions.transform import Function, Transform, TransformOptions
 from fanlog.config import ClientOptions
 from fanlog.errors import (
-    ConnectionLostError,
-    FanlogError,
     InvalidArgumentError,
-    LinkError,
-    PartitionNotFoundError,
-    RequestTimeoutError,
 )
 from fanlog.format import messages
-from fanlog.format.batch import Batch
-from fanlog.format.frames import FrameKind
-from fanlog.format.messages import decode
 from fanlog.format.patterns import is_pattern
-from fanlog.model import Receipt, TopicInfo, TopicSettings
-
-logger = logging.getLogger("fanlog.client")
-
-_SHARED_BYTES_MAX = 4 * 1024 * 1024
+from fanlog.model import Receipt, ResetPolicy
 
 
-class Client:
+class Client(TopicCalls):
     """A connection to a broker. Made by `fanlog.connect`; close it, or use `async with`."""
 
     def __init__(self, dial: Dial, options: ClientOptions, *, verify: bool = True) -> None:
-        self._options = options
-        self._verify = verify
-        hooks = SessionHooks(
-            resume=self._resume,
-            resumed=self._resumed,
-            heard=self._heard,
-            tick=self._tick,
-            gave_up=self._gave_up,
-        )
-        self._session = Session(hooks, dial, options, verify=verify)
-        self._subscriptions: dict[int, Subscription] = {}
-        self._subscription_number = 0
-        self._numbers: dict[str, int] = {}
-        self._shared: OrderedDict[tuple[int, int, int], MessageBatch] = OrderedDict()
-        self._shared_bytes = 0
-        self._publisher = Publisher(self._session, options, self._open_topic)
+        super().__init__(dial, options, verify=verify)
+        self._requests = Requests(self)
+        self.groups = Groups(self)
+        self.dead_letters = DeadLetters(self)
 
-    # The connection
-
-    async def open(self) -> None:
-        """Connects for the first time; a failure is raised, not retried."""
-        await self._session.open()
-
-    async def close(self, *, flush: bool = True) -> None:
-        """Waits for what was published, then says goodbye."""
-        try:
-            if flush and self._session.ready:
-                async with asyncio.timeout(self._options.request_timeout_seconds):
-                    await self._publisher.flush()
-        except TimeoutError:
-            raise RequestTimeoutError("Not everything was acknowledged before the close.") from None
-        finally:
-            await self._session.shut()
-        if flush:
-            self._publisher.raise_unwatched()
-
-    async def __aenter__(self) -> Client:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.close(flush=error is None)
-
-    @property
-    def connected(self) -> bool:
-        return self._session.ready
-
-    @property
-    def reconnects(self) -> int:
-        """How often a lost connection was brought back."""
-        return self._session.reconnects
-
-    @property
-    def welcome(self) -> messages.Welcome | None:
-        """What the broker said of itself when it greeted."""
-        return self._session.welcome
-
-    # What the session brings
-
-    async def _resume(self, welcome: messages.Welcome) -> None:
-        self._numbers.clear()
-        self._publisher.limit(welcome.frame_bytes_max)
-        await self._publisher.resume(self._reopen_topic)
-        for subscription in list(self._subscriptions.values()):
-            if subscription.attached:
-                await self._resubscribe(subscription)
-
-    async def _resubscribe(self, subscription: Subscription) -> None:
-        try:
-            await self.attach(subscription, subscription.resume_request())
-        except FanlogError as error:
-            if isinstance(error, LinkError):
-                raise
-            self._subscriptions.pop(subscription.key, None)
-            subscription.end(error)
-
-    def _resumed(self) -> None:
-        self._publisher.resumed()
-
-    def _tick(self) -> None:
-        self._publisher.check_overdue()
-
-    def _gave_up(self, error: FanlogError) -> None:
-        self._publisher.give_up(error)
-        for subscription in list(self._subscriptions.values()):
-            subscription.end(error)
-
-    def _heard(self, event: Event) -> None:
-        match event:
-            case core.Delivered(key, batch):
-                subscription = self._subscriptions.get(key)
-                if subscription is not None:
-                    subscription.delivered(batch)
-            case core.Acked(acks):
-                self._publisher.acked(acks)
-            case core.Refused(refused):
-                self._publisher.refused(refused)
-            case core.Missed(key, gap) if key in self._subscriptions:
-                self._subscriptions[key].missed_some(gap)
-            case core.TopicJoined(key, joined) if key in self._subscriptions:
-                self._subscriptions[key].joined(joined)
-            case core.TopicLeft(key, left) if key in self._subscriptions:
-                self._subscriptions[key].left(left)
-            case core.Failed(_, error, key) if key in self._subscriptions:
-                self._subscriptions.pop(key).end(error)
-            case _:
-                pass
-
-    def write(self, data: bytes) -> None:
-        self._session.write(data)
+    async def _take_leave(self) -> None:
+        for follower in list(self._subscriptions.values()):
+            if isinstance(follower, GroupMember | Worker):
+                await follower.close()
+        await self._requests.close()
 
     # Publishing
-
-    async def _open_topic(self, name: str) -> messages.TopicOpened:
-        return await self._session.ask(
-            FrameKind.OPEN_TOPIC, messages.OpenTopic(topic_name(name)), messages.TopicOpened
-        )
-
-    async def _reopen_topic(self, name: str) -> messages.TopicOpened:
-        """The same while a new connection is being made ready."""
-        payload = await self._session.request_now(
-            FrameKind.OPEN_TOPIC, messages.OpenTopic(topic_name(name))
-        )
-        return decode(messages.TopicOpened, payload)
 
     async def publish(
         self,
@@ -195,7 +76,7 @@ class Client:
         """
         outbox = await self._ready_outbox(topic)
         return await self._publisher.publish(
-            outbox, value, key, headers, _event_time_us(event_time), partition=partition
+            outbox, value, key, headers, event_time_us(event_time), partition=partition
         )
 
     async def send(
@@ -219,7 +100,7 @@ class Client:
             publisher.put_plain(outbox, value)
             return
         if event_time is not None:
-            event_time = _event_time_us(event_time)
+            event_time = event_time_us(event_time)
         publisher.put(outbox, value, key, headers, event_time, partition=partition)
 
     async def publish_many(
@@ -247,7 +128,7 @@ class Client:
         """Waits until everything sent so far is acknowledged. Raises what `send` ran into."""
         await self._publisher.flush()
 
-    # Subscribing
+    # Reading
 
     def subscribe(
         self,
@@ -279,134 +160,193 @@ class Client:
             window_bytes=window_bytes or self._options.window_bytes,
             partitions=partitions,
         )
-        self._subscription_number += 1
-        return Subscription(self, self._subscription_number, wanted, on_gap)
+        return Subscription(self, self.take_number(), wanted, on_gap)
 
-    async def attach(self, subscription: Subscription, wanted: messages.Subscribe) -> None:
-        """Sends a subscription's request."""
-
-        def joined(payload: bytes) -> None:
-            subscription.attached = True
-            for topic in decode(messages.Subscribed, payload).joined:
-                subscription.joined(topic)
-
-        ask = self._session.request if wanted.resume is None else self._session.request_now
-        self._subscriptions[subscription.key] = subscription
-        try:
-            await ask(FrameKind.SUBSCRIBE, wanted, aux=subscription.key, on_answer=joined)
-        except BaseException:
-            if wanted.resume is None:
-                self._subscriptions.pop(subscription.key, None)
-            raise
-
-    async def detach(self, subscription: Subscription) -> None:
-        if self._subscriptions.pop(subscription.key, None) is not None and self._session.ready:
-            with contextlib.suppress(LinkError):
-                await self._session.request_now(
-                    FrameKind.UNSUBSCRIBE, messages.Goodbye(), aux=subscription.key
-                )
-
-    def decoded(self, batch: Batch) -> MessageBatch:
-        """The batch, decoded once for all subscriptions of this client that get it."""
-        header = batch.header
-        place = (header.topic, header.partition, header.base_offset)
-        shared = self._shared.get(place)
-        if shared is None or shared.batch.header.header_crc != header.header_crc:
-            if shared is not None:
-                self._shared_bytes -= shared.batch.header.length
-            shared = self._shared[place] = MessageBatch(batch)
-            self._shared_bytes += header.length
-            while self._shared_bytes > _SHARED_BYTES_MAX and len(self._shared) > 1:
-                _, oldest = self._shared.popitem(last=False)
-                self._shared_bytes -= oldest.batch.header.length
-        return shared
-
-    async def commit(self, durable: str, positions: tuple[messages.Position, ...]) -> None:
-        """Moves a durable name to these positions."""
-        await self._session.request(FrameKind.COMMIT, messages.Commit(durable, positions))
-
-    async def committed(self, durable: str) -> tuple[messages.Position, ...]:
-        """Where a durable name would go on."""
-        wanted = messages.Committed(durable)
-        return (await self._session.ask(FrameKind.COMMITTED, wanted, messages.Positions)).positions
-
-    async def fetch(
+    def consume(
         self,
         topic: str,
-        partition: int,
-        offset: int,
         *,
-        bytes_max: int = 1 << 20,
-        wait_seconds: float = 0.0,
-    ) -> core.Fetched:
-        """Pulls batches from an offset on; with `wait_seconds`, waits for some to come."""
-        wait_ms = int(wait_seconds * 1000)
-        while True:
-            await self._session.connection()
-            known = self._numbers.get(topic)
-            try:
-                number = await self._number_of(topic) if known is None else known
-                wanted = messages.Fetch(number, partition, offset, bytes_max, wait_ms)
-                payload = await self._session.request_now(FrameKind.FETCH, wanted)
-            except ConnectionLostError:
-                if not self._session.comes_back:
-                    raise
-            except PartitionNotFoundError:
-                # A number that was known may be that of a topic that was deleted since.
-                if known is None:
-                    raise
-                self._numbers.pop(topic, None)
-            else:
-                return core.read_fetched(payload, topic, verify=self._verify)
+        group: str,
+        member: str = "",
+        reset: ResetPolicy = "latest",
+        commit: CommitMode = "auto",
+        commit_interval_seconds: float = 1.0,
+        session_seconds: float = 10.0,
+        window_bytes: int | None = None,
+        on_assign: OnPartitions | None = None,
+        on_revoke: OnPartitions | None = None,
+        on_gap: OnGap | None = None,
+    ) -> GroupMember:
+        """Joins a consumer group, whose members share the partitions of a topic or a pattern.
 
-    async def _number_of(self, topic: str) -> int:
-        """The number of a topic that is there; a number is good for one connection."""
-        wanted = messages.OpenTopic(topic_name(topic), create=False)
-        payload = await self._session.request_now(FrameKind.OPEN_TOPIC, wanted)
-        number = decode(messages.TopicOpened, payload).number
-        self._numbers[topic] = number
-        return number
-
-    # Topics
-
-    async def create_topic(
-        self,
-        name: str,
-        settings: TopicSettings | None = None,
-        *,
-        exist_ok: bool = False,
-        **given: Any,
-    ) -> TopicInfo:
-        """Creates a topic. Settings are given as `TopicSettings` or by name:
-
-        >>> await client.create_topic("orders", partitions=4, durability="fsync")  # doctest: +SKIP
+        The group goes on where it has committed, and begins at `reset` the first time. `commit`
+        says when what the application is done with is committed: "auto" every now and then,
+        "iterate" with each message it asks for, "manual" only by `commit()`. A `member` with a
+        name of its own keeps its partitions if it is back within `session_seconds`, also from
+        another process. `on_assign` and `on_revoke` get topics and partitions that come and go.
         """
-        wanted = messages.CreateTopic(topic_name(name), topic_settings(settings, given), exist_ok)
-        payload = await self._session.request(FrameKind.CREATE_TOPIC, wanted, repeat=exist_ok)
-        return decode(TopicInfo, payload)
-
-    async def topics(self, pattern: str = ">", *, internal: bool = False) -> list[TopicInfo]:
-        wanted = messages.ListTopics(pattern, internal)
-        return await self._session.ask(FrameKind.LIST_TOPICS, wanted, list[TopicInfo])
-
-    async def describe_topic(self, name: str) -> TopicInfo:
-        return await self._session.ask(
-            FrameKind.DESCRIBE_TOPIC, messages.NamedTopic(topic_name(name)), TopicInfo
+        wanted = joining(
+            topic,
+            group=group,
+            member=member,
+            reset=reset,
+            commit=commit,
+            session_seconds=session_seconds,
+            window_bytes=window_bytes or self._options.window_bytes,
+            client=self._options.name,
         )
-
-    async def delete_topic(self, name: str) -> None:
-        await self._session.request(
-            FrameKind.DELETE_TOPIC, messages.NamedTopic(topic_name(name)), repeat=False
+        options = MemberOptions(
+            commit=commit,
+            commit_interval_seconds=commit_interval_seconds,
+            on_assign=on_assign,
+            on_revoke=on_revoke,
+            on_gap=on_gap,
         )
+        return GroupMember(self, self.take_number(), wanted, options)
 
-    async def find_offsets(self, topic: str, start: StartLike) -> dict[int, int]:
-        """The offset of each partition where `start` lies."""
-        wanted = messages.FindOffsets(topic_name(topic), as_start(start))
-        found = await self._session.ask(FrameKind.FIND_OFFSETS, wanted, messages.Positions)
-        return {position.partition: position.offset for position in found.positions}
+    def work(
+        self,
+        topic: str,
+        *,
+        queue: str,
+        prefetch: int = 1,
+        visibility_seconds: float | None = None,
+        max_deliveries: int | None = None,
+        retry_delay_seconds: float | None = None,
+        dead_letter: str | None = None,
+        ordered: bool | None = None,
+        reset: ResetPolicy | None = None,
+        worker: str = "",
+        keep_alive: bool = True,
+    ) -> Worker:
+        """Joins a queue, which hands each message of a topic or a pattern to one free worker.
 
-    async def status(self) -> messages.BrokerStatus:
-        return await self._session.ask(FrameKind.STATUS, messages.Goodbye(), messages.BrokerStatus)
+        `prefetch` is how many jobs this worker has at a time. A job that gets no verdict within
+        `visibility_seconds` goes to others; `keep_alive` asks for more time as long as it is in
+        hand. After `max_deliveries` failures it goes to the `dead_letter` topic. Settings that are
+        given change the queue's, the others stay as they are.
+        """
+        settings: dict[str, int | float | str | bool | None] = {
+            "visibility_seconds": visibility_seconds,
+            "max_deliveries": max_deliveries,
+            "retry_delay_seconds": retry_delay_seconds,
+            "dead_letter": dead_letter,
+            "ordered": ordered,
+            "reset": reset,
+        }
+        wanted = working(
+            topic,
+            queue=queue,
+            prefetch=prefetch,
+            worker=worker,
+            client=self._options.name,
+            settings=settings,
+        )
+        return Worker(self, self.take_number(), wanted, keep_alive=keep_alive)
+
+    # Requests
+
+    async def request(
+        self,
+        topic: str,
+        value: Value,
+        *,
+        timeout_seconds: float = 5.0,
+        key: bytes | str | None = None,
+        headers: Headers | None = None,
+    ) -> Message:
+        """Publishes a request and returns its answer, which a worker gives with `job.reply`.
+
+        >>> reply = await client.request("svc.resize", picture)  # doctest: +SKIP
+        """
+        return await self._requests.request(topic, value, timeout_seconds, key, headers)
+
+    async def serve(
+        self, topic: str, handler: Handler, *, queue: str = "", prefetch: int = 16
+    ) -> None:
+        """Answers requests until it is cancelled: an async `handler` gets each job, and what it
+        returns is the answer. One that raises answers with an error."""
+        await serve(self.work(topic, queue=queue or topic, prefetch=prefetch), handler)
+
+    async def reply(
+        self, request: Message, value: Value, headers: Headers | None = None, error: str = ""
+    ) -> None:
+        """Answers a request that was read in another way than as a job."""
+        await self._requests.reply(request, value, headers, error)
+
+    # Transactions
+
+    def transaction(self, id: str = "", *, timeout_seconds: float = 60.0) -> Transaction:
+        """Messages for several topics, and a group's positions, that become visible together or
+        not at all; see `Transaction`. Under an `id` it happens once, however often it is tried.
+        It is given up when nothing is staged for `timeout_seconds`."""
+        return self._transaction(messages.BeginTransaction(id, timeout_seconds))
+
+    def join_transaction(self, ticket: str) -> Transaction:
+        """One that another client has begun, to stage into it as well. Leaving its block only
+        makes sure that all is staged; whoever wants to commits it."""
+        return self._transaction(messages.BeginTransaction(ticket=ticket))
+
+    def _transaction(self, wanted: messages.BeginTransaction) -> Transaction:
+        stager = Stager(self._session, self._options, self._known_topics)
+        timeout_seconds = self._options.delivery_timeout_seconds
+        return Transaction(self._session, stager, wanted, timeout_seconds)
+
+    async def run_transaction(
+        self,
+        work: Callable[[Transaction], Awaitable[None]],
+        *,
+        id: str = "",
+        attempts: int = 5,
+        timeout_seconds: float = 60.0,
+    ) -> messages.TransactionCommitted:
+        """Does `work` in a transaction and commits it; if the broker was restarted meanwhile, the
+        work is done again, and still happens once."""
+
+        def begin(id: str) -> Transaction:
+            return self.transaction(id, timeout_seconds=timeout_seconds)
+
+        return await run_transaction(begin, work, id, attempts)
+
+    async def transform(
+        self,
+        source: str,
+        target: str,
+        function: Function,
+        *,
+        group: str,
+        member: str = "",
+        reset: ResetPolicy = "earliest",
+        session_seconds: float = 10.0,
+        batch_records: int = 1000,
+        batch_seconds: float = 0.1,
+        until: Callable[[], bool] | None = None,
+        idle_seconds: float | None = None,
+        on_gap: OnGap | None = None,
+    ) -> int:
+        """Reads `source` as a member of a group, and publishes what `function` makes of each
+        message to `target`, exactly once: messages made and positions read are committed
+        together, so many records or seconds at a time.
+
+        The function, plain or async, returns a value, which keeps the message's key and headers,
+        an `Outgoing`, a list of them, or None. It may be called again for messages whose
+        transaction failed. Ends when `until` says so, or when nothing came for `idle_seconds`;
+        returns how many messages it has done.
+
+        >>> await client.transform("words", "loud", louder, group="g")  # doctest: +SKIP
+        """
+        options = TransformOptions(
+            group=group,
+            member=member,
+            reset=reset,
+            session_seconds=session_seconds,
+            batch_records=batch_records,
+            batch_seconds=batch_seconds,
+            until=until,
+            idle_seconds=idle_seconds,
+            on_gap=on_gap,
+        )
+        return await Transform(self, source, target, function, options).run()
 
 
 class Connecting:
@@ -448,7 +388,9 @@ def connect(
     >>> async with fanlog.connect("fanlog://127.0.0.1:7420") as client:  # doctest: +SKIP
     ...     await client.publish("greetings", "hello")
 
-    Options are those of `ClientOptions`, as an object or by name, such as `linger_ms=5`.
+    Options are those of `ClientOptions`, as an object or by name, such as `linger_ms=5`. With
+    `producer="billing"` the client publishes under that name: another one that connects under it
+    later takes it over, and this one's publishes fail with `FencedError` from then on.
     """
     try:
         chosen = msgspec.convert(
@@ -461,16 +403,3 @@ def connect(
         raise InvalidArgumentError(f"A client option is wrong: {fault}.") from fault
     address = parse_url(url)
     return Connecting(Client(tcp_dial(address, chosen.connect_timeout_seconds), chosen))
-
-
-def _event_time_us(given: dt.datetime | int | None) -> int | None:
-    if isinstance(given, dt.datetime):
-        given = round(given.timestamp() * 1_000_000)
-    if given is not None and (
-        not isinstance(given, int)  # pyright: ignore[reportUnnecessaryIsInstance]
-        or not -(1 << 63) <= given < 1 << 63
-    ):
-        raise InvalidArgumentError(
-            f"{given!r} is no event time: give a datetime, or microseconds since 1970."
-        )
-    return given

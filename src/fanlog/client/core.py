@@ -17,10 +17,12 @@ from fanlog.format.frames import (
     Ack,
     FrameCutter,
     FrameKind,
+    Lease,
     known_kind,
     message_frame,
     read_acks,
     read_frame_header,
+    read_lease,
 )
 from fanlog.format.messages import decode
 from fanlog.model import SlowPolicy
@@ -72,6 +74,23 @@ class TopicLeft(NamedTuple):
     left: messages.Left
 
 
+class Revoked(NamedTuple):
+    subscription: int
+    revoke: messages.Revoke
+
+
+class Leased(NamedTuple):
+    subscription: int
+    lease: Lease
+
+
+class Ended(NamedTuple):
+    """The broker has ended a follower; the connection goes on."""
+
+    subscription: int
+    error: FanlogError
+
+
 class Draining(NamedTuple):
     reason: str
 
@@ -86,6 +105,9 @@ Event = (
     | Missed
     | TopicJoined
     | TopicLeft
+    | Revoked
+    | Leased
+    | Ended
     | Draining
 )
 
@@ -127,11 +149,14 @@ class ClientCore:
             case FrameKind.OK | FrameKind.FETCHED | FrameKind.PONG:
                 return Answered(header.request, bytes(payload))
             case FrameKind.ERROR:
-                failure = decode(messages.Failure, payload)
-                error = from_wire(failure.code, failure.message, failure.first, failure.next)
-                return Failed(header.request, error, header.aux)
+                return Failed(header.request, _error(payload), header.aux)
             case other:
                 return _rare(other, header.aux, payload)
+
+
+def _error(payload: memoryview) -> FanlogError:
+    failure = decode(messages.Failure, payload)
+    return from_wire(failure.code, failure.message, failure.first, failure.next)
 
 
 def _rare(kind: FrameKind, aux: int, payload: memoryview) -> Event:
@@ -147,6 +172,9 @@ _RARE: dict[FrameKind, Callable[[int, memoryview], Event]] = {
     FrameKind.GAP: lambda aux, data: Missed(aux, decode(messages.GapNotice, data)),
     FrameKind.JOINED: lambda aux, data: TopicJoined(aux, decode(messages.Joined, data)),
     FrameKind.LEFT: lambda aux, data: TopicLeft(aux, decode(messages.Left, data)),
+    FrameKind.REVOKE: lambda aux, data: Revoked(aux, decode(messages.Revoke, data)),
+    FrameKind.LEASE: lambda aux, data: Leased(aux, read_lease(data)),
+    FrameKind.ENDED: lambda aux, data: Ended(aux, _error(data)),
     FrameKind.DRAINING: lambda aux, data: Draining(decode(messages.Goodbye, data).reason),
 }
 

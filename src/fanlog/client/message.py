@@ -4,6 +4,7 @@ for; a message then is its value and a place in that batch."""
 from __future__ import annotations
 
 import datetime as dt
+from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import repeat
 from typing import Any
@@ -72,7 +73,10 @@ class Message(msgspec.Struct, frozen=True, gc=False, eq=False):
 
 
 class MessageBatch:
-    """A run of messages of one partition, as the log holds them."""
+    """A run of messages of one partition, as the log holds them.
+
+    Of a compacted topic it may have gaps, and be empty where nothing is left.
+    """
 
     __slots__ = ("_messages", "batch", "first")
 
@@ -91,8 +95,9 @@ class MessageBatch:
 
     @property
     def base_offset(self) -> int:
-        """The offset of the first message given here."""
-        return self.batch.header.base_offset + self.first
+        """The offset of the first message given here; without one, that of what comes next."""
+        offsets = self.batch.offsets
+        return offsets[self.first] if self.first < len(offsets) else self.next_offset
 
     @property
     def next_offset(self) -> int:
@@ -105,17 +110,20 @@ class MessageBatch:
     @property
     def messages(self) -> list[Message]:
         if self._messages is None:
-            batch, base = self.batch, self.batch.base_offset
+            batch = self.batch
             values = batch.columns.value_column.to_bytes_list()
-            count = len(values)
-            everything = map(
-                Message, values, range(base, base + count), repeat(batch), range(count)
-            )
+            everything = map(Message, values, batch.offsets, repeat(batch), range(len(values)))
             self._messages = list(everything)[self.first :]
         return self._messages
 
+    def from_offset(self, offset: int) -> MessageBatch:
+        """The same batch without the records before an offset."""
+        if offset <= self.batch.header.base_offset:
+            return self
+        return self.from_record(bisect_left(self.batch.offsets, offset))
+
     def from_record(self, first: int) -> MessageBatch:
-        """The same batch without its first records."""
+        """The same batch without its first records, of which there may be fewer than offsets."""
         return self if first <= self.first else MessageBatch(self.batch, first)
 
     def __len__(self) -> int:

@@ -4,7 +4,9 @@ send again. Pure bookkeeping per partition; the client moves the bytes.
 A batch gets its sequence when it is first sent. After a lost connection everything in flight is
 sent again as it was, in order, and the broker knows what it has. After a refusal nothing new is
 sent until all in flight is answered; then what was refused only for its place in line goes out
-again under the number that the broker expects.
+again under the number that the broker expects. A batch that was sent on an earlier connection too
+has no such way out once the broker does not know its producer: nobody can tell whether it is
+stored, and its publishers are told so.
 """
 
 from __future__ import annotations
@@ -12,9 +14,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from itertools import repeat
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from fanlog.errors import FanlogError, from_wire
+from fanlog.errors import FanlogError, OutOfSequenceError, UnknownProducerError, from_wire
 from fanlog.format.batch import encode_batch, retarget
 from fanlog.format.codecs import Codec
 from fanlog.format.frames import Ack
@@ -36,6 +38,13 @@ class Waiter(Protocol):
 
     def stored(self, offset: int, ack: Ack) -> None: ...
     def failed(self, error: FanlogError) -> None: ...
+
+
+class Identity(NamedTuple):
+    """Who publishes, as batches say it."""
+
+    id: int
+    epoch: int = 0
 
 
 class Records:
@@ -93,7 +102,7 @@ class Records:
             self.event_times.append(now_us if event_time_us is None else event_time_us)
 
     def encode(
-        self, topic: int, partition: int, producer_id: int, sequence: int, codec: Codec
+        self, topic: int, partition: int, producer: Identity, sequence: int, codec: Codec
     ) -> bytes:
         return encode_batch(
             self.values,
@@ -103,20 +112,22 @@ class Records:
             codec=codec,
             topic=topic,
             partition=partition,
-            producer_id=producer_id,
+            producer_id=producer.id,
+            producer_epoch=producer.epoch,
             first_sequence=sequence,
         )
 
 
 class Sent:
-    """A batch on its way."""
+    """A batch on its way. `attempts` counts the times it went out under this sequence."""
 
-    __slots__ = ("data", "records", "sequence")
+    __slots__ = ("attempts", "data", "records", "sequence")
 
     def __init__(self, data: bytes, records: Records, sequence: int) -> None:
         self.data = data
         self.records = records
         self.sequence = sequence
+        self.attempts = 1
 
 
 class PartitionOutbox:
@@ -129,6 +140,7 @@ class PartitionOutbox:
         "index",
         "next_sequence",
         "open",
+        "returned",
         "scheduled",
         "sealed",
     )
@@ -138,6 +150,8 @@ class PartitionOutbox:
         self.open: Records | None = None
         self.sealed: deque[Records] = deque()
         self.in_flight: deque[Sent] = deque()
+        # Refused for their place in line: first since the last settling, then all that still wait.
+        self.returned: list[Sent] = []
         self.again: deque[Sent] = deque()
         self.next_sequence = 0
         self.expected: int | None = None
@@ -148,20 +162,22 @@ class PartitionOutbox:
             self.sealed.append(self.open)
             self.open = None
 
-    def next_to_send(self, topic: int, producer_id: int, codec: Codec) -> bytes | None:
+    def next_to_send(self, topic: int, producer: Identity, codec: Codec) -> bytes | None:
         """The next batch for the wire, or None while a refusal settles or nothing waits."""
         if self.expected is not None:
             if self.in_flight:
                 return None
+            self._line_up()
             self.next_sequence = self.expected
             self.expected = None
         if self.again:
             sent = self.again.popleft()
             sent.sequence = self.next_sequence
+            sent.attempts = 1
             sent.data = retarget(sent.data, topic=topic, first_sequence=sent.sequence)
         elif self.sealed:
             records = self.sealed.popleft()
-            data = records.encode(topic, self.index, producer_id, self.next_sequence, codec)
+            data = records.encode(topic, self.index, producer, self.next_sequence, codec)
             sent = Sent(data, records, self.next_sequence)
         else:
             return None
@@ -185,25 +201,58 @@ class PartitionOutbox:
             return None
         if self.expected is None or refused.expected_sequence < self.expected:
             self.expected = refused.expected_sequence
-        if refused.code == "out_of_sequence" and refused.expected_sequence < sent.sequence:
-            self.again.append(sent)
+        unknown = refused.code == UnknownProducerError.code
+        misplaced = refused.code == OutOfSequenceError.code or (unknown and sent.attempts == 1)
+        if misplaced and refused.expected_sequence < sent.sequence:
+            self.returned.append(sent)
             return None
-        fail(sent.records, from_wire(refused.code, refused.message))
+        error = from_wire(refused.code, refused.message)
+        if unknown:
+            error = UnknownProducerError(
+                "The message was sent before the connection was lost, and the broker has "
+                "forgotten this producer since: it may or may not be stored. Look for it before "
+                "you publish it again."
+            )
+        fail(sent.records, error)
         return sent.records
+
+    def begin_anew(self) -> None:
+        """The log is another one, in which nothing of this producer is: all goes out as if it
+        had never been sent."""
+        self.returned += self.in_flight
+        self.in_flight.clear()
+        self._line_up()
+        self.expected = None
+        self.next_sequence = 0
+
+    def _line_up(self) -> None:
+        """Puts what came back before what has waited all the time: it was sent before it."""
+        self.returned.sort(key=lambda sent: sent.sequence)
+        self.again.extendleft(reversed(self.returned))
+        self.returned.clear()
 
     def resend(self, topic: int) -> list[bytes]:
         """Everything in flight once more, for a new connection."""
         for sent in self.in_flight:
+            sent.attempts += 1
             sent.data = retarget(sent.data, topic=topic, first_sequence=sent.sequence)
         return [sent.data for sent in self.in_flight]
 
     def give_up(self, error: FanlogError) -> list[Records]:
         """Fails everything, and returns what that was."""
-        records = [sent.records for sent in (*self.in_flight, *self.again)]
+        in_flight = [sent.records for sent in self.in_flight]
+        self.in_flight.clear()
+        for some in in_flight:
+            fail(some, error)
+        return in_flight + self.give_up_unsent(error)
+
+    def give_up_unsent(self, error: FanlogError) -> list[Records]:
+        """The same for all but what is in flight, which is still to be answered."""
+        self._line_up()
+        records = [sent.records for sent in self.again]
         records += self.sealed
         if self.open is not None:
             records.append(self.open)
-        self.in_flight.clear()
         self.again.clear()
         self.sealed.clear()
         self.open = None
@@ -217,6 +266,7 @@ class PartitionOutbox:
             records
             for records in (
                 *(sent.records for sent in self.in_flight),
+                *(sent.records for sent in self.returned),
                 *(sent.records for sent in self.again),
                 *self.sealed,
                 *([] if self.open is None else [self.open]),

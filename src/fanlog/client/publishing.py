@@ -10,27 +10,29 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
+import msgspec
+
 from fanlog.client.outbox import (
     RECORD_OVERHEAD_BYTES,
+    Identity,
     PartitionOutbox,
     Records,
     Waiter,
     record_extra_bytes,
 )
+from fanlog.client.topic_outbox import TopicOutbox, log_of
 from fanlog.config import ClientOptions
 from fanlog.errors import (
     FanlogError,
+    FencedError,
     FormatError,
     InvalidArgumentError,
-    MessageTooLargeError,
-    PartitionNotFoundError,
     RequestTimeoutError,
     from_wire,
 )
-from fanlog.format.codecs import Codec, codec_named
+from fanlog.format.codecs import codec_named
 from fanlog.format.frames import Ack
-from fanlog.format.keys import partition_of
-from fanlog.format.messages import Refused, TopicOpened
+from fanlog.format.messages import ProducerRegistered, Refused, RegisterProducer, TopicOpened
 from fanlog.model import Durability, DurabilityName, Receipt
 
 logger = logging.getLogger("fanlog.client")
@@ -38,52 +40,11 @@ logger = logging.getLogger("fanlog.client")
 Value = bytes | bytearray | memoryview | str | None
 Headers = Mapping[str, bytes | str]
 OpenTopic = Callable[[str], Awaitable[TopicOpened]]
+Register = Callable[[RegisterProducer], Awaitable[ProducerRegistered]]
 
 
 # What a batch with one large message has besides it.
 _FRAME_SPARE_BYTES = 4 * 1024
-
-
-class TopicOutbox:
-    """A topic that this client publishes to."""
-
-    __slots__ = (
-        "codec",
-        "message_bytes_max",
-        "name",
-        "number",
-        "only",
-        "partitions",
-        "plain_bytes_max",
-        "turn",
-    )
-
-    def __init__(self, opened: TopicOpened, codec: Codec) -> None:
-        self.name = opened.name
-        self.number = opened.number
-        self.codec = codec
-        self.message_bytes_max = opened.settings.message_bytes_max
-        self.partitions = [PartitionOutbox(i) for i in range(opened.settings.partitions)]
-        self.only = self.partitions[0] if len(self.partitions) == 1 else None
-        self.plain_bytes_max = 0
-        self.turn = 0
-
-    def grow(self, partitions: int) -> None:
-        """The topic has got more partitions."""
-        while len(self.partitions) < partitions:
-            self.partitions.append(PartitionOutbox(len(self.partitions)))
-            self.only = None
-
-    def pick(self, key: bytes | None) -> PartitionOutbox:
-        """A key's own partition; without one, in turn, a batch each."""
-        partitions = self.partitions
-        if key is not None:
-            return partitions[partition_of(key, len(partitions))]
-        chosen = partitions[self.turn % len(partitions)]
-        if chosen.open is None:
-            self.turn += 1
-            chosen = partitions[self.turn % len(partitions)]
-        return chosen
 
 
 class _Publish:
@@ -155,7 +116,16 @@ class Publisher:
         self.buffer_bytes_max = options.buffer_bytes_max
         self._unwatched: FanlogError | None = None
         self._unwatched_count = 0
-        self.producer_id = secrets.randbits(63) | 1
+        self._dropped: dict[str, TopicOutbox] = {}
+        if options.producer and not options.idempotent:
+            raise InvalidArgumentError(
+                "A producer with a name is always idempotent: leave out either `producer` or "
+                "`idempotent=False`."
+            )
+        # A named one is told by the broker who it is, before anything is sent. 0: nobody counts.
+        unnamed = options.idempotent and not options.producer
+        self.identity = Identity(secrets.randbits(63) | 1 if unnamed else 0)
+        self.fenced: FencedError | None = None
         self.buffered_bytes = 0
 
     def limit(self, frame_bytes_max: int) -> None:
@@ -166,6 +136,8 @@ class Publisher:
     # In
 
     async def topic(self, name: str) -> TopicOutbox:
+        if self.fenced is not None:
+            raise FencedError(str(self.fenced))
         topic = self.topics.get(name)
         if topic is not None:
             return topic
@@ -183,6 +155,9 @@ class Publisher:
         topic = TopicOutbox(opened, codec)
         topic.message_bytes_max = min(topic.message_bytes_max, self._message_bytes_max)
         topic.plain_bytes_max = min(topic.message_bytes_max, self._batch_bytes - 1)
+        former = self._dropped.pop(name, None)
+        if former is not None and former.log == topic.log:
+            topic.go_on_after(former)
         self.topics[name] = topic
         self._by_number[topic.number] = topic
         return topic
@@ -232,9 +207,9 @@ class Publisher:
         if wide:
             size += record_extra_bytes(key, own)
         if size > topic.message_bytes_max:
-            _check_size(topic, size)
+            topic.check_size(size)
         if partition is not None:
-            outbox = _partition(topic, partition)
+            outbox = topic.partition(partition)
         elif topic.only is not None:
             outbox = topic.only
         else:
@@ -297,7 +272,7 @@ class Publisher:
         while len(outbox.in_flight) < self._options.batches_in_flight:
             if not outbox.sealed and not outbox.scheduled and not outbox.again:
                 outbox.seal()
-            data = outbox.next_to_send(topic.number, self.producer_id, topic.codec)
+            data = outbox.next_to_send(topic.number, self.identity, topic.codec)
             if data is None:
                 return
             self._wire.write(data)
@@ -348,12 +323,16 @@ class Publisher:
         if topic is None or refused.partition >= len(topic.partitions):
             return
         outbox = topic.partitions[refused.partition]
+        if refused.code == FencedError.code:
+            fenced = self._fence(refused.message)
+            refused = msgspec.structs.replace(refused, message=str(fenced))
         records = outbox.refused(refused)
         if records is not None:
             self._gone([records])
         if refused.code == "topic_not_found":
             # It is gone for good, and with it all that was meant for it.
             self._drop(topic, from_wire(refused.code, refused.message))
+            self._dropped.pop(topic.name, None)
         self._send(topic, outbox)
         self._tell()
 
@@ -373,6 +352,44 @@ class Publisher:
 
     # The connection came back, or never will
 
+    async def register(self, ask: Register) -> None:
+        """Tells the broker the producer's name, if it has one: for a new epoch the first time,
+        and to keep it from then on."""
+        name = self._options.producer
+        if name and self.fenced is None:
+            try:
+                given = await ask(RegisterProducer(name, *self.identity))
+            except FencedError as error:
+                self._fence(error.message)
+            else:
+                self.identity = Identity(given.id, given.epoch)
+        if self.fenced is not None:
+            self.give_up(
+                FencedError(
+                    f"{self.fenced} This message was on its way when the connection was lost: it "
+                    "may or may not be stored."
+                )
+            )
+
+    def _fence(self, reason: str) -> FencedError:
+        """Fails whatever is published from now on, and what was not sent yet. What is in flight
+        gets an answer of its own."""
+        if self.fenced is None:
+            name = self._options.producer
+            self.fenced = FencedError(
+                f"Another client registered the producer's name {name!r}: this one can't publish "
+                "any more. Connect again to take the name back."
+                if name
+                else reason
+            )
+            logger.error("%s", self.fenced)
+        topics, self.topics = self.topics, {}
+        for topic in topics.values():
+            for outbox in topic.partitions:
+                self._gone(outbox.give_up_unsent(self.fenced))
+        self._tell()
+        return self.fenced
+
     async def resume(self, open_topic: OpenTopic) -> None:
         """Opens the topics anew and sends what was not acknowledged, in order."""
         self._by_number.clear()
@@ -384,12 +401,19 @@ class Publisher:
                     raise
                 self._drop(topic, error)
                 continue
-            topic.number = opened.number
-            self._by_number[topic.number] = topic
-            topic.grow(opened.settings.partitions)
-            for outbox in topic.partitions:
-                for data in outbox.resend(topic.number):
-                    self._wire.write(data)
+            self._by_number[opened.number] = topic
+            self._resume_topic(topic, opened)
+
+    def _resume_topic(self, topic: TopicOutbox, opened: TopicOpened) -> None:
+        topic.number = opened.number
+        topic.grow(opened.settings.partitions)
+        before, topic.log = topic.log, log_of(opened)
+        for outbox in topic.partitions:
+            if topic.log != before:
+                outbox.begin_anew()
+                continue
+            for data in outbox.resend(topic.number):
+                self._wire.write(data)
 
     def resumed(self) -> None:
         for topic in self.topics.values():
@@ -400,7 +424,7 @@ class Publisher:
         """Tells those who have waited too long that the outcome is unknown."""
         timeout = self._options.delivery_timeout_seconds
         before = time.monotonic() - timeout
-        for topic in self.topics.values():
+        for topic in self._all_topics():
             for outbox in topic.partitions:
                 for records in outbox.overdue(before):
                     waiters, records.waiters = records.waiters, []
@@ -412,33 +436,20 @@ class Publisher:
                         waiter.failed(error)
 
     def give_up(self, error: FanlogError) -> None:
-        for topic in list(self.topics.values()):
+        for topic in self._all_topics():
             self._drop(topic, error)
+
+    def _all_topics(self) -> list[TopicOutbox]:
+        """Also those that nothing more goes to, but that wait for answers."""
+        return list(dict.fromkeys([*self.topics.values(), *self._by_number.values()]))
 
     def _drop(self, topic: TopicOutbox, error: FanlogError) -> None:
         if self.topics.get(topic.name) is topic:
             del self.topics[topic.name]
+            self._dropped[topic.name] = topic
         for outbox in topic.partitions:
             self._gone(outbox.give_up(error))
         self._tell()
-
-
-def _partition(topic: TopicOutbox, index: int) -> PartitionOutbox:
-    if not 0 <= index < len(topic.partitions):
-        raise PartitionNotFoundError(
-            f"Topic {topic.name!r} has the partitions 0 to {len(topic.partitions) - 1}, "
-            f"not {index}."
-        )
-    return topic.partitions[index]
-
-
-def _check_size(topic: TopicOutbox, size: int) -> None:
-    given = size - RECORD_OVERHEAD_BYTES
-    if given > topic.message_bytes_max:
-        raise MessageTooLargeError(
-            f"The message has {given} bytes; topic {topic.name!r} takes "
-            f"{topic.message_bytes_max} (message_bytes_max)."
-        )
 
 
 def _own_headers(headers: Headers) -> dict[str, bytes]:

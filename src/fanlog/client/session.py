@@ -234,13 +234,16 @@ class Session:
         aux: int = 0,
         repeat: bool = True,
         on_answer: OnAnswer | None = None,
+        timeout_seconds: float | None = None,
     ) -> bytes:
         """Asks once there is a connection, and again if it is lost before the answer; `repeat`
         is off for what must not be asked twice."""
         while True:
             await self.connection()
             try:
-                return await self.request_now(kind, message, aux=aux, on_answer=on_answer)
+                return await self.request_now(
+                    kind, message, aux=aux, on_answer=on_answer, timeout_seconds=timeout_seconds
+                )
             except ConnectionLostError as lost:
                 # What the broker can't read it would not read the next time either.
                 if not repeat or not self.comes_back or isinstance(lost.__cause__, FormatError):
@@ -268,19 +271,26 @@ class Session:
     async def request_now(
         self,
         kind: FrameKind,
-        message: msgspec.Struct,
+        message: msgspec.Struct | bytes,
         *,
         aux: int = 0,
         on_answer: OnAnswer | None = None,
+        timeout_seconds: float | None = None,
     ) -> bytes:
         """Asks on the connection that is there. `on_answer` sees the answer before anything
         that comes behind it."""
-        timeout = self._options.request_timeout_seconds
+        if self._link_lost.is_set():
+            # Since somebody looked: on this link no answer would ever come.
+            raise lost_error(self._lost_because)
+        timeout = timeout_seconds or self._options.request_timeout_seconds
         self._request_number = self._request_number % 0xFFFFFFFF + 1
         number = self._request_number
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._requests[number] = (answer, on_answer)
-        self.write(message_frame(kind, message, request=number, aux=aux))
+        if isinstance(message, bytes):
+            self.write(frame(kind, message, request=number, aux=aux))
+        else:
+            self.write(message_frame(kind, message, request=number, aux=aux))
         try:
             # Not `wait_for`: in Python 3.11 it forgets a cancellation that meets the answer.
             async with asyncio.timeout(timeout):

@@ -1,4 +1,4 @@
-"""How callers write where to begin, what to follow, and a topic's settings."""
+"""How callers write where to begin, what to follow, when it happened, and a topic's settings."""
 
 from __future__ import annotations
 
@@ -47,3 +47,17 @@ def topic_settings(settings: TopicSettings | None, given: dict[str, Any]) -> dic
         if not isinstance(value, int | str):
             raise InvalidArgumentError(f"The topic setting {name!r} can't be {value!r}.")
     return given if settings is None else msgspec.structs.asdict(settings) | given
+
+
+def event_time_us(given: dt.datetime | int | None) -> int | None:
+    """Microseconds since 1970; None is the time of the append."""
+    if isinstance(given, dt.datetime):
+        given = round(given.timestamp() * 1_000_000)
+    if given is not None and (
+        not isinstance(given, int)  # pyright: ignore[reportUnnecessaryIsInstance]
+        or not -(1 << 63) <= given < 1 << 63
+    ):
+        raise InvalidArgumentError(
+            f"{given!r} is no event time: give a datetime, or microseconds since 1970."
+        )
+    return given

@@ -9,34 +9,40 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, Self
 
+import msgspec
+
+from fanlog.client.follower import Follower
 from fanlog.client.message import Message, MessageBatch
 from fanlog.errors import ClosedError, FanlogError, InvalidArgumentError, MessagesLostError
 from fanlog.format.batch import Batch
-from fanlog.format.frames import credit_frame
+from fanlog.format.frames import FrameKind, Lease, credit_frame
 from fanlog.format.messages import (
     GapNotice,
     Joined,
     Left,
     PartitionOffset,
     Position,
+    Revoke,
     Subscribe,
+    Subscribed,
+    decode,
 )
 from fanlog.model import Gap, GapReason, SlowPolicy
 
 logger = logging.getLogger("fanlog.client")
 
 OnGap = Callable[[Gap], None]
-_Item = MessageBatch | FanlogError
+Item = MessageBatch | FanlogError
 
 
 class SubscriptionHost(Protocol):
     """The client, as far as a subscription needs it."""
 
     def write(self, data: bytes) -> None: ...
-    async def attach(self, subscription: Subscription, wanted: Subscribe) -> None: ...
-    async def detach(self, subscription: Subscription) -> None: ...
+    async def attach(self, follower: Follower, *, again: bool = False) -> None: ...
+    async def detach(self, subscription: Follower) -> None: ...
     async def commit(self, durable: str, positions: tuple[Position, ...]) -> None: ...
     def decoded(self, batch: Batch) -> MessageBatch: ...
 
@@ -55,11 +61,13 @@ class Subscription:
         self._host = host
         self._wanted = wanted
         self._on_gap = on_gap
-        self._items: deque[_Item] = deque()
+        self._items: deque[Item] = deque()
         self._wake: asyncio.Future[None] | None = None
         self._names: dict[int, str] = {}
         self._numbers: dict[str, int] = {}
         self._next: dict[tuple[str, int], int] = {}
+        # Partitions of which nothing is to be given, whatever is still on its way.
+        self._muted: set[tuple[str, int]] = set()
         self._epochs: dict[str, int] = {}
         self._begun: Iterator[Message] = iter(())
         self._current: Message | None = None
@@ -86,7 +94,7 @@ class Subscription:
         if not self._started:
             self._started = True
             try:
-                await self._host.attach(self, self._wanted)
+                await self._host.attach(self)
             except BaseException:
                 self._started = False
                 raise
@@ -97,7 +105,7 @@ class Subscription:
             if self._started:
                 await self._host.detach(self)
 
-    async def __aenter__(self) -> Subscription:
+    async def __aenter__(self) -> Self:
         await self.start()
         return self
 
@@ -121,10 +129,9 @@ class Subscription:
                 self._current = message
                 yield message
             try:
-                batch = await self._next_batch()
+                self._begun = await self._next_run()
             except ClosedError:
                 return
-            self._begun = iter(batch.messages)
 
     async def batches(self) -> AsyncIterator[MessageBatch]:
         """Whole batches, for speed: iterate each, or take its `values`."""
@@ -144,14 +151,17 @@ class Subscription:
                 self._current = message
                 return message
             async with asyncio.timeout(timeout_seconds):
-                batch = await self._next_batch()
-            self._begun = iter(batch.messages)
+                self._begun = await self._next_run()
 
     async def next_batch(self, timeout_seconds: float | None = None) -> MessageBatch:
         """The next batch as a whole. Raises TimeoutError when none comes in time."""
         await self.start()
         async with asyncio.timeout(timeout_seconds):
             return await self._next_batch()
+
+    async def _next_run(self) -> Iterator[Message]:
+        """The messages of the next batch, for who takes them one by one."""
+        return iter((await self._next_batch()).messages)
 
     async def _next_batch(self) -> MessageBatch:
         while not self._items:
@@ -162,6 +172,9 @@ class Subscription:
                 await self._wake
             finally:
                 self._wake = None
+        return self._take_item()
+
+    def _take_item(self) -> MessageBatch:
         item = self._items.popleft()
         if not isinstance(item, MessageBatch):
             raise item
@@ -169,10 +182,13 @@ class Subscription:
         return item
 
     def _took(self, batch: MessageBatch) -> None:
-        """Counts a batch as seen by the application, and lets the broker send as much more."""
+        """Counts a batch as seen by the application."""
         self._current = None
         self._seen[batch.topic, batch.partition] = batch.next_offset
-        size = batch.batch.header.length
+        self._free(batch.batch.header.length)
+
+    def _free(self, size: int) -> None:
+        """A batch of this size is not queued any more: the broker may send as much again."""
         self._queued_bytes -= size
         if self._stale_bytes > 0:
             self._stale_bytes -= size
@@ -183,7 +199,8 @@ class Subscription:
         """Bytes of this connection that are done with; the broker may send as many more."""
         self._consumed += size
         window = self._wanted.window_bytes
-        if window and self._consumed + window - self._granted >= window // 2:
+        due = window and self._consumed + window - self._granted >= window // 2
+        if due and self._closed is None:
             self._granted = self._consumed + window
             self._host.write(credit_frame(self.key, self._granted))
 
@@ -220,6 +237,19 @@ class Subscription:
 
     # From the link
 
+    def opening(self) -> tuple[FrameKind, msgspec.Struct]:
+        return FrameKind.SUBSCRIBE, self._wanted
+
+    def opened(self, payload: bytes) -> None:
+        for topic in decode(Subscribed, payload).joined:
+            self.joined(topic)
+
+    def revoked(self, revoke: Revoke) -> None:
+        """Only a group's member is told so."""
+
+    def leased(self, lease: Lease) -> None:
+        """Only a queue's worker is told so."""
+
     def joined(self, joined: Joined) -> None:
         before = self._numbers.get(joined.name)
         if before is not None and self._names.get(before) == joined.name:
@@ -244,19 +274,20 @@ class Subscription:
                 del known[place]
 
     def delivered(self, batch: Batch) -> None:
-        name = self._names.get(batch.header.topic)
-        if name is None:
-            self._consume(batch.header.length)
+        header = batch.header
+        name = self._names.get(header.topic)
+        if name is None or (place := (name, header.partition)) in self._muted:
+            self._consume(header.length)
             return
-        place = (name, batch.header.partition)
         wanted = self._next.get(place, 0)
-        self._next[place] = max(wanted, batch.next_offset)
-        if wanted >= batch.next_offset:
-            self._consume(batch.header.length)
+        end = batch.next_offset
+        if wanted >= end:
+            self._consume(header.length)
             return
+        self._next[place] = end
         batch.topic_name = name
-        self._queued_bytes += batch.header.length
-        self._put(self._host.decoded(batch).from_record(wanted - batch.header.base_offset))
+        self._queued_bytes += header.length
+        self._put(self._host.decoded(batch).from_offset(wanted))
 
     def missed_some(self, notice: GapNotice) -> None:
         name = self._names.get(notice.number, "")
@@ -271,7 +302,7 @@ class Subscription:
         else:
             self._put(_lost(gap))
 
-    def resume_request(self) -> Subscribe:
+    def resuming(self) -> tuple[FrameKind, msgspec.Struct]:
         """The request that continues this subscription on a new connection."""
         self._stale_bytes = self._queued_bytes
         self._consumed = 0
@@ -282,18 +313,29 @@ class Subscription:
             )
             for (topic, partition), offset in self._next.items()
         )
-        wanted = self._wanted
-        return Subscribe(
-            target=wanted.target,
-            wildcard=wanted.wildcard,
-            start=wanted.start,
-            durable=wanted.durable,
-            policy=wanted.policy,
-            window_bytes=wanted.window_bytes,
-            partitions=wanted.partitions,
-            resume=resume,
-            create=wanted.create,
-        )
+        return FrameKind.SUBSCRIBE, msgspec.structs.replace(self._wanted, resume=resume)
+
+    def _drop_queued(self, place: tuple[str, int]) -> None:
+        """Drops what has come of a partition and was not given yet. What came on a connection
+        before this one had its bytes counted there."""
+        stale_bytes = self._stale_bytes
+        kept: deque[Item] = deque()
+        for item in self._items:
+            if not isinstance(item, MessageBatch):
+                kept.append(item)
+                continue
+            size = item.batch.header.length
+            stale = stale_bytes > 0
+            stale_bytes -= size if stale else 0
+            if (item.topic, item.partition) != place:
+                kept.append(item)
+                continue
+            self._queued_bytes -= size
+            if stale:
+                self._stale_bytes -= size
+            else:
+                self._consume(size)
+        self._items = kept
 
     def end(self, error: FanlogError) -> None:
         """No more will come; what is here can still be taken."""
@@ -302,7 +344,7 @@ class Subscription:
             if self._wake is not None and not self._wake.done():
                 self._wake.set_result(None)
 
-    def _put(self, item: _Item) -> None:
+    def _put(self, item: Item) -> None:
         self._items.append(item)
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)

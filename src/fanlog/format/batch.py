@@ -11,7 +11,8 @@ column starts on a multiple of 8, and so does every batch, because its length is
 |  6 | 2     | producer epoch | client  | fences an older producer with the same id            |
 |  8 | 4     | topic          | client  | the topic's number on this broker                    |
 | 12 | 4     | leader epoch   | broker  | which reign of the log the offsets belong to         |
-| 16 | 8     | base offset    | broker  | of the first record; the others follow without gaps  |
+| 16 | 8     | base offset    | broker  | where it begins; records follow without gaps, unless |
+|    |       |                |         | the batch is sparse                                  |
 | 24 | 8     | append time    | broker  | microseconds since 1970, never falling in a log      |
 | 32 | 8     | producer id    | client  | 0: nobody counts                                     |
 | 40 | 8     | first sequence | client  | the producer's number of the first record            |
@@ -20,11 +21,12 @@ column starts on a multiple of 8, and so does every batch, because its length is
 | 56 | 2     | partition      | client  |                                                      |
 | 58 | 1     | codec          | client  | 0 none, 1 zlib, 2 zstd, 3 lz4                        |
 | 59 | 1     | flags          | client  | which columns there are                              |
-| 60 | 4     | record count   | client  | at least 1                                           |
+| 60 | 4     | record count   | client  | at least 1; in a sparse batch also 0                 |
 | 64 |       | body           | client  | see `columns.py`                                     |
 
 What the client makes and the broker never touches is one stretch under one checksum; what the
-broker stamps is another. Between socket and log nobody looks past byte 64.
+broker stamps is another. Between socket and log nobody looks past byte 64. Sparse batches come
+from compaction alone (`sparse.py`).
 """
 
 from __future__ import annotations
@@ -36,7 +38,16 @@ from typing import NamedTuple
 from fanlog.errors import ChecksumError, FormatError
 from fanlog.format.checksum import crc32c
 from fanlog.format.codecs import Codec
-from fanlog.format.columns import ColumnReader, Headers, pack_columns, time_range
+from fanlog.format.columns import (
+    SPAN,
+    SPARSE,
+    ColumnReader,
+    Headers,
+    pack_columns,
+    places_bytes,
+    read_deltas,
+    time_range,
+)
 
 KIND_BATCH = 0x42
 VERSION = 1
@@ -45,6 +56,8 @@ ALIGNMENT = 8
 BATCH_BYTES_MIN = HEADER_BYTES + 8
 RECORDS_MAX = 1 << 20
 CLIENT_PART_AT = 56
+# No batch reaches past this offset.
+OFFSET_MAX = (1 << 63) - 1
 
 Bytes = bytes | bytearray | memoryview
 
@@ -54,11 +67,11 @@ INCOMING = Struct("<IBBHI20xQQ4xIHBBI")
 # What the broker rewrites: bytes 0 to 48, under the header crc.
 STAMPED = Struct("<IBBHIIQqQQ")
 CHECKSUMS = Struct("<II")
-_CLIENT_PART = Struct("<HBBI")
+CLIENT_PART = Struct("<HBBI")
 
 
 class BatchHeader(NamedTuple):
-    """The 64 bytes in front of every batch, in their order."""
+    """The 64 bytes in front of every batch, in their order, and how many offsets it covers."""
 
     length: int
     kind: int
@@ -76,26 +89,45 @@ class BatchHeader(NamedTuple):
     codec: int
     flags: int
     record_count: int
+    span: int
 
     @property
     def next_offset(self) -> int:
-        return self.base_offset + self.record_count
+        return self.base_offset + self.span
 
 
 def read_header(data: Bytes, at: int = 0) -> BatchHeader:
     """The header at `at`, its fields within their ranges; checksums are `check_batch`'s work."""
     if len(data) - at < HEADER_BYTES:
         raise FormatError(f"A batch header needs {HEADER_BYTES} bytes; {len(data) - at} are left.")
-    header = BatchHeader._make(_HEADER.unpack_from(data, at))
+    fields = _HEADER.unpack_from(data, at)
+    header = BatchHeader._make((*fields, fields[-1]))
     if header.kind != KIND_BATCH:
         raise FormatError(f"Byte 4 is {header.kind:#04x}, not a batch's {KIND_BATCH:#04x}.")
     if header.version != VERSION:
         raise FormatError(f"The batch has version {header.version}; this release reads {VERSION}.")
     if header.length < BATCH_BYTES_MIN or header.length % ALIGNMENT:
         raise FormatError(f"A batch can't be {header.length} bytes long.")
+    if header.flags & SPARSE:
+        return header._replace(span=_read_span(data, header, at))
     if not 1 <= header.record_count <= RECORDS_MAX:
         raise FormatError(f"A batch can't hold {header.record_count} records.")
     return header
+
+
+def _read_span(data: Bytes, header: BatchHeader, at: int) -> int:
+    """How many offsets a sparse batch covers."""
+    count = header.record_count
+    if len(data) - at < BATCH_BYTES_MIN:
+        raise FormatError(f"A sparse batch begins with {BATCH_BYTES_MIN} bytes at least.")
+    span: int = SPAN.unpack_from(data, at + HEADER_BYTES)[0]
+    if (
+        count > RECORDS_MAX
+        or header.length < HEADER_BYTES + places_bytes(SPARSE, count)
+        or not max(1, count) <= span <= OFFSET_MAX - header.base_offset
+    ):
+        raise FormatError(f"A sparse batch can't hold {count} records within {span} offsets.")
+    return span
 
 
 def check_header(data: Bytes, at: int = 0) -> BatchHeader:
@@ -140,7 +172,7 @@ def encode_batch(
     if not 1 <= count <= RECORDS_MAX:
         raise FormatError(f"A batch holds 1 to {RECORDS_MAX} records, not {count}.")
     flags, body = pack_columns(values, keys, headers, event_times_us, codec)
-    client_part = _CLIENT_PART.pack(partition, codec, flags, count) + body
+    client_part = CLIENT_PART.pack(partition, codec, flags, count) + body
     head = STAMPED.pack(
         HEADER_BYTES + len(body),
         KIND_BATCH,
@@ -195,6 +227,16 @@ def retarget(data: bytes, *, topic: int, first_sequence: int) -> bytes:
     return head + data[48:]
 
 
+def assign(
+    data: bytes, at: int, header: BatchHeader, *, producer_id: int, first_sequence: int
+) -> bytes:
+    """The client's batch at `at` as one of another producer; its body checksum stays true."""
+    head = STAMPED.pack(
+        header.length, KIND_BATCH, VERSION, 0, header.topic, 0, 0, 0, producer_id, first_sequence
+    )
+    return head + data[at + STAMPED.size : at + header.length]
+
+
 class Batch:
     """A stamped batch, decoded as far as it is asked for.
 
@@ -234,7 +276,17 @@ class Batch:
 
     @property
     def next_offset(self) -> int:
-        return self.header.base_offset + self.header.record_count
+        return self.header.next_offset
+
+    @property
+    def offsets(self) -> Sequence[int]:
+        """Each record's offset."""
+        header = self.header
+        base = header.base_offset
+        if not header.flags & SPARSE:
+            return range(base, base + header.record_count)
+        body = memoryview(self.data)[HEADER_BYTES:]
+        return [base + delta for delta in read_deltas(body, header.span, header.record_count)]
 
     @property
     def partition(self) -> int:
@@ -255,7 +307,9 @@ class Batch:
     @property
     def time_range_us(self) -> tuple[int, int]:
         """The earliest and the latest event time of the records."""
-        given = time_range(memoryview(self.data)[HEADER_BYTES:], self.header.flags)
+        header = self.header
+        body = memoryview(self.data)[HEADER_BYTES:]
+        given = time_range(body, header.flags, header.record_count)
         return given or (self.append_time_us, self.append_time_us)
 
     def __len__(self) -> int:

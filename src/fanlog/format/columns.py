@@ -2,6 +2,7 @@
 
 | part         | there when            | bytes                                                     |
 | ------------ | --------------------- | --------------------------------------------------------- |
+| places       | flag SPARSE           | uint64 span, int32 delta[n]; never compressed             |
 | time range   | flag EVENT_TIMES      | int64 earliest, int64 latest; never compressed            |
 | sizes        | codec is not none     | uint32 unpacked, uint32 packed bytes of what follows      |
 | values       | always                | [validity] int32 offsets[n+1], data                       |
@@ -13,6 +14,9 @@
 Every piece is padded with zeros to a multiple of 8. A validity bitmap (Arrow's, bit set: there)
 exists only under the flags VALUE_NULLS and KEY_NULLS. The headers are Arrow's
 `list<struct<name: utf8, content: binary>>`. What is absent costs no byte.
+
+A sparse batch is what compaction leaves of one: it covers `span` offsets from its base offset on,
+and record i has the offset base + delta[i]. All others have the records' count for a span.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise, repeat
 from struct import Struct
 from struct import error as StructError
+from typing import NamedTuple
 
 from fanlog.errors import FormatError
 from fanlog.format.codecs import Codec, pack, unpack
@@ -32,10 +37,13 @@ KEY_NULLS = 0x02
 VALUE_NULLS = 0x04
 HEADERS = 0x08
 EVENT_TIMES = 0x10
+SPARSE = 0x20
+# What a client may send. A sparse batch is only ever made by compaction.
 KNOWN_FLAGS = KEYS | KEY_NULLS | VALUE_NULLS | HEADERS | EVENT_TIMES
 
 Headers = Mapping[str, bytes]
 
+SPAN = Struct("<Q")
 _TIME_RANGE = Struct("<qq")
 _SIZES = Struct("<II")
 _PADDING = [b"\0" * n for n in range(8)]
@@ -84,11 +92,19 @@ def _nullable_column(parts: list[bytes], items: Sequence[bytes | None]) -> bool:
     return False
 
 
-def _header_column(parts: list[bytes], headers: Sequence[Headers | None]) -> None:
-    first_entry = _ints("i", list(accumulate((len(h) if h else 0 for h in headers), initial=0)))
+class _Entries(NamedTuple):
+    """All records' headers: how many each has, and the names and contents of all of them."""
+
+    counts: Sequence[int]
+    names: Sequence[bytes]
+    contents: Sequence[bytes]
+
+
+def _header_column(parts: list[bytes], entries: _Entries) -> None:
+    first_entry = _ints("i", list(accumulate(entries.counts, initial=0)))
     parts += (first_entry, _padding(len(first_entry)))
-    _binary_column(parts, [name.encode() for h in headers if h for name in h])
-    _binary_column(parts, [content for h in headers if h for content in h.values()])
+    _binary_column(parts, entries.names)
+    _binary_column(parts, entries.contents)
 
 
 def pack_columns(
@@ -99,6 +115,23 @@ def pack_columns(
     codec: Codec,
 ) -> tuple[int, bytes]:
     """Flags and body of a batch of these records."""
+    entries = None
+    if headers is not None:
+        entries = _Entries(
+            [len(h) if h else 0 for h in headers],
+            [name.encode() for h in headers if h for name in h],
+            [content for h in headers if h for content in h.values()],
+        )
+    return _pack(values, keys, entries, event_times_us, codec)
+
+
+def _pack(
+    values: Sequence[bytes | None],
+    keys: Sequence[bytes | None] | None,
+    headers: _Entries | None,
+    event_times_us: Sequence[int] | None,
+    codec: Codec,
+) -> tuple[int, bytes]:
     flags = 0
     parts: list[bytes] = []
     if _nullable_column(parts, values):
@@ -124,13 +157,38 @@ def pack_columns(
     return flags, b"".join(front + parts)
 
 
-def time_range(body: memoryview, flags: int) -> tuple[int, int] | None:
+def pack_places(span: int, deltas: Sequence[int]) -> bytes:
+    """What stands first in a sparse batch's body."""
+    return SPAN.pack(span) + _ints("i", deltas) + _padding(4 * len(deltas))
+
+
+def places_bytes(flags: int, count: int) -> int:
+    """How much of a body the records' places take: nothing where they are dense."""
+    return SPAN.size + -(-4 * count // 8) * 8 if flags & SPARSE else 0
+
+
+def read_deltas(body: memoryview, span: int, count: int) -> list[int]:
+    """The records' places in a sparse batch, checked: rising, and within the span."""
+    column = array("i")
+    column.frombytes(body[SPAN.size : SPAN.size + 4 * count])
+    if _SWAP:
+        column.byteswap()
+    deltas = column.tolist()
+    if len(deltas) != count:
+        raise FormatError("The batch is too short for its records' places.")
+    if count and (deltas[0] < 0 or deltas[-1] >= span or any(a >= b for a, b in pairwise(deltas))):
+        raise FormatError("A sparse batch's records must lie within its span, in order.")
+    return deltas
+
+
+def time_range(body: memoryview, flags: int, count: int) -> tuple[int, int] | None:
     """The event times' range that stands in front of the columns, if they are there."""
     if not flags & EVENT_TIMES:
         return None
-    if len(body) < _TIME_RANGE.size:
+    at = places_bytes(flags, count)
+    if len(body) < at + _TIME_RANGE.size:
         raise FormatError("The batch is too short for its time range.")
-    return _TIME_RANGE.unpack_from(body)
+    return _TIME_RANGE.unpack_from(body, at)
 
 
 class BinaryColumn:
@@ -203,9 +261,11 @@ class ColumnReader:
     __slots__ = ("_content", "_count", "_event_times", "_keys", "_names", "_slots", "_values")
 
     def __init__(self, body: memoryview, flags: int, codec: int, count: int) -> None:
-        if flags & ~KNOWN_FLAGS:
+        if flags & ~(KNOWN_FLAGS | SPARSE):
             raise FormatError(f"The batch has flags {flags:#04x} that this version can't read.")
         cuts = _Cuts(body)
+        if flags & SPARSE:
+            cuts.take(places_bytes(flags, count))
         if flags & EVENT_TIMES:
             cuts.take(_TIME_RANGE.size)
         if codec:
@@ -271,3 +331,31 @@ class ColumnReader:
             (names[j] or b"").decode(errors="replace"): content[j] or b""
             for j in range(slots[i], slots[i + 1])
         }
+
+    def pack_some(self, kept: Sequence[int], codec: Codec) -> tuple[int, bytes]:
+        """Flags and body of a batch of only these records; names of headers stay as they are."""
+        values = self.values()
+        keys = None if self._keys is None else self._keys.to_list()
+        times = self._event_times
+        return _pack(
+            [values[i] for i in kept],
+            None if keys is None else [keys[i] for i in kept],
+            self._entries_of(kept),
+            None if times is None else [times[i] for i in kept],
+            codec,
+        )
+
+    def _entries_of(self, kept: Sequence[int]) -> _Entries | None:
+        columns = self.header_columns
+        if columns is None:
+            return None
+        slots, names, contents = columns
+        all_names, all_contents = names.to_bytes_list(), contents.to_bytes_list()
+        bounds = [(slots[i], slots[i + 1]) for i in kept]
+        if any(not 0 <= first <= end <= len(all_names) for first, end in bounds):
+            raise FormatError("The header column's entries are out of order.")
+        return _Entries(
+            [end - first for first, end in bounds],
+            [all_names[j] for first, end in bounds for j in range(first, end)],
+            [all_contents[j] for first, end in bounds for j in range(first, end)],
+        )

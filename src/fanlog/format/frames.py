@@ -32,6 +32,7 @@ PREFIX = Struct("<IB")
 PREFIX_BYTES = PREFIX.size
 ACK_ENTRY = Struct("<IHBBQQq")
 FETCHED_HEAD = Struct("<QQQ")
+LEASE_ENTRY = Struct("<IHHQQQBxxx")
 _CREDIT = Struct("<Q")
 # A frame that drips in costs its bytes, not an object for each of them.
 _KEPT_PIECES_MAX = 1024
@@ -55,6 +56,22 @@ class FrameKind(IntEnum):
     PING = 0x0E
     GOODBYE = 0x0F
     STATUS = 0x10
+    JOIN_GROUP = 0x11
+    RELEASE = 0x12
+    SEEK = 0x13
+    LIST_GROUPS = 0x14
+    DESCRIBE_GROUP = 0x15
+    RESET_GROUP = 0x16
+    DELETE_GROUP = 0x17
+    REGISTER_PRODUCER = 0x18
+    WORK = 0x19
+    SETTLE = 0x1A
+    BEGIN_TRANSACTION = 0x20
+    STAGE = 0x21
+    COMMIT_TRANSACTION = 0x22
+    ABORT_TRANSACTION = 0x23
+    DELETE_RECORDS = 0x29
+    COMPACT_TOPIC = 0x2A
     # both ways
     BATCH = KIND_BATCH
     # from the broker
@@ -70,6 +87,9 @@ class FrameKind(IntEnum):
     FETCHED = 0x8A
     PONG = 0x8B
     DRAINING = 0x8C
+    REVOKE = 0x8D
+    LEASE = 0x8E
+    ENDED = 0x8F
 
 
 class FrameHeader(NamedTuple):
@@ -91,6 +111,21 @@ class Ack(NamedTuple):
     first_sequence: int
     base_offset: int
     append_time_us: int
+
+
+class Lease(NamedTuple):
+    """Jobs `first` up to, not including, `next` of the batch at `base_offset`, for one worker.
+
+    `fresh`: the batch follows; otherwise it is one that this worker was sent and still has.
+    """
+
+    number: int
+    partition: int
+    deliveries: int
+    base_offset: int
+    first: int
+    next: int
+    fresh: bool
 
 
 def read_frame_header(data: bytes, at: int = 0) -> FrameHeader:
@@ -150,6 +185,17 @@ def read_credit(payload: memoryview) -> int:
 def feed_frame(subscription: int) -> bytes:
     """All batches after this frame belong to that subscription, until the next such frame."""
     return frame(FrameKind.FEED, aux=subscription)
+
+
+def lease_frame(subscription: int, lease: Lease) -> bytes:
+    return frame(FrameKind.LEASE, LEASE_ENTRY.pack(*lease), aux=subscription)
+
+
+def read_lease(payload: memoryview) -> Lease:
+    if len(payload) != LEASE_ENTRY.size:
+        raise ProtocolError(f"A LEASE carries {LEASE_ENTRY.size} bytes, not {len(payload)}.")
+    *numbers, fresh = LEASE_ENTRY.unpack(payload)
+    return Lease(*numbers, fresh=bool(fresh))
 
 
 def fetched_head(request: int, batch_bytes: int, visible_end: int, start_offset: int) -> bytes:

@@ -3,13 +3,14 @@ added with a default; a reader ignores what it does not know."""
 
 from __future__ import annotations
 
+from enum import IntEnum
 from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
 
 from fanlog.errors import ProtocolError
-from fanlog.model import GapReason, SlowPolicy, Start, TopicSettings
+from fanlog.model import GapReason, QueueSettings, ResetPolicy, SlowPolicy, Start, TopicSettings
 
 T = TypeVar("T")
 
@@ -34,10 +35,13 @@ class OpenTopic(msgspec.Struct, frozen=True):
 
 
 class TopicOpened(msgspec.Struct, frozen=True):
+    """`followers`: readers of the topic, and workers on it, at this moment."""
+
     name: str
     number: int
     epoch: int
     settings: TopicSettings
+    followers: int = 0
 
 
 class CreateTopic(msgspec.Struct, frozen=True):
@@ -179,6 +183,221 @@ class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
     published_records: int
     delivered_bytes: int
     problems: tuple[str, ...] = ()
+
+
+# Consumer groups
+
+
+class JoinGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """`member` is a name of the member's own (`static`), or one that its client made up. `claims`
+    says what it had, and where it was, before it lost its connection; `epoch` which seat that
+    was."""
+
+    group: str
+    member: str
+    target: str
+    wildcard: bool = False
+    reset: ResetPolicy = "latest"
+    session_seconds: float = 10.0
+    window_bytes: int = 0
+    static: bool = False
+    claims: tuple[Position, ...] = ()
+    epoch: int = 0
+    create: bool = True
+
+
+class GroupJoined(msgspec.Struct, frozen=True):
+    """The member's seat. What it is to read follows in JOINED frames."""
+
+    epoch: int
+
+
+class Revoke(msgspec.Struct, frozen=True):
+    """The member must let these partitions go, and say RELEASE when it has. Those that are `lost`
+    it does not have any more: it can't commit there, and there is nothing to release."""
+
+    topic: str
+    partitions: tuple[int, ...]
+    lost: bool = False
+
+
+class Release(msgspec.Struct, frozen=True):
+    topic: str
+    partitions: tuple[int, ...]
+
+
+class Seek(msgspec.Struct, frozen=True, kw_only=True):
+    """Moves a member's own cursors: of all its partitions, of one topic's, or of some of them."""
+
+    start: Start
+    topic: str = ""
+    partitions: tuple[int, ...] | None = None
+
+
+class ListGroups(msgspec.Struct, frozen=True):
+    pattern: str = ">"
+
+
+class NamedGroup(msgspec.Struct, frozen=True):
+    """DESCRIBE_GROUP and DELETE_GROUP."""
+
+    name: str
+
+
+class ResetGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Moves an inactive group; without a topic, in every one that it has committed in."""
+
+    group: str
+    start: Start
+    topic: str = ""
+    partitions: tuple[int, ...] | None = None
+    dry_run: bool = False
+
+
+class GroupOffsets(msgspec.Struct, frozen=True):
+    """What a member commits; `epoch` is that of its seat."""
+
+    group: str
+    member: str
+    epoch: int
+    positions: tuple[Position, ...]
+
+
+# Producers
+
+
+class RegisterProducer(msgspec.Struct, frozen=True):
+    """`id` and `epoch` are what it was given before, on a connection that it lost."""
+
+    name: str
+    id: int = 0
+    epoch: int = 0
+
+
+class ProducerRegistered(msgspec.Struct, frozen=True):
+    id: int
+    epoch: int
+
+
+# Queues
+
+
+class Held(msgspec.Struct, frozen=True, array_like=True):
+    """Jobs `first` up to, not including, `next` that a worker has in hand."""
+
+    number: int
+    partition: int
+    first: int
+    next: int
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """Joins a queue as a worker, `named` if its name is not one that its client made up.
+
+    `prefetch` is how many jobs it may have at a time; `settings` those of `QueueSettings` that are
+    to change; `holds` what it still has when it comes back on a new connection: what else it was
+    sent has not come, and goes to others."""
+
+    queue: str
+    worker: str
+    target: str
+    wildcard: bool = False
+    named: bool = False
+    prefetch: int = 1
+    settings: dict[str, int | float | str | bool] = {}
+    holds: tuple[Held, ...] = ()
+    create: bool = True
+
+
+class Working(msgspec.Struct, frozen=True):
+    """What the queue's settings are; the topics follow in JOINED frames."""
+
+    settings: QueueSettings
+
+
+class Verb(IntEnum):
+    ACK = 0
+    NACK = 1
+    EXTEND = 2
+    REJECT = 3
+
+
+class Verdict(msgspec.Struct, frozen=True, array_like=True):
+    """What became of the jobs `first` up to, not including, `next`. `verb`: 0 ack, 1 nack (again
+    after `delay_ms`; -1: after the queue's own delay), 2 extend (`delay_ms` more from now),
+    3 reject (a dead letter at once)."""
+
+    number: int
+    partition: int
+    verb: int
+    first: int
+    next: int
+    delay_ms: int = 0
+    reason: str = ""
+
+
+class Settle(msgspec.Struct, frozen=True):
+    """`epoch` is the broker's when the jobs were handed out; 0: it has not changed."""
+
+    verdicts: tuple[Verdict, ...]
+    epoch: int = 0
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """Which of the verdicts came too late, as far as they did."""
+
+    late: tuple[Verdict, ...] = ()
+
+
+# Transactions
+
+
+class BeginTransaction(msgspec.Struct, frozen=True):
+    """`id` is the caller's own name for what is to happen once; empty, the broker makes one up.
+    With a `ticket`, nothing is begun: the answer says which transaction that is."""
+
+    id: str = ""
+    timeout_seconds: float = 60.0
+    ticket: str = ""
+
+
+class TransactionBegun(msgspec.Struct, frozen=True):
+    """`committed` says that a transaction of this id was committed before."""
+
+    ticket: str
+    id: str
+    committed: bool = False
+
+
+class CommitTransaction(msgspec.Struct, frozen=True):
+    """`tickets` are further ones, whose messages are committed with it, all or none."""
+
+    ticket: str
+    id: str = ""
+    offsets: tuple[GroupOffsets, ...] = ()
+    tickets: tuple[str, ...] = ()
+
+
+class TransactionCommitted(msgspec.Struct, frozen=True):
+    """`already`: this id was committed before, and nothing was done now."""
+
+    id: str
+    already: bool
+    records: int = 0
+
+
+class AbortTransaction(msgspec.Struct, frozen=True):
+    ticket: str
+
+
+# Records
+
+
+class DeleteRecords(msgspec.Struct, frozen=True):
+    """Deletes what is before these offsets."""
+
+    topic: str
+    offsets: tuple[PartitionOffset, ...]
 
 
 @lru_cache(maxsize=64)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -46,6 +46,13 @@ from fanlog.format.frames import (
     read_frame_header,
 )
 from fanlog.format.messages import decode
+from fanlog.listeners import (
+    group_requests,
+    log_requests,
+    producer_requests,
+    queue_requests,
+    transaction_requests,
+)
 from fanlog.model import Gap
 
 logger = logging.getLogger("fanlog.listeners")
@@ -53,7 +60,7 @@ logger = logging.getLogger("fanlog.listeners")
 # Requests of one peer before others get their turn: creating a topic waits for the disk.
 _REQUESTS_A_TURN = 32
 
-_Handler = Callable[["NativeSession", int, int, memoryview], None]
+Handler = Callable[["NativeSession", int, int, memoryview], None]
 
 
 class NativeOutlet(Outlet, Protocol):
@@ -70,14 +77,18 @@ class NativeOutlet(Outlet, Protocol):
     def finish(self) -> None: ...
 
 
-class _Told:
-    """Tells one subscription's reader what happens to it."""
+class Told:
+    """Tells one subscription's reader what happens to it. `subscriptions` are all those of its
+    connection."""
 
-    __slots__ = ("_key", "_outlet")
+    __slots__ = ("_key", "_outlet", "_subscriptions")
 
-    def __init__(self, outlet: NativeOutlet, key: int) -> None:
+    def __init__(
+        self, outlet: NativeOutlet, key: int, subscriptions: dict[int, Subscription]
+    ) -> None:
         self._outlet = outlet
         self._key = key
+        self._subscriptions = subscriptions
 
     def gap(self, gap: Gap, number: int) -> None:
         notice = messages.GapNotice(number, gap.partition, gap.first, gap.next, gap.reason)
@@ -88,6 +99,13 @@ class _Told:
 
     def left(self, number: int, name: str) -> None:
         self._tell(FrameKind.LEFT, messages.Left(number, name))
+
+    def revoke(self, revoke: messages.Revoke) -> None:
+        self._tell(FrameKind.REVOKE, revoke)
+
+    def ended(self, error: FanlogError) -> None:
+        self._subscriptions.pop(self._key, None)
+        self._tell(FrameKind.ENDED, _failure(error))
 
     def _tell(self, kind: FrameKind, notice: msgspec.Struct) -> None:
         """A reader that takes nothing is not told without end: it is cut off, and comes back
@@ -104,17 +122,19 @@ class NativeSession:
     """One peer of the native protocol."""
 
     def __init__(self, broker: Broker, outlet: NativeOutlet, options: ListenerOptions) -> None:
-        self._broker = broker
-        self._outlet = outlet
-        self._options = options
+        self.broker = broker
+        self.outlet = outlet
+        self.options = options
         self._cutter = FrameCutter(options.frame_bytes_max)
         self._greeted = False
         self._closed = False
-        self._subscriptions: dict[int, Subscription] = {}
+        self.subscriptions: dict[int, Subscription] = {}
         self._beginning: dict[int, messages.Subscribe] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._fetches = 0
         self._half_frame = 0
+        # What is to be told when the peer is gone, by what it is about.
+        self.at_close: dict[str, Callable[[], None]] = {}
         self.client = ""
 
     # Bytes in
@@ -131,16 +151,16 @@ class NativeSession:
             length, kind = PREFIX.unpack_from(data, at)
             self._cutter.check_length(length, kind)
             end = at + length
-            if end > size or self._outlet.full():
+            if end > size or self.outlet.full():
                 break
             if kind == KIND_BATCH and self._greeted:
-                at = self._broker.take(data, at, self)
+                at = self.broker.take(data, at, self)
             elif requests < _REQUESTS_A_TURN:
                 self._control(kind, data, at, end)
                 requests += 1
                 at = end
             else:
-                asyncio.get_running_loop().call_soon(self._outlet.go_on)
+                asyncio.get_running_loop().call_soon(self.outlet.go_on)
                 break
         if at:
             self._half_frame += 1
@@ -153,7 +173,7 @@ class NativeSession:
         if not self._greeted:
             self._hello(header.request, payload)
             return
-        handler = self.HANDLERS.get(known_kind(kind))
+        handler = HANDLERS.get(known_kind(kind))
         if handler is None:
             raise UnknownCommandError(f"A frame of kind {kind:#04x} is not for the broker.")
         try:
@@ -161,7 +181,7 @@ class NativeSession:
         except FormatError:
             raise
         except FanlogError as fault:
-            self._fail(header.request, fault)
+            self.fail(header.request, fault)
 
     def _hello(self, request: int, payload: memoryview) -> None:
         hello = decode(messages.Hello, payload)
@@ -174,36 +194,36 @@ class NativeSession:
         self._greeted = True
         welcome = messages.Welcome(
             version=PROTOCOL_VERSION,
-            release=self._broker.release,
-            epoch=self._broker.epoch,
-            frame_bytes_max=self._options.frame_bytes_max,
-            fetch_bytes_max=self._options.fetch_bytes_max,
-            idle_timeout_seconds=self._options.idle_timeout_seconds,
+            release=self.broker.release,
+            epoch=self.broker.epoch,
+            frame_bytes_max=self.options.frame_bytes_max,
+            fetch_bytes_max=self.options.fetch_bytes_max,
+            idle_timeout_seconds=self.options.idle_timeout_seconds,
         )
-        self._outlet.write(message_frame(FrameKind.WELCOME, welcome, request=request))
+        self.outlet.write(message_frame(FrameKind.WELCOME, welcome, request=request))
 
     # Answers
 
-    def _answer(self, request: int, answer: msgspec.Struct | list[Any] | None = None) -> None:
+    def answer(self, request: int, answer: msgspec.Struct | list[Any] | None = None) -> None:
         if answer is None:
-            self._outlet.write(frame(FrameKind.OK, request=request))
+            self.outlet.write(frame(FrameKind.OK, request=request))
         else:
-            self._outlet.write(message_frame(FrameKind.OK, answer, request=request))
+            self.outlet.write(message_frame(FrameKind.OK, answer, request=request))
 
-    def _fail(self, request: int, fault: FanlogError) -> None:
-        self._outlet.write(message_frame(FrameKind.ERROR, _failure(fault), request=request))
+    def fail(self, request: int, fault: FanlogError) -> None:
+        self.outlet.write(message_frame(FrameKind.ERROR, _failure(fault), request=request))
 
-    def _later(self, request: int, work: Coroutine[Any, Any, None]) -> None:
+    def later(self, request: int, work: Coroutine[Any, Any, None]) -> None:
         """Answers from a task, for what has to wait for the disk."""
 
         async def run() -> None:
             try:
                 await work
             except FanlogError as fault:
-                self._fail(request, fault)
+                self.fail(request, fault)
             except Exception:
                 logger.exception("a request of %s failed", self.client or "a client")
-                self._fail(request, FanlogError("The broker failed on this request."))
+                self.fail(request, FanlogError("The broker failed on this request."))
 
         task = asyncio.get_running_loop().create_task(run())
         self._tasks.add(task)
@@ -212,7 +232,7 @@ class NativeSession:
     # The publisher's side: the broker's Origin
 
     def acknowledge(self, entries: list[bytes]) -> None:
-        self._outlet.write(ack_frame(entries))
+        self.outlet.write(ack_frame(entries))
 
     def refuse(
         self,
@@ -225,7 +245,7 @@ class NativeSession:
         refused = messages.Refused(
             number, partition, first_sequence, expected_sequence, error.code, str(error)
         )
-        self._outlet.write(message_frame(FrameKind.REFUSED, refused))
+        self.outlet.write(message_frame(FrameKind.REFUSED, refused))
 
     # The connection's side: the pump's Session
 
@@ -246,88 +266,105 @@ class NativeSession:
     def drain(self) -> None:
         """Tells the peer that the broker stops, so that it sends nothing more."""
         reason = messages.Goodbye("The broker is stopping. The client comes back by itself.")
-        self._outlet.write(message_frame(FrameKind.DRAINING, reason))
+        self.outlet.write(message_frame(FrameKind.DRAINING, reason))
 
     def closed(self) -> None:
         self._closed = True
-        for subscription in self._subscriptions.values():
-            self._broker.subscriptions.remove(subscription)
-        self._subscriptions.clear()
+        for subscription in self.subscriptions.values():
+            subscription.keeper.lost(subscription)
+        self.subscriptions.clear()
+        for leave in self.at_close.values():
+            leave()
+        self.at_close.clear()
 
     # Requests
 
-    def _open_topic(self, request: int, aux: int, payload: memoryview) -> None:
+    def open_topic(self, request: int, aux: int, payload: memoryview) -> None:
         wanted = decode(messages.OpenTopic, payload)
         if wanted.create:
             check_public_name(wanted.name)
-        topic = self._broker.open_topic(wanted.name, create=wanted.create)
-        self._answer(request, self._opened(topic))
+        topic = self.broker.open_topic(wanted.name, create=wanted.create)
+        self.answer(request, self._opened(topic))
 
     def _opened(self, topic: Topic) -> messages.TopicOpened:
-        return messages.TopicOpened(topic.name, topic.number, self._broker.epoch, topic.settings)
+        return messages.TopicOpened(
+            topic.name,
+            topic.number,
+            self.broker.epoch,
+            topic.settings,
+            followers=self.broker.followers_of(topic),
+        )
 
-    def _create_topic(self, request: int, aux: int, payload: memoryview) -> None:
+    def create_topic(self, request: int, aux: int, payload: memoryview) -> None:
         wanted = decode(messages.CreateTopic, payload)
-        topic = self._broker.create_topic(wanted.name, wanted.settings, exist_ok=wanted.exist_ok)
-        self._answer(request, topic.info())
+        topic = self.broker.create_topic(wanted.name, wanted.settings, exist_ok=wanted.exist_ok)
+        self.answer(request, topic.info())
 
-    def _list_topics(self, request: int, aux: int, payload: memoryview) -> None:
+    def list_topics(self, request: int, aux: int, payload: memoryview) -> None:
         wanted = decode(messages.ListTopics, payload)
-        self._answer(request, self._broker.list_topics(wanted.pattern, internal=wanted.internal))
+        self.answer(request, self.broker.list_topics(wanted.pattern, internal=wanted.internal))
 
-    def _describe_topic(self, request: int, aux: int, payload: memoryview) -> None:
-        self._answer(request, self._broker.describe(decode(messages.NamedTopic, payload).name))
+    def describe_topic(self, request: int, aux: int, payload: memoryview) -> None:
+        self.answer(request, self.broker.describe(decode(messages.NamedTopic, payload).name))
 
-    def _delete_topic(self, request: int, aux: int, payload: memoryview) -> None:
-        self._broker.delete_topic(decode(messages.NamedTopic, payload).name)
-        self._answer(request)
+    def delete_topic(self, request: int, aux: int, payload: memoryview) -> None:
+        self.broker.delete_topic(decode(messages.NamedTopic, payload).name)
+        self.answer(request)
 
-    def _subscribe(self, request: int, aux: int, payload: memoryview) -> None:
+    def subscribe(self, request: int, aux: int, payload: memoryview) -> None:
         wanted = decode(messages.Subscribe, payload)
-        if aux in self._subscriptions or aux in self._beginning:
-            raise InvalidArgumentError(f"Subscription {aux} of this connection is in use.")
-        count = len(self._subscriptions) + len(self._beginning)
-        if count >= self._options.subscriptions_max:
+        self.check_number(aux)
+        self._beginning[aux] = wanted
+        self.later(request, self._subscribing(request, aux, wanted))
+
+    def check_number(self, number: int) -> None:
+        """That the peer may begin a subscription of this number."""
+        if number in self.subscriptions or number in self._beginning:
+            raise InvalidArgumentError(f"Subscription {number} of this connection is in use.")
+        count = len(self.subscriptions) + len(self._beginning)
+        if count >= self.options.subscriptions_max:
             raise LimitError(
                 f"This connection has {count} subscriptions, as many as "
                 "subscriptions_max allows. Open another connection."
             )
-        self._beginning[aux] = wanted
-        self._later(request, self._subscribing(request, aux, wanted))
+
+    def told(self, number: int) -> Told:
+        """Who tells the peer what happens to the subscription of this number."""
+        return Told(self.outlet, number, self.subscriptions)
 
     async def _subscribing(self, request: int, key: int, wanted: messages.Subscribe) -> None:
         try:
-            subscription, joined = await self._broker.subscriptions.add(
-                key, wanted, self._outlet, _Told(self._outlet, key)
+            subscription, joined = await self.broker.subscriptions.add(
+                key, wanted, self.outlet, self.told(key)
             )
         finally:
             still_wanted = self._beginning.get(key) is wanted
             if still_wanted:
                 del self._beginning[key]
         if self._closed or not still_wanted:
-            self._broker.subscriptions.remove(subscription)
+            self.broker.subscriptions.remove(subscription)
             raise ClosedError(f"Subscription {key} was ended before it began.")
-        self._subscriptions[key] = subscription
-        self._answer(request, messages.Subscribed(tuple(joined)))
-        self._broker.subscriptions.start(subscription)
+        self.subscriptions[key] = subscription
+        self.answer(request, messages.Subscribed(tuple(joined)))
+        self.broker.subscriptions.start(subscription)
 
-    def _unsubscribe(self, request: int, aux: int, payload: memoryview) -> None:
+    def unsubscribe(self, request: int, aux: int, payload: memoryview) -> None:
         self._beginning.pop(aux, None)
-        subscription = self._subscriptions.pop(aux, None)
+        subscription = self.subscriptions.pop(aux, None)
         if subscription is not None:
-            self._broker.subscriptions.remove(subscription)
-        self._answer(request)
+            subscription.keeper.leave(subscription)
+        self.answer(request)
 
-    def _credit(self, request: int, aux: int, payload: memoryview) -> None:
-        subscription = self._subscriptions.get(aux)
+    def credit(self, request: int, aux: int, payload: memoryview) -> None:
+        subscription = self.subscriptions.get(aux)
         if subscription is not None:
-            self._broker.fan_out.grant(subscription, read_credit(payload))
+            self.broker.fan_out.grant(subscription, read_credit(payload))
 
-    def _fetch(self, request: int, aux: int, payload: memoryview) -> None:
+    def fetch(self, request: int, aux: int, payload: memoryview) -> None:
         wanted = decode(messages.Fetch, payload)
-        partition = self._broker.catalog.partition(wanted.number, wanted.partition)
-        wait_seconds = min(wanted.wait_ms / 1000, self._options.fetch_wait_seconds_max)
-        if self._fetches >= self._options.fetches_max:
+        partition = self.broker.catalog.partition(wanted.number, wanted.partition)
+        wait_seconds = min(wanted.wait_ms / 1000, self.options.fetch_wait_seconds_max)
+        if self._fetches >= self.options.fetches_max:
             raise LimitError(
                 f"This connection has {self._fetches} fetches under way, as many as fetches_max "
                 "allows."
@@ -340,78 +377,67 @@ class NativeSession:
 
         def wake() -> None:
             timer.cancel()
-            self._broker.no_more(partition, wake)
+            self.broker.no_more(partition, wake)
             if not self._closed:
                 self._fetch_now(request, wanted, partition)
 
         timer = loop.call_later(wait_seconds, wake)
-        self._broker.when_more(partition, wake)
+        self.broker.when_more(partition, wake)
 
     def _fetch_now(self, request: int, wanted: messages.Fetch, partition: Partition) -> None:
-        bytes_max = min(wanted.bytes_max, self._options.fetch_bytes_max)
+        bytes_max = min(wanted.bytes_max, self.options.fetch_bytes_max)
 
         def done(got: list[memoryview] | FanlogError) -> None:
             self._fetches -= 1
             if isinstance(got, FanlogError):
-                self._fail(request, got)
+                self.fail(request, got)
                 return
             head = fetched_head(
                 request, sum(map(len, got)), partition.visible_end, partition.log.start_offset
             )
-            self._outlet.respond([head, *got])
+            self.outlet.respond([head, *got])
 
-        self._broker.fetch(partition, wanted.offset, bytes_max, done)
+        self.broker.fetch(partition, wanted.offset, bytes_max, done)
 
-    def _commit(self, request: int, aux: int, payload: memoryview) -> None:
+    def commit(self, request: int, aux: int, payload: memoryview) -> None:
         wanted = decode(messages.Commit, payload)
-        self._broker.commit_positions(wanted.durable, wanted.positions)
-        self._answer(request)
+        if aux:
+            group_requests.commit(self, aux, wanted)
+        else:
+            self.broker.commit_positions(wanted.durable, wanted.positions)
+        self.answer(request)
 
-    def _committed(self, request: int, aux: int, payload: memoryview) -> None:
+    def committed(self, request: int, aux: int, payload: memoryview) -> None:
         wanted = decode(messages.Committed, payload)
-        positions = self._broker.durable.positions(wanted.durable)
-        self._answer(request, messages.Positions(positions))
+        positions = self.broker.durable.positions(wanted.durable)
+        self.answer(request, messages.Positions(positions))
 
-    def _find_offsets(self, request: int, aux: int, payload: memoryview) -> None:
+    def find_offsets(self, request: int, aux: int, payload: memoryview) -> None:
         wanted = decode(messages.FindOffsets, payload)
-        self._later(request, self._finding(request, wanted))
+        self.later(request, self._finding(request, wanted))
 
     async def _finding(self, request: int, wanted: messages.FindOffsets) -> None:
-        found = await self._broker.find_offsets(wanted.topic, wanted.start)
-        epoch = self._broker.epoch
-        self._answer(
+        found = await self.broker.find_offsets(wanted.topic, wanted.start)
+        epoch = self.broker.epoch
+        self.answer(
             request,
             messages.Positions(
                 tuple(messages.Position(wanted.topic, f.partition, f.offset, epoch) for f in found)
             ),
         )
 
-    def _ping(self, request: int, aux: int, payload: memoryview) -> None:
-        self._outlet.write(frame(FrameKind.PONG, bytes(payload[:64]), request=request, aux=aux))
+    def ping(self, request: int, aux: int, payload: memoryview) -> None:
+        self.outlet.write(frame(FrameKind.PONG, bytes(payload[:64]), request=request, aux=aux))
 
-    def _goodbye(self, request: int, aux: int, payload: memoryview) -> None:
-        self._outlet.finish()
+    def goodbye(self, request: int, aux: int, payload: memoryview) -> None:
+        """A peer that says goodbye does not come back: nobody has to wait for it."""
+        for subscription in self.subscriptions.values():
+            subscription.keeper.leave(subscription)
+        self.subscriptions.clear()
+        self.outlet.finish()
 
-    def _status(self, request: int, aux: int, payload: memoryview) -> None:
-        self._answer(request, self._broker.status())
-
-    HANDLERS: ClassVar[dict[FrameKind, _Handler]] = {
-        FrameKind.OPEN_TOPIC: _open_topic,
-        FrameKind.CREATE_TOPIC: _create_topic,
-        FrameKind.LIST_TOPICS: _list_topics,
-        FrameKind.DESCRIBE_TOPIC: _describe_topic,
-        FrameKind.DELETE_TOPIC: _delete_topic,
-        FrameKind.SUBSCRIBE: _subscribe,
-        FrameKind.UNSUBSCRIBE: _unsubscribe,
-        FrameKind.FETCH: _fetch,
-        FrameKind.COMMIT: _commit,
-        FrameKind.COMMITTED: _committed,
-        FrameKind.FIND_OFFSETS: _find_offsets,
-        FrameKind.CREDIT: _credit,
-        FrameKind.PING: _ping,
-        FrameKind.GOODBYE: _goodbye,
-        FrameKind.STATUS: _status,
-    }
+    def status(self, request: int, aux: int, payload: memoryview) -> None:
+        self.answer(request, self.broker.status())
 
 
 def _failure(fault: FanlogError) -> messages.Failure:
@@ -428,3 +454,30 @@ def _check_begin(data: bytes) -> None:
         raise BadMagicError(
             f"The connection began with {data!r}, which is not Fanlog's native protocol."
         )
+
+
+# What belongs together is in a file of its own: `group_requests.py` and its siblings.
+HANDLERS: dict[FrameKind, Handler] = (
+    {
+        FrameKind.OPEN_TOPIC: NativeSession.open_topic,
+        FrameKind.CREATE_TOPIC: NativeSession.create_topic,
+        FrameKind.LIST_TOPICS: NativeSession.list_topics,
+        FrameKind.DESCRIBE_TOPIC: NativeSession.describe_topic,
+        FrameKind.DELETE_TOPIC: NativeSession.delete_topic,
+        FrameKind.SUBSCRIBE: NativeSession.subscribe,
+        FrameKind.UNSUBSCRIBE: NativeSession.unsubscribe,
+        FrameKind.FETCH: NativeSession.fetch,
+        FrameKind.COMMIT: NativeSession.commit,
+        FrameKind.COMMITTED: NativeSession.committed,
+        FrameKind.FIND_OFFSETS: NativeSession.find_offsets,
+        FrameKind.CREDIT: NativeSession.credit,
+        FrameKind.PING: NativeSession.ping,
+        FrameKind.GOODBYE: NativeSession.goodbye,
+        FrameKind.STATUS: NativeSession.status,
+    }
+    | group_requests.HANDLERS
+    | queue_requests.HANDLERS
+    | transaction_requests.HANDLERS
+    | log_requests.HANDLERS
+    | producer_requests.HANDLERS
+)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from threading import Lock
 
@@ -18,8 +19,18 @@ from fanlog.log.damage import Quarantine
 from fanlog.log.faults import is_full
 from fanlog.log.files import FdPool, remove_if_there, sync_file, sync_folder, write_all
 from fanlog.log.index import Index, IndexCache, SealedIndex
+from fanlog.log.marks import Compacted, save_start
+from fanlog.log.producers import ProducerHistory, write_producers
 from fanlog.log.scan import Owner
-from fanlog.log.segment import Segment, index_path, load_index, log_path, write_index
+from fanlog.log.segment import (
+    Segment,
+    index_path,
+    load_index,
+    log_path,
+    plain_path,
+    producers_path,
+    write_index,
+)
 from fanlog.log.tail import Piece
 from fanlog.model import KIB, TopicSettings
 
@@ -48,7 +59,9 @@ class DiskLog:
 
     __slots__ = (
         "allocated",
+        "compacted",
         "deleted",
+        "deleted_before",
         "fd",
         "fd_used",
         "folder",
@@ -56,6 +69,8 @@ class DiskLog:
         "last_time_us",
         "owner",
         "position",
+        "producers",
+        "producers_base",
         "quarantine",
         "sealed_bytes",
         "segments",
@@ -74,6 +89,9 @@ class DiskLog:
         self.quarantine = Quarantine(folder)
         self.segments: tuple[Segment, ...] = ()
         self.sealed_bytes = 0
+        # Records before this offset were deleted, even where their segment is still there.
+        self.deleted_before = 0
+        self.compacted = Compacted()
         self.position = 0
         self.allocated = 0
         self.index_at = 0
@@ -84,10 +102,14 @@ class DiskLog:
         self.tracks_unsynced = settings.durability == "fsync"
         self.unsynced: list[int] = []
         self.unsynced_folders = False
+        self.producers: Callable[[], Iterable[ProducerHistory]] | None = None
+        # Whose file of producers there is; -1 for none.
+        self.producers_base = -1
 
     @property
     def start_offset(self) -> int:
-        return self.segments[0].base if self.segments else 0
+        segments = self.segments
+        return max(segments[0].base, self.deleted_before) if segments else self.deleted_before
 
     @property
     def bytes(self) -> int:
@@ -95,7 +117,7 @@ class DiskLog:
 
     @property
     def fd_path(self) -> str:
-        return log_path(self.folder, self.segments[-1].base)
+        return log_path(self.folder, self.segments[-1])
 
     def write(self, piece: Piece, base: int, first_time_us: int, last_time_us: int) -> None:
         """Puts a piece that begins with offset `base` behind the last one."""
@@ -121,7 +143,7 @@ class DiskLog:
 
     def roll(self, base: int, first_bytes: int = 0) -> None:
         """Begins a new segment at offset `base`, with room for `first_bytes`."""
-        path = log_path(self.folder, base)
+        path = plain_path(self.folder, base)
         if not self.segments:
             os.makedirs(self.folder, exist_ok=True)
             self.unsynced_folders = True
@@ -140,6 +162,24 @@ class DiskLog:
         self.position = 0
         self.allocated = allocated
         self.index_at = 0
+        self.save_producers()
+
+    def save_producers(self) -> None:
+        """Writes down who wrote before the active segment, if that is not there yet."""
+        base = self.segments[-1].base
+        before = self.producers_base
+        if not base or before == base:
+            return
+        known = () if self.producers is None else self.producers()
+        try:
+            write_producers(producers_path(self.folder, base), base, known)
+        except OSError as fault:
+            # The one before is still there, and so are the batches: a start can read both.
+            logger.warning("The producers of %s could not be saved: %s", self.folder, fault)
+            return
+        self.producers_base = base
+        if before >= 0:
+            remove_if_there(producers_path(self.folder, before))
 
     def _sealed(self, next_offset: int) -> tuple[Segment, ...]:
         """The segments with the active one sealed, or left out when it is empty."""
@@ -148,16 +188,16 @@ class DiskLog:
         *others, active = self.segments
         if not self.position:
             # An empty one is only in the list when offsets were skipped past it.
-            remove_if_there(log_path(self.folder, active.base))
+            remove_if_there(log_path(self.folder, active))
             return tuple(others)
         assert active.index is not None
         facts = SealedIndex(
             active.index, active.base, next_offset, self.last_time_us, self.position
         )
-        path = log_path(self.folder, active.base)
+        path = log_path(self.folder, active)
         try:
             os.truncate(path, self.position)
-            write_index(self.folder, facts)
+            write_index(self.folder, active, facts)
         except OSError as fault:
             # Both are comforts: a reader stops at the end offset, and an index can be rebuilt.
             logger.warning("The segment %s could not be sealed: %s", path, fault)
@@ -174,14 +214,15 @@ class DiskLog:
         return (*others, segment)
 
     def _make_room(self, size: int, base: int) -> None:
-        if not self.segments or (self.position and self.position + size > self._segment_limit()):
+        if not self.segments or (self.position and self.position + size > self.segment_limit()):
             self.roll(base, size)
             return
         if self.fd < 0:
             self.shared.pool.open(self)
         self.allocated = self._allocate(self.fd, self.allocated, self.position + size)
 
-    def _segment_limit(self) -> int:
+    def segment_limit(self) -> int:
+        """How large a segment of several pieces may become."""
         settings = self.settings
         limit = settings.segment_bytes
         if settings.retention_bytes:
@@ -194,7 +235,7 @@ class DiskLog:
         target = self.shared.options.segment_first_bytes
         while target < needed:
             target *= 2
-        target = max(needed, min(target, self._segment_limit()))
+        target = max(needed, min(target, self.segment_limit()))
         try:
             os.posix_fallocate(fd, allocated, target - allocated)
         except OSError as fault:
@@ -207,7 +248,7 @@ class DiskLog:
 
     def sealed_index(self, segment: Segment) -> SealedIndex:
         """A sealed segment's index, from memory, its file, or a scan. Blocks; any thread."""
-        path = log_path(self.folder, segment.base)
+        path = log_path(self.folder, segment)
         sealed = self.shared.indexes.get(path)
         if sealed is None:
             interval_bytes = self.shared.options.index_interval_bytes
@@ -250,23 +291,67 @@ class DiskLog:
         if count:
             self._drop_first(count)
 
+    def delete_before(self, offset: int, end_offset: int) -> None:
+        """Deletes records exactly up to `offset`: files as far as they are wholly before it."""
+        if offset == end_offset and self.position:
+            self.roll(end_offset)
+        save_start(self.folder, offset)
+        self.deleted_before = offset
+        self.drop_before(offset)
+        self.quarantine.drop_before(offset)
+
+    def swap(self, gone: tuple[Segment, ...], made: Segment, facts: SealedIndex, path: str) -> bool:
+        """Puts a compacted segment, whose file waits as `path`, in the place of others.
+
+        False if they are not all there any more. The caller removes their files, once the new
+        name is durable.
+        """
+        segments = self.segments
+        first = next((i for i, segment in enumerate(segments) if segment is gone[0]), -1)
+        end = first + len(gone)
+        if self.deleted or first < 0 or segments[first:end] != gone:
+            return False
+        new_path = log_path(self.folder, made)
+        os.rename(path, new_path)
+        self.shared.indexes.put(new_path, facts)
+        self.segments = (*segments[:first], made, *segments[end:])
+        self.sealed_bytes += made.bytes - sum(segment.bytes for segment in gone)
+        return True
+
+    def remove_files(self, segment: Segment) -> None:
+        """Removes what a segment that is no longer in the list has on disk. Any thread."""
+        path = log_path(self.folder, segment)
+        remove_if_there(path)
+        remove_if_there(index_path(self.folder, segment))
+        self.shared.indexes.forget(path)
+
     def _drop_first(self, count: int) -> None:
         gone = self.segments[:count]
         # First the list, then the files, the oldest first: after a crash there is no hole.
         self.segments = self.segments[count:]
         self.sealed_bytes -= sum(segment.bytes for segment in gone)
         for segment in gone:
-            self._remove(segment.base)
+            self._remove(segment)
         self.quarantine.drop_before(self.start_offset)
+        self.save_producers()
 
-    def _remove(self, base: int) -> None:
-        path = log_path(self.folder, base)
-        remove_if_there(path)
-        remove_if_there(index_path(self.folder, base))
-        self.shared.indexes.forget(path)
+    def _remove(self, segment: Segment) -> None:
+        self.remove_files(segment)
+        if segment.base == self.producers_base:
+            remove_if_there(producers_path(self.folder, segment.base))
+            self.producers_base = -1
+
+    def track_unsynced(self) -> None:
+        """From now on `sync` is about sealed segments too; those that there are count as unsynced.
+        A log with durability fsync does so from the begin."""
+        if not self.tracks_unsynced:
+            self.tracks_unsynced = True
+            self.unsynced = [segment.base for segment in self.segments[:-1]]
+            self.unsynced_folders = True
 
     def sync(self) -> None:
-        """Makes everything written before the call durable. Blocks; any thread."""
+        """Makes everything written before the call durable: of a log that does not
+        `track_unsynced`, as far as it is in the active segment. Blocks; any thread."""
         # One at a time: what another thread has taken off the list is not durable before it ends.
         with self.shared.syncing:
             self._sync()
@@ -283,9 +368,10 @@ class DiskLog:
         if self.unsynced_folders:
             folders.append(os.path.dirname(self.folder))
         for base in bases:
-            # Deleted meanwhile, by retention or with its topic: there is nothing to keep.
+            # Deleted meanwhile, by retention or with its topic: there is nothing to keep. Or
+            # compacted, and what takes its place is durable.
             with suppress(FileNotFoundError):
-                sync_file(log_path(self.folder, base))
+                sync_file(plain_path(self.folder, base))
         for folder in folders:
             with suppress(FileNotFoundError):
                 sync_folder(folder)
@@ -299,7 +385,7 @@ class DiskLog:
         self.deleted = True
         self.close()
         for segment in self.segments:
-            self._remove(segment.base)
+            self._remove(segment)
         with suppress(FileNotFoundError):
             for name in os.listdir(self.folder):
                 remove_if_there(f"{self.folder}/{name}")

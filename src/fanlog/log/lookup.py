@@ -30,27 +30,27 @@ def read_block(disk: DiskLog, offset: int, end: int) -> Block:
     """The batches from the one with `offset` on, below `end`, about one read's worth."""
     if offset >= end:
         raise ValueError(f"There is nothing to read from {offset} to {end}.")
-    segments = disk.segments
-    i = bisect_right(segments, offset, key=base_of) - 1
-    if i < 0:
-        raise _out_of_range(disk, offset)
-    try:
-        return _read_block(disk, segments[i], offset, end)
-    except FileNotFoundError:
-        if disk.deleted:
-            raise TopicDeletedError("The topic was deleted.") from None
-        if offset < disk.start_offset:
-            # Retention came between the look at the list and the opening of the file.
-            raise _out_of_range(disk, offset) from None
-        lost = Damage(0, segments[i].base, "the file is gone", None, None)
-        stop = min(end, segments[i].next_offset)
-        raise _damaged_error(quarantine(disk, segments[i], lost, stop)) from None
+    while True:
+        segments = disk.segments
+        if not segments or offset < disk.start_offset:
+            raise out_of_range(disk.start_offset, offset)
+        segment = segments[bisect_right(segments, offset, key=base_of) - 1]
+        try:
+            return _read_block(disk, segment, offset, end)
+        except FileNotFoundError:
+            if disk.deleted:
+                raise TopicDeletedError("The topic was deleted.") from None
+            if disk.segments is segments:
+                lost = Damage(0, segment.base, "the file is gone", None, None)
+                stop = min(end, segment.next_offset)
+                raise _damaged_error(quarantine(disk, segment, lost, stop)) from None
+        # Retention or compaction came between the look at the list and the opening of the file.
 
 
 def _read_block(disk: DiskLog, segment: Segment, offset: int, end: int) -> Block:
     base, at = _index(disk, segment).before(offset) or (segment.base, 0)
     stop = min(end, segment.next_offset)
-    fd = os.open(log_path(disk.folder, segment.base), os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.open(log_path(disk.folder, segment), os.O_RDONLY | os.O_CLOEXEC)
     try:
         for part in walk_file(
             fd,
@@ -69,13 +69,13 @@ def _read_block(disk: DiskLog, segment: Segment, offset: int, end: int) -> Block
                 return _cut_block(part, offset)
     finally:
         os.close(fd)
-    raise _out_of_range(disk, offset)
+    raise out_of_range(disk.start_offset, offset)
 
 
 def _cut_block(run: Run, offset: int) -> Block:
     at = 0
     for batch in run.batches:
-        if batch.base_offset + batch.record_count > offset:
+        if batch.base_offset + batch.span > offset:
             return Block(run.data[at : run.size], batch.base_offset, run.next_offset)
         at += batch.length
     raise AssertionError("the run holds the offset")
@@ -86,7 +86,7 @@ def quarantine(disk: DiskLog, segment: Segment, damage: Damage, stop: int) -> Da
     damaged = DamagedRange(
         damage.first,
         stop if damage.next is None else min(damage.next, stop),
-        log_path(disk.folder, segment.base),
+        log_path(disk.folder, segment),
         f"at byte {damage.at}, {damage.reason}",
     )
     disk.quarantine.add(damaged)
@@ -102,9 +102,9 @@ def _damaged_error(damaged: DamagedRange) -> DamagedError:
     )
 
 
-def _out_of_range(disk: DiskLog, offset: int) -> OffsetOutOfRangeError:
+def out_of_range(start_offset: int, offset: int) -> OffsetOutOfRangeError:
     return OffsetOutOfRangeError(
-        f"Offset {offset} is not kept any more: the log begins at {disk.start_offset}. "
+        f"Offset {offset} is not kept any more: the log begins at {start_offset}. "
         f"Read from there on."
     )
 
@@ -123,7 +123,7 @@ def find_time(disk: DiskLog, time_us: int, end: int) -> int:
     segment = segments[i]
     base, at = _index(disk, segment).before_time(time_us) or (segment.base, 0)
     stop = min(end, segment.next_offset)
-    fd = os.open(log_path(disk.folder, segment.base), os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.open(log_path(disk.folder, segment), os.O_RDONLY | os.O_CLOEXEC)
     try:
         limit = os.fstat(fd).st_size
         for part in walk_file(

@@ -1,19 +1,22 @@
 """The log of one partition: its tail in memory, and its segments on disk unless it is `memory`.
 
 `append`, `retain`, `close` and `delete` belong to the broker's loop thread; `read` and
-`offset_at` block and may run in any other thread meanwhile. The log sees pieces, never records.
+`offset_at` block and may run in any other thread meanwhile. The log sees pieces, never records;
+only compaction does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import NoReturn
 
 from fanlog.errors import ClosedError, FanlogError, OffsetOutOfRangeError, TopicDeletedError
+from fanlog.log.compaction import Compaction, is_due
 from fanlog.log.disk import DiskLog, Shared
 from fanlog.log.faults import is_full, write_error
 from fanlog.log.lookup import Block, find_time, read_block
-from fanlog.log.producers import ProducerRun, ProducerRuns
-from fanlog.log.recovery import recover
+from fanlog.log.producers import ProducerHistory, ProducerRun, ProducerRuns
+from fanlog.log.recovery import recover, skip_deleted
 from fanlog.log.replay import Journaled, cut_first_hole, replay
 from fanlog.log.scan import Owner
 from fanlog.log.tail import Piece, Tail
@@ -28,6 +31,7 @@ class PartitionLog:
     """A partition's batches from `start_offset` up to, not including, `end_offset`."""
 
     __slots__ = (
+        "_deleted_before",
         "_disk",
         "_settings",
         "durability",
@@ -47,6 +51,8 @@ class PartitionLog:
         self.failure: FanlogError | None = None
         # What a start found out about producers. The broker empties it after use.
         self.recovered: list[ProducerRun] = []
+        # Of a log in memory; one on disk keeps it there.
+        self._deleted_before = 0
         self._disk = disk
 
     @classmethod
@@ -60,24 +66,42 @@ class PartitionLog:
     ) -> PartitionLog:
         """The log that is kept in `folder`, recovered; an empty one if there is no folder yet.
 
-        `journaled` is what the journal has of it: the caller syncs the log after that.
+        `journaled` is what the journal has of it. The caller syncs the log after that, and one
+        with durability fsync in any case.
         """
         disk = DiskLog(folder, owner, settings, shared)
         log = cls(settings, owner, disk)
         producers = ProducerRuns()
+        # What is put back may begin new segments, long before there is a broker to ask.
+        disk.producers = producers.histories
         if journaled is not None:
             cut_first_hole(disk, journaled)
         end = recover(disk, producers)
         if journaled is not None:
             end = replay(disk, journaled, end, producers)
+        elif disk.tracks_unsynced:
+            # What a crash has left of it may be in the kernel's memory only, and is seen from now
+            # on: the caller's sync takes all of it along.
+            disk.unsynced = [segment.base for segment in disk.segments[:-1]]
+            disk.unsynced_folders = True
+        end = skip_deleted(disk, end)
+        disk.producers = None
         log.tail = Tail(end)
         log.recovered = producers.in_order()
         log.last_time_us = disk.last_time_us
         return log
 
+    def keep_producers(self, histories: Callable[[], Iterable[ProducerHistory]]) -> None:
+        """Asks `histories` with each new segment who has written so far, to keep it beside the
+        log. What they have past the segment's begin is left out."""
+        if self._disk is not None:
+            self._disk.producers = histories
+
     @property
     def start_offset(self) -> int:
-        return self.tail.start_offset if self._disk is None else self._disk.start_offset
+        if self._disk is None:
+            return max(self.tail.start_offset, self._deleted_before)
+        return self._disk.start_offset
 
     @property
     def end_offset(self) -> int:
@@ -126,6 +150,9 @@ class PartitionLog:
     def read(self, offset: int, end: int) -> Block:
         """Whole batches from disk, from the one that holds `offset`, below `end`. Blocks.
 
+        `end` is a visible end. Where compaction has been since, the last batch may reach past it,
+        over offsets that have become visible meanwhile.
+
         Raises `DamagedError` when that one can't be read, and `OffsetOutOfRangeError` when it is
         not kept any more.
         """
@@ -145,11 +172,11 @@ class PartitionLog:
         disk = self._disk
         if disk is None:
             found = self.tail.offset_at(time_us)
-            return end if found is None else found
+            return end if found is None else max(found, self.start_offset)
         while True:
             before = disk.segments
             try:
-                return find_time(disk, time_us, end)
+                return max(find_time(disk, time_us, end), disk.start_offset)
             except FileNotFoundError as fault:
                 if disk.deleted:
                     raise TopicDeletedError("The topic was deleted.") from None
@@ -190,6 +217,60 @@ class PartitionLog:
             offset = self._disk.start_offset
         self.tail.drop_before(offset)
         return self.start_offset - before
+
+    def delete_before(self, offset: int) -> int:
+        """Deletes the records before `offset`, which is not past the end; the log's new start.
+
+        To readers it is exact. Files, or pieces, go as far as they are wholly before it.
+        """
+        if self.failure is not None:
+            self._raise_failure(self.failure)
+        if offset <= self.start_offset:
+            return self.start_offset
+        if offset > self.end_offset:
+            raise ValueError(f"The log ends at {self.end_offset}, before {offset}.")
+        if self._disk is None:
+            self._deleted_before = offset
+        else:
+            try:
+                self._disk.delete_before(offset, self.end_offset)
+            except OSError as fault:
+                self._refuse(fault, self._disk)
+        self.tail.drop_before(offset)
+        return self.start_offset
+
+    def compaction_due(self, visible_end: int, now_us: int) -> bool:
+        """Whether there is so much to compact that a run is worthwhile."""
+        disk = self._disk
+        return disk is not None and self.failure is None and is_due(disk, visible_end, now_us)
+
+    def compaction(
+        self,
+        visible_end: int,
+        now_us: int,
+        stopped: Callable[[], bool],
+        *,
+        everything: bool = False,
+    ) -> Compaction | None:
+        """A run over the sealed segments below the visible end; None for a log in memory.
+
+        The active segment is sealed first if it holds enough, or if `everything` is wanted.
+        """
+        disk = self._disk
+        if disk is None or self.failure is not None:
+            return None
+        enough = 1 if everything else self._settings.compact_after_bytes
+        if disk.position >= enough:
+            try:
+                disk.roll(self.end_offset)
+            except OSError as fault:
+                self._refuse(fault, disk)
+        return Compaction(disk, visible_end, now_us, stopped)
+
+    def track_unsynced(self) -> None:
+        """Lets `sync` be about all of a log whose durability does not ask for it."""
+        if self._disk is not None:
+            self._disk.track_unsynced()
 
     def sync(self) -> None:
         """Makes everything appended so far durable. Blocks; raises `OSError`."""

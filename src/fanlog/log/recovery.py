@@ -1,7 +1,8 @@
 """Bringing a log back at start: what is whole stays, a torn tail is cut, damage is reported.
 
 Only the newest segment is read. The one before it is read too if a crash came between the two
-steps of sealing it, which shows by its missing index. All others cost a line of a listing.
+steps of sealing it, which shows by its missing index. All others cost a line of a listing, unless
+the file of producers is missing: then they are read for who wrote them.
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ from __future__ import annotations
 import logging
 import os
 
+from fanlog.errors import FormatError
 from fanlog.log.disk import DiskLog
+from fanlog.log.files import remove_if_there
 from fanlog.log.index import SealedIndex
 from fanlog.log.lookup import quarantine
-from fanlog.log.producers import ProducerRuns
+from fanlog.log.marks import load_compacted, load_start
+from fanlog.log.producers import ProducerRuns, read_producers
 from fanlog.log.scan import NO_STOP, is_zero
 from fanlog.log.segment import (
     Scanned,
@@ -20,6 +24,8 @@ from fanlog.log.segment import (
     index_path,
     list_segments,
     log_path,
+    plain_path,
+    producers_path,
     remove_index,
     scan_segment,
     write_index,
@@ -38,7 +44,9 @@ def recover(disk: DiskLog, producers: ProducerRuns) -> int:
         _finish_sealing(disk, segments[-2])
     active = segments[-1]
     # It is written to again: an index from an earlier sealing would be wrong.
-    remove_index(disk.folder, active.base)
+    remove_index(disk.folder, active)
+    _take_plain_name(disk, active)
+    _remember_producers(disk, segments, producers)
     scanned = _scan(disk, active, producers)
     end_offset = scanned.end_offset
     for damage in scanned.damages:
@@ -46,6 +54,7 @@ def recover(disk: DiskLog, producers: ProducerRuns) -> int:
             quarantine(disk, active, damage, NO_STOP)
     active.index = scanned.entries
     disk.segments = tuple(segments)
+    disk.save_producers()
     disk.sealed_bytes = sum(segment.bytes for segment in segments[:-1])
     disk.position = scanned.end_at
     disk.allocated = _cut_tail(disk, active, scanned)
@@ -53,7 +62,61 @@ def recover(disk: DiskLog, producers: ProducerRuns) -> int:
     disk.last_time_us = scanned.last_time_us
     if not scanned.end_at and len(segments) > 1:
         disk.last_time_us = disk.last_time_of(segments[-2])
+    disk.compacted = load_compacted(disk.folder, active.base)
     return end_offset
+
+
+def _take_plain_name(disk: DiskLog, active: Segment) -> None:
+    """A compacted segment that has become the last one is written to as any other is: its old
+    name claims offsets that it may not get to."""
+    if active.name:
+        os.rename(log_path(disk.folder, active), plain_path(disk.folder, active.base))
+        active.name = ""
+
+
+def skip_deleted(disk: DiskLog, end_offset: int) -> int:
+    """The log's end, once the journal's batches are back. Offsets whose records were deleted are
+    not used again, even if a crash has lost the records."""
+    disk.deleted_before = start = load_start(disk.folder)
+    if start <= end_offset:
+        return end_offset
+    disk.roll(start)
+    disk.drop_before(start)
+    return start
+
+
+def _remember_producers(disk: DiskLog, segments: list[Segment], producers: ProducerRuns) -> None:
+    """Who wrote before the active segment: from the newest file that says so and is whole, and
+    from the batches between the two."""
+    first = len(segments) - 1
+    while not _load_producers(disk, segments[first], producers) and first:
+        first -= 1
+    for segment in segments:
+        if segment.has_producers and segment.base != disk.producers_base:
+            remove_if_there(producers_path(disk.folder, segment.base))
+    if first == len(segments) - 1:
+        return
+    logger.warning(
+        "%s has no whole file of producers for offset %d: they are looked for from offset %d on.",
+        disk.folder,
+        segments[-1].base,
+        segments[first].base,
+    )
+    for segment in segments[first:-1]:
+        _scan(disk, segment, producers)
+
+
+def _load_producers(disk: DiskLog, segment: Segment, producers: ProducerRuns) -> bool:
+    if not segment.has_producers:
+        return False
+    path = producers_path(disk.folder, segment.base)
+    try:
+        producers.add_runs(read_producers(path, segment.base))
+    except (FormatError, OSError) as fault:
+        logger.warning("%s is of no use: %s", path, fault)
+        return False
+    disk.producers_base = segment.base
+    return True
 
 
 def _scan(disk: DiskLog, segment: Segment, producers: ProducerRuns) -> Scanned:
@@ -76,7 +139,7 @@ def _cut_tail(disk: DiskLog, active: Segment, scanned: Scanned) -> int:
 
     Zeros are the room that was allocated ahead, and stay.
     """
-    path = log_path(disk.folder, active.base)
+    path = log_path(disk.folder, active)
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         if is_zero(fd, scanned.end_at, scanned.size):
@@ -96,19 +159,19 @@ def _cut_tail(disk: DiskLog, active: Segment, scanned: Scanned) -> int:
 
 
 def _finish_sealing(disk: DiskLog, segment: Segment) -> None:
-    if os.path.exists(index_path(disk.folder, segment.base)):
+    if os.path.exists(index_path(disk.folder, segment)):
         return
     interval_bytes = disk.shared.options.index_interval_bytes
     scanned = scan_segment(disk.folder, segment, disk.owner, interval_bytes)
     segment.last_time_us = scanned.last_time_us
     try:
         if scanned.end_offset == segment.next_offset and scanned.size > scanned.end_at:
-            os.truncate(log_path(disk.folder, segment.base), scanned.end_at)
+            os.truncate(log_path(disk.folder, segment), scanned.end_at)
             segment.bytes = scanned.end_at
         facts = SealedIndex(
             scanned.entries, segment.base, scanned.end_offset, scanned.last_time_us, segment.bytes
         )
-        write_index(disk.folder, facts)
+        write_index(disk.folder, segment, facts)
     except OSError as fault:
         # A full disk must not keep the broker from starting; the next start tries again.
         logger.warning("The segment %d in %s is not sealed: %s", segment.base, disk.folder, fault)

@@ -15,13 +15,7 @@ from fanlog.format.batch import BatchHeader, split_batches
 from fanlog.log.disk import DiskLog
 from fanlog.log.producers import ProducerRuns
 from fanlog.log.scan import Found, Owner
-from fanlog.log.segment import (
-    base_of,
-    list_segments,
-    log_path,
-    remove_index,
-    scan_segment,
-)
+from fanlog.log.segment import base_of, list_segments, log_path, remove_index, scan_segment
 from fanlog.model import KIB, DamagedRange
 
 logger = logging.getLogger("fanlog.log")
@@ -90,6 +84,7 @@ def _found(header: BatchHeader) -> Found:
         header.producer_id,
         header.first_sequence,
         header.record_count,
+        header.span,
     )
 
 
@@ -125,17 +120,17 @@ def cut_first_hole(disk: DiskLog, journaled: Journaled) -> None:
         logger.log(
             logging.DEBUG if only_the_end else logging.WARNING,
             "%s is cut at offset %d, byte %d, and goes on with what the journal has: %s.",
-            log_path(disk.folder, segment.base),
+            log_path(disk.folder, segment),
             hole.first,
             hole.at,
             hole.reason,
         )
         # The newest first: a crash in between leaves a log that ends earlier, and no new hole.
         for later in reversed(segments[i + 1 :]):
-            os.unlink(log_path(disk.folder, later.base))
-            remove_index(disk.folder, later.base)
-        remove_index(disk.folder, segment.base)
-        os.truncate(log_path(disk.folder, segment.base), hole.at)
+            os.unlink(log_path(disk.folder, later))
+            remove_index(disk.folder, later)
+        remove_index(disk.folder, segment)
+        os.truncate(log_path(disk.folder, segment), hole.at)
         return
 
 

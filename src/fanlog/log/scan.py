@@ -1,8 +1,9 @@
 """Walking a segment's batches: what is whole, what is damaged, and where it is whole again.
 
 A batch counts when its header checksum, its body checksum, its topic, its partition and its
-place (offsets are dense) all fit. Everything that reads a segment goes through `walk_file`: the
-reader that catches up, the search for a time, the rebuilding of an index, and recovery.
+place (each begins where the one before it ends) all fit. Everything that reads a segment goes
+through `walk_file`: the reader that catches up, the search for a time, the rebuilding of an
+index, compaction, and recovery.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import NamedTuple
 from google_crc32c import value as crc32c
 
 from fanlog.format.batch import ALIGNMENT, BATCH_BYTES_MIN, HEADER_BYTES, KIND_BATCH, VERSION
+from fanlog.format.columns import SPAN, SPARSE
 from fanlog.log.files import read_at
 
 SCAN_BYTES = 4 * 1024 * 1024
@@ -21,8 +23,8 @@ SCAN_BYTES = 4 * 1024 * 1024
 NO_STOP = 1 << 63
 
 # length, kind and version, producer epoch, topic, base offset, append time, producer id,
-# first sequence, header crc, body crc, partition, record count
-_FIELDS = Struct("<IHHI4xQqQQIIH2xI")
+# first sequence, header crc, body crc, partition, flags, record count
+_FIELDS = Struct("<IHHI4xQqQQIIHxBI")
 _MARK = VERSION << 8 | KIND_BATCH
 _MARK_BYTES = bytes((KIND_BATCH, VERSION))
 _MARK_AT = 4
@@ -43,7 +45,8 @@ class Owner(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A whole batch: of its header what a log needs."""
+    """A whole batch: of its header what a log needs. `span` is how many offsets it covers: its
+    records, unless it is sparse. A sparse one is nobody's: its sequences have gaps."""
 
     length: int
     producer_epoch: int
@@ -52,6 +55,7 @@ class Found(NamedTuple):
     producer_id: int
     first_sequence: int
     record_count: int
+    span: int
 
 
 class Run(NamedTuple):
@@ -93,7 +97,7 @@ def _walk(data: bytes, expected: int, stop: int, owner: Owner, out: list[Found])
         if size - at < HEADER_BYTES:
             return _Stop(at, expected, "", HEADER_BYTES)
         (length, mark, epoch, number, base, time_us, producer, sequence, head_crc, body_crc,
-         part, count) = unpack(data, at)  # fmt: skip
+         part, flags, count) = unpack(data, at)  # fmt: skip
         if mark != _MARK or length < BATCH_BYTES_MIN or length % ALIGNMENT:
             return _Stop(at, expected, _HEADER_BAD if mark or length else _EMPTY, 0)
         if crc32c(data[at : at + 48]) != head_crc:
@@ -105,10 +109,13 @@ def _walk(data: bytes, expected: int, stop: int, owner: Owner, out: list[Found])
             return _Stop(at, expected, "", length)
         if crc32c(data[at + 56 : end]) != body_crc:
             return _Stop(at, expected, _BODY_BAD, length)
-        if part != partition or not count:
+        span = count
+        if flags & SPARSE:
+            producer, span = 0, SPAN.unpack_from(data, at + HEADER_BYTES)[0]
+        if part != partition or not span:
             return _Stop(at, expected, _STRAY, length)
-        out.append(Found(length, epoch, base, time_us, producer, sequence, count))
-        expected += count
+        out.append(Found(length, epoch, base, time_us, producer, sequence, count, span))
+        expected += span
         at = end
     return _Stop(at, expected, "", 0)
 

@@ -1,12 +1,15 @@
 """A segment: one file `<base offset, 20 digits>.log` of a partition's batches.
 
 A `Segment` is a note about a file and holds nothing open. Only the newest of a log changes; the
-others are sealed, and what is known of them is only ever added to.
+others are sealed, and what is known of them is only ever added to. What compaction makes of one
+or several is another file, `<base>-<end offset>.<generation>.log`: within its offsets it takes
+the place of all files of a lower generation.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
@@ -18,14 +21,18 @@ from fanlog.log.scan import NO_STOP, Damage, Owner, Run, walk_file
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".idx"
+PRODUCERS_SUFFIX = ".producers"
 TEMPORARY_SUFFIX = ".tmp"
 _NAME_DIGITS = 20
+_NAME = re.compile(r"((\d{20})(?:-(\d{20})\.(\d+))?)(\.log|\.idx|\.producers)")
 
 
 class Segment:
-    """One file of a log. `index` is held by the active segment alone, which also has no end."""
+    """One file of a log. `index` is held by the active segment alone, which also has no end;
+    `name` is what compaction called its file, and empty for one as it was written;
+    `has_producers` says that a start found the file of those that wrote before it."""
 
-    __slots__ = ("base", "bytes", "index", "last_time_us", "next_offset")
+    __slots__ = ("base", "bytes", "has_producers", "index", "last_time_us", "name", "next_offset")
 
     def __init__(
         self,
@@ -35,64 +42,121 @@ class Segment:
         bytes: int = 0,
         last_time_us: int | None = None,
         index: Index | None = None,
+        name: str = "",
     ) -> None:
         self.base = base
+        self.name = name
         self.next_offset = next_offset
         self.bytes = bytes
         self.last_time_us = last_time_us
         self.index = index
+        self.has_producers = False
 
 
 def base_of(segment: Segment) -> int:
     return segment.base
 
 
-def log_path(folder: str, base: int) -> str:
+def _stem(segment: Segment) -> str:
+    return segment.name or f"{segment.base:0{_NAME_DIGITS}d}"
+
+
+def plain_path(folder: str, base: int) -> str:
+    """The file of a segment as it was written."""
     return f"{folder}/{base:0{_NAME_DIGITS}d}{LOG_SUFFIX}"
 
 
-def index_path(folder: str, base: int) -> str:
-    return f"{folder}/{base:0{_NAME_DIGITS}d}{INDEX_SUFFIX}"
+def log_path(folder: str, segment: Segment) -> str:
+    return f"{folder}/{_stem(segment)}{LOG_SUFFIX}"
 
 
-def _base_from(name: str) -> int | None:
-    stem = name[:_NAME_DIGITS]
-    return int(stem) if len(stem) == _NAME_DIGITS and stem.isdecimal() else None
+def index_path(folder: str, segment: Segment) -> str:
+    return f"{folder}/{_stem(segment)}{INDEX_SUFFIX}"
+
+
+def compacted_name(base: int, next_offset: int, generation: int) -> str:
+    return f"{base:0{_NAME_DIGITS}d}-{next_offset:0{_NAME_DIGITS}d}.{generation}"
+
+
+def generation_of(segment: Segment) -> int:
+    """How often a segment, or the oldest of what it was made of, was compacted."""
+    return int(segment.name.rpartition(".")[2]) if segment.name else 0
+
+
+def producers_path(folder: str, base: int) -> str:
+    return f"{folder}/{base:0{_NAME_DIGITS}d}{PRODUCERS_SUFFIX}"
+
+
+class _File(NamedTuple):
+    """A segment's file as its name and size tell it. `end` is 0 in a plain name."""
+
+    base: int
+    generation: int
+    end: int
+    stem: str
+    bytes: int
 
 
 def list_segments(folder: str) -> list[Segment]:
     """The segments of a folder in order. What a crash left half made or half deleted is removed."""
-    sizes: dict[int, int] = {}
-    indexes: set[int] = set()
+    files: list[_File] = []
+    indexes: set[str] = set()
+    producers: set[int] = set()
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
-                base = _base_from(entry.name)
-                suffix = entry.name[_NAME_DIGITS:]
-                if base is not None and suffix == LOG_SUFFIX:
-                    sizes[base] = entry.stat().st_size
-                elif base is not None and suffix == INDEX_SUFFIX:
-                    indexes.add(base)
-                elif entry.name.endswith(TEMPORARY_SUFFIX):
-                    remove_if_there(entry.path)
+                match = _NAME.fullmatch(entry.name)
+                if match is None:
+                    if entry.name.endswith(TEMPORARY_SUFFIX):
+                        remove_if_there(entry.path)
+                    continue
+                stem, base, end, generation, suffix = match.groups()
+                if suffix == LOG_SUFFIX:
+                    size = entry.stat().st_size
+                    files.append(_File(int(base), int(generation or 0), int(end or 0), stem, size))
+                elif suffix == INDEX_SUFFIX:
+                    indexes.add(stem)
+                else:
+                    producers.add(int(base))
     except FileNotFoundError:
         return []
-    for base in indexes - sizes.keys():
-        remove_if_there(index_path(folder, base))
-    bases = sorted(sizes)
-    ends = [*bases, NO_STOP][1:]
-    return [
-        Segment(base, next_offset=end, bytes=sizes[base])
-        for base, end in zip(bases, ends, strict=True)
-    ]
+    files = _newest(folder, files)
+    for stem in indexes - {file.stem for file in files}:
+        remove_if_there(f"{folder}/{stem}{INDEX_SUFFIX}")
+    for base in producers - {file.base for file in files}:
+        remove_if_there(producers_path(folder, base))
+    return _as_segments(files, producers)
 
 
-def remove_index(folder: str, base: int) -> None:
-    remove_if_there(index_path(folder, base))
+def _newest(folder: str, files: list[_File]) -> list[_File]:
+    """The files in order, without those that compaction has replaced: they are removed."""
+    kept: list[_File] = []
+    for file in sorted(files, key=lambda file: (file.base, -file.generation)):
+        before = kept[-1] if kept else None
+        if before is not None and file.base < before.end and file.generation < before.generation:
+            remove_if_there(f"{folder}/{file.stem}{LOG_SUFFIX}")
+        else:
+            kept.append(file)
+    return kept
 
 
-def write_index(folder: str, sealed: SealedIndex) -> None:
-    replace_file(index_path(folder, sealed.base_offset), encode_index(sealed), durable=False)
+def _as_segments(files: list[_File], producers: set[int]) -> list[Segment]:
+    ends = [*(file.base for file in files), NO_STOP][1:]
+    segments: list[Segment] = []
+    for file, end in zip(files, ends, strict=True):
+        name = file.stem if file.generation else ""
+        segment = Segment(file.base, next_offset=end, bytes=file.bytes, name=name)
+        segment.has_producers = file.base in producers
+        segments.append(segment)
+    return segments
+
+
+def remove_index(folder: str, segment: Segment) -> None:
+    remove_if_there(index_path(folder, segment))
+
+
+def write_index(folder: str, segment: Segment, sealed: SealedIndex) -> None:
+    replace_file(index_path(folder, segment), encode_index(sealed), durable=False)
 
 
 def load_index(
@@ -100,7 +164,7 @@ def load_index(
 ) -> SealedIndex:
     """A sealed segment's index from its file; rebuilt when that is missing, stale or damaged."""
     try:
-        sealed = decode_index(read_file(index_path(folder, segment.base)))
+        sealed = decode_index(read_file(index_path(folder, segment)))
         if sealed.base_offset == segment.base and sealed.log_bytes == segment.bytes:
             return sealed
     except (FileNotFoundError, FormatError):
@@ -111,7 +175,7 @@ def load_index(
     )
     # It is only a shortcut: without it the next start scans again.
     with suppress(OSError):
-        write_index(folder, sealed)
+        write_index(folder, segment, sealed)
     return sealed
 
 
@@ -138,7 +202,7 @@ def scan_segment(
     damages: list[Damage] = []
     index_at = end_at = last_time_us = 0
     end_offset = segment.base
-    fd = os.open(log_path(folder, segment.base), os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.open(log_path(folder, segment), os.O_RDONLY | os.O_CLOEXEC)
     try:
         size = os.fstat(fd).st_size
         for part in walk_file(

@@ -36,7 +36,7 @@ from fanlog.log.journal import Journal, read_journal, retire_journal
 from fanlog.log.partition import PartitionLog
 from fanlog.log.replay import Journaled, by_partition
 from fanlog.log.scan import Owner
-from fanlog.model import TopicSettings
+from fanlog.model import Durability, TopicSettings
 
 logger = logging.getLogger("fanlog.log")
 
@@ -248,7 +248,7 @@ class LogStore:
                 folder = f"{topic.folder}/{partition}"
                 found = journaled.get(owner) if journaled else None
                 log = PartitionLog.open(folder, settings, owner, self._shared, found)
-                if found is not None:
+                if found is not None or log.durability is Durability.FSYNC:
                     log.sync()
             else:
                 log = PartitionLog(settings, owner)

@@ -9,6 +9,9 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from struct import Struct
 
+from fanlog.format.batch import HEADER_BYTES
+from fanlog.format.columns import SPAN, SPARSE
+
 PIECES_PER_READ_MAX = 64
 # Dropped places at the front of the lists are given back once there are so many of them.
 _COMPACT_AT = 64
@@ -16,8 +19,8 @@ _COMPACT_AT = 64
 # Whole stamped batches of one partition, one after another.
 Piece = bytes
 
-# Of a batch header: length, append time, record count.
-_STEP = Struct("<I20xq28xI")
+# Of a batch header: length, append time, flags, record count.
+_STEP = Struct("<I20xq27xBI")
 
 
 class Tail:
@@ -138,11 +141,11 @@ class Tail:
             return None
         at, offset = 0, bases[i]
         while True:
-            length, appended_us, count = _STEP.unpack_from(piece, at)
+            length, appended_us, span = _step(piece, at)
             if appended_us >= time_us:
                 return offset
             at += length
-            offset += count
+            offset += span
 
     def _first_piece_end(self) -> int:
         lists = self._lists
@@ -150,12 +153,20 @@ class Tail:
         return lists[0][after] if lists is not None and after < len(lists[0]) else self.end_offset
 
 
+def _step(piece: Piece, at: int) -> tuple[int, int, int]:
+    """Length, append time and span of the batch at `at`."""
+    length, appended_us, flags, span = _STEP.unpack_from(piece, at)
+    if flags & SPARSE:
+        span = SPAN.unpack_from(piece, at + HEADER_BYTES)[0]
+    return length, appended_us, span
+
+
 def _position(piece: Piece, base: int, offset: int) -> int:
     """Where in `piece`, which begins with offset `base`, the batch that holds `offset` begins."""
     at = 0
     while True:
-        length, _, count = _STEP.unpack_from(piece, at)
-        base += count
+        length, _, span = _step(piece, at)
+        base += span
         if base > offset:
             return at
         at += length

@@ -133,6 +133,21 @@ def test_a_topic_with_partitions_is_followed_in_all_of_them(broker: BrokerProces
         reader.expect(b"".join(push("message", "wide", f"{i}") for i in range(100)))
 
 
+def test_a_pattern_does_not_find_inboxes_and_topics_of_the_broker_by_chance(
+    broker: BrokerProcess,
+) -> None:
+    with fanlog.sync.connect(broker.url) as client, Wire(broker.redis_port) as reader:
+        client.create_topic("_inbox.before")
+        reader.tell("PSUBSCRIBE", "*", wanted=push("psubscribe", "*", 1))
+        client.create_topic("_inbox.after")
+        for topic in ("_inbox.before", "_inbox.after", "seen"):
+            client.publish(topic, "x")
+        reader.expect(push("pmessage", "*", "seen", "x"))
+        reader.tell("PSUBSCRIBE", "_inbox.*", wanted=push("psubscribe", "_inbox.*", 2))
+        client.publish("_inbox.after", "x")
+        reader.expect(push("pmessage", "_inbox.*", "_inbox.after", "x"))
+
+
 def test_a_deleted_topic_comes_back_for_those_who_follow(broker: BrokerProcess) -> None:
     with (
         fanlog.sync.connect(broker.url) as client,

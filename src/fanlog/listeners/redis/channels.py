@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Protocol
 from fanlog.broker.cursors import Subscription
 from fanlog.format.globs import Glob
 from fanlog.format.resp_replies import PushView
+from fanlog.model import INBOX_PREFIX
 
 if TYPE_CHECKING:
     from fanlog.broker.ports import Origin, Outlet
     from fanlog.broker.topics import Topic
+
+_INBOX = INBOX_PREFIX.encode()
 
 
 class Follower(Protocol):
@@ -71,3 +74,9 @@ class Pattern:
     def __init__(self, text: bytes) -> None:
         self.glob = Glob(text)
         self.followers: dict[Follower, Subscription] = {}
+
+    def fits(self, name: bytes) -> bool:
+        """Whether it finds this channel. Inboxes for replies are found only by their own name."""
+        if name.startswith(_INBOX) and not self.glob.text.startswith(_INBOX):
+            return False
+        return self.glob.matches(name)

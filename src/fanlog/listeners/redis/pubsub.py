@@ -33,11 +33,14 @@ _CHECKED_A_SECOND = 2000
 
 
 class _Untold:
-    """Redis has no word for a gap, or for a topic that comes or goes: the topic counts them."""
+    """Redis has no word for a gap, or for a topic that comes or goes: the topic counts them. And a
+    subscription's life is its session's matter."""
 
     def gap(self, gap: Gap, number: int) -> None: ...
     def joined(self, joined: Joined) -> None: ...
     def left(self, number: int, name: str) -> None: ...
+    def lost(self, subscription: Subscription) -> None: ...
+    def leave(self, subscription: Subscription) -> None: ...
 
 
 class PubSub:
@@ -143,7 +146,7 @@ class PubSub:
         return topic
 
     def _is_wanted(self, name: bytes, topic_name: str, shard: bool) -> bool:
-        if not shard and any(p.glob.matches(name) for p in self._patterns.values()):
+        if not shard and any(pattern.fits(name) for pattern in self._patterns.values()):
             return True
         return self._broker.subscriptions.wanted(topic_name)
 
@@ -212,7 +215,7 @@ class PubSub:
         pattern.followers[follower] = subscription
         for topic in self._broker.catalog:
             name = self._maybe_channel_name(topic)
-            if name is not None and pattern.glob.matches(name):
+            if name is not None and pattern.fits(name):
                 self._match(name, topic, pattern, follower, subscription)
         return True
 
@@ -254,13 +257,7 @@ class PubSub:
     def _subscription(self, follower: Follower, target: str) -> Subscription:
         mine = self._subscriptions.setdefault(follower, {})
         subscription = Subscription(
-            0,
-            follower.outlet,
-            self._reader,
-            target,
-            wildcard=False,
-            policy=self._policy,
-            window_bytes=0,
+            0, self._reader, follower.outlet, self._reader, target, policy=self._policy
         )
         for other in mine:
             for cursor in other.cursors:
@@ -344,7 +341,7 @@ class PubSub:
         if name is None:
             return
         for pattern in self._patterns.values():
-            if pattern.glob.matches(name):
+            if pattern.fits(name):
                 for follower, subscription in pattern.followers.items():
                     self._match(name, topic, pattern, follower, subscription)
 
@@ -357,7 +354,7 @@ class PubSub:
         for subscription in channel.followers.values():
             unfollow(self._broker.fan_out, subscription, topic)
         for pattern in self._patterns.values():
-            if not pattern.glob.matches(channel.name) or channel.shard:
+            if channel.shard or not pattern.fits(channel.name):
                 continue
             for subscription in pattern.followers.values():
                 unfollow(self._broker.fan_out, subscription, topic)

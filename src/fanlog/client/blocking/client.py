@@ -4,74 +4,43 @@ re-sends while the program is busy. Messages cross over in whole batches, not on
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import datetime as dt
-import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 from fanlog.client import aio
+from fanlog.client.blocking.dead_letters import DeadLetters
+from fanlog.client.blocking.groups import GroupMember, Groups, OnPartitions, in_thread
+from fanlog.client.blocking.loop import LoopThread, Subscription
+from fanlog.client.blocking.queues import Handler, Worker, handler_in_thread
+from fanlog.client.blocking.transactions import (
+    Function,
+    Transaction,
+    function_in_thread,
+    work_in_thread,
+)
 from fanlog.client.core import Fetched
-from fanlog.client.message import Message, MessageBatch
+from fanlog.client.groups.member import CommitMode
+from fanlog.client.message import Message
 from fanlog.client.publishing import Headers, Value
 from fanlog.client.starts import StartLike
 from fanlog.client.subscription import OnGap
-from fanlog.client.subscription import Subscription as AsyncSubscription
 from fanlog.config import ClientOptions
-from fanlog.errors import ClosedError, FanlogError
-from fanlog.format.messages import BrokerStatus, Position
-from fanlog.model import Receipt, TopicInfo, TopicSettings
-
-T = TypeVar("T")
-
-
-class _LoopThread:
-    """An event loop that runs beside the program."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="fanlog-client", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
-        self._loop.close()
-
-    @property
-    def running(self) -> bool:
-        return self._thread.is_alive() and not self._loop.is_closed()
-
-    def call(self, work: Coroutine[Any, Any, T]) -> T:
-        if not self.running:
-            work.close()
-            raise ClosedError("The client was closed.")
-        waiting = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return waiting.result()
-        except (KeyboardInterrupt, concurrent.futures.CancelledError):
-            waiting.cancel()
-            raise
-
-    def post(self, call: Callable[[], None]) -> None:
-        if not self.running:
-            raise ClosedError("The client was closed.")
-        self._loop.call_soon_threadsafe(call)
-
-    def stop(self) -> None:
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
+from fanlog.errors import FanlogError
+from fanlog.format.messages import BrokerStatus, Position, TransactionCommitted
+from fanlog.model import Receipt, ResetPolicy, TopicInfo, TopicSettings
 
 
 class Client:
     """A connection to a broker for plain code. Methods may be called from any thread."""
 
-    def __init__(self, loop: _LoopThread, client: aio.Client) -> None:
+    def __init__(self, loop: LoopThread, client: aio.Client) -> None:
         self._loop = loop
         self._client = client
+        self.groups = Groups(loop, client.groups)
+        self.dead_letters = DeadLetters(loop, client.dead_letters)
         self._outgoing: deque[tuple[Any, ...]] = deque()
         self._handing_over = False
         self._hand_overs: set[asyncio.Task[None]] = set()
@@ -218,6 +187,97 @@ class Client:
         )
         return Subscription(self._loop, subscription)
 
+    def consume(
+        self,
+        topic: str,
+        *,
+        group: str,
+        member: str = "",
+        reset: ResetPolicy = "latest",
+        commit: CommitMode = "auto",
+        commit_interval_seconds: float = 1.0,
+        session_seconds: float = 10.0,
+        window_bytes: int | None = None,
+        on_assign: OnPartitions | None = None,
+        on_revoke: OnPartitions | None = None,
+        on_gap: OnGap | None = None,
+    ) -> GroupMember:
+        """Joins a consumer group; see the asyncio client. `on_assign` and `on_revoke` are called
+        in a thread of their own."""
+        joined = self._client.consume(
+            topic,
+            group=group,
+            member=member,
+            reset=reset,
+            commit=commit,
+            commit_interval_seconds=commit_interval_seconds,
+            session_seconds=session_seconds,
+            window_bytes=window_bytes,
+            on_assign=in_thread(on_assign),
+            on_revoke=in_thread(on_revoke),
+            on_gap=on_gap,
+        )
+        return GroupMember(self._loop, joined)
+
+    def work(
+        self,
+        topic: str,
+        *,
+        queue: str,
+        prefetch: int = 1,
+        visibility_seconds: float | None = None,
+        max_deliveries: int | None = None,
+        retry_delay_seconds: float | None = None,
+        dead_letter: str | None = None,
+        ordered: bool | None = None,
+        reset: ResetPolicy | None = None,
+        worker: str = "",
+        keep_alive: bool = True,
+    ) -> Worker:
+        """Joins a queue; see the asyncio client."""
+        joined = self._client.work(
+            topic,
+            queue=queue,
+            prefetch=prefetch,
+            visibility_seconds=visibility_seconds,
+            max_deliveries=max_deliveries,
+            retry_delay_seconds=retry_delay_seconds,
+            dead_letter=dead_letter,
+            ordered=ordered,
+            reset=reset,
+            worker=worker,
+            keep_alive=keep_alive,
+        )
+        return Worker(self._loop, joined)
+
+    def request(
+        self,
+        topic: str,
+        value: Value,
+        *,
+        timeout_seconds: float = 5.0,
+        key: bytes | str | None = None,
+        headers: Headers | None = None,
+    ) -> Message:
+        """Publishes a request and returns its answer."""
+        return self._loop.call(
+            self._client.request(
+                topic, value, timeout_seconds=timeout_seconds, key=key, headers=headers
+            )
+        )
+
+    def serve(self, topic: str, handler: Handler, *, queue: str = "", prefetch: int = 16) -> None:
+        """Answers requests until the client is closed: `handler` gets each job, in a thread of its
+        own, and what it returns is the answer."""
+        handle = handler_in_thread(self._loop, handler)
+        self._loop.call(self._client.serve(topic, handle, queue=queue, prefetch=prefetch))
+
+    def reply(
+        self, request: Message, value: Value, headers: Headers | None = None, error: str = ""
+    ) -> None:
+        """Answers a request that was read in another way than as a job."""
+        self._loop.call(self._client.reply(request, value, headers, error))
+
     def commit(self, durable: str, positions: tuple[Position, ...]) -> None:
         self._loop.call(self._client.commit(durable, positions))
 
@@ -237,6 +297,68 @@ class Client:
         return self._loop.call(
             self._client.fetch(
                 topic, partition, offset, bytes_max=bytes_max, wait_seconds=wait_seconds
+            )
+        )
+
+    # Transactions
+
+    def transaction(self, id: str = "", *, timeout_seconds: float = 60.0) -> Transaction:
+        """Messages and positions that become visible together; see the asyncio client."""
+        transaction = self._client.transaction(id, timeout_seconds=timeout_seconds)
+        return Transaction(self._loop, transaction)
+
+    def join_transaction(self, ticket: str) -> Transaction:
+        """One that another client has begun, to stage into it as well."""
+        return Transaction(self._loop, self._client.join_transaction(ticket))
+
+    def run_transaction(
+        self,
+        work: Callable[[Transaction], None],
+        *,
+        id: str = "",
+        attempts: int = 5,
+        timeout_seconds: float = 60.0,
+    ) -> TransactionCommitted:
+        """Does `work`, in a thread, in a transaction, and again if the broker has lost it."""
+        called = work_in_thread(self._loop, work)
+        return self._loop.call(
+            self._client.run_transaction(
+                called, id=id, attempts=attempts, timeout_seconds=timeout_seconds
+            )
+        )
+
+    def transform(
+        self,
+        source: str,
+        target: str,
+        function: Function,
+        *,
+        group: str,
+        member: str = "",
+        reset: ResetPolicy = "earliest",
+        session_seconds: float = 10.0,
+        batch_records: int = 1000,
+        batch_seconds: float = 0.1,
+        until: Callable[[], bool] | None = None,
+        idle_seconds: float | None = None,
+        on_gap: OnGap | None = None,
+    ) -> int:
+        """Publishes what `function` makes of a group's messages, exactly once; see the asyncio
+        client. The function is called in a thread."""
+        return self._loop.call(
+            self._client.transform(
+                source,
+                target,
+                function_in_thread(function),
+                group=group,
+                member=member,
+                reset=reset,
+                session_seconds=session_seconds,
+                batch_records=batch_records,
+                batch_seconds=batch_seconds,
+                until=until,
+                idle_seconds=idle_seconds,
+                on_gap=on_gap,
             )
         )
 
@@ -266,80 +388,18 @@ class Client:
     def find_offsets(self, topic: str, start: StartLike) -> dict[int, int]:
         return self._loop.call(self._client.find_offsets(topic, start))
 
+    def delete_records(self, topic: str, before: dict[int, int] | StartLike) -> dict[int, int]:
+        """Deletes what is before an offset in each partition; see the asyncio client."""
+        return self._loop.call(self._client.delete_records(topic, before))
+
+    def compact_topic(self, name: str) -> TopicInfo:
+        return self._loop.call(self._client.compact_topic(name))
+
     def status(self) -> BrokerStatus:
         return self._loop.call(self._client.status())
 
 
 _OUTGOING_MAX = 10_000
-
-
-class Subscription:
-    """Iterate it for messages; `batches()` gives whole batches."""
-
-    def __init__(self, loop: _LoopThread, subscription: AsyncSubscription) -> None:
-        self._loop = loop
-        self._subscription = subscription
-        self._begun: Iterator[Message] = iter(())
-
-    def start(self) -> None:
-        self._loop.call(self._subscription.start())
-
-    def close(self) -> None:
-        self._loop.call(self._subscription.close())
-
-    def __enter__(self) -> Subscription:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def __iter__(self) -> Iterator[Message]:
-        while True:
-            try:
-                yield self.next()
-            except ClosedError:
-                return
-
-    def batches(self) -> Iterator[MessageBatch]:
-        while True:
-            try:
-                yield self.next_batch()
-            except ClosedError:
-                return
-
-    def next(self, timeout_seconds: float | None = None) -> Message:
-        """The next message. Raises TimeoutError when none comes in time."""
-        while True:
-            for message in self._begun:
-                self._subscription.took(message)
-                return message
-            self._begun = iter(self.next_batch(timeout_seconds).messages)
-
-    def next_batch(self, timeout_seconds: float | None = None) -> MessageBatch:
-        """The next batch as a whole. Raises TimeoutError when none comes in time."""
-        return self._loop.call(self._subscription.next_batch(timeout_seconds))
-
-    @property
-    def gaps(self) -> int:
-        return self._subscription.gaps
-
-    @property
-    def missed(self) -> int:
-        return self._subscription.missed
-
-    @property
-    def positions(self) -> tuple[Position, ...]:
-        return self._subscription.positions
-
-    def commit(self, message: Message | None = None) -> None:
-        """Makes the durable name continue after this message, or after all that were taken."""
-        self._loop.call(self._subscription.commit(message))
 
 
 def connect(
@@ -350,7 +410,7 @@ def connect(
     >>> with fanlog.sync.connect("fanlog://127.0.0.1:7420") as client:  # doctest: +SKIP
     ...     client.publish("greetings", "hello")
     """
-    loop = _LoopThread()
+    loop = LoopThread()
 
     async def opening() -> aio.Client:
         return await aio.connect(url, options, **given)

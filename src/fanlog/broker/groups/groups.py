@@ -1,0 +1,416 @@
+"""Consumer groups: members that share partitions, so that each message goes to one of them.
+
+The broker decides who reads what (`assignment.py`) and moves only what must move
+(`balance.py`). A member is a subscription whose cursors are the group's: nothing here is
+done per message. A member whose connection is lost keeps what it has until its session ends.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from fanlog.broker.cursors import Subscription
+from fanlog.broker.groups.assignment import Place
+from fanlog.broker.groups.balance import GroupBalance
+from fanlog.broker.groups.reports import describe_group, plan_reset
+from fanlog.broker.groups.rules import (
+    check_inactive,
+    check_join,
+    check_owned,
+    seekable,
+    taken_over_error,
+)
+from fanlog.broker.groups.state import SECOND_US, Group, Member, MemberReader, Ownership
+from fanlog.broker.names import NameTree, check_pattern
+from fanlog.broker.ports import Outlet, Runtime
+from fanlog.broker.topics import Topic
+from fanlog.config import BrokerOptions
+from fanlog.errors import (
+    FanlogError,
+    FencedError,
+    GroupActiveError,
+    GroupNotFoundError,
+    LimitError,
+    OffsetOutOfRangeError,
+)
+from fanlog.format.messages import (
+    GroupOffsets,
+    JoinGroup,
+    Position,
+    Release,
+    ResetGroup,
+    Seek,
+)
+from fanlog.model import (
+    GROUP_PREFIX,
+    GroupInfo,
+    ResetStep,
+)
+
+if TYPE_CHECKING:
+    from fanlog.broker.core import Broker
+
+logger = logging.getLogger("fanlog.broker")
+
+
+class Groups:
+    """All groups, those with members and those that have only committed. It runs on the loop;
+    who reads what is settled after the turn in which something changed."""
+
+    def __init__(self, broker: Broker, runtime: Runtime, options: BrokerOptions) -> None:
+        self._broker = broker
+        self._runtime = runtime
+        self._options = options
+        self._balance = GroupBalance(broker, int(options.revoke_seconds * SECOND_US))
+        self._groups: dict[str, Group] = {}
+        self._seats: dict[Subscription, tuple[Group, Member]] = {}
+        self._followers: NameTree[Group] = NameTree()
+        self._unsettled: dict[Group, None] = {}
+        self._watched: dict[Group, None] = {}
+        # Groups from before the start, whose members may come back with claims until then.
+        self._remembered: frozenset[str] = frozenset()
+        self._grace_end_us = 0
+
+    def load(self) -> None:
+        self._remembered = frozenset(self.names())
+        grace_us = int(self._options.group_grace_seconds * SECOND_US)
+        self._grace_end_us = self._broker.now_us() + grace_us
+
+    # Coming and going
+
+    def join(
+        self, key: int, wanted: JoinGroup, outlet: Outlet, reader: MemberReader, client: str = ""
+    ) -> tuple[Subscription, int]:
+        """Seats a member, or seats it again; its subscription, and its seat's epoch. What it is
+        to read it is told after this turn."""
+        group, member = self._check_seat(wanted)
+        subscription = Subscription(
+            key,
+            self,
+            outlet,
+            reader,
+            wanted.target,
+            wildcard=wanted.wildcard,
+            window_bytes=wanted.window_bytes,
+        )
+        epoch = wanted.epoch or group.next_epoch(self._broker.now_us())
+        if member is None:
+            member = Member(wanted.member)
+        else:
+            self._give_up_seat(group, member, taken_over=epoch != member.epoch)
+            self._followers.remove(member.target, group)
+        self._groups[group.name] = group
+        group.epoch = max(group.epoch, epoch)
+        group.reset = wanted.reset
+        group.members[member.id] = member
+        member.sit_down(wanted, epoch, subscription, reader)
+        member.client = client
+        self._followers.add(member.target, group)
+        self._seats[subscription] = (group, member)
+        self._claim(group, member, wanted.claims)
+        self._settle_soon(group)
+        return subscription, epoch
+
+    def _check_seat(self, wanted: JoinGroup) -> tuple[Group, Member | None]:
+        """The group, and the member if it is known there; raises what speaks against a seat."""
+        options = self._options
+        check_join(wanted, options)
+        if self._broker.queues.find(wanted.group) is not None:
+            raise GroupActiveError(
+                f"{wanted.group!r} is a queue, whose messages go to any free worker; it can't be a "
+                "group that shares partitions too. Choose another name, or delete the queue."
+            )
+        if wanted.wildcard:
+            check_pattern(wanted.target)
+        else:
+            self._broker.open_topic(wanted.target, create=wanted.create)
+        group = self._groups.get(wanted.group)
+        if group is None:
+            if len(self._groups) >= options.groups_max:
+                raise LimitError(
+                    f"This broker has {len(self._groups)} groups with members, as many as "
+                    "groups_max allows."
+                )
+            return Group(wanted.group, wanted.reset), None
+        member = group.members.get(wanted.member)
+        if member is None and len(group.members) >= options.group_members_max:
+            raise LimitError(
+                f"The group {group.name!r} has {len(group.members)} members, as many as "
+                "group_members_max allows."
+            )
+        if member is not None and 0 < wanted.epoch < member.epoch:
+            raise taken_over_error(group, member)
+        return group, member
+
+    def _give_up_seat(self, group: Group, member: Member, *, taken_over: bool) -> None:
+        """The member's old place, if it has one. Who takes a seat over gets what belongs to it,
+        from the committed positions; it has nothing to let go of."""
+        subscription, reader = member.subscription, member.reader
+        if subscription is not None:
+            self._stand_up(group, member, subscription)
+            if taken_over and reader is not None:
+                reader.ended(taken_over_error(group, member))
+        if taken_over:
+            for place in group.places_of(member):
+                if group.owned[place].revoke_by_us:
+                    del group.owned[place]
+
+    def _stand_up(self, group: Group, member: Member, subscription: Subscription) -> None:
+        del self._seats[subscription]
+        self._broker.subscriptions.end(subscription)
+        member.subscription = member.reader = None
+        for place in group.places_of(member):
+            group.owned[place].cursor = group.owned[place].begin = None
+
+    def _claim(self, group: Group, member: Member, claims: Iterable[Position]) -> None:
+        """What a member that comes back had: it goes on where it was, unless others have it now
+        or have been there since."""
+        lost: dict[str, list[int]] = {}
+        asked: dict[str, list[int]] = {}
+        for claim in claims:
+            place = (claim.topic, claim.partition)
+            if place not in group.owned and self._is_free(group, claim):
+                group.owned[place] = Ownership(member)
+            owned = group.owned.get(place)
+            if owned is None or owned.member is not member:
+                lost.setdefault(claim.topic, []).append(claim.partition)
+            elif owned.revoke_by_us:
+                asked.setdefault(claim.topic, []).append(claim.partition)
+            else:
+                owned.begin = claim
+        for topic, partitions in lost.items():
+            self._balance.tell(member, topic, partitions, lost=True)
+        for topic, partitions in asked.items():
+            self._balance.tell(member, topic, partitions)
+
+    def _is_free(self, group: Group, claim: Position) -> bool:
+        topic = self._broker.catalog.find(claim.topic)
+        if topic is None or not 0 <= claim.partition < len(topic.partitions):
+            return False
+        committed = self._broker.durable.position(group.offsets, claim.topic, claim.partition)
+        return committed is None or committed.offset <= claim.offset
+
+    def lost(self, subscription: Subscription) -> None:
+        """The member's connection is gone; it has until its session ends to come back."""
+        seat = self._seats.get(subscription)
+        if seat is not None:
+            group, member = seat
+            self._stand_up(group, member, subscription)
+            member.away_until_us = self._broker.now_us() + member.session_us
+            self._watched[group] = None
+
+    def leave(self, subscription: Subscription) -> None:
+        """The member goes for good; its partitions are free at once."""
+        seat = self._seats.get(subscription)
+        if seat is not None:
+            self._remove(*seat)
+
+    def _remove(self, group: Group, member: Member) -> None:
+        if member.subscription is not None:
+            self._stand_up(group, member, member.subscription)
+        for place in group.places_of(member):
+            del group.owned[place]
+        del group.members[member.id]
+        self._followers.remove(member.target, group)
+        if group.members:
+            self._settle_soon(group)
+        else:
+            del self._groups[group.name]
+            self._unsettled.pop(group, None)
+            self._watched.pop(group, None)
+
+    def tick(self) -> None:
+        """Ends sessions and revocations whose time is up."""
+        now_us = self._broker.now_us()
+        if self._grace_end_us and now_us >= self._grace_end_us:
+            self._grace_end_us = 0
+            for group in self._groups.values():
+                self._settle_soon(group)
+        for group in list(self._watched):
+            gone = [
+                member
+                for member in group.members.values()
+                if member.subscription is None and now_us >= member.away_until_us
+            ]
+            for member in gone:
+                logger.info("member %s of group %s is gone", member.id, group.name)
+                self._remove(group, member)
+            self._take_overdue(group, now_us)
+            if not group.revoking and not group.anyone_away:
+                self._watched.pop(group, None)
+
+    def _take_overdue(self, group: Group, now_us: int) -> None:
+        overdue = [place for place, o in group.owned.items() if 0 < o.revoke_by_us <= now_us]
+        for place in overdue:
+            member = group.owned.pop(place).member
+            logger.warning(
+                "member %s of group %s did not let go of partition %d of %s in time",
+                *(member.id, group.name, place[1], place[0]),
+            )
+            self._balance.tell(member, place[0], [place[1]], lost=True)
+        if overdue:
+            self._settle_soon(group)
+
+    # Who reads what
+
+    def topic_appeared(self, topic: Topic) -> None:
+        for group in set(self._followers.fitting(topic.name)):
+            group.fresh.add(topic.name)
+            self._settle_soon(group)
+
+    def topic_vanished(self, topic: Topic) -> None:
+        for group in self._groups.values():
+            group.fresh.discard(topic.name)
+            told: set[Member] = set()
+            for place in [place for place in group.owned if place[0] == topic.name]:
+                owned = group.owned.pop(place)
+                self._balance.stop(owned)
+                if owned.member.reader is not None and owned.member not in told:
+                    told.add(owned.member)
+                    owned.member.reader.left(topic.number, topic.name)
+            if told:
+                self._settle_soon(group)
+
+    def _settle_soon(self, group: Group) -> None:
+        if not self._unsettled:
+            self._runtime.soon(self._settle_all)
+        self._unsettled[group] = None
+
+    def _settle_all(self) -> None:
+        unsettled, self._unsettled = self._unsettled, {}
+        for group in unsettled:
+            failed = self._balance.resume(group)
+            if not self._in_grace(group):
+                failed += self._balance.rebalance(group)
+            if group.revoking:
+                self._watched[group] = None
+            for member, error in failed:
+                self._evict(group, member, error)
+
+    def _in_grace(self, group: Group) -> bool:
+        """Whether members of before the broker's start may still come back."""
+        return group.name in self._remembered and self._broker.now_us() < self._grace_end_us
+
+    def _evict(self, group: Group, member: Member, error: FanlogError) -> None:
+        reader = member.reader
+        if group.members.get(member.id) is member:
+            self._remove(group, member)
+        if reader is not None:
+            reader.ended(error)
+
+    # What members say
+
+    def release(self, subscription: Subscription, released: Release) -> None:
+        """The member has let partitions go. Others may have them already."""
+        group, member = self._seat(subscription)
+        for partition in released.partitions:
+            place = (released.topic, partition)
+            owned = group.owned.get(place)
+            if owned is not None and owned.member is member:
+                self._balance.stop(owned)
+                del group.owned[place]
+        self._settle_soon(group)
+
+    def commit(self, subscription: Subscription, positions: tuple[Position, ...]) -> None:
+        """Commits for a member, all of it or nothing."""
+        group, member = self._seat(subscription)
+        check_owned(group, member, positions)
+        self._broker.check_positions(positions)
+        if positions:
+            self._broker.durable.commit([(group.offsets, positions)])
+
+    def check_owner(self, offsets: GroupOffsets) -> None:
+        """Raises FencedError unless this member has all of these partitions, and the seat."""
+        group = self._groups.get(offsets.group)
+        member = None if group is None else group.members.get(offsets.member)
+        if group is None or member is None:
+            raise FencedError(
+                f"There is no member {offsets.member!r} in the group {offsets.group!r} any more; "
+                "nothing was committed. Join it again."
+            )
+        if member.epoch != offsets.epoch:
+            raise taken_over_error(group, member)
+        check_owned(group, member, offsets.positions)
+
+    async def seek(self, subscription: Subscription, wanted: Seek) -> tuple[Position, ...]:
+        """Moves cursors of a member's own partitions: all or none of them."""
+        group, member = self._seat(subscription)
+        found: dict[Place, int] = {}
+        for place in seekable(group, member, wanted):
+            partition = self._broker.catalog.get(place[0]).partitions[place[1]]
+            found[place] = await self._broker.find_offset(partition, wanted.start)
+            if found[place] > partition.visible_end:
+                raise OffsetOutOfRangeError(
+                    f"Partition {place[1]} of {place[0]!r} ends at offset "
+                    f"{partition.visible_end}; {found[place]} is past it. Use a lower one, or "
+                    "'latest'."
+                )
+        # The places were looked up in threads, and much may have happened meanwhile.
+        self._seat(subscription)
+        still = {
+            place: offset
+            for place, offset in found.items()
+            if (owned := group.owned.get(place)) is not None
+            and owned.member is member
+            and not owned.revoke_by_us
+        }
+        self._balance.move(group, still)
+        epoch = self._broker.epoch
+        return tuple(Position(*place, offset, epoch) for place, offset in still.items())
+
+    def _seat(self, subscription: Subscription) -> tuple[Group, Member]:
+        seat = self._seats.get(subscription)
+        if seat is None:
+            raise FencedError("This member has lost its seat in the group: join it again.")
+        return seat
+
+    # For operators
+
+    def find(self, name: str) -> Group | None:
+        """The group, if it has members."""
+        return self._groups.get(name)
+
+    def names(self) -> list[str]:
+        """Every group, with members or with nothing but commits."""
+        committed = {
+            name.removeprefix(GROUP_PREFIX)
+            for name in self._broker.durable.names()
+            if name.startswith(GROUP_PREFIX)
+        }
+        return sorted(committed | self._groups.keys())
+
+    async def describe(self, name: str) -> GroupInfo:
+        self._check_known(name)
+        group = self._groups.get(name)
+        waits = group is not None and self._in_grace(group)
+        return await describe_group(self._broker, name, group, waits=waits)
+
+    async def reset(self, wanted: ResetGroup) -> list[ResetStep]:
+        """Moves a group that nobody is in; a dry run only says what it would do. A group that is
+        not there yet may be given its first positions, if the topic is named."""
+        if not wanted.topic:
+            self._check_known(wanted.group)
+        check_inactive(self._groups.get(wanted.group), "reset")
+        steps = await plan_reset(self._broker, wanted)
+        if steps and not wanted.dry_run:
+            check_inactive(self._groups.get(wanted.group), "reset")
+            positions = tuple(
+                Position(step.topic, step.partition, step.after, self._broker.epoch)
+                for step in steps
+            )
+            self._broker.check_positions(positions)
+            self._broker.durable.commit([(GROUP_PREFIX + wanted.group, positions)])
+        return steps
+
+    def delete(self, name: str) -> None:
+        self._check_known(name)
+        check_inactive(self._groups.get(name), "deleted")
+        self._broker.durable.forget(GROUP_PREFIX + name)
+
+    def _check_known(self, name: str) -> None:
+        if name not in self._groups and not self._broker.durable.positions(GROUP_PREFIX + name):
+            raise GroupNotFoundError(
+                f"There is no group {name!r}. See what there is with: fanlog group list"
+            )

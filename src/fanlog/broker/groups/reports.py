@@ -1,0 +1,134 @@
+"""What operators see of a group: its members, its partitions, how far it is behind; and what a
+reset would do to it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from fanlog.broker.groups.assignment import Place
+from fanlog.broker.groups.state import Group
+from fanlog.broker.topics import Partition
+from fanlog.errors import FanlogError, InvalidArgumentError
+from fanlog.format.batch import read_header
+from fanlog.format.messages import Position, ResetGroup
+from fanlog.model import (
+    GROUP_PREFIX,
+    Durability,
+    GroupInfo,
+    GroupMemberInfo,
+    GroupPartitionInfo,
+    GroupState,
+    ResetStep,
+)
+
+if TYPE_CHECKING:
+    from fanlog.broker.core import Broker
+
+
+async def describe_group(
+    broker: Broker, name: str, group: Group | None, *, waits: bool
+) -> GroupInfo:
+    """A group with its members, if it has any. `waits`: for members of before the start."""
+    committed = {(p.topic, p.partition): p for p in broker.durable.positions(GROUP_PREFIX + name)}
+    owners = {} if group is None else {p: o.member.id for p, o in group.owned.items()}
+    partitions = [
+        await _describe_partition(broker, place, committed.get(place), owners.get(place, ""))
+        for place in sorted({*committed, *owners})
+    ]
+    state: GroupState = "inactive"
+    members: tuple[GroupMemberInfo, ...] = ()
+    if group is not None:
+        state = "rebalancing" if waits or group.revoking else "active"
+        members = tuple(
+            GroupMemberInfo(
+                id=member.id,
+                client=member.client,
+                target=member.target,
+                static=member.static,
+                present=member.subscription is not None,
+                partitions=len(group.places_of(member)),
+            )
+            for member in sorted(group.members.values(), key=lambda member: member.id)
+        )
+    return GroupInfo(
+        name=name,
+        kind="stream",
+        state=state,
+        rebalances=0 if group is None else group.rebalances,
+        members=members,
+        partitions=tuple(found for found in partitions if found is not None),
+    )
+
+
+async def _describe_partition(
+    broker: Broker, place: Place, committed: Position | None, owner: str
+) -> GroupPartitionInfo | None:
+    topic = broker.catalog.find(place[0])
+    if topic is None or place[1] >= len(topic.partitions):
+        return None
+    partition = topic.partitions[place[1]]
+    start, end = partition.log.start_offset, partition.visible_end
+    wanted = start if committed is None else max(start, _as_it_counts(broker, partition, committed))
+    lag = max(0, end - wanted)
+    return GroupPartitionInfo(
+        topic=place[0],
+        partition=place[1],
+        committed=None if committed is None else committed.offset,
+        start_offset=start,
+        end_offset=end,
+        lag=lag,
+        lag_seconds=await lag_seconds(broker, partition, wanted) if lag else 0.0,
+        member=owner,
+    )
+
+
+def _as_it_counts(broker: Broker, partition: Partition, committed: Position) -> int:
+    """A position in a log that lived in memory means nothing after a restart."""
+    foreign = partition.durability is Durability.MEMORY and committed.epoch != broker.epoch
+    return partition.log.start_offset if foreign else committed.offset
+
+
+async def lag_seconds(broker: Broker, partition: Partition, offset: int) -> float:
+    """The age of a record: that of its batch, whose header is all that is looked at."""
+    got: asyncio.Future[list[memoryview] | FanlogError]
+    got = asyncio.get_running_loop().create_future()
+
+    def done(result: list[memoryview] | FanlogError) -> None:
+        if not got.done():
+            got.set_result(result)
+
+    broker.fetch(partition, offset, 1, done)
+    batches = await got
+    if isinstance(batches, FanlogError) or not batches:
+        return 0.0
+    return max(0.0, (broker.now_us() - read_header(batches[0]).append_time_us) / 1e6)
+
+
+async def plan_reset(broker: Broker, wanted: ResetGroup) -> list[ResetStep]:
+    """Where a reset puts a group, partition by partition. Without a topic, everywhere that it has
+    committed; an offset outside of a log becomes the end that is nearer."""
+    name = GROUP_PREFIX + wanted.group
+    known = {(p.topic, p.partition): p.offset for p in broker.durable.positions(name)}
+    places = sorted(place for place in known if wanted.topic in ("", place[0]))
+    if wanted.topic:
+        topic = broker.catalog.get(wanted.topic)
+        places = [(topic.name, partition.index) for partition in topic.partitions]
+    if wanted.partitions is not None:
+        chosen = set(wanted.partitions)
+        missing = chosen - {index for _, index in places}
+        if missing:
+            raise InvalidArgumentError(
+                f"The group {wanted.group!r} has no partition {min(missing)} to reset in "
+                f"{wanted.topic or 'its topics'!r}."
+            )
+        places = [place for place in places if place[1] in chosen]
+    steps: list[ResetStep] = []
+    for place in places:
+        found = broker.catalog.find(place[0])
+        if found is not None and place[1] < len(found.partitions):
+            partition = found.partitions[place[1]]
+            offset = await broker.find_offset(partition, wanted.start)
+            after = min(max(offset, partition.log.start_offset), partition.visible_end)
+            steps.append(ResetStep(*place, known.get(place), after))
+    return steps

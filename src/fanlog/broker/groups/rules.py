@@ -1,0 +1,80 @@
+"""What a group's members may do, and what operators may do to it: checks that raise, and change
+nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fanlog.broker.groups.assignment import Place
+from fanlog.broker.groups.state import Group, Member
+from fanlog.config import BrokerOptions
+from fanlog.errors import FencedError, GroupActiveError, InvalidArgumentError, InvalidNameError
+from fanlog.format.messages import JoinGroup, Position, Seek
+from fanlog.model import DURABLE_NAME_BYTES_MAX, GROUP_PREFIX
+
+GROUP_NAME_BYTES_MAX = DURABLE_NAME_BYTES_MAX - len(GROUP_PREFIX)
+_NAMES_SHOWN = 5
+
+
+def check_join(wanted: JoinGroup, options: BrokerOptions) -> None:
+    """That names and times are within what this broker allows."""
+    if not 1 <= len(wanted.group.encode(errors="replace")) <= GROUP_NAME_BYTES_MAX:
+        raise InvalidNameError(f"A group's name has 1 to {GROUP_NAME_BYTES_MAX} bytes.")
+    if not 1 <= len(wanted.member.encode(errors="replace")) <= DURABLE_NAME_BYTES_MAX:
+        raise InvalidNameError(f"A member's name has 1 to {DURABLE_NAME_BYTES_MAX} bytes.")
+    least, most = options.session_seconds_min, options.session_seconds_max
+    if not least <= wanted.session_seconds <= most:
+        raise InvalidArgumentError(
+            f"A member's session_seconds is {least} to {most} on this broker "
+            f"(session_seconds_min, session_seconds_max), not {wanted.session_seconds}."
+        )
+
+
+def check_owned(group: Group, member: Member, positions: Iterable[Position]) -> None:
+    """That a member may commit: the partitions are its own, if only until it lets them go."""
+    for position in positions:
+        owned = group.owned.get((position.topic, position.partition))
+        if owned is None or owned.member is not member:
+            raise FencedError(
+                f"Partition {position.partition} of {position.topic!r} is not this member's "
+                f"(any more) in the group {group.name!r}; nothing was committed. Whoever has it "
+                "now goes on from what was committed before."
+            )
+
+
+def seekable(group: Group, member: Member, wanted: Seek) -> list[Place]:
+    """The partitions of a member that a seek is about."""
+    chosen = [
+        place
+        for place in group.places_of(member)
+        if not group.owned[place].revoke_by_us
+        and wanted.topic in ("", place[0])
+        and (wanted.partitions is None or place[1] in wanted.partitions)
+    ]
+    found = {place[1] for place in chosen}
+    missing = [partition for partition in wanted.partitions or () if partition not in found]
+    if missing or (wanted.topic and not chosen):
+        where = f"partition {missing[0]}" if missing else "partition"
+        of = f"of {wanted.topic!r}" if wanted.topic else "of any topic"
+        raise InvalidArgumentError(
+            f"This member has no {where} {of}; it can only move in those that it was assigned."
+        )
+    return chosen
+
+
+def check_inactive(group: Group | None, done: str) -> None:
+    """That nobody is in a group that is to be reset or deleted."""
+    if group is not None:
+        some = ", ".join(list(group.members)[:_NAMES_SHOWN])
+        more = ", ..." if len(group.members) > _NAMES_SHOWN else ""
+        raise GroupActiveError(
+            f"The group {group.name!r} has members ({some}{more}), so it can't be {done}. Stop "
+            "them first; one that was killed is gone when its session has ended."
+        )
+
+
+def taken_over_error(group: Group, member: Member) -> FencedError:
+    return FencedError(
+        f"Another member called {member.id!r} has joined the group {group.name!r} and taken this "
+        "one's place. Give each member a name of its own."
+    )

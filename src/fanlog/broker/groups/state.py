@@ -1,0 +1,122 @@
+"""A consumer group as the broker holds it: its members, and the partitions that each has. Plain
+state; `groups.py` moves it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from fanlog.broker.groups.assignment import Place
+from fanlog.broker.ports import Reader
+from fanlog.errors import FanlogError
+from fanlog.format.messages import JoinGroup, Position, Revoke
+from fanlog.model import GROUP_PREFIX, ResetPolicy
+
+if TYPE_CHECKING:
+    from fanlog.broker.cursors import Cursor, Subscription
+
+SECOND_US = 1_000_000
+
+
+class MemberReader(Reader, Protocol):
+    """Who is told what a member gets, and what it must let go."""
+
+    def revoke(self, revoke: Revoke) -> None: ...
+    def ended(self, error: FanlogError) -> None:
+        """The member has lost its seat, and gets nothing more."""
+        ...
+
+
+class Member:
+    """`subscription` and `reader` are None while the member is away; it then has until
+    `away_until_us` to come back. `epoch` is that of its seat: who takes the seat gets a higher
+    one, and the same client that comes back keeps it."""
+
+    __slots__ = (
+        "away_until_us",
+        "client",
+        "epoch",
+        "id",
+        "reader",
+        "session_us",
+        "static",
+        "subscription",
+        "target",
+        "wildcard",
+    )
+
+    def __init__(self, member_id: str) -> None:
+        self.id = member_id
+        self.epoch = 0
+        self.client = ""
+        self.target = ""
+        self.wildcard = False
+        self.static = False
+        self.session_us = 0
+        self.away_until_us = 0
+        self.subscription: Subscription | None = None
+        self.reader: MemberReader | None = None
+
+    def sit_down(
+        self, wanted: JoinGroup, epoch: int, subscription: Subscription, reader: MemberReader
+    ) -> None:
+        self.epoch = epoch
+        self.target = wanted.target
+        self.wildcard = wanted.wildcard
+        self.static = wanted.static
+        self.session_us = int(wanted.session_seconds * SECOND_US)
+        self.subscription = subscription
+        self.reader = reader
+
+
+class Ownership:
+    """A partition that a member has. Without a cursor it is still to be set going: at `begin`,
+    which the member claimed, or where the group has committed. `revoke_by_us` is set while it is
+    being taken back."""
+
+    __slots__ = ("begin", "cursor", "member", "revoke_by_us")
+
+    def __init__(self, member: Member) -> None:
+        self.member = member
+        self.begin: Position | None = None
+        self.cursor: Cursor | None = None
+        self.revoke_by_us = 0
+
+
+class Group:
+    """`fresh` are the topics that have appeared while the group was there: nothing of them may
+    be left out."""
+
+    __slots__ = ("epoch", "fresh", "members", "name", "owned", "rebalances", "reset")
+
+    def __init__(self, name: str, reset: ResetPolicy) -> None:
+        self.name = name
+        self.reset: ResetPolicy = reset
+        self.epoch = 0
+        self.members: dict[str, Member] = {}
+        self.owned: dict[Place, Ownership] = {}
+        self.fresh: set[str] = set()
+        self.rebalances = 0
+
+    @property
+    def offsets(self) -> str:
+        """The durable name that the group commits under."""
+        return GROUP_PREFIX + self.name
+
+    def present(self) -> dict[str, Member]:
+        return {m.id: m for m in self.members.values() if m.subscription is not None}
+
+    def places_of(self, member: Member) -> list[Place]:
+        return [place for place, owned in self.owned.items() if owned.member is member]
+
+    @property
+    def revoking(self) -> bool:
+        return any(owned.revoke_by_us for owned in self.owned.values())
+
+    @property
+    def anyone_away(self) -> bool:
+        return any(member.subscription is None for member in self.members.values())
+
+    def next_epoch(self, now_us: int) -> int:
+        """A seat's epoch. It is a time, so that it rises over restarts of the broker too."""
+        self.epoch = max(self.epoch + 1, now_us)
+        return self.epoch

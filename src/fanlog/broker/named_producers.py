@@ -1,0 +1,224 @@
+"""Named producers: who publishes under a name, and who no longer may.
+
+A name has an id and an epoch, kept in a ledger. To register it again raises the epoch and shuts
+out whoever had it before, at once and without a look at every batch: all partitions forget the
+id, and a batch of a producer that its partition does not know is looked up here.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Collection, Iterator
+
+import msgspec
+
+from fanlog.broker.ledger import Entry, Ledger, LedgerHost
+from fanlog.broker.topics import Partition
+from fanlog.config import BrokerOptions
+from fanlog.errors import FencedError, InvalidArgumentError, LimitError
+from fanlog.format.messages import ProducerRegistered, RegisterProducer
+from fanlog.model import PRODUCER_EPOCH_MAX, PRODUCER_ID_MAX, PRODUCER_NAME_BYTES_MAX
+
+_SECOND_US = 1_000_000
+# After a start, names have so long to be heard of again, however long ago they were last seen.
+_RETURN_SECONDS = 3600
+
+
+class _Registration(msgspec.Struct, frozen=True, array_like=True):
+    """`used_up` is an id that has come to its last epoch, and may never publish again."""
+
+    id: int
+    epoch: int
+    seen_us: int
+    used_up: int = 0
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Registration).decode
+
+
+class NamedProducers:
+    def __init__(self, host: LedgerHost, options: BrokerOptions, now_us: Callable[[], int]) -> None:
+        self._options = options
+        self._now_us = now_us
+        self._ledger = Ledger(host, "producers", self._everything)
+        self._names: dict[str, _Registration] = {}
+        self._connections: dict[str, int] = {}
+        # By id: the lowest epoch that may publish, and where somebody did.
+        self._epochs: dict[int, int] = {}
+        self._partitions: dict[int, dict[Partition, None]] = {}
+        self._everywhere: Collection[Partition] = ()
+
+    def load(self, partitions: Collection[Partition]) -> None:
+        """Brings the names back. `partitions` are all that there are at any time; they must not
+        go on with those who were shut out."""
+        self._ledger.load(self._take)
+        returning_us = _SECOND_US * min(_RETURN_SECONDS, self._options.producer_idle_seconds)
+        seen_us = self._now_us() + returning_us - self._idle_us
+        for name, known in self._names.items():
+            later = max(known.seen_us, seen_us)
+            self._set(name, msgspec.structs.replace(known, seen_us=later))
+        self._everywhere = partitions
+        for partition in partitions:
+            for producer_id in self._epochs.keys() & (partition.producers or {}).keys():
+                self._partitions.setdefault(producer_id, {})[partition] = None
+        for producer_id in list(self._partitions):
+            self._shut_out(producer_id)
+
+    @property
+    def _idle_us(self) -> int:
+        return self._options.producer_idle_seconds * _SECOND_US
+
+    # Who may publish
+
+    def check(self, producer_id: int, epoch: int) -> None:
+        """Refuses a producer whose name was registered by somebody else since."""
+        newest = self._epochs.get(producer_id)
+        if newest is not None and epoch < newest:
+            raise FencedError(
+                "Another client has registered this producer's name since. Nothing was stored."
+            )
+
+    def seen_in(self, producer_id: int, partition: Partition) -> None:
+        """A producer has begun to publish to a partition."""
+        if producer_id in self._epochs:
+            self._partitions.setdefault(producer_id, {})[partition] = None
+
+    # Names
+
+    def register(self, wanted: RegisterProducer) -> ProducerRegistered:
+        """The name's id with its next epoch; or, for whoever says which it had, with the same."""
+        name = wanted.name
+        if not 1 <= len(name.encode(errors="replace")) <= PRODUCER_NAME_BYTES_MAX:
+            raise InvalidArgumentError(
+                f"A producer's name has 1 to {PRODUCER_NAME_BYTES_MAX} bytes."
+            )
+        known = self._names.get(name)
+        if known is None and len(self._names) >= self._options.producer_names_max:
+            raise LimitError(
+                f"This broker holds {len(self._names)} names of producers, as many as "
+                "producer_names_max allows."
+            )
+        chosen = self._renewed(known, wanted) if wanted.id else self._next(known)
+        if known is None or (known.id, known.epoch) != (chosen.id, chosen.epoch):
+            self._ledger.write([_entry(name, chosen)])
+        self._set(name, chosen)
+        if known is not None:
+            self._shut_out(known.id)
+        elif wanted.id:
+            self._look_for(wanted.id)
+        return ProducerRegistered(chosen.id, chosen.epoch)
+
+    def _next(self, known: _Registration | None) -> _Registration:
+        now_us = self._now_us()
+        if known is None:
+            return _Registration(self._new_id(), 1, now_us)
+        if known.epoch >= PRODUCER_EPOCH_MAX:
+            return _Registration(self._new_id(), 1, now_us, used_up=known.id)
+        return msgspec.structs.replace(known, epoch=known.epoch + 1, seen_us=now_us)
+
+    def _new_id(self) -> int:
+        while True:
+            found = 1 + secrets.randbelow(PRODUCER_ID_MAX)
+            if found not in self._epochs:
+                return found
+
+    def _renewed(self, known: _Registration | None, wanted: RegisterProducer) -> _Registration:
+        """A producer that comes back. Where its name is forgotten it takes what it had."""
+        if (
+            not 0 < wanted.id <= PRODUCER_ID_MAX
+            or not 0 < wanted.epoch <= PRODUCER_EPOCH_MAX
+            or (known is None and wanted.id in self._epochs)
+        ):
+            raise InvalidArgumentError(
+                f"No producer was given the id {wanted.id} with epoch {wanted.epoch} under the "
+                f"name {wanted.name!r}: register without them."
+            )
+        if known is None:
+            return _Registration(wanted.id, wanted.epoch, self._now_us())
+        if known.id != wanted.id or known.epoch > wanted.epoch:
+            raise FencedError(
+                f"Another client has registered the producer's name {wanted.name!r} since."
+            )
+        return msgspec.structs.replace(known, epoch=wanted.epoch, seen_us=self._now_us())
+
+    def _shut_out(self, producer_id: int) -> None:
+        """Makes all partitions forget the epochs of a producer that may not publish any more."""
+        seen = self._partitions.get(producer_id, {})
+        for partition in list(seen):
+            producers = partition.producers or {}
+            producer = producers.get(producer_id)
+            if producer is None or producer.epoch < self._epochs[producer_id]:
+                producers.pop(producer_id, None)
+                del seen[partition]
+
+    def _look_for(self, producer_id: int) -> None:
+        """Where a producer has published whose name was forgotten meanwhile."""
+        for partition in self._everywhere:
+            if producer_id in (partition.producers or {}):
+                self.seen_in(producer_id, partition)
+        self._shut_out(producer_id)
+
+    def connected(self, name: str) -> None:
+        """A connection has registered the name; as long as it lasts, the name does not expire."""
+        self._connections[name] = self._connections.get(name, 0) + 1
+
+    def left(self, name: str) -> None:
+        """That connection is gone."""
+        connections = self._connections.pop(name, 0) - 1
+        if connections > 0:
+            self._connections[name] = connections
+            return
+        known = self._names.get(name)
+        if known is not None:
+            seen = msgspec.structs.replace(known, seen_us=self._now_us())
+            self._set(name, seen)
+            self._ledger.write_or_owe([_entry(name, seen)])
+
+    def expire(self) -> None:
+        """Forgets names that were neither registered nor connected for producer_idle_seconds."""
+        for producer_id, partitions in self._partitions.items():
+            self._partitions[producer_id] = {
+                partition: None for partition in partitions if not partition.topic.deleted
+            }
+        before_us = self._now_us() - self._idle_us
+        gone = [
+            name
+            for name, known in self._names.items()
+            if known.seen_us < before_us and name not in self._connections
+        ]
+        entries: list[Entry] = [(name.encode(), None) for name in gone]
+        if entries:
+            self._ledger.write_or_owe(entries)
+        for name in gone:
+            self._unset(name)
+
+    # What the ledger keeps
+
+    def _take(self, key: bytes, value: bytes | None) -> None:
+        name = key.decode()
+        if value is None:
+            self._unset(name)
+        else:
+            self._set(name, _decode(value))
+
+    def _everything(self) -> Iterator[tuple[bytes, bytes]]:
+        for name, known in self._names.items():
+            yield name.encode(), _encode(known)
+
+    def _set(self, name: str, registration: _Registration) -> None:
+        self._names[name] = registration
+        self._epochs[registration.id] = registration.epoch
+        if registration.used_up:
+            self._epochs[registration.used_up] = PRODUCER_EPOCH_MAX + 1
+
+    def _unset(self, name: str) -> None:
+        known = self._names.pop(name, None)
+        if known is not None:
+            for producer_id in (known.id, known.used_up):
+                self._epochs.pop(producer_id, None)
+                self._partitions.pop(producer_id, None)
+
+
+def _entry(name: str, registration: _Registration) -> Entry:
+    return name.encode(), _encode(registration)

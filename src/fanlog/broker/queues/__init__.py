@@ -1,0 +1,1 @@
+"""Work queues: each message to one free worker."""

@@ -1,0 +1,36 @@
+"""Which workers want which topics: each is found under the name or the pattern that it works on,
+so that a topic that appears later, or again, goes to those who want it."""
+
+from __future__ import annotations
+
+from fanlog.broker.names import NameTree
+from fanlog.broker.queues.queue import Worker
+from fanlog.broker.queues.rules import takes_part
+from fanlog.broker.topics import Topic
+
+
+class QueueFollowers:
+    def __init__(self) -> None:
+        self._literal: dict[str, list[Worker]] = {}
+        self._patterns: NameTree[Worker] = NameTree()
+
+    def add(self, worker: Worker) -> None:
+        if worker.wildcard:
+            self._patterns.add(worker.target, worker)
+        else:
+            self._literal.setdefault(worker.target, []).append(worker)
+
+    def remove(self, worker: Worker) -> None:
+        if worker.wildcard:
+            self._patterns.remove(worker.target, worker)
+            return
+        same = self._literal[worker.target]
+        same.remove(worker)
+        if not same:
+            del self._literal[worker.target]
+
+    def of(self, topic: Topic) -> list[Worker]:
+        """Those who want the jobs of a topic."""
+        fitting = self._patterns.fitting(topic.name)
+        by_pattern = [worker for worker in fitting if takes_part(topic, worker.target)]
+        return [*self._literal.get(topic.name, ()), *by_pattern]

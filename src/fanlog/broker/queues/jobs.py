@@ -1,0 +1,369 @@
+"""What becomes of the jobs of one partition of a queue: handed out under leases, done, failed,
+given back, forgotten. Pure state: time is handed in, and whoever calls does what follows."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from fanlog.broker.queues.key_order import KeyOrder
+from fanlog.broker.queues.spans import Range, Span, Spans, State, joined
+
+# Entries of a heap that mean nothing any more are cleared out once there are so many.
+_STALE_MAX = 1024
+
+
+class Failure(NamedTuple):
+    """Jobs that have failed, how often, and when they may be tried again; as a ledger has them."""
+
+    first: int
+    next: int
+    failures: int
+    due_us: int
+    reason: str
+
+
+class Expired(NamedTuple):
+    """What will be tried again, what is doomed, and who had it."""
+
+    again: list[Span]
+    doomed: list[Span]
+    workers: set[str]
+
+
+class InHand:
+    """How many jobs each worker has, over all partitions of its queue. Those that have fewer than
+    before are in `freed`, until the queue has looked."""
+
+    __slots__ = ("counts", "freed")
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        self.freed: set[str] = set()
+
+    def take(self, worker: str, count: int) -> None:
+        self.counts[worker] = self.counts.get(worker, 0) + count
+
+    def give_back(self, worker: str, count: int) -> None:
+        left = self.counts[worker] - count
+        if left:
+            self.counts[worker] = left
+        else:
+            del self.counts[worker]
+        self.freed.add(worker)
+
+
+class Jobs:
+    """What changes hands is counted in `in_hand`."""
+
+    def __init__(self, start: int, in_hand: InHand | None = None, *, ordered: bool = False) -> None:
+        self.spans = Spans(start)
+        self.order = KeyOrder() if ordered else None
+        self.leased = 0
+        self.waiting = 0
+        self._in_hand = InHand() if in_hand is None else in_hand
+        self._deadlines: list[tuple[int, int, int]] = []
+        self._due: list[tuple[int, int, int]] = []
+
+    @property
+    def floor(self) -> int:
+        return self.spans.floor
+
+    @property
+    def next(self) -> int:
+        return self.spans.next
+
+    # Handing out
+
+    def due(self, now_us: int) -> Range | None:
+        """The first jobs that wait and may go out now, all of the same state."""
+        while self._due and self._due[0][0] <= now_us:
+            due_us, first, next = self._due[0]
+            for span in self.spans.within(first, next):
+                if span.state is State.WAITING and span.due_us <= now_us:
+                    found = max(first, span.first), min(next, span.next)
+                    # What is before it need not be looked at again.
+                    heapq.heapreplace(self._due, (due_us, found[0], next))
+                    return found
+            heapq.heappop(self._due)
+        return None
+
+    def next_due_us(self) -> int | None:
+        """When to look again for what waits; None if nothing does."""
+        return self._due[0][0] if self._due and self.waiting else None
+
+    def lease(self, first: int, next: int, worker: str, deadline_us: int) -> int:
+        """Hands out jobs that wait, or the next ones that never were; returns how often they
+        failed before."""
+        failures = 0
+        if first >= self.next:
+            span = self.spans.append(Span(first, next, State.WAITING))
+            self.waiting += len(span)
+            self._set(span, State.LEASED, worker, deadline_us)
+        else:
+            for span in self.spans.cut(first, next):
+                failures = span.failures
+                self._set(span, State.LEASED, worker, deadline_us)
+        self._push(self._deadlines, deadline_us, first, next)
+        return failures
+
+    def park(self, first: int, next: int) -> None:
+        """Sets jobs aside that wait behind others of their key."""
+        if first >= self.next:
+            self.spans.append(Span(first, next, State.PARKED))
+        else:
+            for span in self.spans.cut(first, next):
+                self._set(span, State.PARKED)
+
+    # Verdicts
+
+    def finish(self, first: int, next: int) -> list[Range]:
+        """Jobs are done, whoever did them. Returns those that were done or dead before, or were
+        never handed out."""
+        late = self._outside(first, next)
+        for span in self.spans.cut(first, next):
+            if span.state in (State.DONE, State.DOOMED):
+                late.append((span.first, span.next))
+            else:
+                self._set(span, State.DONE)
+        self._finished(first, next)
+        return late
+
+    def finish_earlier(self, first: int, next: int) -> list[Range]:
+        """The same for jobs that were handed out before a restart, which may be all there are."""
+        self._reach(next)
+        return self.finish(first, next)
+
+    def held(self, worker: str, first: int, next: int) -> list[Span]:
+        """Parts of the leases that a worker has between the two."""
+        return [s for s in self.spans.within(first, next) if _is_held(s, worker)]
+
+    def fail(
+        self,
+        worker: str,
+        first: int,
+        next: int,
+        *,
+        due_us: int,
+        reason: str,
+        deliveries_max: int,
+    ) -> tuple[list[Span], list[Range]]:
+        """A worker gives up on jobs. Returns those that have failed too often, and are doomed,
+        and those that the worker did not have."""
+        doomed: list[Span] = []
+        late = self._outside(first, next)
+        for span in self.spans.cut(first, next):
+            if not _is_held(span, worker):
+                late.append((span.first, span.next))
+            elif self._failed(span, due_us, reason, deliveries_max):
+                doomed.append(span)
+        return doomed, late
+
+    def reject(
+        self, worker: str, first: int, next: int, reason: str
+    ) -> tuple[list[Span], list[Range]]:
+        """The same, and all of them are doomed."""
+        return self.fail(worker, first, next, due_us=0, reason=reason, deliveries_max=0)
+
+    def extend(self, worker: str, first: int, next: int, deadline_us: int) -> list[Range]:
+        """Moves the end of a worker's leases. Returns those that it does not have."""
+        late = self._outside(first, next)
+        for span in self.spans.cut(first, next):
+            if _is_held(span, worker):
+                span.due_us = deadline_us
+            else:
+                late.append((span.first, span.next))
+        self._push(self._deadlines, deadline_us, first, next)
+        return late
+
+    def buried(self, first: int, next: int) -> None:
+        """Doomed jobs are in the dead-letter topic."""
+        for span in self.spans.cut(first, next):
+            if span.state is State.DOOMED:
+                self._set(span, State.DONE)
+        self._finished(first, next)
+
+    def doom(self, deliveries_max: int) -> list[Span]:
+        """Dooms what waits and has failed too often, as a restart may find it."""
+        doomed = [
+            span
+            for span in self.spans
+            if span.state is State.WAITING and span.failures >= deliveries_max
+        ]
+        for span in doomed:
+            self._set(span, State.DOOMED)
+        return doomed
+
+    # Time, and workers that go
+
+    def expire(self, now_us: int, delay_us: int, deliveries_max: int) -> Expired:
+        """Takes back leases that ran out."""
+        expired = Expired([], [], set())
+        while self._deadlines and self._deadlines[0][0] <= now_us:
+            _, first, next = heapq.heappop(self._deadlines)
+            for span in self.spans.within(first, next):
+                if span.state is State.LEASED and span.due_us <= now_us:
+                    reason = f"timed out in the hands of worker {span.worker}"
+                    expired.workers.add(span.worker)
+                    doomed = self._failed(span, now_us + delay_us, reason, deliveries_max)
+                    (expired.doomed if doomed else expired.again).append(span)
+        return expired
+
+    def release(self, worker: str, kept: Iterable[Range] = ()) -> int:
+        """Gives back what a worker has, but for what is kept; its failures do not rise. Returns
+        how many jobs that were."""
+        keep: set[int] = set()
+        for first, next in joined(kept):
+            keep.update(span.first for span in self.spans.cut(first, next))
+        released = 0
+        for span in self.spans:
+            if _is_held(span, worker) and span.first not in keep:
+                released += len(span)
+                self._wait(span, 0)
+        return released
+
+    def release_all(self, *, ordered: bool) -> None:
+        """Forgets all leases, and all order, for a queue that begins anew with what is not done."""
+        self.order = KeyOrder() if ordered else None
+        for span in self.spans:
+            if span.state in (State.LEASED, State.PARKED, State.WAITING):
+                self._set(span, State.WAITING)
+        self._rebuild()
+
+    def lose(self, first: int, next: int) -> int:
+        """Jobs that can't be had any more count as done. Returns how many were not."""
+        if next > self.next:
+            self.park(self.next, next)
+        lost = 0
+        for span in self.spans.cut(first, next):
+            if span.state is not State.DONE:
+                lost += len(span)
+                self._set(span, State.DONE)
+        self._finished(first, next)
+        return lost
+
+    # What survives
+
+    def done_ranges(self) -> list[Range]:
+        return [(s.first, s.next) for s in self.spans if s.state is State.DONE]
+
+    def failures(self) -> list[Failure]:
+        return [
+            Failure(s.first, s.next, s.failures, _due_us(s), s.reason)
+            for s in self.spans
+            if s.failures and s.state is not State.DONE
+        ]
+
+    def restore(self, done: Iterable[Range], failures: Iterable[Failure]) -> None:
+        """Takes in what a ledger says; `restored` ends it."""
+        for failure in failures:
+            self._reach(failure.next)
+            for span in self.spans.cut(failure.first, failure.next):
+                if span.state is State.WAITING:
+                    span.failures, span.reason = failure.failures, failure.reason
+                    # With an order to keep, all begin in the order of the log.
+                    span.due_us = failure.due_us if self.order is None else 0
+        for first, next in done:
+            self._reach(next)
+            for span in self.spans.cut(first, next):
+                if span.state is not State.DONE:
+                    self._set(span, State.DONE)
+            self.spans.tidy(first, next)
+
+    def restored(self, end: int) -> None:
+        """Forgets what is past the log's end, which is not what it was, and sets the rest going."""
+        if self.next > end:
+            kept = Spans(min(self.floor, end))
+            self.waiting = 0
+            for span in self.spans:
+                if span.first < end:
+                    span.next = min(span.next, end)
+                    kept.append(span)
+                    self.waiting += len(span) if span.state is State.WAITING else 0
+            self.spans = kept
+        self._rebuild()
+
+    # Within
+
+    def _reach(self, next: int) -> None:
+        if next > self.next:
+            span = self.spans.append(Span(self.next, next, State.WAITING))
+            self.waiting += len(span)
+            self._push(self._due, 0, span.first, span.next)
+
+    def _outside(self, first: int, next: int) -> list[Range]:
+        """What of a range is below the floor, or was never handed out."""
+        below = first, min(next, self.floor)
+        above = max(first, self.next), next
+        return [part for part in (below, above) if part[0] < part[1]]
+
+    def _failed(self, span: Span, due_us: int, reason: str, deliveries_max: int) -> bool:
+        """True if the span's jobs are doomed by it."""
+        span.failures += 1
+        span.reason = reason
+        if span.failures >= deliveries_max:
+            self._set(span, State.DOOMED)
+            return True
+        self._wait(span, due_us)
+        return False
+
+    def _wait(self, span: Span, due_us: int) -> None:
+        self._set(span, State.WAITING, due_us=due_us)
+        self._push(self._due, due_us, span.first, span.next)
+
+    def _finished(self, first: int, next: int) -> None:
+        if self.order is not None:
+            for offset in list(self._left_behind(first, next)):
+                (span,) = self.spans.cut(offset, offset + 1)
+                if span.state is State.PARKED:
+                    self._wait(span, 0)
+        self.spans.tidy(first, next)
+
+    def _left_behind(self, first: int, next: int) -> Iterator[int]:
+        """Jobs that may go, now that those before them are done."""
+        if self.order is None:
+            return
+        for span in self.spans.within(max(first, self.floor), min(next, self.next)):
+            if span.state is State.DONE:
+                part = max(first, span.first), min(next, span.next)
+                for offset in self.order.known_within(*part):
+                    freed = self.order.leave(offset)
+                    if freed is not None:
+                        yield freed
+
+    def _set(self, span: Span, state: State, worker: str = "", due_us: int = 0) -> None:
+        count = len(span)
+        if span.state is State.LEASED:
+            self.leased -= count
+            self._in_hand.give_back(span.worker, count)
+        elif span.state is State.WAITING:
+            self.waiting -= count
+        span.state, span.worker, span.due_us = state, worker, due_us
+        if state is State.LEASED:
+            self.leased += count
+            self._in_hand.take(worker, count)
+        elif state is State.WAITING:
+            self.waiting += count
+
+    def _push(self, heap: list[tuple[int, int, int]], time_us: int, first: int, next: int) -> None:
+        heapq.heappush(heap, (time_us, first, next))
+        if len(heap) > _STALE_MAX + 2 * len(self.spans):
+            self._rebuild()
+
+    def _rebuild(self) -> None:
+        """Both heaps anew, from what there is."""
+        self._deadlines = [
+            (s.due_us, s.first, s.next) for s in self.spans if s.state is State.LEASED
+        ]
+        self._due = [(s.due_us, s.first, s.next) for s in self.spans if s.state is State.WAITING]
+        heapq.heapify(self._deadlines)
+        heapq.heapify(self._due)
+
+
+def _is_held(span: Span, worker: str) -> bool:
+    return span.state is State.LEASED and span.worker == worker
+
+
+def _due_us(span: Span) -> int:
+    return span.due_us if span.state is State.WAITING else 0

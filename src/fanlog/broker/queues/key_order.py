@@ -1,0 +1,58 @@
+"""Order per key: of the jobs with one key the first is out, and the others stand behind it."""
+
+from __future__ import annotations
+
+from collections import deque
+
+
+class KeyOrder:
+    """A line for each key that has a job out. Who stands first in it may go to a worker; it stays
+    there, through failures too, until it is done."""
+
+    __slots__ = ("_keys", "_lines", "parked")
+
+    def __init__(self) -> None:
+        self._keys: dict[int, bytes] = {}
+        self._lines: dict[bytes, deque[int]] = {}
+        self.parked = 0
+
+    def may_go(self, offset: int, key: bytes | None) -> bool:
+        line = None if key is None else self._lines.get(key)
+        return line is None or line[0] == offset
+
+    def enter(self, offset: int, key: bytes | None) -> None:
+        """Puts a job at the end of its key's line, if it is in none yet."""
+        if key is None or offset in self._keys:
+            return
+        self._keys[offset] = key
+        line = self._lines.get(key)
+        if line is None:
+            self._lines[key] = deque((offset,))
+        else:
+            line.append(offset)
+            self.parked += 1
+
+    def known_within(self, first: int, next: int) -> list[int]:
+        """The jobs between two offsets that stand in a line, in order."""
+        if next - first <= len(self._keys):
+            return [offset for offset in range(first, next) if offset in self._keys]
+        return sorted(offset for offset in self._keys if first <= offset < next)
+
+    def leave(self, offset: int) -> int | None:
+        """A job is done; which one of its key may go out now, if there is one that could not."""
+        key = self._keys.pop(offset, None)
+        if key is None:
+            return None
+        line = self._lines[key]
+        if line[0] != offset:
+            # It was acked while it stood behind: it is passed over when its turn comes.
+            self.parked -= 1
+            return None
+        line.popleft()
+        while line and line[0] not in self._keys:
+            line.popleft()
+        if not line:
+            del self._lines[key]
+            return None
+        self.parked -= 1
+        return line[0]

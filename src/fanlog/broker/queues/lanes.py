@@ -1,0 +1,238 @@
+"""A lane: one partition of a queue, with the state of its jobs and the batches that they are in.
+It finds what can be handed out next; who gets it is the queue's to say."""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol
+
+from fanlog.broker.queues.jobs import Jobs
+from fanlog.broker.topics import Partition
+from fanlog.config import BrokerOptions
+from fanlog.errors import DamagedError, FormatError, OffsetOutOfRangeError
+from fanlog.format.batch import Batch, BatchHeader, split_batches
+from fanlog.format.columns import SPARSE
+from fanlog.log.partition import Block
+
+logger = logging.getLogger("fanlog.broker")
+
+# What is taken from the tail at once, and how many such stretches are kept at hand: one where new
+# jobs come from, one where old ones are tried again.
+_STRETCH_BYTES = 256 * 1024
+_STRETCHES = 2
+# A partition that could not be read is left alone for so long.
+_FAULT_PAUSE_US = 5_000_000
+
+
+class LaneHost(Protocol):
+    """The queue, as far as its lanes need it."""
+
+    def load_block(
+        self, partition: Partition, offset: int, done: Callable[[Block | Exception], None]
+    ) -> None: ...
+    def stir(self, lane: Lane) -> None:
+        """The lane may have something to hand out now."""
+        ...
+
+
+class Found:
+    """A batch at hand. Its keys are looked at once, and only where order matters."""
+
+    __slots__ = ("_batch", "_keys", "_offsets", "header", "view")
+
+    def __init__(self, view: memoryview, header: BatchHeader) -> None:
+        self.view = view
+        self.header = header
+        self._batch: Batch | None = None
+        self._keys: dict[int, bytes | None] | None = None
+        self._offsets: list[int] | None = None
+
+    @property
+    def batch(self) -> Batch:
+        if self._batch is None:
+            self._batch = Batch(self.view, self.header)
+        return self._batch
+
+    def key(self, offset: int) -> bytes | None:
+        if self._keys is None:
+            try:
+                self._keys = dict(zip(self._places(), self.batch.keys, strict=True))
+            except FormatError as fault:
+                logger.warning("jobs of %r have no order: %s", self.batch, fault)
+                self._keys = {}
+        return self._keys.get(offset)
+
+    def dense(self, first: int, next: int) -> tuple[int, int]:
+        """The first stretch between the two that has a record at every offset."""
+        next = min(next, self.header.next_offset)
+        if not self.header.flags & SPARSE:
+            return first, next
+        places = self._places()
+        i = bisect_left(places, first)
+        if i == len(places) or places[i] >= next:
+            return next, next
+        begin = end = places[i]
+        while i < len(places) and places[i] == end < next:
+            end += 1
+            i += 1
+        return begin, end
+
+    def _places(self) -> list[int]:
+        if self._offsets is None:
+            self._offsets = list(self.batch.offsets)
+        return self._offsets
+
+
+class Run(NamedTuple):
+    """Jobs that can go out as one lease, and the batch that they are in."""
+
+    found: Found
+    first: int
+    next: int
+
+
+class Lane:
+    """`jobs` changes only through the queue, which also writes down what must survive."""
+
+    def __init__(
+        self, host: LaneHost, partition: Partition, jobs: Jobs, options: BrokerOptions
+    ) -> None:
+        self._host = host
+        self._options = options
+        self.partition = partition
+        self.jobs = jobs
+        self.sequence = 0
+        self.watching = False
+        self.lost_jobs = 0
+        self._stretches: list[tuple[list[int], list[Found]]] = []
+        self._loading: int | None = None
+        self._paused_until_us = 0
+
+    def available(self, now_us: int) -> int:
+        """About how many jobs could go out now; 0 if none can."""
+        jobs = self.jobs
+        if self._paused_until_us > now_us:
+            return 0
+        due_us = jobs.next_due_us()
+        waiting = jobs.waiting if due_us is not None and due_us <= now_us else 0
+        if len(jobs.spans) >= self._options.queue_ranges_max or self._crowded():
+            return waiting
+        return waiting + max(0, self.partition.visible_end - jobs.next)
+
+    def _crowded(self) -> bool:
+        order = self.jobs.order
+        return order is not None and order.parked >= self._options.queue_parked_max
+
+    def run(self, now_us: int, share: int) -> Run | None:
+        """The next jobs to hand out, `share` of them at most; None if there are none, or if they
+        have to be read from disk first."""
+        while self.available(now_us):
+            self.drop_lost()
+            wanted = self._wanted(now_us)
+            if wanted is None:
+                return None
+            first, next = wanted
+            found = self.find(first, now_us)
+            if found is None:
+                return None
+            begin, end = found.dense(first, next)
+            if begin > first:
+                # Compaction has left nothing there.
+                self.jobs.lose(first, begin)
+            if begin < end:
+                run = self._in_order(found, begin, end, share)
+                if run is not None:
+                    return run
+        return None
+
+    def _wanted(self, now_us: int) -> tuple[int, int] | None:
+        """Those that were handed out before come first."""
+        due = self.jobs.due(now_us)
+        if due is not None:
+            return due
+        first, next = self.jobs.next, self.partition.visible_end
+        if first >= next or len(self.jobs.spans) >= self._options.queue_ranges_max:
+            return None
+        return None if self._crowded() else (first, next)
+
+    def _in_order(self, found: Found, first: int, next: int, share: int) -> Run | None:
+        """What of a stretch may go out with regard to its keys. Those in front that may not are
+        set aside; None if that is all of them."""
+        order = self.jobs.order
+        if order is None:
+            return Run(found, first, min(next, first + share))
+        begin = first
+        while begin < next and not order.may_go(begin, found.key(begin)):
+            order.enter(begin, found.key(begin))
+            begin += 1
+            if self._crowded():
+                next = begin
+        if begin > first:
+            self.jobs.park(first, begin)
+        end = begin
+        while end < min(next, begin + share) and order.may_go(end, found.key(end)):
+            order.enter(end, found.key(end))
+            end += 1
+        return Run(found, begin, end) if end > begin else None
+
+    def drop_lost(self) -> None:
+        """Jobs that retention has deleted count as done, and are counted."""
+        start = self.partition.log.start_offset
+        if start > self.jobs.floor:
+            self._lose(self.jobs.floor, start, "retention has deleted them")
+
+    def _lose(self, first: int, next: int, reason: str) -> None:
+        lost = self.jobs.lose(first, next)
+        if lost:
+            self.lost_jobs += lost
+            self.partition.topic.count().lost_records += lost
+            logger.warning("%d jobs of %s are lost: %s", lost, self.partition.name, reason)
+
+    # Batches
+
+    def find(self, offset: int, now_us: int) -> Found | None:
+        """The batch that holds `offset`; None while it is read, and then the queue is stirred."""
+        found = self._at_hand(offset)
+        if found is not None:
+            return found
+        partition = self.partition
+        tail = partition.log.tail
+        if offset >= tail.start_offset:
+            pieces, _ = tail.read(offset, partition.visible_end, _STRETCH_BYTES)
+            self._keep(pieces)
+            return self._at_hand(offset)
+        if self._loading is None:
+            self._loading = offset
+            self._host.load_block(partition, offset, lambda got: self._loaded(offset, got, now_us))
+        return self._at_hand(offset)
+
+    def _loaded(self, offset: int, got: Block | Exception, now_us: int) -> None:
+        self._loading = None
+        if self.partition.topic.deleted:
+            return
+        if isinstance(got, Block):
+            self._keep([memoryview(got.data)])
+        elif isinstance(got, DamagedError):
+            self._lose(offset, max(got.next, offset + 1), "they are damaged on disk")
+        elif not isinstance(got, OffsetOutOfRangeError):
+            logger.error("reading %s for its jobs failed: %r", self.partition.name, got)
+            self._paused_until_us = now_us + _FAULT_PAUSE_US
+        self._host.stir(self)
+
+    def _keep(self, pieces: Iterable[memoryview]) -> None:
+        batches = [
+            Found(piece[at : at + header.length], header)
+            for piece in pieces
+            for at, header in split_batches(piece)
+        ]
+        self._stretches.insert(0, ([found.header.base_offset for found in batches], batches))
+        del self._stretches[_STRETCHES:]
+
+    def _at_hand(self, offset: int) -> Found | None:
+        for bases, batches in self._stretches:
+            i = bisect_right(bases, offset) - 1
+            if i >= 0 and offset < batches[i].header.next_offset:
+                return batches[i]
+        return None

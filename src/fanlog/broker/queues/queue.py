@@ -1,0 +1,386 @@
+"""A queue: jobs of its topics go to its workers, each to one that is free, in turn.
+
+Handing out costs the same for a lease of one job or of a thousand: the broker looks at a batch's
+header, and sends the batch as it is."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from fanlog.broker.cursors import Subscription
+from fanlog.broker.ports import Reader
+from fanlog.broker.queues.jobs import InHand, Jobs
+from fanlog.broker.queues.lanes import Lane, Run
+from fanlog.broker.queues.ledger import StoredLane
+from fanlog.broker.queues.spans import Span
+from fanlog.broker.topics import Partition, Topic
+from fanlog.config import BrokerOptions
+from fanlog.errors import FanlogError
+from fanlog.format.frames import Lease, lease_frame
+from fanlog.format.messages import Work
+from fanlog.format.shelf import BatchShelf
+from fanlog.log.partition import Block
+from fanlog.model import Durability, QueueSettings
+
+# Leases of one queue before others get their turn.
+_LEASES_A_TURN = 512
+# A batch is cut at a worker's room into no smaller parts than this part of its prefetch.
+_SPLINTERS = 8
+# What is collected for a worker before it goes out.
+_PUSH_PIECES = 64
+_PUSH_BYTES = 256 * 1024
+
+
+class QueueHost(Protocol):
+    """All queues together, as far as one of them needs it."""
+
+    options: BrokerOptions
+
+    def now_us(self) -> int: ...
+    def soon(self, call: Callable[[], None], /) -> object: ...
+    def load_block(
+        self, partition: Partition, offset: int, done: Callable[[Block | Exception], None]
+    ) -> None: ...
+    def when_more(self, partition: Partition, wake: Callable[[], None]) -> None: ...
+    def failed(self, queue: Queue, lane: Lane, again: list[Span], doomed: list[Span]) -> None:
+        """Leases ran out: what follows from it is to be written down, or buried."""
+        ...
+
+
+class WorkerReader(Reader, Protocol):
+    """Who is told what happens to a worker."""
+
+    def ended(self, error: FanlogError) -> None:
+        """It has lost its place."""
+        ...
+
+
+class Worker:
+    """Who takes jobs. One whose connection is lost has no subscription, and keeps its jobs until
+    their time is up. One that let a job's time run out is `doubted`: it gets a single job at a
+    time until it says something."""
+
+    __slots__ = (
+        "_bytes",
+        "_pieces",
+        "client",
+        "doubted",
+        "id",
+        "listed",
+        "named",
+        "prefetch",
+        "queue",
+        "reader",
+        "shelf",
+        "subscription",
+        "target",
+        "topics",
+        "wildcard",
+    )
+
+    def __init__(self, queue: Queue, id: str) -> None:
+        self.queue = queue
+        self.id = id
+        self.client = ""
+        self.target = ""
+        self.wildcard = False
+        self.named = False
+        self.prefetch = 1
+        self.subscription: Subscription | None = None
+        self.reader: WorkerReader | None = None
+        self.topics: set[int] = set()
+        self.shelf: BatchShelf[bool] = BatchShelf()
+        self.listed = False
+        self.doubted = False
+        self._pieces: list[memoryview] = []
+        self._bytes = 0
+
+    def begin(
+        self, wanted: Work, subscription: Subscription, reader: WorkerReader, client: str
+    ) -> None:
+        """Takes its seat, on a connection that has got none of its batches yet."""
+        self.subscription = subscription
+        self.reader = reader
+        self.client = client
+        self.target = wanted.target
+        self.wildcard = wanted.wildcard
+        self.named = wanted.named
+        self.prefetch = wanted.prefetch
+        self.topics = set()
+        self.shelf = BatchShelf()
+        self.doubted = False
+
+    def room(self) -> int:
+        """How many jobs it can take now."""
+        subscription = self.subscription
+        if subscription is None or subscription.closed or subscription.outlet.blocked:
+            return 0
+        return (1 if self.doubted else self.prefetch) - self.in_hand
+
+    def would_splinter(self, run: Run) -> bool:
+        """Whether so little room is left that it is better to wait for more than to cut off a
+        small piece of a batch: pieces are never put together again."""
+        count, room = run.next - run.first, self.room()
+        cut = run.next < run.found.header.next_offset and count == room
+        return cut and not self.doubted and room < self.prefetch // _SPLINTERS
+
+    @property
+    def in_hand(self) -> int:
+        return self.queue.in_hand.counts.get(self.id, 0)
+
+    def send(self, lane: Lane, run: Run, deliveries: int) -> None:
+        """A lease, and its batch if the worker does not have it; collected until `flush`."""
+        if self.subscription is None:
+            return
+        header = run.found.header
+        number, partition = lane.partition.topic.number, lane.partition.index
+        place = (number, partition, header.base_offset)
+        fresh = self.shelf.get(place) is None
+        lease = Lease(number, partition, deliveries, header.base_offset, run.first, run.next, fresh)
+        self._pieces.append(memoryview(lease_frame(self.subscription.key, lease)))
+        if fresh:
+            self.shelf.put(place, True, header.length)
+            self._pieces.append(run.found.view)
+            self._bytes += header.length
+        if len(self._pieces) >= _PUSH_PIECES or self._bytes >= _PUSH_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        pieces, self._pieces, self._bytes = self._pieces, [], 0
+        if pieces and self.subscription is not None and not self.subscription.closed:
+            self.subscription.outlet.push(self.subscription, pieces)
+
+
+class Queue:
+    """`lanes` are its partitions, by topic number and index; `born` is the number of the newest
+    topic when it began."""
+
+    def __init__(self, host: QueueHost, name: str, settings: QueueSettings, born: int) -> None:
+        self._host = host
+        self.name = name
+        self.settings = settings
+        self.born = born
+        self.born_in_memory = 0
+        self.workers: dict[str, Worker] = {}
+        self.lanes: dict[tuple[int, int], Lane] = {}
+        self.in_hand = InHand()
+        self.redelivered = 0
+        self.dead_lettered = 0
+        self._ring: deque[Worker] = deque()
+        self._stirred: dict[Lane, None] = {}
+        self._timed: dict[Lane, None] = {}
+        self._scheduled = False
+
+    def is_older_than(self, topic: Topic) -> bool:
+        """Whether the topic has appeared since the queue began. Those in memory are numbered apart,
+        and anew with each start."""
+        in_memory = topic.settings.level is Durability.MEMORY
+        return topic.number > (self.born_in_memory if in_memory else self.born)
+
+    @property
+    def leased(self) -> int:
+        return sum(self.in_hand.counts.values())
+
+    def present(self) -> list[Worker]:
+        return [worker for worker in self.workers.values() if worker.subscription is not None]
+
+    # Lanes
+
+    def add_lane(self, partition: Partition, jobs: Jobs, sequence: int = 0) -> Lane:
+        lane = Lane(self, partition, jobs, self._host.options)
+        lane.sequence = sequence
+        self.lanes[partition.topic.number, partition.index] = lane
+        if jobs.waiting:
+            self._timed[lane] = None
+        return lane
+
+    def drop_lane(self, lane: Lane) -> None:
+        for worker in self.workers.values():
+            lane.jobs.release(worker.id)
+        del self.lanes[lane.partition.topic.number, lane.partition.index]
+        self._stirred.pop(lane, None)
+        self._timed.pop(lane, None)
+
+    def drop_topic(self, topic: Topic) -> list[Lane]:
+        """A topic was deleted. Returns what there was of it."""
+        gone = [lane for lane in self.lanes.values() if lane.partition.topic is topic]
+        for lane in gone:
+            self.drop_lane(lane)
+        for worker in self.workers.values():
+            worker.topics.discard(topic.number)
+        self.enlist_freed()
+        return gone
+
+    def stored(self, lane: Lane) -> StoredLane:
+        """The lane as the ledger has it, under a key of its own."""
+        lane.sequence += 1
+        topic = lane.partition.topic
+        return StoredLane(topic.name, lane.partition.index, topic.number, lane.sequence, lane.jobs)
+
+    def kept_lanes(self) -> Iterable[Lane]:
+        """Lanes whose state outlives the broker; a log in memory does not."""
+        return (
+            lane
+            for lane in self.lanes.values()
+            if lane.partition.durability is not Durability.MEMORY
+        )
+
+    def load_block(
+        self, partition: Partition, offset: int, done: Callable[[Block | Exception], None]
+    ) -> None:
+        self._host.load_block(partition, offset, done)
+
+    def has(self, lane: Lane) -> bool:
+        """Whether a lane is still this queue's: its topic may be gone, or it begun anew."""
+        key = lane.partition.topic.number, lane.partition.index
+        return self.lanes.get(key) is lane
+
+    def stir(self, lane: Lane) -> None:
+        if self.has(lane):
+            self._stirred[lane] = None
+            self.schedule()
+
+    def _rest(self, lane: Lane) -> None:
+        """Nothing can be handed out of a lane; it is stirred again when that changes."""
+        self._stirred.pop(lane, None)
+        if not lane.watching and not lane.partition.topic.deleted:
+            lane.watching = True
+
+            def wake() -> None:
+                lane.watching = False
+                self.stir(lane)
+
+            self._host.when_more(lane.partition, wake)
+
+    # Workers
+
+    def enlist(self, worker: Worker) -> None:
+        """Puts a worker that has room into the ring."""
+        if not worker.listed and worker.room() > 0:
+            worker.listed = True
+            self._ring.append(worker)
+            self.schedule()
+
+    def enlist_freed(self) -> None:
+        """The same with all who have fewer jobs than before. One that is away and has none left is
+        forgotten."""
+        freed, self.in_hand.freed = self.in_hand.freed, set()
+        for id in freed:
+            worker = self.workers.get(id)
+            if worker is None:
+                continue
+            if worker.subscription is None and not worker.in_hand:
+                del self.workers[id]
+            else:
+                self.enlist(worker)
+
+    def release(self, worker: Worker) -> None:
+        """A worker has left: its jobs go to others, as if it had never had them."""
+        self.workers.pop(worker.id, None)
+        worker.subscription = None
+        for lane in self.lanes.values():
+            if lane.jobs.release(worker.id):
+                self.stir(lane)
+        self.enlist_freed()
+
+    # Handing out
+
+    def schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self._host.soon(self.dispatch)
+
+    def dispatch(self) -> None:
+        """Gives jobs to those who have room, one lease each in turn. A lease is at most a fair
+        share of what there is, so that one large batch is spread over all who are idle."""
+        self._scheduled = False
+        if not self._ring:
+            return
+        now_us = self._host.now_us()
+        share = max(1, -(-self._available(now_us) // len(self._ring)))
+        leases, jobs_max = 0, self._host.options.queue_in_flight_max - self.leased
+        served: dict[Worker, None] = {}
+        idle: list[Worker] = []
+        while self._ring and self._stirred and jobs_max > 0:
+            if leases == _LEASES_A_TURN:
+                self.schedule()
+                break
+            worker = self._ring.popleft()
+            room = worker.room()
+            if room <= 0:
+                worker.listed = False
+                continue
+            taken = self._hand_out(worker, min(room, share, jobs_max), now_us)
+            if not taken:
+                idle.append(worker)
+                continue
+            self._ring.append(worker)
+            served[worker] = None
+            leases += 1
+            jobs_max -= taken
+        self._ring.extendleft(reversed(idle))
+        for worker in served:
+            worker.flush()
+
+    def _available(self, now_us: int) -> int:
+        available = 0
+        for lane in list(self._stirred):
+            found = lane.available(now_us)
+            available += found
+            if not found:
+                self._rest(lane)
+        return available
+
+    def _hand_out(self, worker: Worker, share: int, now_us: int) -> int:
+        """One lease, from the lane whose turn it is. Returns how many jobs it has."""
+        for lane in list(self._stirred):
+            if lane.partition.topic.number not in worker.topics:
+                continue
+            del self._stirred[lane]
+            run = lane.run(now_us, share)
+            if run is not None and worker.would_splinter(run):
+                self._stirred[lane] = None
+                continue
+            if run is None:
+                # A read that was answered at once has stirred it again already.
+                if lane not in self._stirred:
+                    self._rest(lane)
+                continue
+            self._stirred[lane] = None
+            self._timed[lane] = None
+            deadline_us = now_us + round(self.settings.visibility_seconds * 1e6)
+            failures = lane.jobs.lease(run.first, run.next, worker.id, deadline_us)
+            count = run.next - run.first
+            if failures:
+                self.redelivered += count
+            worker.send(lane, run, failures + 1)
+            return count
+        return 0
+
+    # Time
+
+    def tick(self, now_us: int) -> None:
+        """Leases that have run out, and jobs whose delay is over."""
+        if not self._timed:
+            return
+        delay_us = round(self.settings.retry_delay_seconds * 1e6)
+        for lane in list(self._timed):
+            jobs = lane.jobs
+            expired = jobs.expire(now_us, delay_us, self.settings.max_deliveries)
+            if expired.workers:
+                self._doubt(expired.workers)
+                self._host.failed(self, lane, expired.again, expired.doomed)
+            due_us = jobs.next_due_us()
+            if due_us is not None and due_us <= now_us:
+                self.stir(lane)
+            if not jobs.leased and not jobs.waiting:
+                del self._timed[lane]
+        self.enlist_freed()
+
+    def _doubt(self, ids: Iterable[str]) -> None:
+        for id in ids:
+            worker = self.workers.get(id)
+            if worker is not None:
+                worker.doubted = True

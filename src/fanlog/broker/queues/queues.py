@@ -1,0 +1,412 @@
+"""All queues: who works in which, on what topics, and what follows when time, topics or jobs run
+out. A queue is a second kind of group: each message goes to one free worker, whatever the
+partition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from fanlog.broker.cursors import Subscription
+from fanlog.broker.ledger import Entry
+from fanlog.broker.names import check_pattern
+from fanlog.broker.ports import Outlet, Runtime
+from fanlog.broker.queues.burials import Burials
+from fanlog.broker.queues.dead_letters import DeadLetters
+from fanlog.broker.queues.followers import QueueFollowers
+from fanlog.broker.queues.jobs import Failure, Jobs
+from fanlog.broker.queues.lanes import Lane
+from fanlog.broker.queues.ledger import (
+    QueueLedger,
+    StoredLane,
+    change_entry,
+    lane_entry,
+    no_lane_entry,
+    no_queue_entry,
+    queue_entry,
+)
+from fanlog.broker.queues.queue import Queue, Worker, WorkerReader
+from fanlog.broker.queues.reports import describe_queue, plan_queue_reset
+from fanlog.broker.queues.rules import (
+    changed_queue_settings,
+    check_dead_letter,
+    check_names,
+    newest_number,
+    start_of,
+    takes_part,
+)
+from fanlog.broker.queues.spans import Span
+from fanlog.broker.queues.verdicts import Answer, Verdicts
+from fanlog.broker.topics import Partition, Topic
+from fanlog.config import BrokerOptions
+from fanlog.errors import (
+    FencedError,
+    GroupActiveError,
+    GroupNotFoundError,
+    InvalidArgumentError,
+    LeaseLostError,
+    LimitError,
+)
+from fanlog.format.messages import (
+    Held,
+    Joined,
+    PartitionOffset,
+    ResetGroup,
+    Settle,
+    Work,
+)
+from fanlog.log.partition import Block
+from fanlog.model import GROUP_PREFIX, Durability, GroupInfo, QueueSettings, ResetStep
+
+if TYPE_CHECKING:
+    from fanlog.broker.core import Broker
+
+
+class Queues:
+    def __init__(self, broker: Broker, runtime: Runtime, options: BrokerOptions) -> None:
+        self._broker = broker
+        self._runtime = runtime
+        self.options = options
+        self._queues: dict[str, Queue] = {}
+        self._seats: dict[Subscription, Worker] = {}
+        self._outlets: dict[Outlet, list[Worker]] = {}
+        self._followers = QueueFollowers()
+        self._ledger = QueueLedger(broker.internal, self._everything)
+        self._verdicts = Verdicts(self)
+        self._burials = Burials(DeadLetters(broker), self._ledger, runtime)
+        self.now_us = runtime.now_us
+        self.soon = runtime.soon
+
+    def load(self) -> None:
+        """Brings back what is done and what has failed. What was out is handed out again."""
+        for stored in self._ledger.load():
+            queue = Queue(self, stored.name, stored.settings, stored.born)
+            queue.in_hand = stored.in_hand
+            self._queues[queue.name] = queue
+            for kept in stored.lanes.values():
+                topic = self._broker.catalog.find(kept.topic)
+                if topic is None or topic.number != kept.number:
+                    continue
+                if kept.partition < len(topic.partitions):
+                    partition = topic.partitions[kept.partition]
+                    kept.jobs.restored(partition.log.end_offset)
+                    lane = queue.add_lane(partition, kept.jobs, kept.sequence)
+                    # Jobs that had failed too often when the broker stopped.
+                    doomed = kept.jobs.doom(queue.settings.max_deliveries)
+                    self._burials.bury_soon(queue, lane, doomed)
+
+    def epoch(self) -> int:
+        return self._broker.epoch
+
+    # Workers come and go
+
+    def work(
+        self, key: int, wanted: Work, outlet: Outlet, reader: WorkerReader, client: str = ""
+    ) -> tuple[Subscription, QueueSettings, list[Joined]]:
+        """A worker's seat in a queue, and the topics that it works on; `start` sets it going."""
+        check_names(wanted, self.options)
+        self._check_kind(wanted.queue)
+        self._check_seat(wanted, outlet)
+        topics = self._topics(wanted)
+        queue = self._open(wanted, topics)
+        worker = self._seat(queue, wanted)
+        subscription = Subscription(
+            key, self, outlet, reader, wanted.target, wildcard=wanted.wildcard
+        )
+        worker.begin(wanted, subscription, reader, client)
+        self._seats[subscription] = worker
+        self._outlets.setdefault(outlet, []).append(worker)
+        self._followers.add(worker)
+        joined = [self._join(worker, topic, appeared=False) for topic in topics]
+        self._keep(queue, worker, wanted.holds)
+        return subscription, queue.settings, joined
+
+    def start(self, subscription: Subscription) -> None:
+        worker = self._seats.get(subscription)
+        if worker is not None:
+            worker.queue.enlist(worker)
+            for lane in worker.queue.lanes.values():
+                worker.queue.stir(lane)
+
+    def lost(self, subscription: Subscription) -> None:
+        """A worker's connection is gone. It keeps its jobs until their time is up: it may come
+        back, and settle them."""
+        worker = self._stand_up(subscription)
+        if worker is not None and not worker.in_hand:
+            worker.queue.workers.pop(worker.id, None)
+
+    def leave(self, subscription: Subscription) -> None:
+        """A worker goes for good, and gives back what it has."""
+        worker = self._stand_up(subscription)
+        if worker is not None:
+            worker.queue.release(worker)
+
+    def resume(self, outlet: Outlet) -> None:
+        """A peer takes bytes again: its workers can have jobs."""
+        for worker in self._outlets.get(outlet, ()):
+            worker.queue.enlist(worker)
+
+    def _check_kind(self, name: str) -> None:
+        committed = self._broker.durable.positions(GROUP_PREFIX + name)
+        if committed or self._broker.groups.find(name) is not None:
+            raise GroupActiveError(
+                f"{name!r} is a group that shares partitions; it can't be a queue too. Choose "
+                "another name, or delete the group."
+            )
+
+    def _topics(self, wanted: Work) -> list[Topic]:
+        if not wanted.wildcard:
+            return [self._broker.open_topic(wanted.target, create=wanted.create)]
+        found = self._broker.catalog.matching(check_pattern(wanted.target))
+        return [topic for topic in found if takes_part(topic, wanted.target)]
+
+    def _open(self, wanted: Work, topics: list[Topic]) -> Queue:
+        """The queue with its settings as the worker wants them, written down if they are new."""
+        queue = self._queues.get(wanted.queue)
+        before = QueueSettings() if queue is None else queue.settings
+        settings = changed_queue_settings(before, wanted.settings)
+        for topic in topics:
+            check_dead_letter(topic, settings)
+            for partition in topic.partitions:
+                if queue is None or (topic.number, partition.index) not in queue.lanes:
+                    newer = queue is not None and queue.is_older_than(topic)
+                    start_of(partition, settings, appeared=newer)
+        if queue is None:
+            born = newest_number(self._broker.catalog, in_memory=False)
+            self._ledger.write([queue_entry(wanted.queue, settings, born)])
+            queue = self._queues[wanted.queue] = Queue(self, wanted.queue, settings, born)
+            queue.born_in_memory = newest_number(self._broker.catalog, in_memory=True)
+        elif settings != before:
+            others = [worker for worker in queue.workers.values() if worker.id != wanted.worker]
+            if settings.ordered != before.ordered and others:
+                raise GroupActiveError(
+                    f"The queue {queue.name!r} has workers; whether it is ordered can only change "
+                    "while there are none."
+                )
+            self._ledger.write([queue_entry(queue.name, settings, queue.born)])
+            queue.settings = settings
+            if settings.ordered != before.ordered:
+                for lane in queue.lanes.values():
+                    lane.jobs.release_all(ordered=settings.ordered)
+        return queue
+
+    def _check_seat(self, wanted: Work, outlet: Outlet) -> None:
+        """That there is room for the worker; nothing may change for one that there is not."""
+        queue = self._queues.get(wanted.queue)
+        if queue is None:
+            if len(self._queues) >= self.options.queues_max:
+                raise LimitError(
+                    f"This broker has {len(self._queues)} queues, as many as queues_max allows."
+                )
+            return
+        worker = queue.workers.get(wanted.worker)
+        if worker is None and len(queue.workers) >= self.options.queue_workers_max:
+            raise LimitError(
+                f"The queue {queue.name!r} has {len(queue.workers)} workers, as many as "
+                "queue_workers_max allows."
+            )
+        subscription = None if worker is None else worker.subscription
+        if subscription is not None and subscription.outlet is outlet:
+            raise InvalidArgumentError(
+                f"This connection has a worker {wanted.worker!r} in the queue {queue.name!r} "
+                "already: give the other a name of its own, or none."
+            )
+
+    def _seat(self, queue: Queue, wanted: Work) -> Worker:
+        """The worker, as new or as it was. One of its name that is there gives way."""
+        worker = queue.workers.get(wanted.worker)
+        if worker is None:
+            worker = queue.workers[wanted.worker] = Worker(queue, wanted.worker)
+            return worker
+        subscription, reader = worker.subscription, worker.reader
+        if subscription is not None:
+            self._stand_up(subscription)
+            if reader is not None:
+                reader.ended(
+                    FencedError(
+                        f"Another worker {worker.id!r} has taken this one's place in the queue "
+                        f"{queue.name!r}. Give each a name of its own, or none."
+                    )
+                )
+        return worker
+
+    def _stand_up(self, subscription: Subscription) -> Worker | None:
+        worker = self._seats.pop(subscription, None)
+        if worker is None:
+            return None
+        subscription.closed = True
+        worker.subscription = worker.reader = None
+        beside = self._outlets[subscription.outlet]
+        beside.remove(worker)
+        if not beside:
+            del self._outlets[subscription.outlet]
+        self._followers.remove(worker)
+        return worker
+
+    def _keep(self, queue: Queue, worker: Worker, holds: tuple[Held, ...]) -> None:
+        """What a worker that comes back does not have was lost on its way: others may have it."""
+        for (number, index), lane in queue.lanes.items():
+            kept = [(h.first, h.next) for h in holds if (h.number, h.partition) == (number, index)]
+            if lane.jobs.release(worker.id, kept):
+                queue.stir(lane)
+        queue.enlist_freed()
+
+    # Topics
+
+    def topic_appeared(self, topic: Topic) -> None:
+        """Whoever wants a topic of this name works on it from its first record."""
+        for worker in self._followers.of(topic):
+            own_dead_letters = topic.name == worker.queue.settings.dead_letter
+            if worker.reader is not None and not own_dead_letters:
+                worker.reader.joined(self._join(worker, topic, appeared=True))
+                for partition in topic.partitions:
+                    worker.queue.stir(worker.queue.lanes[topic.number, partition.index])
+
+    def topic_vanished(self, topic: Topic) -> None:
+        for worker in self._followers.of(topic):
+            if worker.reader is not None and topic.number in worker.topics:
+                worker.reader.left(topic.number, topic.name)
+        gone: list[Entry] = []
+        for queue in self._queues.values():
+            gone += [
+                no_lane_entry(queue.name, queue.stored(lane))
+                for lane in queue.drop_topic(topic)
+                if lane.partition.durability is not Durability.MEMORY
+            ]
+        if gone:
+            self._ledger.write_or_owe(gone)
+
+    def followers_of(self, topic: Topic) -> int:
+        """How many workers would take a job of the topic."""
+        return len(self._followers.of(topic))
+
+    def _join(self, worker: Worker, topic: Topic, *, appeared: bool) -> Joined:
+        queue = worker.queue
+        worker.topics.add(topic.number)
+        entries: list[Entry] = []
+        starts: list[PartitionOffset] = []
+        for partition in topic.partitions:
+            lane = queue.lanes.get((topic.number, partition.index))
+            if lane is None:
+                later = appeared or queue.is_older_than(topic)
+                lane = self._begin(queue, partition, start_of(partition, queue.settings, later))
+                if partition.durability is not Durability.MEMORY:
+                    entries.append(lane_entry(queue.name, queue.stored(lane)))
+            starts.append(PartitionOffset(partition.index, lane.jobs.floor))
+        if entries:
+            self._ledger.write_or_owe(entries)
+        return Joined(topic.number, topic.name, self._broker.epoch, tuple(starts))
+
+    def _begin(self, queue: Queue, partition: Partition, offset: int) -> Lane:
+        jobs = Jobs(offset, queue.in_hand, ordered=queue.settings.ordered)
+        return queue.add_lane(partition, jobs)
+
+    # Verdicts
+
+    def settle(self, subscription: Subscription, settle: Settle, answer: Answer) -> None:
+        """Takes a worker's verdicts; they are answered when they are written down."""
+        worker = self._seats.get(subscription)
+        if worker is None:
+            raise LeaseLostError("This worker has lost its place in the queue: join it again.")
+        self._verdicts.settle(worker, settle, answer)
+
+    def write(self, entries: list[Entry]) -> None:
+        self._ledger.write(entries)
+
+    def failed(self, queue: Queue, lane: Lane, again: list[Span], doomed: list[Span]) -> None:
+        """Leases ran out. That has happened, and is written down when it can be."""
+        if lane.partition.durability is not Durability.MEMORY:
+            failures = [
+                Failure(span.first, span.next, span.failures, span.due_us, span.reason)
+                for span in again + doomed
+            ]
+            entry = change_entry(queue.name, queue.stored(lane), (), failures)
+            self._ledger.write_or_owe([entry])
+        if doomed:
+            self._burials.bury(queue, lane, doomed)
+
+    def bury(self, queue: Queue, lane: Lane, doomed: list[Span], done: Callable[[], None]) -> None:
+        self._burials.bury(queue, lane, doomed, done)
+
+    # Time
+
+    def tick(self) -> None:
+        now_us = self.now_us()
+        self._burials.tick()
+        for queue in list(self._queues.values()):
+            queue.tick(now_us)
+
+    def load_block(
+        self, partition: Partition, offset: int, done: Callable[[Block | Exception], None]
+    ) -> None:
+        self._broker.load_block(partition, offset, done)
+
+    def when_more(self, partition: Partition, wake: Callable[[], None]) -> None:
+        self._broker.when_more(partition, wake)
+
+    # For operators
+
+    def names(self) -> list[str]:
+        return sorted(self._queues)
+
+    def find(self, name: str) -> Queue | None:
+        return self._queues.get(name)
+
+    async def describe(self, name: str) -> GroupInfo:
+        return await describe_queue(self._broker, self._get(name))
+
+    async def reset(self, wanted: ResetGroup) -> list[ResetStep]:
+        """Moves a queue without workers: what is at or past the new place is to be done, again if
+        it was done; what is before it is done."""
+        queue = self._get(wanted.group)
+        self._check_idle(queue)
+        steps = await plan_queue_reset(self._broker, queue, wanted)
+        if wanted.dry_run:
+            return steps
+        # The places were looked up in threads: somebody may have come meanwhile.
+        self._check_idle(self._get(wanted.group))
+        anew = [self._anew(queue, step) for step in steps]
+        self._ledger.write([lane_entry(queue.name, kept) for _, kept in anew])
+        for partition, kept in anew:
+            old = queue.lanes.get((kept.number, kept.partition))
+            if old is not None:
+                queue.drop_lane(old)
+            queue.add_lane(partition, kept.jobs, kept.sequence)
+        queue.enlist_freed()
+        return steps
+
+    def _anew(self, queue: Queue, step: ResetStep) -> tuple[Partition, StoredLane]:
+        topic = self._broker.catalog.get(step.topic)
+        old = queue.lanes.get((topic.number, step.partition))
+        sequence = 1 if old is None else old.sequence + 1
+        jobs = Jobs(step.after, queue.in_hand, ordered=queue.settings.ordered)
+        kept = StoredLane(topic.name, step.partition, topic.number, sequence, jobs)
+        return topic.partitions[step.partition], kept
+
+    def delete(self, name: str) -> None:
+        queue = self._get(name)
+        self._check_idle(queue)
+        self._ledger.write([no_queue_entry(name)])
+        del self._queues[name]
+
+    def _get(self, name: str) -> Queue:
+        queue = self._queues.get(name)
+        if queue is None:
+            raise GroupNotFoundError(
+                f"There is no group or queue {name!r}. See what there is with: fanlog group list"
+            )
+        return queue
+
+    def _check_idle(self, queue: Queue) -> None:
+        present = queue.present()
+        if present:
+            raise GroupActiveError(
+                f"The queue {queue.name!r} has {len(present)} workers, {present[0].id!r} among "
+                "them. Stop them first."
+            )
+
+    def _everything(self) -> Iterator[tuple[bytes, bytes]]:
+        for queue in self._queues.values():
+            yield queue_entry(queue.name, queue.settings, queue.born)
+            for lane in queue.kept_lanes():
+                yield lane_entry(queue.name, queue.stored(lane))

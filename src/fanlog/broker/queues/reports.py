@@ -1,0 +1,89 @@
+"""What operators see of a queue, and what a reset would do to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fanlog.broker.groups.reports import lag_seconds
+from fanlog.broker.queues.lanes import Lane
+from fanlog.broker.queues.queue import Queue
+from fanlog.broker.topics import Partition
+from fanlog.errors import InvalidArgumentError
+from fanlog.format.messages import ResetGroup
+from fanlog.model import GroupInfo, GroupMemberInfo, GroupPartitionInfo, ResetStep
+
+if TYPE_CHECKING:
+    from fanlog.broker.core import Broker
+
+
+async def describe_queue(broker: Broker, queue: Queue) -> GroupInfo:
+    lanes = sorted(queue.lanes.values(), key=lambda lane: _place(lane.partition))
+    partitions = [await _describe_lane(broker, lane) for lane in lanes]
+    members = tuple(
+        GroupMemberInfo(
+            id=worker.id,
+            client=worker.client,
+            target=worker.target,
+            static=worker.named,
+            present=worker.subscription is not None,
+            partitions=sum(number in worker.topics for number, _ in queue.lanes),
+            in_flight=worker.in_hand,
+        )
+        for worker in sorted(queue.workers.values(), key=lambda worker: worker.id)
+    )
+    return GroupInfo(
+        name=queue.name,
+        kind="queue",
+        state="active" if queue.present() else "inactive",
+        members=members,
+        partitions=tuple(partitions),
+        queue=queue.settings,
+        redelivered=queue.redelivered,
+        dead_lettered=queue.dead_lettered,
+    )
+
+
+async def _describe_lane(broker: Broker, lane: Lane) -> GroupPartitionInfo:
+    partition, jobs = lane.partition, lane.jobs
+    floor = max(jobs.floor, partition.log.start_offset)
+    done_above = sum(next - first for first, next in jobs.done_ranges())
+    lag = max(0, partition.visible_end - floor - done_above)
+    return GroupPartitionInfo(
+        topic=partition.topic.name,
+        partition=partition.index,
+        committed=jobs.floor,
+        start_offset=partition.log.start_offset,
+        end_offset=partition.visible_end,
+        lag=lag,
+        lag_seconds=await lag_seconds(broker, partition, floor) if lag else 0.0,
+        in_flight=jobs.leased,
+        waiting=jobs.waiting,
+    )
+
+
+async def plan_queue_reset(broker: Broker, queue: Queue, wanted: ResetGroup) -> list[ResetStep]:
+    """Where a reset puts a queue, partition by partition; without a topic, everywhere that it has
+    worked. An offset outside of a log becomes the end that is nearer."""
+    floors = {_place(lane.partition): lane.jobs.floor for lane in queue.lanes.values()}
+    if wanted.topic:
+        partitions = list(broker.catalog.get(wanted.topic).partitions)
+    else:
+        partitions = [lane.partition for lane in queue.lanes.values()]
+    if wanted.partitions is not None:
+        missing = set(wanted.partitions) - {partition.index for partition in partitions}
+        if missing:
+            raise InvalidArgumentError(
+                f"The queue {queue.name!r} has no partition {min(missing)} to reset in "
+                f"{wanted.topic or 'its topics'!r}."
+            )
+        partitions = [p for p in partitions if p.index in wanted.partitions]
+    steps: list[ResetStep] = []
+    for partition in sorted(partitions, key=_place):
+        offset = await broker.find_offset(partition, wanted.start)
+        after = min(max(offset, partition.log.start_offset), partition.visible_end)
+        steps.append(ResetStep(*_place(partition), floors.get(_place(partition)), after))
+    return steps
+
+
+def _place(partition: Partition) -> tuple[str, int]:
+    return partition.topic.name, partition.index

@@ -1,0 +1,96 @@
+"""What a queue allows: names, settings, which topics take part, and where it begins in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from fanlog.broker.topics import Partition, Topic
+from fanlog.config import BrokerOptions
+from fanlog.errors import InvalidArgumentError, InvalidNameError, LimitError, NoPositionError
+from fanlog.format.dead_letters import TOPIC_PREFIX
+from fanlog.format.messages import Work
+from fanlog.model import (
+    DURABLE_NAME_BYTES_MAX,
+    GROUP_PREFIX,
+    INBOX_PREFIX,
+    TOPIC_NAME_BYTES_MAX,
+    Durability,
+    QueueSettings,
+)
+
+_NAME_BYTES_MAX = DURABLE_NAME_BYTES_MAX - len(GROUP_PREFIX)
+
+
+def check_names(wanted: Work, options: BrokerOptions) -> None:
+    for what, name in (("queue", wanted.queue), ("worker", wanted.worker)):
+        if not 1 <= len(name.encode(errors="replace")) <= _NAME_BYTES_MAX:
+            raise InvalidNameError(f"A {what}'s name has 1 to {_NAME_BYTES_MAX} bytes.")
+    if wanted.prefetch < 1:
+        raise InvalidArgumentError(f"A worker's prefetch is 1 or more, not {wanted.prefetch}.")
+    if wanted.prefetch > options.queue_prefetch_max:
+        raise LimitError(
+            f"A worker's prefetch is {options.queue_prefetch_max} at most (queue_prefetch_max), "
+            f"not {wanted.prefetch}."
+        )
+
+
+def changed_queue_settings(
+    settings: QueueSettings, given: dict[str, int | float | str | bool]
+) -> QueueSettings:
+    """The settings with what is given in place of theirs, or an error that says what is wrong."""
+    unknown = set(given) - set(QueueSettings.__struct_fields__)
+    if unknown:
+        raise InvalidArgumentError(
+            f"There is no queue setting {min(unknown)!r}; there are "
+            f"{', '.join(QueueSettings.__struct_fields__)}."
+        )
+    try:
+        return msgspec.convert(msgspec.structs.asdict(settings) | given, QueueSettings)
+    except msgspec.ValidationError as fault:
+        raise InvalidArgumentError(f"A queue setting is wrong: {fault}.") from fault
+
+
+def check_dead_letter(topic: Topic, settings: QueueSettings) -> None:
+    """That the jobs of a topic have somewhere to go when they fail, other than back to it."""
+    if settings.dead_letter == topic.name:
+        raise InvalidArgumentError(
+            f"The queue's dead letters would go back to {topic.name!r}, which it works on. Choose "
+            "another dead_letter topic."
+        )
+    size = len((TOPIC_PREFIX + topic.name).encode(errors="replace"))
+    if not settings.dead_letter and size > TOPIC_NAME_BYTES_MAX:
+        raise InvalidArgumentError(
+            f"The name {topic.name!r} is too long to have {TOPIC_PREFIX!r} in front: say "
+            "dead_letter, the topic for its dead letters."
+        )
+
+
+def takes_part(topic: Topic, pattern: str) -> bool:
+    """Whether a topic that fits a pattern is worked on. Dead letters are not, unless the pattern
+    names them: a job that fails would die again and again. Nor are inboxes."""
+    if topic.name.startswith(INBOX_PREFIX) and not pattern.startswith(INBOX_PREFIX):
+        return False
+    return topic.settings.role != "dead-letter" or pattern.startswith(TOPIC_PREFIX)
+
+
+def start_of(partition: Partition, settings: QueueSettings, appeared: bool) -> int:
+    """Where a queue begins in a partition that it has not met before."""
+    if appeared or settings.reset == "earliest":
+        return partition.log.start_offset
+    if settings.reset == "latest":
+        return partition.visible_end
+    raise NoPositionError(
+        f"The queue has done nothing in {partition.name} yet, and its reset policy is 'none'. "
+        "Reset the queue, or let it begin at 'earliest' or 'latest'."
+    )
+
+
+def newest_number(topics: Iterable[Topic], *, in_memory: bool) -> int:
+    """The highest number that a topic on disk, or in memory, has: one with a higher one is
+    newer."""
+    return max(
+        (t.number for t in topics if (t.settings.level is Durability.MEMORY) == in_memory),
+        default=0,
+    )

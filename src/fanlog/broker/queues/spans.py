@@ -1,0 +1,152 @@
+"""The jobs of one partition as spans: neighbouring records that are in the same state. Spans lie
+side by side from `floor`, below which all is done, up to `next`, from where on nothing was handed
+out. So memory follows what is in flight, not what was published."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+
+Range = tuple[int, int]
+
+
+class State(IntEnum):
+    DONE = 0
+    LEASED = 1
+    # To be handed out (again), once `due_us` has come.
+    WAITING = 2
+    # Behind another job of its key.
+    PARKED = 3
+    # On its way into the dead-letter topic.
+    DOOMED = 4
+
+
+class Span:
+    """`due_us` is when a lease runs out, or when a waiting job may go out. `failures` counts the
+    deliveries that came to nothing; `reason` is why the last did."""
+
+    __slots__ = ("due_us", "failures", "first", "next", "reason", "state", "worker")
+
+    def __init__(
+        self,
+        first: int,
+        next: int,
+        state: State,
+        *,
+        worker: str = "",
+        due_us: int = 0,
+        failures: int = 0,
+        reason: str = "",
+    ) -> None:
+        self.first = first
+        self.next = next
+        self.state = state
+        self.worker = worker
+        self.due_us = due_us
+        self.failures = failures
+        self.reason = reason
+
+    def __len__(self) -> int:
+        return self.next - self.first
+
+    def __repr__(self) -> str:
+        return f"<Span {self.first}..{self.next - 1} {self.state.name} {self.worker}>"
+
+
+class Spans:
+    """An ordered cover of the offsets from `floor` to `next`."""
+
+    __slots__ = ("_firsts", "_spans", "floor", "next")
+
+    def __init__(self, floor: int) -> None:
+        self.floor = floor
+        self.next = floor
+        self._firsts: list[int] = []
+        self._spans: list[Span] = []
+
+    def __len__(self) -> int:
+        return len(self._spans)
+
+    def __iter__(self) -> Iterator[Span]:
+        return iter(self._spans)
+
+    def append(self, span: Span) -> Span:
+        """Puts a span that begins at `next` behind all others."""
+        self._firsts.append(span.first)
+        self._spans.append(span)
+        self.next = span.next
+        return span
+
+    def within(self, first: int, next: int) -> Iterator[Span]:
+        """Spans that have a part between the two, as they are; the cover must not change
+        meanwhile."""
+        i = max(0, bisect_right(self._firsts, first) - 1)
+        while i < len(self._spans):
+            span = self._spans[i]
+            if span.first >= next:
+                return
+            if span.next > first:
+                yield span
+            i += 1
+
+    def cut(self, first: int, next: int) -> list[Span]:
+        """Spans that cover exactly what is between the two, as far as there are any."""
+        first, next = max(first, self.floor), min(next, self.next)
+        if first >= next:
+            return []
+        i = bisect_right(self._firsts, first) - 1
+        if self._spans[i].first < first:
+            self._split(i, first)
+            i += 1
+        end = bisect_left(self._firsts, next, i)
+        if self._spans[end - 1].next > next:
+            self._split(end - 1, next)
+        return self._spans[i:end]
+
+    def tidy(self, first: int, next: int) -> None:
+        """Joins neighbours that are done between the two and beside them, and moves the floor."""
+        i = max(0, bisect_right(self._firsts, first) - 2)
+        while i + 1 < len(self._spans) and self._spans[i].first <= next:
+            span, after = self._spans[i], self._spans[i + 1]
+            if span.state is after.state is State.DONE:
+                # All at once: a long run of small spans must not cost its square.
+                end = i + 2
+                while end < len(self._spans) and self._spans[end].state is State.DONE:
+                    end += 1
+                span.next = self._spans[end - 1].next
+                del self._spans[i + 1 : end], self._firsts[i + 1 : end]
+            else:
+                i += 1
+        if self._spans and self._spans[0].state is State.DONE:
+            self.floor = self._spans[0].next
+            del self._spans[0], self._firsts[0]
+
+    def _split(self, i: int, at: int) -> None:
+        span = self._spans[i]
+        rest = Span(
+            at,
+            span.next,
+            span.state,
+            worker=span.worker,
+            due_us=span.due_us,
+            failures=span.failures,
+            reason=span.reason,
+        )
+        span.next = at
+        self._firsts.insert(i + 1, at)
+        self._spans.insert(i + 1, rest)
+
+
+def joined(ranges: Iterable[Range]) -> Iterator[Range]:
+    """The same offsets in as few ranges as they need."""
+    current: Range | None = None
+    for first, next in sorted(ranges):
+        if current is None or first > current[1]:
+            if current is not None:
+                yield current
+            current = first, next
+        elif next > current[1]:
+            current = current[0], next
+    if current is not None:
+        yield current

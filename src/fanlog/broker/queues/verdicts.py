@@ -1,0 +1,210 @@
+"""What workers say of their jobs. All that comes in one turn is written down at once, and only
+then does it count and is it answered: what was acked is never handed out again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from fanlog.broker.ledger import Entry
+from fanlog.broker.queues.jobs import Failure
+from fanlog.broker.queues.lanes import Lane
+from fanlog.broker.queues.ledger import change_entry
+from fanlog.broker.queues.queue import Queue, Worker
+from fanlog.broker.queues.spans import Range, Span
+from fanlog.errors import FanlogError
+from fanlog.format.messages import Settle, Settled, Verb, Verdict
+from fanlog.model import Durability
+
+Answer = Callable[[Settled | FanlogError], None]
+_MS_US = 1000
+# Longest time that a verdict can ask for: a day.
+_DELAY_MS_MAX = 86_400_000
+_REASON_CHARACTERS_MAX = 4096
+
+
+class VerdictHost(Protocol):
+    """All queues together, as far as verdicts need it."""
+
+    def now_us(self) -> int: ...
+    def soon(self, call: Callable[[], None], /) -> object: ...
+    def epoch(self) -> int: ...
+    def write(self, entries: list[Entry]) -> None:
+        """Raises if they are not written."""
+        ...
+
+    def bury(self, queue: Queue, lane: Lane, doomed: list[Span], done: Callable[[], None]) -> None:
+        """Makes dead letters of jobs; `done` is called when they are, or when it has to be tried
+        again later."""
+        ...
+
+
+class _Request:
+    __slots__ = ("answer", "late", "settle", "unburied", "worker")
+
+    def __init__(self, worker: Worker, settle: Settle, answer: Answer) -> None:
+        self.worker = worker
+        self.settle = settle
+        self.answer = answer
+        self.late: list[Verdict] = []
+        self.unburied = 1
+
+    def buried(self) -> None:
+        """Answers once none of its jobs is on the way to the dead letters."""
+        self.unburied -= 1
+        if not self.unburied:
+            self.answer(Settled(tuple(self.late)))
+
+
+class _Change:
+    """What a turn changes in a lane, as it is written down."""
+
+    __slots__ = ("done", "failures", "queue")
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        self.done: list[Range] = []
+        self.failures: list[Failure] = []
+
+
+class Verdicts:
+    def __init__(self, host: VerdictHost) -> None:
+        self._host = host
+        self._requests: list[_Request] = []
+
+    def settle(self, worker: Worker, settle: Settle, answer: Answer) -> None:
+        """Takes a worker's verdicts into this turn."""
+        if not self._requests:
+            self._host.soon(self._turn)
+        self._requests.append(_Request(worker, settle, answer))
+
+    def _turn(self) -> None:
+        requests, self._requests = self._requests, []
+        now_us = self._host.now_us()
+        changes: dict[Lane, _Change] = {}
+        for request in requests:
+            self._note(request, changes, now_us)
+        try:
+            self._write(changes)
+        except FanlogError as fault:
+            for request in requests:
+                request.answer(fault)
+            return
+        queues: dict[Queue, None] = {}
+        for request in requests:
+            request.worker.doubted = False
+            queues[request.worker.queue] = None
+            for verdict in request.settle.verdicts:
+                self._apply(request, verdict, now_us)
+        for queue in queues:
+            queue.enlist_freed()
+        for request in requests:
+            request.worker.queue.enlist(request.worker)
+            request.buried()
+
+    def _lane(self, request: _Request, verdict: Verdict) -> Lane | None:
+        """The lane that a verdict is about. A log in memory that has begun anew since knows
+        nothing of old jobs."""
+        lane = request.worker.queue.lanes.get((verdict.number, verdict.partition))
+        if lane is None or verdict.first >= verdict.next:
+            return None
+        anew = request.settle.epoch not in (0, self._host.epoch())
+        return None if anew and lane.partition.durability is Durability.MEMORY else lane
+
+    def _note(self, request: _Request, changes: dict[Lane, _Change], now_us: int) -> None:
+        """Collects what is to be written: what will be done, and what will have failed."""
+        queue = request.worker.queue
+        for verdict in request.settle.verdicts:
+            lane = self._lane(request, verdict)
+            if lane is None or verdict.verb not in (Verb.ACK, Verb.NACK):
+                continue
+            change = changes.get(lane)
+            if change is None:
+                change = changes[lane] = _Change(queue)
+            jobs = lane.jobs
+            end = self._end(request, lane)
+            first, next = max(verdict.first, jobs.floor), min(verdict.next, end)
+            if first >= next:
+                continue
+            if verdict.verb == Verb.ACK:
+                change.done.append((first, next))
+                continue
+            due_us = now_us + _delay_us(queue, verdict)
+            change.failures += [
+                Failure(
+                    max(first, span.first),
+                    min(next, span.next),
+                    span.failures + 1,
+                    due_us,
+                    verdict.reason[:_REASON_CHARACTERS_MAX],
+                )
+                for span in jobs.held(request.worker.id, first, next)
+            ]
+
+    def _end(self, request: _Request, lane: Lane) -> int:
+        """Up to where jobs can have been handed out. Of before a restart nobody knows."""
+        if 0 < request.settle.epoch < self._host.epoch():
+            return max(lane.jobs.next, lane.partition.visible_end)
+        return lane.jobs.next
+
+    def _ack(self, request: _Request, lane: Lane, first: int, next: int) -> list[Range]:
+        end = self._end(request, lane)
+        if end > lane.jobs.next and first < end:
+            late = lane.jobs.finish_earlier(first, min(next, end))
+            return late + ([(end, next)] if next > end else [])
+        return lane.jobs.finish(first, next)
+
+    def _write(self, changes: dict[Lane, _Change]) -> None:
+        entries: list[Entry] = [
+            change_entry(change.queue.name, change.queue.stored(lane), change.done, change.failures)
+            for lane, change in changes.items()
+            if (change.done or change.failures)
+            and lane.partition.durability is not Durability.MEMORY
+        ]
+        if entries:
+            self._host.write(entries)
+
+    def _apply(self, request: _Request, verdict: Verdict, now_us: int) -> None:
+        lane = self._lane(request, verdict)
+        if lane is None:
+            request.late.append(verdict)
+            return
+        worker, jobs = request.worker, lane.jobs
+        queue, first, next = worker.queue, verdict.first, verdict.next
+        reason = verdict.reason[:_REASON_CHARACTERS_MAX]
+        doomed: list[Span] = []
+        match verdict.verb:
+            case Verb.ACK:
+                late = self._ack(request, lane, first, next)
+            case Verb.NACK:
+                doomed, late = jobs.fail(
+                    worker.id,
+                    first,
+                    next,
+                    due_us=now_us + _delay_us(queue, verdict),
+                    reason=reason,
+                    deliveries_max=queue.settings.max_deliveries,
+                )
+            case Verb.EXTEND:
+                late = jobs.extend(worker.id, first, next, now_us + _delay_us(queue, verdict))
+            case Verb.REJECT:
+                doomed, late = jobs.reject(worker.id, first, next, reason)
+            case _:
+                late = [(first, next)]
+        request.late += [
+            Verdict(verdict.number, verdict.partition, verdict.verb, *part) for part in late
+        ]
+        if doomed:
+            request.unburied += 1
+            self._host.bury(queue, lane, doomed, request.buried)
+        queue.stir(lane)
+
+
+def _delay_us(queue: Queue, verdict: Verdict) -> int:
+    """How long from now; where the worker left it to the queue, as its settings say."""
+    if verdict.delay_ms >= 0:
+        return min(verdict.delay_ms, _DELAY_MS_MAX) * _MS_US
+    settings = queue.settings
+    if verdict.verb == Verb.EXTEND:
+        return round(settings.visibility_seconds * 1e6)
+    return round(settings.retry_delay_seconds * 1e6)

@@ -1,0 +1,1 @@
+"""Transactions: all or nothing, once."""

@@ -1,0 +1,399 @@
+"""Committed transactions on their way into the logs.
+
+A transaction is committed in the moment that its intent, all that it will do in one entry, is in
+the ledger. From then on nothing takes it back; it is only done, now or after a restart. Each
+transaction is a producer of its own, so that what is done twice is stored once. When all of it is
+stored, a checkpoint puts its id among those that are known and drops the intent.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from fanlog.broker.intake import Intake
+from fanlog.broker.ledger import Entry, Ledger
+from fanlog.broker.ports import Runtime
+from fanlog.broker.transactions.ids import SYNCED_LEDGER, CommittedIds
+from fanlog.broker.transactions.intents import (
+    MARK,
+    MARK_AT,
+    Answers,
+    Commit,
+    Intent,
+    Outcome,
+    decode_intent,
+    encode_intent,
+    in_memory,
+    whole_batches,
+    without_memory_topics,
+)
+from fanlog.config import BrokerOptions
+from fanlog.errors import (
+    ClosedError,
+    DamagedError,
+    FanlogError,
+    LogFailedError,
+    StorageError,
+)
+from fanlog.format.frames import PREFIX, PREFIX_BYTES
+from fanlog.format.messages import TransactionCommitted
+from fanlog.log.faults import write_error
+from fanlog.log.staging import Staged, sweep_staged
+from fanlog.model import MIB, PRODUCER_ID_MAX, TRANSACTION_PREFIX, Durability
+
+if TYPE_CHECKING:
+    from fanlog.broker.core import Broker
+
+logger = logging.getLogger("fanlog.broker")
+
+_SECOND_US = 1_000_000
+# What is read of a file, and handed to the intake, at once.
+_PIECE_BYTES = 4 * MIB
+# A checkpoint comes after a second, or when so much would have to be done again.
+_CHECKPOINT_COUNT = 1000
+_CHECKPOINT_BYTES = 8 * MIB
+
+
+class TransactionCommits:
+    def __init__(
+        self, broker: Broker, intake: Intake, options: BrokerOptions, runtime: Runtime, folder: str
+    ) -> None:
+        self._broker = broker
+        self._intake = intake
+        self._runtime = runtime
+        self._folder = folder
+        self._ids = CommittedIds(broker.internal, options)
+        self._ledger = Ledger(broker.internal, "transactions", self._everything, SYNCED_LEDGER)
+        # By id: all whose intent still counts.
+        self._commits: dict[str, Commit] = {}
+        self._stuck: list[Commit] = []
+        self._stored: list[Commit] = []
+        self._stored_bytes = 0
+        self._marks: list[str] = []
+        self._checkpointing = False
+        self._checkpoint_us = 0
+
+    # What is on disk
+
+    def load(self) -> None:
+        """Does again what was committed and may not be stored. What is small is in the logs on
+        return; what is large goes on while the broker serves."""
+        self._ids.load()
+        intents: dict[str, Intent] = {}
+
+        def take(key: bytes, value: bytes | None) -> None:
+            if value is None:
+                intents.pop(key.decode(), None)
+            else:
+                intents[key.decode()] = decode_intent(value)
+
+        self._ledger.load(take)
+        done = [ticket for ticket, intent in intents.items() if intent.id in self._ids]
+        for ticket in done:
+            del intents[ticket]
+        for ticket, intent in intents.items():
+            self._commits[intent.id] = self._recovered(ticket, intent)
+        if done:
+            self._ledger.write_or_owe([(ticket.encode(), None) for ticket in done])
+        self._ids.expire(self._runtime.now_us())
+        self._sweep(set(intents) | {p.ticket for i in intents.values() for p in i.parts})
+        for commit in list(self._commits.values()):
+            if commit.fault is None:
+                self._go_on(commit)
+        if intents:
+            self._broker.commits.turn()
+
+    def _recovered(self, ticket: str, intent: Intent) -> Commit:
+        staged: list[Staged] = []
+        fault: StorageError | None = None
+        try:
+            for part in intent.parts:
+                if part.file_bytes:
+                    path = f"{self._folder}/{part.ticket}"
+                    staged.append(Staged.reopen(path, part.file_bytes, part.file_crc))
+        except StorageError as found:
+            fault = found
+            logger.error("the committed transaction %r can't be stored: %s", intent.id, fault)
+        commit = Commit(ticket, intent, staged)
+        commit.recovered = True
+        commit.fault = fault
+        return commit
+
+    def _sweep(self, tickets: set[str]) -> None:
+        """Removes what transactions have left that are over: files, marks and producers."""
+        if self._folder:
+            sweep_staged(self._folder, tickets)
+        durable = self._broker.durable
+        marks = [name for name in durable.names() if name.startswith(TRANSACTION_PREFIX)]
+        self._marks += [m for m in marks if m.removeprefix(TRANSACTION_PREFIX) not in tickets]
+        self._forget_marks()
+        present = {p.producer_id for commit in self._commits.values() for p in commit.intent.parts}
+        for partition in self._broker.catalog.partitions.values():
+            producers = partition.producers or {}
+            for known in [p for p in producers if p > PRODUCER_ID_MAX and p not in present]:
+                del producers[known]
+
+    def _everything(self) -> Iterator[tuple[bytes, bytes]]:
+        for commit in self._commits.values():
+            yield commit.ticket.encode(), encode_intent(commit.intent)
+
+    # Committing
+
+    def __contains__(self, id: str) -> bool:
+        """Whether a transaction of this id is committed."""
+        return id in self._commits or id in self._ids
+
+    def when_stored(self, id: str, tell: Outcome) -> None:
+        """Tells that an id was committed already, as soon as all of it is stored."""
+        commit = self._commits.get(id)
+        already = TransactionCommitted(id, already=True)
+        if commit is None or commit.stored:
+            tell(already)
+        elif _is_final(commit.fault):
+            tell(_unstored(commit))
+        else:
+            commit.waiting.append(
+                lambda outcome: tell(outcome if isinstance(outcome, FanlogError) else already)
+            )
+
+    def begin(self, commit: Commit, tell: Outcome) -> None:
+        """Commits. Raises what the ledger raises; then it is not committed."""
+        intent = commit.intent
+        self._commits[intent.id] = commit
+        entry = (commit.ticket.encode(), encode_intent(intent))
+        synced = self._must_be_synced(intent)
+
+        def written(fault: FanlogError | None) -> None:
+            if fault is None:
+                self._go_on(commit)
+            else:
+                self._hold_up(commit, fault)
+
+        try:
+            self._ledger.write([entry], written if synced else None)
+        except FanlogError:
+            del self._commits[intent.id]
+            raise
+        commit.waiting.append(tell)
+        for name, positions in intent.positions:
+            self._broker.durable.promise(name, positions)
+        if not synced:
+            self._go_on(commit)
+
+    def _must_be_synced(self, intent: Intent) -> bool:
+        """Whether somebody was promised that a power failure leaves it whole."""
+        partitions = self._broker.catalog.partitions
+        return any(
+            (found := partitions.get(key)) is not None and found.durability is Durability.FSYNC
+            for key in intent.partitions
+        )
+
+    def _go_on(self, commit: Commit) -> None:
+        """Does the next step; each is safe to do again."""
+        try:
+            self._commit_positions(commit)
+        except FanlogError as fault:
+            self._hold_up(commit, fault)
+            return
+        if not commit.memory_stored:
+            self._feed(commit, commit.intent.memory)
+        elif not commit.files:
+            self._finish(commit)
+        elif self._broker.congested():
+            self._broker.commits.when_relieved(lambda: self._go_on(commit))
+        else:
+            self._read(commit, commit.files[0], _PIECE_BYTES)
+
+    def _commit_positions(self, commit: Commit) -> None:
+        durable = self._broker.durable
+        if commit.positioned or not commit.intent.positions:
+            return
+        if durable.position(commit.mark, *MARK_AT) is not None:
+            commit.positioned = True
+            return
+        wanted = [
+            (
+                name,
+                tuple(
+                    position
+                    for position in positions
+                    if self._broker.catalog.find(position.topic) is not None
+                    and (commit.recovered or durable.is_promised(name, position))
+                ),
+            )
+            for name, positions in commit.intent.positions
+        ]
+        durable.commit([*wanted, (commit.mark, MARK)])
+        commit.positioned = True
+
+    def _read(self, commit: Commit, staged: Staged, size: int) -> None:
+        def got(data: bytes | Exception) -> None:
+            if isinstance(data, bytes):
+                if len(data) >= PREFIX_BYTES and len(data) < (
+                    needed := PREFIX.unpack_from(data)[0]
+                ):
+                    self._read(commit, staged, needed)
+                else:
+                    self._feed(commit, data)
+            elif isinstance(data, OSError):
+                self._hold_up(commit, write_error(data, staged.path, "Reading"))
+            else:
+                self._hold_up(commit, FanlogError(f"Reading {staged.path} failed: {data!r}."))
+
+        self._runtime.in_thread(lambda: staged.read(commit.at, size), got)
+
+    def _feed(self, commit: Commit, data: bytes) -> None:
+        """Hands whole batches to the intake: those of a small transaction all in one turn."""
+        batches, size = whole_batches(data)
+        piece = data[:size]
+        if commit.recovered and any(in_memory(key) for key in commit.intent.partitions):
+            batches, piece = without_memory_topics(piece)
+        if data and not size:
+            self._hold_up(commit, FanlogError("Some of its bytes are no batches: report this."))
+            return
+        if not batches:
+            self._fed(commit, size, None)
+            return
+        self._broker.commits.schedule()
+        answers = Answers(batches, lambda fault: self._fed(commit, size, fault))
+        self._intake.take(piece, 0, answers, reserved=True)
+
+    def _fed(self, commit: Commit, size: int, fault: FanlogError | None) -> None:
+        if fault is not None:
+            self._hold_up(commit, fault)
+            return
+        if not commit.memory_stored:
+            commit.memory_stored = True
+        else:
+            commit.at += size
+            if commit.at >= commit.files[0].length:
+                commit.files.popleft()
+                commit.at = 0
+        self._go_on(commit)
+
+    def _hold_up(self, commit: Commit, fault: FanlogError) -> None:
+        """It can't go on now: it is tried again with every tick, or after a restart."""
+        if commit.fault is None:
+            logger.error(
+                "the committed transaction %r is not stored yet: %s", commit.intent.id, fault
+            )
+        commit.fault = fault
+        if _is_final(fault):
+            commit.answer(_unstored(commit))
+        else:
+            self._stuck.append(commit)
+
+    def _finish(self, commit: Commit) -> None:
+        commit.fault = None
+        commit.stored = True
+        self._stored.append(commit)
+        self._stored_bytes += sum(len(part.data) for part in commit.intent.parts)
+        commit.answer(TransactionCommitted(commit.intent.id, False, commit.intent.records))
+
+    def tick(self) -> None:
+        stuck, self._stuck = self._stuck, []
+        for commit in stuck:
+            self._go_on(commit)
+        now_us = self._runtime.now_us()
+        if not self._checkpointing and (
+            now_us - self._checkpoint_us >= _SECOND_US
+            or len(self._stored) >= _CHECKPOINT_COUNT
+            or self._stored_bytes >= _CHECKPOINT_BYTES
+        ):
+            self._checkpoint_us = now_us
+            self._ids.expire(now_us)
+            if self._stored:
+                self._checkpoint()
+
+    def problems(self) -> list[str]:
+        return [
+            f"transaction {commit.intent.id}: committed, not stored yet: {commit.fault}"
+            for commit in self._commits.values()
+            if commit.fault is not None
+        ]
+
+    def close(self) -> None:
+        for commit in self._commits.values():
+            for staged in commit.staged:
+                staged.close()
+
+    # The checkpoint: positions durable, then ids durable, then the intents go.
+
+    def _checkpoint(self) -> None:
+        commits, self._stored = self._stored, []
+        self._stored_bytes = 0
+        self._checkpointing = True
+
+        def synced(fault: FanlogError | None) -> None:
+            if fault is None:
+                try:
+                    ids = [commit.intent.id for commit in commits]
+                    self._ids.add(ids, self._runtime.now_us(), kept)
+                except FanlogError as refused:
+                    fault = refused
+            if fault is not None:
+                self._put_off(commits, fault)
+
+        def kept(fault: FanlogError | None) -> None:
+            if fault is None:
+                self._checkpointing = False
+                self._forget(commits)
+            else:
+                self._put_off(commits, fault)
+
+        if any(commit.intent.positions for commit in commits):
+            self._broker.durable.sync(synced)
+        else:
+            synced(None)
+
+    def _put_off(self, commits: list[Commit], fault: FanlogError) -> None:
+        logger.warning("committed transactions are put among the known ones later: %s", fault)
+        self._checkpointing = False
+        self._stored += commits
+
+    def _forget(self, commits: list[Commit]) -> None:
+        gone: list[Entry] = []
+        for commit in commits:
+            del self._commits[commit.intent.id]
+            gone.append((commit.ticket.encode(), None))
+            self._forget_producer(commit.intent)
+            if commit.intent.positions:
+                self._marks.append(commit.mark)
+            for staged in commit.staged:
+                self._runtime.in_thread(staged.discard, _log_fault)
+        self._ledger.write_or_owe(gone)
+        self._forget_marks()
+
+    def _forget_producer(self, intent: Intent) -> None:
+        """Real producers must not be crowded out by those of transactions."""
+        for part in intent.parts:
+            for key in part.partitions:
+                partition = self._broker.catalog.partitions.get(key)
+                if partition is not None and partition.producers is not None:
+                    partition.producers.pop(part.producer_id, None)
+
+    def _forget_marks(self) -> None:
+        try:
+            self._broker.durable.forget(*self._marks)
+            self._marks = []
+        except FanlogError as fault:
+            logger.warning("marks of transactions are taken back later: %s", fault)
+
+
+def _is_final(fault: FanlogError | None) -> bool:
+    """Whether only a restart can help."""
+    return isinstance(fault, LogFailedError | DamagedError | ClosedError)
+
+
+def _unstored(commit: Commit) -> LogFailedError:
+    return LogFailedError(
+        f"Transaction {commit.intent.id!r} may be committed, but is not stored: {commit.fault} "
+        "Commit it again after the broker's restart."
+    )
+
+
+def _log_fault(result: object) -> None:
+    if isinstance(result, Exception):
+        logger.warning("a file of a transaction stays until the next start: %s", result)

@@ -1,0 +1,166 @@
+"""What a committed transaction does, and how far that is: the intent, as the ledger keeps it, and
+its bytes on their way through the intake."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from fanlog.errors import (
+    FanlogError,
+    OutOfSequenceError,
+    TopicDeletedError,
+    TopicNotFoundError,
+)
+from fanlog.format.batch import split_batches
+from fanlog.format.frames import PREFIX, PREFIX_BYTES
+from fanlog.format.messages import Position, TransactionCommitted
+from fanlog.log.staging import Staged
+from fanlog.log.store import MEMORY_NUMBERS_FROM
+from fanlog.model import TRANSACTION_PREFIX
+
+Outcome = Callable[[TransactionCommitted | FanlogError], None]
+
+MARK_AT = ("", 0)
+MARK = (Position(*MARK_AT, 0),)
+
+
+class Part(msgspec.Struct, frozen=True, array_like=True):
+    """What was staged under one ticket, by a producer of its own: batches, here or in a file."""
+
+    ticket: str
+    producer_id: int
+    records: int
+    partitions: tuple[int, ...]
+    data: bytes = b""
+    file_bytes: int = 0
+    file_crc: int = 0
+
+
+class Intent(msgspec.Struct, frozen=True, array_like=True):
+    """What a transaction does: the batches of its parts, and positions of durable names."""
+
+    id: str
+    parts: tuple[Part, ...]
+    positions: tuple[tuple[str, tuple[Position, ...]], ...] = ()
+
+    @property
+    def records(self) -> int:
+        return sum(part.records for part in self.parts)
+
+    @property
+    def partitions(self) -> list[int]:
+        return [key for part in self.parts for key in part.partitions]
+
+    @property
+    def memory(self) -> bytes:
+        """The batches of the parts that are no files."""
+        return b"".join(part.data for part in self.parts)
+
+
+encode_intent = msgspec.msgpack.Encoder().encode
+decode_intent = msgspec.msgpack.Decoder(Intent).decode
+
+
+class Commit:
+    """A committed transaction, until it is known to be stored for good. What is in memory goes
+    first, all at once; then `files`, of which the first is stored up to `at`."""
+
+    __slots__ = (
+        "at",
+        "fault",
+        "files",
+        "intent",
+        "memory_stored",
+        "positioned",
+        "recovered",
+        "staged",
+        "stored",
+        "ticket",
+        "waiting",
+    )
+
+    def __init__(self, ticket: str, intent: Intent, staged: Iterable[Staged]) -> None:
+        self.ticket = ticket
+        self.intent = intent
+        self.staged = tuple(staged)
+        self.files = deque(self.staged)
+        self.waiting: list[Outcome] = []
+        self.recovered = False
+        self.positioned = False
+        self.memory_stored = False
+        self.stored = False
+        self.at = 0
+        self.fault: FanlogError | None = None
+
+    @property
+    def mark(self) -> str:
+        """Under this name the positions' own ledger says that it has them, in one entry with
+        them: to commit them once more after a restart would undo what came behind, be it a
+        commit or a reset."""
+        return TRANSACTION_PREFIX + self.ticket
+
+    def answer(self, outcome: TransactionCommitted | FanlogError) -> None:
+        waiting, self.waiting = self.waiting, []
+        for tell in waiting:
+            tell(outcome)
+
+
+class Answers:
+    """The origin of a piece's batches: hears when all of them are answered for."""
+
+    def __init__(self, batches: int, done: Callable[[FanlogError | None], None]) -> None:
+        self._missing = batches
+        self._done = done
+        self._fault: FanlogError | None = None
+
+    def acknowledge(self, entries: list[bytes]) -> None:
+        self._answered(len(entries))
+
+    def refuse(
+        self,
+        number: int,
+        partition: int,
+        first_sequence: int,
+        expected_sequence: int,
+        error: FanlogError,
+    ) -> None:
+        gone = isinstance(error, TopicNotFoundError | TopicDeletedError)
+        # Stored so long ago that nobody remembers where.
+        stored = isinstance(error, OutOfSequenceError) and expected_sequence > first_sequence
+        if not gone and not stored and self._fault is None:
+            self._fault = error
+        self._answered(1)
+
+    def _answered(self, count: int) -> None:
+        self._missing -= count
+        if not self._missing:
+            self._done(self._fault)
+
+
+def in_memory(key: int) -> bool:
+    return key >> 16 >= MEMORY_NUMBERS_FROM
+
+
+def whole_batches(data: bytes) -> tuple[int, int]:
+    """How many batches are whole, and where the last of them ends."""
+    count = at = 0
+    while len(data) - at >= PREFIX_BYTES:
+        end: int = at + PREFIX.unpack_from(data, at)[0]
+        if not at < end <= len(data):
+            break
+        count += 1
+        at = end
+    return count, at
+
+
+def without_memory_topics(data: bytes) -> tuple[int, bytes]:
+    """The batches of topics that outlive a broker: others may have the numbers of the rest."""
+    parts = [
+        data[at : at + header.length]
+        for at, header in split_batches(data)
+        if header.topic < MEMORY_NUMBERS_FROM
+    ]
+    return len(parts), b"".join(parts)

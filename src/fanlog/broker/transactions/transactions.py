@@ -1,0 +1,335 @@
+"""Transactions that are open: begun, staged by whoever has the ticket, and not yet decided.
+
+They live in memory, and in files past a size; they do not outlive the broker. What is staged has
+been looked at like what is published, and carries its producer's numbers already, so that a
+commit has nothing left to do but to say yes.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fanlog.broker.intake import Intake, partition_key
+from fanlog.broker.ports import Runtime
+from fanlog.broker.transactions.commits import TransactionCommits
+from fanlog.broker.transactions.intents import Commit, Intent, Outcome, Part
+from fanlog.config import BrokerOptions
+from fanlog.errors import (
+    FanlogError,
+    FencedError,
+    InvalidArgumentError,
+    LimitError,
+    OutOfSequenceError,
+    TransactionNotFoundError,
+)
+from fanlog.format.batch import assign
+from fanlog.format.messages import (
+    BeginTransaction,
+    CommitTransaction,
+    GroupOffsets,
+    TransactionBegun,
+)
+from fanlog.log.faults import write_error
+from fanlog.log.staging import Staged
+from fanlog.model import GROUP_PREFIX, PRODUCER_ID_MAX, TRANSACTION_ID_BYTES_MAX
+
+if TYPE_CHECKING:
+    from fanlog.broker.core import Broker
+
+logger = logging.getLogger("fanlog.broker")
+
+TICKET_BYTES = 16
+_SECOND_US = 1_000_000
+
+
+class _Open:
+    """One that is not decided. `numbers` counts each stager's batches, `sequences` the records of
+    each partition."""
+
+    __slots__ = (
+        "active_us",
+        "deciding",
+        "id",
+        "numbers",
+        "producer_id",
+        "sequences",
+        "staged",
+        "ticket",
+        "timeout_us",
+    )
+
+    def __init__(self, ticket: str, id: str, staged: Staged, timeout_us: int) -> None:
+        self.ticket = ticket
+        self.id = id
+        self.staged = staged
+        self.timeout_us = timeout_us
+        self.active_us = 0
+        self.deciding = False
+        self.producer_id = PRODUCER_ID_MAX + 1 + secrets.randbits(63)
+        self.numbers: dict[int, int] = {}
+        self.sequences: dict[int, int] = {}
+
+    def part(self) -> Part:
+        """All that was staged, as an intent has it."""
+        staged = self.staged
+        return Part(
+            ticket=self.ticket,
+            producer_id=self.producer_id,
+            records=sum(self.sequences.values()),
+            partitions=tuple(self.sequences),
+            data=b"" if staged.in_file else staged.data(),
+            file_bytes=staged.length if staged.in_file else 0,
+            file_crc=staged.crc if staged.in_file else 0,
+        )
+
+
+class Transactions:
+    def __init__(
+        self,
+        broker: Broker,
+        intake: Intake,
+        options: BrokerOptions,
+        runtime: Runtime,
+        *,
+        folder: str | None,
+        check_owner: Callable[[GroupOffsets], None],
+    ) -> None:
+        self._broker = broker
+        self._intake = intake
+        self._options = options
+        self._runtime = runtime
+        self._folder = "" if folder is None else f"{folder}/transactions"
+        self._check_owner = check_owner
+        self._commits = TransactionCommits(broker, intake, options, runtime, self._folder)
+        self._open: dict[str, _Open] = {}
+        # By id: who else wants to commit it while a file is being synced.
+        self._deciding: dict[str, list[tuple[CommitTransaction, Outcome]]] = {}
+        self._memory_bytes = 0
+        self._looked_us = 0
+
+    def load(self) -> None:
+        self._commits.load()
+
+    def close(self) -> None:
+        for transaction in list(self._open.values()):
+            if not transaction.deciding:
+                self._drop(transaction)
+        self._commits.close()
+
+    def problems(self) -> list[str]:
+        return self._commits.problems()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    # Staging
+
+    def begin(self, wanted: BeginTransaction) -> TransactionBegun:
+        """Opens a transaction; with a ticket, says which one that is."""
+        if wanted.ticket:
+            transaction = self._find(wanted.ticket)
+        else:
+            transaction = self._begin(wanted)
+        id = transaction.id
+        return TransactionBegun(transaction.ticket, id, committed=id in self._commits)
+
+    def _begin(self, wanted: BeginTransaction) -> _Open:
+        if not wanted.timeout_seconds > 0:
+            raise InvalidArgumentError(
+                f"A transaction's timeout is more than 0 s, not {wanted.timeout_seconds}."
+            )
+        if len(self._open) >= self._options.transactions_max:
+            raise LimitError(
+                f"This broker has {len(self._open)} open transactions, as many as "
+                "transactions_max allows. Commit or abort some."
+            )
+        ticket = secrets.token_hex(TICKET_BYTES)
+        path = f"{self._folder}/{ticket}" if self._folder else ""
+        seconds = min(wanted.timeout_seconds, self._options.transaction_timeout_seconds_max)
+        id = _checked_id(wanted.id) if wanted.id else ticket
+        transaction = _Open(ticket, id, Staged(path), int(seconds * _SECOND_US))
+        transaction.active_us = self._runtime.now_us()
+        self._open[ticket] = transaction
+        return transaction
+
+    def stage(self, ticket: str, data: bytes) -> None:
+        """Takes whole batches, all or none. What a stager has brought before is left out."""
+        transaction = self._find(ticket)
+        numbers: dict[int, int] = {}
+        sequences: dict[int, int] = {}
+        parts: list[bytes] = []
+        at = 0
+        while at < len(data):
+            header = self._intake.inspect(data, at)
+            stager = header.producer_id
+            number = numbers.get(stager, transaction.numbers.get(stager, 0))
+            if header.first_sequence > number:
+                raise OutOfSequenceError(
+                    f"Batch {header.first_sequence} of a stager came before its batch {number}. "
+                    "Send them in order."
+                )
+            if header.first_sequence == number:
+                key = partition_key(header.topic, header.partition)
+                sequence = sequences.get(key, transaction.sequences.get(key, 0))
+                producer_id = transaction.producer_id
+                parts.append(
+                    assign(data, at, header, producer_id=producer_id, first_sequence=sequence)
+                )
+                sequences[key] = sequence + header.record_count
+                numbers[stager] = number + 1
+            at += header.length
+        if parts:
+            self._keep(transaction, b"".join(parts), numbers)
+            transaction.numbers.update(numbers)
+            transaction.sequences.update(sequences)
+
+    def _keep(self, transaction: _Open, data: bytes, numbers: dict[int, int]) -> None:
+        options, staged = self._options, transaction.staged
+        if staged.length + len(data) > options.transaction_bytes_max:
+            raise LimitError(
+                f"The transaction would stage more than {options.transaction_bytes_max} bytes "
+                "(transaction_bytes_max). Split it."
+            )
+        new = sum(stager not in transaction.numbers for stager in numbers)
+        if len(transaction.numbers) + new > options.transaction_stagers_max:
+            raise LimitError(
+                f"The transaction has {len(transaction.numbers)} stagers, as many as "
+                "transaction_stagers_max allows."
+            )
+        before = staged.memory_bytes
+        if not staged.in_file and (
+            before + len(data) > options.transaction_memory_bytes
+            or self._memory_bytes + len(data) > options.transaction_memory_total_bytes
+        ):
+            staged.spill()
+        try:
+            staged.append(data)
+        finally:
+            self._memory_bytes += staged.memory_bytes - before
+
+    def _find(self, ticket: str) -> _Open:
+        transaction = self._open.get(ticket)
+        if transaction is None or transaction.deciding:
+            raise TransactionNotFoundError(
+                "There is no open transaction with this ticket: it was committed or aborted, its "
+                "time ran out, or the broker was restarted. Begin and stage again; a commit "
+                "under the same id happens once."
+            )
+        transaction.active_us = self._runtime.now_us()
+        return transaction
+
+    # The end
+
+    def abort(self, ticket: str) -> None:
+        """Forgets what was staged. One that is not there has been aborted before."""
+        transaction = self._open.get(ticket)
+        if transaction is None:
+            return
+        if transaction.deciding:
+            raise InvalidArgumentError(
+                "The transaction is being committed: it can't be aborted any more."
+            )
+        self._drop(transaction)
+
+    def tick(self) -> None:
+        self._commits.tick()
+        now_us = self._runtime.now_us()
+        if now_us - self._looked_us < _SECOND_US:
+            return
+        self._looked_us = now_us
+        for transaction in list(self._open.values()):
+            silent_us = now_us - transaction.active_us
+            if silent_us > transaction.timeout_us and not transaction.deciding:
+                logger.info("transaction %r ran out of time", transaction.id)
+                self._drop(transaction)
+
+    def commit(self, wanted: CommitTransaction, tell: Outcome) -> None:
+        """Commits what was staged under the tickets, unless the id was committed before. `tell`
+        hears of it when all is stored, or why it was not committed."""
+        try:
+            self._commit(wanted, tell)
+        except FanlogError as fault:
+            tell(fault)
+
+    def _commit(self, wanted: CommitTransaction, tell: Outcome) -> None:
+        tickets = dict.fromkeys((wanted.ticket, *wanted.tickets))
+        first = self._open.get(wanted.ticket)
+        id = wanted.id or (wanted.ticket if first is None else first.id)
+        if id in self._deciding:
+            self._deciding[id].append((msgspec.structs.replace(wanted, id=id), tell))
+        elif _checked_id(id) in self._commits:
+            for known in [self._open[ticket] for ticket in tickets if ticket in self._open]:
+                if not known.deciding:
+                    self._drop(known)
+            self._commits.when_stored(id, tell)
+        else:
+            parts = [self._find(ticket) for ticket in tickets]
+            if any(part.staged.in_file for part in parts):
+                self._sync(parts, id, wanted, tell)
+            else:
+                self._decide(parts, id, wanted.offsets, tell)
+
+    def _sync(self, parts: list[_Open], id: str, wanted: CommitTransaction, tell: Outcome) -> None:
+        """What an intent refers to must be safe before the intent is."""
+        self._deciding[id] = []
+        for part in parts:
+            part.deciding = True
+
+        def sync() -> None:
+            for part in parts:
+                part.staged.sync()
+
+        def synced(result: Exception | None) -> None:
+            others = self._deciding.pop(id)
+            for part in parts:
+                part.deciding = False
+            try:
+                if isinstance(result, OSError):
+                    raise write_error(result, self._folder)
+                if result is not None:
+                    raise FanlogError(f"Syncing what was staged failed: {result!r}.")
+                self._decide(parts, id, wanted.offsets, tell)
+            except FanlogError as fault:
+                tell(fault)
+            for other, tell_other in others:
+                self.commit(other, tell_other)
+
+        self._runtime.in_thread(sync, synced)
+
+    def _decide(
+        self, parts: list[_Open], id: str, offsets: tuple[GroupOffsets, ...], tell: Outcome
+    ) -> None:
+        try:
+            for wanted in offsets:
+                self._check_owner(wanted)
+                self._broker.check_positions(wanted.positions)
+        except FencedError:
+            for part in parts:
+                self._drop(part)
+            raise
+        positions = tuple((GROUP_PREFIX + some.group, some.positions) for some in offsets)
+        intent = Intent(id, tuple(part.part() for part in parts), positions)
+        files = [part.staged for part in parts if part.staged.in_file]
+        self._commits.begin(Commit(parts[0].ticket, intent, files), tell)
+        # The bytes are the commit's now.
+        for part in parts:
+            self._memory_bytes -= part.staged.memory_bytes
+            del self._open[part.ticket]
+
+    def _drop(self, transaction: _Open) -> None:
+        del self._open[transaction.ticket]
+        self._memory_bytes -= transaction.staged.memory_bytes
+        transaction.staged.discard()
+
+
+def _checked_id(id: str) -> str:
+    if len(id.encode(errors="replace")) > TRANSACTION_ID_BYTES_MAX:
+        raise InvalidArgumentError(
+            f"A transaction's id has at most {TRANSACTION_ID_BYTES_MAX} bytes."
+        )
+    return id

@@ -1,0 +1,313 @@
+"""`fanlog dead ...`: look at dead letters, put them back, delete them, export them. Law: what can't
+be undone asks first, and nothing dangerous is the default."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import sys
+from collections.abc import Callable, Generator
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from fanlog.cli.exits import ExitCode
+from fanlog.cli.messages import readable
+from fanlog.cli.quantities import show_size
+from fanlog.cli.session import DEFAULT_URL, AsJson, Url, with_client
+from fanlog.cli.terminal import (
+    err,
+    new_table,
+    on_terminal,
+    out,
+    print_bytes,
+    print_json,
+    printable,
+    say_done,
+)
+from fanlog.client.aio import Client
+from fanlog.client.dead_letters import DeadLetter, DeadLetterTopic, Where
+from fanlog.errors import InvalidArgumentError
+
+dead_app = typer.Typer(
+    help="Dead letters: list, show, put back, delete, export.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+_VALUE_COLUMNS = 48
+
+Topic = Annotated[
+    str, typer.Argument(help="The dead-letter topic, such as dead.orders.", metavar="TOPIC")
+]
+Ids = Annotated[
+    list[str] | None, typer.Argument(help="Which letters, such as 0:12.", metavar="ID...")
+]
+Queue = Annotated[str, typer.Option("--queue", help="Only those of this queue.", metavar="NAME")]
+Reason = Annotated[
+    str, typer.Option("--reason", help="Only those whose reason holds this text.", metavar="TEXT")
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+All = Annotated[bool, typer.Option("--all", help="All of them.")]
+
+
+@dead_app.command("list", epilog="Examples: [bold]fanlog dead list[/], [bold]… list dead.orders[/]")
+def list_letters(
+    topic: Annotated[
+        str, typer.Argument(help="A dead-letter topic; without: which there are.", metavar="TOPIC")
+    ] = "",
+    *,
+    queue: Queue = "",
+    reason: Reason = "",
+    limit: Annotated[int, typer.Option("--limit", "-n", help="At most so many.", min=1)] = 100,
+    after: Annotated[
+        str, typer.Option("--after", help="Those behind this letter.", metavar="ID")
+    ] = "",
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """List the dead-letter topics, or the letters of one."""
+    if not topic:
+        _list_topics(url, as_json=as_json)
+        return
+
+    async def work(client: Client) -> list[DeadLetter]:
+        where = _where(queue, reason)
+        return await client.dead_letters.list(topic, after=after, limit=limit, where=where)
+
+    found = with_client(url, work)
+    if as_json:
+        print_json([letter.document() for letter in found])
+        return
+    if not found and on_terminal():
+        out().print("There are no dead letters.", style="dim")
+        return
+    table = new_table("ID", "DIED", "FROM", "QUEUE", ">TRIES", "REASON", "KEY", "VALUE")
+    for letter in found:
+        death = letter.death
+        table.add_row(
+            Text(letter.id, style="bold cyan"),
+            _time(death.time),
+            printable(f"{death.topic}/{death.partition}@{death.offset}"),
+            printable(death.queue),
+            str(death.deliveries),
+            Text(_short(death.reason), style="yellow"),
+            "" if death.key is None else _short(readable(death.key)),
+            _short("(no value)" if letter.value is None else readable(letter.value)),
+        )
+    out().print(table)
+
+
+def _list_topics(url: str, *, as_json: bool) -> None:
+    async def work(client: Client) -> list[DeadLetterTopic]:
+        return await client.dead_letters.topics()
+
+    found = with_client(url, work)
+    if as_json:
+        print_json(found)
+        return
+    if not found and on_terminal():
+        out().print("There are no dead-letter topics: no job has failed for good.", style="dim")
+        return
+    table = new_table("TOPIC", ">LETTERS", "OLDEST", "NEWEST", "FROM", ">BYTES")
+    for info in found:
+        table.add_row(
+            Text(printable(info.name), style="bold red" if info.letters else "bold cyan"),
+            f"{info.letters:,}",
+            "" if info.oldest is None else _time(info.oldest),
+            "" if info.newest is None else _time(info.newest),
+            printable(", ".join(info.sources)),
+            show_size(info.bytes),
+        )
+    out().print(table)
+
+
+@dead_app.command(epilog="Example: [bold]fanlog dead show dead.orders 0:12[/]")
+def show(
+    topic: Topic,
+    id: Annotated[str, typer.Argument(help="Which letter, such as 0:12.", metavar="ID")],
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Show one letter whole."""
+
+    async def work(client: Client) -> DeadLetter:
+        return await client.dead_letters.show(topic, id)
+
+    letter = with_client(url, work)
+    if as_json:
+        print_json(letter.document())
+        return
+    death = letter.death
+    rows = {
+        "id": letter.id,
+        "from": f"{death.topic}/{death.partition}@{death.offset}",
+        "queue": death.queue,
+        "died": _time(death.time),
+        "tries": str(death.deliveries),
+        "reason": death.reason,
+        "key": "" if death.key is None else readable(death.key),
+        **{f"header {name}": readable(value) for name, value in letter.headers.items()},
+    }
+    table = new_table("WHAT", "")
+    for name, value in rows.items():
+        table.add_row(Text(name, style="dim"), printable(value))
+    out().print(table)
+    out().print("(no value)" if letter.value is None else readable(letter.value))
+
+
+@dead_app.command(
+    epilog="Examples: [bold]fanlog dead replay dead.orders 0:12 0:13[/], "
+    "[bold]… replay dead.orders --all --to orders.retry[/]"
+)
+def replay(
+    topic: Topic,
+    ids: Ids = None,
+    *,
+    everything: All = False,
+    queue: Queue = "",
+    reason: Reason = "",
+    to: Annotated[
+        str, typer.Option("--to", help="Into this topic, not where it was.", metavar="TOPIC")
+    ] = "",
+    yes: Yes = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Put letters back: each leaves the dead letters as it arrives, both or neither."""
+    where = _chosen(ids, queue, reason, everything=everything)
+    target = to or "the topics that they came from"
+    if not ids:
+        _confirm(url, topic, where, f"Put back {{count:,}} letters into {target}?", yes=yes)
+
+    async def work(client: Client) -> int:
+        with _progress(f"replaying {topic}") as advance:
+            return await client.dead_letters.replay(
+                topic, ids or None, to=to, where=where, progress=advance
+            )
+
+    _report("replayed", topic, with_client(url, work), as_json=as_json)
+
+
+@dead_app.command(epilog="Example: [bold]fanlog dead delete dead.orders 0:12[/]")
+def delete(
+    topic: Topic,
+    ids: Ids = None,
+    *,
+    queue: Queue = "",
+    reason: Reason = "",
+    yes: Yes = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Delete letters, by id or by what they have in common."""
+    where = _chosen(ids, queue, reason, everything=False)
+    _confirm(url, topic, where, "Delete {count:,} letters for good?", yes=yes, ids=ids)
+
+    async def work(client: Client) -> int:
+        with _progress(f"deleting from {topic}") as advance:
+            return await client.dead_letters.delete(
+                topic, ids or None, where=where, progress=advance
+            )
+
+    _report("deleted", topic, with_client(url, work), as_json=as_json)
+
+
+@dead_app.command(epilog="Example: [bold]fanlog dead purge dead.orders --yes[/]")
+def purge(topic: Topic, yes: Yes = False, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Delete all letters of a topic."""
+    _confirm(url, topic, None, "Delete all {count:,} letters for good?", yes=yes)
+
+    async def work(client: Client) -> int:
+        return await client.dead_letters.purge(topic)
+
+    _report("deleted", topic, with_client(url, work), as_json=as_json)
+
+
+@dead_app.command(epilog="Example: [bold]fanlog dead export dead.orders > letters.jsonl[/]")
+def export(topic: Topic, queue: Queue = "", reason: Reason = "", url: Url = DEFAULT_URL) -> None:
+    """Write letters as JSON lines."""
+
+    async def work(client: Client) -> None:
+        async for line in client.dead_letters.export(topic, _where(queue, reason)):
+            print_bytes(line)
+
+    with_client(url, work)
+
+
+def _where(queue: str, reason: str) -> Where | None:
+    if not queue and not reason:
+        return None
+    return lambda letter: (
+        (not queue or letter.death.queue == queue) and reason in letter.death.reason
+    )
+
+
+def _chosen(ids: list[str] | None, queue: str, reason: str, *, everything: bool) -> Where | None:
+    """What the flags choose; it must be one thing, and nothing is chosen by leaving it out."""
+    where = _where(queue, reason)
+    if bool(ids) + (where is not None) + everything != 1:
+        raise InvalidArgumentError(
+            "Say which letters: by their ids, by --queue or --reason, or --all where there is one."
+        )
+    return where
+
+
+def _confirm(
+    url: str,
+    topic: str,
+    where: Where | None,
+    question: str,
+    *,
+    yes: bool,
+    ids: list[str] | None = None,
+) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise InvalidArgumentError("Nobody is here to ask: give --yes.")
+
+    async def count(client: Client) -> int:
+        return len([letter async for letter in client.dead_letters.scan(topic, where)])
+
+    number = len(ids) if ids else with_client(url, count)
+    if not typer.confirm(question.format(count=number), err=True):
+        err().print("Nothing was done.")
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def _report(what: str, topic: str, count: int, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"topic": topic, what: count})
+    else:
+        say_done(f"{count:,} letter{'s' * (count != 1)} of {topic} {what}.")
+
+
+@contextlib.contextmanager
+def _progress(what: str) -> Generator[Callable[[int], None]]:
+    if not err().is_terminal:
+        yield lambda _: None
+        return
+    # Rich's progress costs start-up time, and only this branch needs it.
+    from fanlog.cli.progress import input_progress  # noqa: PLC0415
+
+    done = 0
+
+    with input_progress(what, None) as advance:
+
+        def more(count: int) -> None:
+            nonlocal done
+            done += count
+            advance(done)
+
+        yield more
+
+
+def _time(moment: dt.datetime) -> str:
+    return f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _VALUE_COLUMNS else line[: _VALUE_COLUMNS - 1] + "…"

@@ -1,0 +1,238 @@
+"""`fanlog group ...`: list, describe, reset and delete groups, and queues, which are groups too.
+Law: a reset shows what it would do before it does it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.text import Text
+
+from fanlog.cli.exits import ExitCode
+from fanlog.cli.session import DEFAULT_URL, AsJson, Url, with_client
+from fanlog.cli.tail import parse_start
+from fanlog.cli.terminal import err, new_table, on_terminal, out, print_json, printable, say_done
+from fanlog.client.aio import Client
+from fanlog.errors import InvalidArgumentError
+from fanlog.model import GroupInfo, GroupMemberInfo, GroupPartitionInfo, GroupState, ResetStep
+
+group_app = typer.Typer(
+    help="List, describe, reset and delete consumer groups and queues.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+Name = Annotated[str, typer.Argument(help="The group's name.", metavar="NAME")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+_STYLES: dict[GroupState, str] = {"active": "green", "rebalancing": "yellow", "inactive": "dim"}
+
+
+@group_app.command("list", epilog="Example: [bold]fanlog group list 'billing.>'[/]")
+def list_groups(
+    pattern: Annotated[
+        str, typer.Argument(help="Only these: * is one token, > the rest.", metavar="PATTERN")
+    ] = ">",
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """List groups and how far each is behind."""
+
+    async def work(client: Client) -> list[GroupInfo]:
+        return await client.groups.list(pattern)
+
+    found = with_client(url, work)
+    if as_json:
+        print_json([as_document(info) for info in found])
+        return
+    if not found and on_terminal():
+        out().print("There are no groups yet; a consumer that joins one makes it.", style="dim")
+        return
+    table = new_table("GROUP", "KIND", "STATE", ">MEMBERS", ">PARTITIONS", ">LAG", ">BEHIND")
+    for info in found:
+        table.add_row(
+            Text(printable(info.name), style="bold cyan"),
+            info.kind,
+            Text(info.state, style=_STYLES[info.state]),
+            f"{len(info.members):,}",
+            f"{len(info.partitions):,}",
+            f"{info.lag:,}",
+            show_age(info.lag_seconds),
+        )
+    out().print(table)
+
+
+@group_app.command(epilog="Example: [bold]fanlog group describe billing[/]")
+def describe(name: Name, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Show a group's members, their partitions, and the lag of each."""
+
+    async def work(client: Client) -> GroupInfo:
+        return await client.groups.describe(name)
+
+    info = with_client(url, work)
+    if as_json:
+        print_json(as_document(info))
+        return
+    behind = f"{info.lag:,} behind" + (f" ({show_age(info.lag_seconds)})" if info.lag else "")
+    out().print(
+        Text.assemble(
+            (printable(info.name), "bold cyan"),
+            f"  {info.kind}, ",
+            (info.state, _STYLES[info.state]),
+            f", {behind}, {info.rebalances:,} rebalances\n",
+        )
+    )
+    queue = info.kind == "queue"
+    if info.members:
+        _print_members(info.members, queue=queue)
+    _print_partitions(info.partitions, queue=queue)
+    if info.queue is not None:
+        settings = msgspec.structs.asdict(info.queue)
+        words = [f"{setting} {value}" for setting, value in settings.items() if value != ""]
+        out().print(Text(f"Settings: {', '.join(words)}.", style="dim"))
+        out().print(
+            f"Since the start: {info.redelivered:,} delivered again, "
+            f"{info.dead_lettered:,} dead letters."
+        )
+
+
+def _print_members(members: tuple[GroupMemberInfo, ...], *, queue: bool) -> None:
+    table = new_table(
+        *("MEMBER", "CLIENT", "FOLLOWS", "STATE", ">IN FLIGHT" if queue else ">PARTITIONS")
+    )
+    for member in members:
+        named = " (static)" if member.static else ""
+        table.add_row(
+            Text(printable(member.id), style="bold") + Text(named, style="dim"),
+            Text(printable(member.client)),
+            Text(printable(member.target)),
+            Text("here", "green") if member.present else Text("away", "yellow"),
+            f"{member.in_flight if queue else member.partitions:,}",
+        )
+    out().print(table)
+
+
+def _print_partitions(partitions: tuple[GroupPartitionInfo, ...], *, queue: bool) -> None:
+    own = (">IN FLIGHT", ">WAITING") if queue else ("MEMBER",)
+    table = new_table(
+        *("TOPIC", ">PARTITION", ">COMMITTED", ">START", ">END", ">LAG", ">BEHIND", *own)
+    )
+    for part in partitions:
+        ending = (
+            (f"{part.in_flight:,}", f"{part.waiting:,}")
+            if queue
+            else (Text(printable(part.member)),)
+        )
+        table.add_row(
+            Text(printable(part.topic)),
+            str(part.partition),
+            "-" if part.committed is None else f"{part.committed:,}",
+            f"{part.start_offset:,}",
+            f"{part.end_offset:,}",
+            Text(f"{part.lag:,}", style="yellow" if part.lag else ""),
+            show_age(part.lag_seconds),
+            *ending,
+        )
+    out().print(table)
+
+
+@group_app.command(epilog="Example: [bold]fanlog group reset billing --to 2h --topic orders[/]")
+def reset(
+    name: Name,
+    *,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            help="earliest, latest, an offset, a moment (ISO 8601), or an age (10m, 2h, 1d).",
+            metavar="START",
+        ),
+    ],
+    topic: Annotated[
+        str, typer.Option("--topic", help="Only here; without: wherever it has committed.")
+    ] = "",
+    partition: Annotated[
+        list[int] | None,
+        typer.Option("--partition", "-p", help="Only this one; may be repeated.", min=0),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what it would do.")] = False,
+    yes: Yes = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Move a group that has no members; first shows what would happen."""
+    start = parse_start(to, "--to")
+    partitions = tuple(partition) if partition else None
+    if not yes and not dry_run and not sys.stdin.isatty():
+        raise InvalidArgumentError(
+            f"Resetting {name!r} changes what it reads next, and nobody is here to ask: give "
+            "--yes, or --dry-run to see what it would do."
+        )
+
+    async def look(client: Client) -> list[ResetStep]:
+        return await client.groups.reset(name, start, topic, partitions, dry_run=True)
+
+    async def work(client: Client) -> list[ResetStep]:
+        return await client.groups.reset(name, start, topic, partitions)
+
+    if not as_json:
+        steps = with_client(url, look)
+        _print_steps(steps)
+        if not dry_run and not yes and not typer.confirm(f"Reset {name} like this?", err=True):
+            err().print("Nothing was reset.")
+            raise typer.Exit(ExitCode.FAILED)
+    if as_json:
+        print_json(with_client(url, look if dry_run else work))
+    elif not dry_run:
+        done = with_client(url, work)
+        say_done(f"Group {name} is reset in {len(done)} partition{'s' * (len(done) != 1)}.")
+
+
+def _print_steps(steps: list[ResetStep]) -> None:
+    table = new_table("TOPIC", ">PARTITION", ">BEFORE", ">AFTER", ">CHANGE")
+    for step in steps:
+        change = 0 if step.before is None else step.after - step.before
+        table.add_row(
+            Text(printable(step.topic)),
+            str(step.partition),
+            "-" if step.before is None else f"{step.before:,}",
+            f"{step.after:,}",
+            f"{change:+,}" if change else "",
+        )
+    out().print(table)
+
+
+@group_app.command(epilog="Example: [bold]fanlog group delete billing --yes[/]")
+def delete(name: Name, yes: Yes = False, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Forget what a group without members has committed."""
+    if not yes and not sys.stdin.isatty():
+        raise InvalidArgumentError(
+            f"Deleting {name!r} can't be undone, and nobody is here to ask: give --yes."
+        )
+    if not yes and not typer.confirm(f"Forget what {name} has committed, for good?", err=True):
+        err().print("Nothing was deleted.")
+        raise typer.Exit(ExitCode.FAILED)
+
+    async def work(client: Client) -> None:
+        await client.groups.delete(name)
+
+    with_client(url, work)
+    if as_json:
+        print_json({"group": name, "deleted": True})
+    else:
+        say_done(f"Group {name} is deleted.")
+
+
+def as_document(info: GroupInfo) -> dict[str, Any]:
+    """A group as JSON has it, with the sums that a script would want."""
+    return {**msgspec.to_builtins(info), "lag": info.lag, "lag_seconds": info.lag_seconds}
+
+
+def show_age(seconds: float) -> str:
+    """`3 m`: for people, rounded."""
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.1f} s" if seconds else ""

@@ -1,0 +1,110 @@
+"""Groups for the blocking client: what `client.groups` does, each call on the
+client's own loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from types import TracebackType
+
+from fanlog.client.blocking.loop import LoopThread, Subscription
+from fanlog.client.groups import member, operators
+from fanlog.client.groups.operators import GroupInfos, ResetSteps
+from fanlog.client.groups.progress import Place
+from fanlog.client.message import Message
+from fanlog.client.starts import StartLike
+from fanlog.format.messages import GroupOffsets, Position
+from fanlog.model import GroupInfo
+
+OnPartitions = Callable[[tuple[Place, ...]], None]
+
+
+def in_thread(callback: OnPartitions | None) -> member.OnPartitions | None:
+    """The callback in a thread of its own, where it may use the member as anywhere else."""
+    if callback is None:
+        return None
+
+    async def called(places: tuple[Place, ...]) -> None:
+        await asyncio.to_thread(callback, places)
+
+    return called
+
+
+class GroupMember(Subscription):
+    """Made by `client.consume(...)`; use it with `with`, then iterate.
+
+    >>> with client.consume("orders.>", group="billing") as orders:  # doctest: +SKIP
+    ...     for message in orders:
+    ...         bill(message.json())
+    """
+
+    def __init__(self, loop: LoopThread, joined: member.GroupMember) -> None:
+        super().__init__(loop, joined)
+        self._member = joined
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._loop.call(self._member.__aexit__(kind, error, trace))
+
+    def _next_run(self, timeout_seconds: float | None) -> Iterator[Message]:
+        return self._loop.call(self._member.next_run(timeout_seconds))
+
+    @property
+    def group(self) -> str:
+        return self._member.group
+
+    @property
+    def member(self) -> str:
+        return self._member.member
+
+    @property
+    def partitions(self) -> tuple[Place, ...]:
+        """What this member reads now, as topics and partitions."""
+        return self._member.partitions
+
+    def commit_soon(self, message: Message | None = None) -> None:
+        """Commits in the background; see the asyncio client."""
+        # Looked up here: the next message may be in hand before the loop comes to it.
+        reached = self._member.reached(message)
+        self._loop.post(lambda: self._member.commit_reached_soon(reached))
+
+    def offsets_for_commit(self, positions: tuple[Position, ...] | None = None) -> GroupOffsets:
+        return self._member.offsets_for_commit(positions)
+
+    def seek(
+        self, start: StartLike, topic: str = "", partition: int | None = None
+    ) -> tuple[Position, ...]:
+        """Moves in this member's partitions; see the asyncio client."""
+        return self._loop.call(self._member.seek(start, topic, partition))
+
+
+class Groups:
+    """What operators ask about groups. It is `client.groups`."""
+
+    def __init__(self, loop: LoopThread, asked: operators.Groups) -> None:
+        self._loop = loop
+        self._groups = asked
+
+    def list(self, pattern: str = ">") -> GroupInfos:
+        return self._loop.call(self._groups.list(pattern))
+
+    def describe(self, name: str) -> GroupInfo:
+        return self._loop.call(self._groups.describe(name))
+
+    def reset(
+        self,
+        name: str,
+        start: StartLike,
+        topic: str = "",
+        partitions: tuple[int, ...] | None = None,
+        *,
+        dry_run: bool = False,
+    ) -> ResetSteps:
+        return self._loop.call(self._groups.reset(name, start, topic, partitions, dry_run=dry_run))
+
+    def delete(self, name: str) -> None:
+        self._loop.call(self._groups.delete(name))

@@ -1,0 +1,129 @@
+"""What the blocking client is made of: a loop on a thread of its own, and a subscription that is
+read from another. `client.py` and its siblings put their calls on it."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from fanlog.client.message import Message, MessageBatch
+from fanlog.client.subscription import Subscription as AsyncSubscription
+from fanlog.errors import ClosedError
+from fanlog.format.messages import Position
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """An event loop that runs beside the program."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="fanlog-client", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        self._loop.close()
+
+    @property
+    def running(self) -> bool:
+        return self._thread.is_alive() and not self._loop.is_closed()
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        if not self.running:
+            work.close()
+            raise ClosedError("The client was closed.")
+        waiting = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return waiting.result()
+        except (KeyboardInterrupt, concurrent.futures.CancelledError):
+            waiting.cancel()
+            raise
+
+    def post(self, call: Callable[[], None]) -> None:
+        if not self.running:
+            raise ClosedError("The client was closed.")
+        self._loop.call_soon_threadsafe(call)
+
+    def stop(self) -> None:
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+
+
+class Subscription:
+    """Iterate it for messages; `batches()` gives whole batches."""
+
+    def __init__(self, loop: LoopThread, subscription: AsyncSubscription) -> None:
+        self._loop = loop
+        self._subscription = subscription
+        self._begun: Iterator[Message] = iter(())
+
+    def start(self) -> None:
+        self._loop.call(self._subscription.start())
+
+    def close(self) -> None:
+        self._loop.call(self._subscription.close())
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Message]:
+        while True:
+            try:
+                yield self.next()
+            except ClosedError:
+                return
+
+    def batches(self) -> Iterator[MessageBatch]:
+        while True:
+            try:
+                yield self.next_batch()
+            except ClosedError:
+                return
+
+    def next(self, timeout_seconds: float | None = None) -> Message:
+        """The next message. Raises TimeoutError when none comes in time."""
+        while True:
+            for message in self._begun:
+                self._subscription.took(message)
+                return message
+            self._begun = self._next_run(timeout_seconds)
+
+    def _next_run(self, timeout_seconds: float | None) -> Iterator[Message]:
+        return iter(self.next_batch(timeout_seconds).messages)
+
+    def next_batch(self, timeout_seconds: float | None = None) -> MessageBatch:
+        """The next batch as a whole. Raises TimeoutError when none comes in time."""
+        return self._loop.call(self._subscription.next_batch(timeout_seconds))
+
+    @property
+    def gaps(self) -> int:
+        return self._subscription.gaps
+
+    @property
+    def missed(self) -> int:
+        return self._subscription.missed
+
+    @property
+    def positions(self) -> tuple[Position, ...]:
+        return self._subscription.positions
+
+    def commit(self, message: Message | None = None) -> None:
+        """Makes the durable name continue after this message, or after all that were taken."""
+        self._loop.call(self._subscription.commit(message))

@@ -1,0 +1,253 @@
+"""A client's connection that comes back by itself: what it brings goes to the publisher and to the
+followers, and all of them go on when there is a new one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import OrderedDict
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from fanlog.client import core
+from fanlog.client.core import Event
+from fanlog.client.follower import Follower
+from fanlog.client.link import Dial
+from fanlog.client.message import MessageBatch
+from fanlog.client.publishing import Publisher
+from fanlog.client.session import Session, SessionHooks
+from fanlog.client.starts import (
+    topic_name,
+)
+from fanlog.client.transactions.stager import KnownTopics
+from fanlog.config import ClientOptions
+from fanlog.errors import (
+    FanlogError,
+    LinkError,
+    RequestTimeoutError,
+)
+from fanlog.format import messages
+from fanlog.format.batch import Batch
+from fanlog.format.frames import FrameKind
+from fanlog.format.messages import decode
+from fanlog.model import INBOX_PREFIX
+
+_SHARED_BYTES_MAX = 4 * 1024 * 1024
+
+
+class Connection:
+    """What every part of a client stands on."""
+
+    def __init__(self, dial: Dial, options: ClientOptions, *, verify: bool = True) -> None:
+        self._options = options
+        self._verify = verify
+        hooks = SessionHooks(
+            resume=self._resume,
+            resumed=self._resumed,
+            heard=self._heard,
+            tick=self._tick,
+            gave_up=self._gave_up,
+        )
+        self._session = Session(hooks, dial, options, verify=verify)
+        self._subscriptions: dict[int, Follower] = {}
+        self._subscription_number = 0
+        self._numbers: dict[str, int] = {}
+        self._shared: OrderedDict[tuple[int, int, int], MessageBatch] = OrderedDict()
+        self._shared_bytes = 0
+        self._publisher = Publisher(self._session, options, self.open_topic)
+        self._known_topics = KnownTopics(self.open_topic)
+
+    # The connection
+
+    async def open(self) -> None:
+        """Connects for the first time; a failure is raised, not retried."""
+        await self._session.open()
+
+    async def close(self, *, flush: bool = True) -> None:
+        """Waits for what was published, then says goodbye."""
+        try:
+            if flush and self._session.ready:
+                async with asyncio.timeout(self._options.request_timeout_seconds):
+                    await self._publisher.flush()
+                    await self._take_leave()
+        except TimeoutError:
+            raise RequestTimeoutError("Not everything was acknowledged before the close.") from None
+        finally:
+            await self._session.shut()
+        if flush:
+            self._publisher.raise_unwatched()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close(flush=error is None)
+
+    @property
+    def connected(self) -> bool:
+        return self._session.ready
+
+    @property
+    def reconnects(self) -> int:
+        """How often a lost connection was brought back."""
+        return self._session.reconnects
+
+    @property
+    def welcome(self) -> messages.Welcome | None:
+        """What the broker said of itself when it greeted."""
+        return self._session.welcome
+
+    async def _take_leave(self) -> None:
+        """What is left to say before the connection is closed."""
+
+    # What the session brings
+
+    async def _resume(self, welcome: messages.Welcome) -> None:
+        self._numbers.clear()
+        self._known_topics.forget()
+        self._publisher.limit(welcome.frame_bytes_max)
+        await self._publisher.register(self._register_producer)
+        await self._publisher.resume(self._reopen_topic)
+        for subscription in list(self._subscriptions.values()):
+            if subscription.attached:
+                await self._resubscribe(subscription)
+
+    async def _resubscribe(self, subscription: Follower) -> None:
+        try:
+            await self.attach(subscription, again=True)
+        except FanlogError as error:
+            if isinstance(error, LinkError):
+                raise
+            self._subscriptions.pop(subscription.key, None)
+            subscription.end(error)
+
+    def _resumed(self) -> None:
+        self._publisher.resumed()
+
+    def _tick(self) -> None:
+        self._publisher.check_overdue()
+
+    def _gave_up(self, error: FanlogError) -> None:
+        self._publisher.give_up(error)
+        for subscription in list(self._subscriptions.values()):
+            subscription.end(error)
+
+    def _heard(self, event: Event) -> None:
+        match event:
+            case core.Delivered(key, batch):
+                subscription = self._subscriptions.get(key)
+                if subscription is not None:
+                    subscription.delivered(batch)
+            case core.Acked(acks):
+                self._publisher.acked(acks)
+            case core.Refused(refused):
+                self._publisher.refused(refused)
+            case core.Missed(key, gap) if key in self._subscriptions:
+                self._subscriptions[key].missed_some(gap)
+            case core.TopicJoined(key, joined) if key in self._subscriptions:
+                self._subscriptions[key].joined(joined)
+            case core.TopicLeft(key, left) if key in self._subscriptions:
+                self._subscriptions[key].left(left)
+            case core.Revoked(key, revoke) if key in self._subscriptions:
+                self._subscriptions[key].revoked(revoke)
+            case core.Leased(key, lease) if key in self._subscriptions:
+                self._subscriptions[key].leased(lease)
+            case core.Ended(key, error) if key in self._subscriptions:
+                self._subscriptions.pop(key).end(error)
+            case core.Failed(_, error, key) if key in self._subscriptions:
+                self._subscriptions.pop(key).end(error)
+            case _:
+                pass
+
+    # For what belongs to this client
+
+    def write(self, data: bytes) -> None:
+        self._session.write(data)
+
+    async def attach(self, follower: Follower, *, again: bool = False) -> None:
+        """Sends a follower's request: its first, or the one that continues it."""
+
+        def opened(payload: bytes) -> None:
+            follower.attached = True
+            follower.opened(payload)
+
+        kind, wanted = follower.resuming() if again else follower.opening()
+        ask = self._session.request_now if again else self._session.request
+        self._subscriptions[follower.key] = follower
+        try:
+            await ask(kind, wanted, aux=follower.key, on_answer=opened)
+        except BaseException:
+            if not again:
+                self._subscriptions.pop(follower.key, None)
+            raise
+
+    async def detach(self, subscription: Follower) -> None:
+        if self._subscriptions.pop(subscription.key, None) is not None and self._session.ready:
+            with contextlib.suppress(LinkError):
+                await self._session.request_now(
+                    FrameKind.UNSUBSCRIBE, messages.Goodbye(), aux=subscription.key
+                )
+
+    async def ask(
+        self,
+        kind: FrameKind,
+        message: msgspec.Struct,
+        *,
+        aux: int = 0,
+        on_answer: Callable[[bytes], None] | None = None,
+    ) -> bytes:
+        """The answer to a request, for what belongs to this client."""
+        return await self._session.request(kind, message, aux=aux, on_answer=on_answer)
+
+    def take_number(self) -> int:
+        """A number for one more follower of this connection."""
+        self._subscription_number += 1
+        return self._subscription_number
+
+    def decoded(self, batch: Batch) -> MessageBatch:
+        """The batch, decoded once for all subscriptions of this client that get it."""
+        header = batch.header
+        place = (header.topic, header.partition, header.base_offset)
+        shared = self._shared.get(place)
+        # Compaction may have left less of it since.
+        if shared is None or _checksums(shared.batch) != _checksums(batch):
+            if shared is not None:
+                self._shared_bytes -= shared.batch.header.length
+            shared = self._shared[place] = MessageBatch(batch)
+            self._shared_bytes += header.length
+            while self._shared_bytes > _SHARED_BYTES_MAX and len(self._shared) > 1:
+                _, oldest = self._shared.popitem(last=False)
+                self._shared_bytes -= oldest.batch.header.length
+        return shared
+
+    async def open_topic(self, name: str) -> messages.TopicOpened:
+        """A topic's number and settings. It is made if need be, but for an inbox, which is only
+        ever made by who reads it."""
+        return await self._session.ask(FrameKind.OPEN_TOPIC, _opening(name), messages.TopicOpened)
+
+    async def _reopen_topic(self, name: str) -> messages.TopicOpened:
+        """The same while a new connection is being made ready."""
+        payload = await self._session.request_now(FrameKind.OPEN_TOPIC, _opening(name))
+        return decode(messages.TopicOpened, payload)
+
+    async def _register_producer(
+        self, wanted: messages.RegisterProducer
+    ) -> messages.ProducerRegistered:
+        payload = await self._session.request_now(FrameKind.REGISTER_PRODUCER, wanted)
+        return decode(messages.ProducerRegistered, payload)
+
+
+def _opening(name: str) -> messages.OpenTopic:
+    return messages.OpenTopic(topic_name(name), create=not name.startswith(INBOX_PREFIX))
+
+
+def _checksums(batch: Batch) -> tuple[int, int]:
+    return batch.header.header_crc, batch.header.body_crc

@@ -1,0 +1,309 @@
+"""Dead letters for the people who look after them: see them, put them back, delete them, take them
+along as JSON lines. A dead-letter topic is a topic like any other, so that all of this is reading
+and publishing; what must happen together (back into its topic, and out of the dead letters) is a
+transaction."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any, Protocol
+
+import msgspec
+
+from fanlog.client.core import Fetched
+from fanlog.client.documents import header_document, put_bytes
+from fanlog.client.message import Message, MessageBatch
+from fanlog.client.transactions.transaction import Transaction
+from fanlog.errors import InvalidArgumentError, OffsetOutOfRangeError, RequestError
+from fanlog.format.dead_letters import Death, own_headers, read_death
+from fanlog.model import TopicInfo
+
+# Letters that are put back or deleted in one transaction.
+_TOGETHER = 500
+
+Where = Callable[["DeadLetter"], bool]
+Progress = Callable[[int], None]
+
+
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that its queue gave up on. `id` names it within its dead-letter topic."""
+
+    id: str
+    death: Death
+    value: bytes | None
+    headers: dict[str, bytes]
+    event_time: dt.datetime | None
+    letter_topic: str
+    letter_partition: int
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it. What is no text is base64, and an `encoding` says so."""
+        death = self.death
+        document: dict[str, Any] = {
+            "id": self.id,
+            "topic": death.topic,
+            "partition": death.partition,
+            "offset": death.offset,
+            "queue": death.queue,
+            "reason": death.reason,
+            "deliveries": death.deliveries,
+            "died": death.time,
+        }
+        if self.event_time is not None:
+            document["event_time"] = self.event_time
+        put_bytes(document, "key", "key_encoding", death.key)
+        put_bytes(document, "value", "encoding", self.value)
+        document["headers"] = header_document(self.headers)
+        return document
+
+
+class DeadLetterTopic(msgspec.Struct, frozen=True, kw_only=True):
+    """A dead-letter topic and what is in it."""
+
+    name: str
+    letters: int
+    oldest: dt.datetime | None
+    newest: dt.datetime | None
+    sources: tuple[str, ...]
+    bytes: int
+
+
+class LetterHost(Protocol):
+    """The client, as far as this needs it."""
+
+    async def topics(self, pattern: str = ">", *, internal: bool = False) -> list[TopicInfo]: ...
+    async def describe_topic(self, name: str) -> TopicInfo: ...
+    async def fetch(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        *,
+        bytes_max: int = 1 << 20,
+        wait_seconds: float = 0.0,
+    ) -> Fetched: ...
+    async def delete_records(self, topic: str, before: dict[int, int]) -> dict[int, int]: ...
+    def transaction(self, id: str = "", *, timeout_seconds: float = 60.0) -> Transaction: ...
+
+
+class DeadLetters:
+    """`client.dead_letters`."""
+
+    def __init__(self, host: LetterHost) -> None:
+        self._host = host
+
+    async def topics(self) -> list[DeadLetterTopic]:
+        """The dead-letter topics, with what is in each."""
+        found = [info for info in await self._host.topics() if info.settings.role == "dead-letter"]
+        return [await self._summary(info) for info in found]
+
+    async def _summary(self, info: TopicInfo) -> DeadLetterTopic:
+        letters = [letter async for letter in self.scan(info.name)]
+        times = [letter.death.time for letter in letters]
+        return DeadLetterTopic(
+            name=info.name,
+            letters=len(letters),
+            oldest=min(times, default=None),
+            newest=max(times, default=None),
+            sources=tuple(sorted({letter.death.topic for letter in letters})),
+            bytes=info.bytes,
+        )
+
+    async def scan(self, topic: str, where: Where | None = None) -> AsyncIterator[DeadLetter]:
+        """All letters of a topic that are neither put back nor deleted, oldest first."""
+        info = await self._host.describe_topic(topic)
+        # Twice over the topic, so that of all letters only the keys are held in memory.
+        last: dict[bytes | None, str] = {}
+        async for message in self._records(info):
+            last[message.key] = "" if message.is_tombstone else _id(message)
+        async for message in self._records(info):
+            if last.get(message.key) != _id(message):
+                continue
+            letter = _letter(message)
+            if letter is not None and (where is None or where(letter)):
+                yield letter
+
+    async def _records(self, info: TopicInfo) -> AsyncIterator[Message]:
+        """The records of all partitions up to the end that they had."""
+        for partition in info.partitions:
+            offset = partition.start_offset
+            while offset < partition.visible_end:
+                try:
+                    got = await self._host.fetch(info.name, partition.partition, offset)
+                except OffsetOutOfRangeError:
+                    # Deleted since: what is left begins further on.
+                    now = await self._host.describe_topic(info.name)
+                    offset = now.partitions[partition.partition].start_offset
+                    continue
+                if not got.batches:
+                    break
+                for batch in got.batches:
+                    for message in MessageBatch(batch).messages:
+                        if offset <= message.offset < partition.visible_end:
+                            yield message
+                    offset = batch.next_offset
+
+    async def list(
+        self, topic: str, *, after: str = "", limit: int = 100, where: Where | None = None
+    ) -> list[DeadLetter]:
+        """A page of letters: at most `limit` that come after the one with the id `after`."""
+        found: list[DeadLetter] = []
+        waiting = bool(after)
+        async for letter in self.scan(topic, where):
+            if waiting:
+                waiting = letter.id != after
+                continue
+            found.append(letter)
+            if len(found) >= limit:
+                break
+        return found
+
+    async def show(self, topic: str, id: str) -> DeadLetter:
+        """One letter."""
+        async for letter in self.scan(topic, lambda letter: letter.id == id):
+            return letter
+        raise InvalidArgumentError(
+            f"There is no dead letter {id!r} in {topic!r}. See what there is with: "
+            f"fanlog dead list {topic}"
+        )
+
+    async def replay(
+        self,
+        topic: str,
+        ids: Iterable[str] | None = None,
+        *,
+        to: str = "",
+        where: Where | None = None,
+        progress: Progress | None = None,
+    ) -> int:
+        """Puts letters back into the topic that they came from, or into `to`, and takes them out
+        of the dead letters, both or neither. Without `ids` all of them, or those that `where`
+        chooses. Returns how many."""
+        known: dict[str, TopicInfo] = {}
+
+        async def put_back(transaction: Transaction, letter: DeadLetter) -> None:
+            target = to or letter.death.topic
+            if target not in known:
+                known[target] = await self._host.describe_topic(target)
+            # Without a key it goes where it was, if that is still there.
+            place = None
+            if letter.death.key is None and not to:
+                place = letter.death.partition
+                if place >= len(known[target].partitions):
+                    place = None
+            await transaction.send(
+                target,
+                letter.value,
+                key=letter.death.key,
+                headers=letter.headers,
+                event_time=letter.event_time,
+                partition=place,
+            )
+
+        return await self._settle(topic, ids, where, put_back, progress)
+
+    async def delete(
+        self,
+        topic: str,
+        ids: Iterable[str] | None = None,
+        *,
+        where: Where | None = None,
+        progress: Progress | None = None,
+    ) -> int:
+        """Deletes letters: these, or all that `where` chooses. Returns how many."""
+        if ids is None and where is None:
+            raise InvalidArgumentError(
+                "Say which letters to delete: by their ids, or with a condition. "
+                "For all of them there is purge."
+            )
+
+        async def nothing_else(transaction: Transaction, letter: DeadLetter) -> None:
+            del transaction, letter
+
+        return await self._settle(topic, ids, where, nothing_else, progress)
+
+    async def _settle(
+        self,
+        topic: str,
+        ids: Iterable[str] | None,
+        where: Where | None,
+        first: Callable[[Transaction, DeadLetter], Any],
+        progress: Progress | None,
+    ) -> int:
+        """Does something with each chosen letter, and takes it out, some at a time."""
+        wanted = None if ids is None else set(ids)
+        done = 0
+        some: list[DeadLetter] = []
+
+        async def settle() -> None:
+            async with self._host.transaction() as transaction:
+                for letter in some:
+                    await first(transaction, letter)
+                    await transaction.send(
+                        topic,
+                        None,
+                        key=letter.death.letter_key,
+                        partition=letter.letter_partition,
+                    )
+            if progress is not None:
+                progress(len(some))
+
+        async for letter in self.scan(topic, where):
+            if wanted is not None and letter.id not in wanted:
+                continue
+            some.append(letter)
+            done += 1
+            if len(some) >= _TOGETHER:
+                await settle()
+                some = []
+        if some:
+            await settle()
+        if wanted is not None and done < len(wanted):
+            raise RequestError(
+                f"Only {done} of the {len(wanted)} letters are there in {topic!r}; those are done. "
+                "The others were put back or deleted before."
+            )
+        return done
+
+    async def purge(self, topic: str) -> int:
+        """Deletes all letters of a topic. Returns how many there were."""
+        info = await self._host.describe_topic(topic)
+        if info.settings.role != "dead-letter":
+            raise InvalidArgumentError(
+                f"{topic!r} is no dead-letter topic, so it is not purged. To delete what it holds: "
+                f"fanlog topic truncate {topic}"
+            )
+        count = 0
+        async for _ in self.scan(topic):
+            count += 1
+        await self._host.delete_records(
+            topic, {p.partition: p.visible_end for p in info.partitions}
+        )
+        return count
+
+    async def export(self, topic: str, where: Where | None = None) -> AsyncIterator[bytes]:
+        """Letters as JSON lines, each with its line's end."""
+        async for letter in self.scan(topic, where):
+            yield msgspec.json.encode(letter.document()) + b"\n"
+
+
+def _id(message: Message) -> str:
+    return f"{message.partition}:{message.offset}"
+
+
+def _letter(message: Message) -> DeadLetter | None:
+    headers = message.headers
+    death = read_death(headers)
+    if death is None:
+        return None
+    event_time = message.event_time
+    return DeadLetter(
+        id=_id(message),
+        death=death,
+        value=None if death.null else message.value,
+        headers=own_headers(headers),
+        event_time=None if event_time == message.timestamp else event_time,
+        letter_topic=message.topic,
+        letter_partition=message.partition,
+    )

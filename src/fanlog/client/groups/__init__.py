@@ -1,0 +1,1 @@
+"""A group's member, and what operators ask about groups."""

@@ -1,0 +1,123 @@
+"""A member's commits: at most one on its way, and what comes meanwhile goes together with the
+next. One in the background that fails is logged, and raised by whoever asks next."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from fanlog.client.groups.progress import Place, Reached
+from fanlog.errors import FanlogError
+
+logger = logging.getLogger("fanlog.client")
+
+Send = Callable[[dict[Place, Reached]], Awaitable[None]]
+
+
+class GroupCommits:
+    """`send` does it, `done` says what may be committed, and `has` which partitions still can."""
+
+    def __init__(
+        self, send: Send, done: Callable[[], dict[Place, Reached]], has: Callable[[Place], bool]
+    ) -> None:
+        self._send = send
+        self._done = done
+        self._has = has
+        self._one = asyncio.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._committed: dict[Place, Reached] = {}
+        self._given: dict[Place, Reached] = {}
+        self._owed = False
+        self._error: FanlogError | None = None
+
+    def start(self) -> None:
+        """Notes the loop that commits run on."""
+        self._loop = asyncio.get_running_loop()
+
+    def forget(self, place: Place) -> None:
+        """What was committed there says nothing any more: the place was left, or moved."""
+        self._committed.pop(place, None)
+        self._given.pop(place, None)
+
+    # In the background
+
+    def done_soon(self) -> None:
+        """Commits what is done when its turn comes. Any thread may ask."""
+        if not self._owed and self._loop is not None:
+            self._owed = True
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def soon(self, reached: dict[Place, Reached]) -> None:
+        """Commits these."""
+        self._given.update(reached)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        while self._owed or self._given:
+            async with self._one:
+                await self._commit_wanted()
+
+    async def flush(self, *, done: bool) -> None:
+        """Commits what waits for it, and if wanted what is done; a failure is kept."""
+        self._owed = self._owed or done
+        async with self._one:
+            await self._commit_wanted()
+
+    async def _commit_wanted(self) -> None:
+        wanted = self._wanted()
+        if not wanted:
+            return
+        try:
+            await self._send(wanted)
+        except FanlogError as error:
+            logger.warning("a commit in the background failed: %s", error)
+            self._error = error
+        else:
+            self._committed.update(wanted)
+
+    def owes(self, *, done: bool) -> bool:
+        """Whether there is anything to commit."""
+        return bool(self._given) or (done and bool(self._news()))
+
+    def _news(self) -> dict[Place, Reached]:
+        """What is done since the last commit. Never back: an explicit commit counts the message
+        in hand as well."""
+        return {
+            place: reached
+            for place, reached in self._done().items()
+            if (before := self._committed.get(place)) is None
+            or before.epoch != reached.epoch
+            or before < reached
+        }
+
+    def _wanted(self) -> dict[Place, Reached]:
+        wanted: dict[Place, Reached] = {}
+        if self._owed:
+            self._owed = False
+            wanted = self._news()
+        given, self._given = self._given, {}
+        wanted.update(given)
+        return {place: reached for place, reached in wanted.items() if self._has(place)}
+
+    # In the foreground
+
+    async def now(self, reached: dict[Place, Reached]) -> None:
+        """Commits these, and returns when they are."""
+        self.raise_error()
+        async with self._one:
+            for place in reached:
+                self._given.pop(place, None)
+            if reached:
+                await self._send(reached)
+                self._committed.update(reached)
+
+    def raise_error(self) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            raise error

@@ -1,0 +1,146 @@
+"""How far an application is in each partition that it has: what it is done with, and what it has
+in hand. It is done with a message, or a batch, once it has asked for the next."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from operator import length_hint
+from typing import NamedTuple
+
+from fanlog.client.message import Message, MessageBatch
+from fanlog.format.messages import Position
+
+Place = tuple[str, int]
+
+
+class Reached(NamedTuple):
+    """The next offset wanted, and the epoch of the log that it is an offset of."""
+
+    offset: int
+    epoch: int
+
+
+class Progress:
+    """`current` in what follows is the message in hand, where messages are taken one by one."""
+
+    def __init__(self) -> None:
+        self._done: dict[Place, Reached] = {}
+        self._batch: MessageBatch | None = None
+        self._run: Iterator[Message] | None = None
+        self._cut = False
+
+    def begin(self, place: Place, offset: int, epoch: int) -> None:
+        self._done[place] = Reached(offset, epoch)
+
+    def forget(self, place: Place) -> None:
+        """The partition is somebody else's, or was left: what is in hand of it counts no more."""
+        self._done.pop(place, None)
+        self.drop_hand(place)
+
+    def drop_hand(self, place: Place) -> None:
+        if self.holds(place):
+            self.cut(place)
+            self._batch = self._run = None
+
+    def has(self, place: Place) -> bool:
+        return place in self._done
+
+    def holds(self, place: Place) -> bool:
+        """Whether the application has something of this partition in hand."""
+        batch = self._batch
+        return batch is not None and (batch.topic, batch.partition) == place
+
+    # What the application does
+
+    def took(self, batch: MessageBatch) -> None:
+        self._batch = batch
+        self._run = None
+        self._cut = False
+
+    def run(self, batch: MessageBatch) -> Iterator[Message]:
+        """The batch in hand, message by message."""
+        self._run = iter(batch.messages)
+        return self._run
+
+    @property
+    def begun(self) -> bool:
+        """Whether the batch in hand is taken message by message."""
+        return self._run is not None
+
+    def rest(self) -> MessageBatch | None:
+        """What is left of a batch that was taken message by message, as one."""
+        batch, run = self._batch, self._run
+        left = 0 if run is None else length_hint(run)
+        if batch is None or not left:
+            return None
+        self.cut((batch.topic, batch.partition))
+        return batch.from_record(batch.first + len(batch) - left)
+
+    def cut(self, place: Place) -> None:
+        """Gives nothing more of a batch that was begun."""
+        if self.holds(place) and self._run is not None:
+            # Whoever iterates has this very iterator; emptied, it ends there too.
+            deque(self._run, maxlen=0)
+            self._cut = True
+
+    def asked(self, current: Message | None) -> None:
+        """The application wants more: it is done with what it has."""
+        batch = self._batch
+        if batch is None:
+            return
+        if self._run is None:
+            # All of it, and kept short: of those who take batches each comes by here.
+            held = batch.batch
+            place = held.topic_name, held.header.partition
+            if place in self._done:
+                self._done[place] = Reached(held.next_offset, held.header.leader_epoch)
+            self._batch = None
+            return
+        reached = self._after_hand(current)
+        if reached is not None and self._batch is not None:
+            self._done[self._batch.topic, self._batch.partition] = reached
+        self._batch = self._run = None
+
+    # How far it is
+
+    def done(self, current: Message | None) -> dict[Place, Reached]:
+        """Up to what is in hand, which is not done yet."""
+        done = self._done.copy()
+        batch = self._batch
+        if batch is not None and (batch.topic, batch.partition) in done:
+            message = self._of_hand(current)
+            offset = batch.base_offset if message is None else message.offset
+            epoch = batch.batch.header.leader_epoch
+            done[batch.topic, batch.partition] = Reached(offset, epoch)
+        return done
+
+    def taken(self, current: Message | None) -> dict[Place, Reached]:
+        """The same with what is in hand."""
+        done = self._done.copy()
+        batch, reached = self._batch, self._after_hand(current)
+        if batch is not None and reached is not None:
+            done[batch.topic, batch.partition] = reached
+        return done
+
+    def _after_hand(self, current: Message | None) -> Reached | None:
+        batch = self._batch
+        if batch is None or (batch.topic, batch.partition) not in self._done:
+            return None
+        offset = batch.next_offset
+        run = self._run
+        if run is not None and (self._cut or length_hint(run)):
+            message = self._of_hand(current)
+            offset = batch.base_offset if message is None else message.offset + 1
+        return Reached(offset, batch.batch.header.leader_epoch)
+
+    def _of_hand(self, current: Message | None) -> Message | None:
+        """The message, if it is of the batch in hand."""
+        batch = self._batch
+        if batch is None or current is None or current.batch is not batch.batch:
+            return None
+        return current
+
+
+def as_positions(reached: dict[Place, Reached]) -> tuple[Position, ...]:
+    return tuple(Position(*place, at.offset, at.epoch) for place, at in reached.items())

@@ -1,0 +1,1 @@
+"""A queue's worker, its jobs, and requests with replies."""

@@ -1,0 +1,337 @@
+"""Jobs as a worker sees them: messages that it has for a while, and says what became of them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Protocol
+
+from fanlog.client.message import Message, MessageBatch
+from fanlog.client.publishing import Headers, Value
+from fanlog.client.queues.settling import Settling, Stretch
+from fanlog.errors import LeaseLostError
+from fanlog.format.frames import Lease
+from fanlog.format.messages import Verb, Verdict
+
+
+class JobHost(Protocol):
+    """The worker, as far as its jobs need it."""
+
+    settling: Settling
+
+    def hold(self, lease: LeaseInHand) -> None:
+        """Keeps a lease from running out."""
+        ...
+
+    def let_go(self, lease: LeaseInHand) -> None: ...
+    async def reply(
+        self, job: Message, value: Value, headers: Headers | None, error: str = ""
+    ) -> None: ...
+
+
+class LeaseInHand:
+    """A run of jobs of one batch. `left` counts those without a verdict."""
+
+    __slots__ = (
+        "__weakref__",
+        "batch",
+        "deliveries",
+        "first",
+        "host",
+        "lease",
+        "left",
+        "next",
+        "stretch",
+    )
+
+    def __init__(self, host: JobHost, lease: Lease, batch: MessageBatch, epoch: int) -> None:
+        self.lease = lease
+        self.host = host
+        self.batch = batch
+        self.stretch: Stretch = (lease.number, lease.partition, epoch)
+        self.first = lease.first
+        self.next = lease.next
+        self.deliveries = lease.deliveries
+        self.left = lease.next - lease.first
+
+    @property
+    def messages(self) -> list[Message]:
+        offsets = self.batch.batch.offsets
+        begin, end = bisect_left(offsets, self.first), bisect_left(offsets, self.next)
+        return self.batch.messages[begin:end]
+
+    def extent(self, offset: int) -> tuple[int, int]:
+        """The offsets that a verdict on one job is about: its own, and those beside it whose
+        records compaction has removed, or nobody would ever settle them."""
+        offsets = self.batch.batch.offsets
+        if isinstance(offsets, range):
+            return offset, offset + 1
+        i = bisect_left(offsets, offset)
+        is_first = i == 0 or offsets[i - 1] < self.first
+        is_last = i + 1 == len(offsets) or offsets[i + 1] >= self.next
+        return self.first if is_first else offset, self.next if is_last else offsets[i + 1]
+
+    def without(self, first: int, next: int) -> list[LeaseInHand]:
+        """What is left of it without some jobs, as leases of its own."""
+        parts = (self.first, min(first, self.next)), (max(next, self.first), self.next)
+        return [
+            LeaseInHand(
+                self.host,
+                self.lease._replace(first=begin, next=end),
+                self.batch,
+                self.stretch[2],
+            )
+            for begin, end in parts
+            if begin < end
+        ]
+
+    def count(self, jobs: int) -> None:
+        """So many jobs more have a verdict; or, below 0, fewer."""
+        self.left -= jobs
+        if self.left <= 0:
+            self.host.let_go(self)
+        elif jobs < 0:
+            self.host.hold(self)
+
+    def ack_soon(self, first: int, next: int) -> None:
+        settling = self.host.settling
+        turn = settling.turn()
+        turn.ack(self.stretch, first, next)
+        if not turn.watched:
+            settling.watch(turn)
+        self.count(next - first)
+
+    async def settle(
+        self, verb: Verb, first: int, next: int, *, delay_ms: int = -1, reason: str = ""
+    ) -> None:
+        """Says what became of some of the jobs, and waits until the broker has it."""
+        turn = self.host.settling.turn()
+        number, partition, epoch = self.stretch
+        if verb is Verb.ACK:
+            turn.ack(self.stretch, first, next)
+        else:
+            turn.say(epoch, Verdict(number, partition, verb, first, next, delay_ms, reason))
+        settled = 0 if verb is Verb.EXTEND else next - first
+        self.count(settled)
+        try:
+            await turn.wait()
+        except BaseException:
+            self.count(-settled)
+            raise
+        late = turn.late(verb, self.stretch, first, next)
+        if late:
+            raise LeaseLostError(
+                f"It was too late for {late} of {next - first} jobs of {self.batch.topic!r} "
+                f"from offset {first} on: their time ran out, and others have done them, or have "
+                "them now. Give them more time (visibility_seconds, extend)."
+            )
+
+
+class Job:
+    """One job: its message, and what there is to say of it. Made by a worker.
+
+    >>> async for job in worker:  # doctest: +SKIP
+    ...     async with job:  # acks at the end, nacks on an exception
+    ...         await send_email(job.json())
+    """
+
+    __slots__ = ("_lease", "_settled", "message")
+
+    def __init__(self, lease: LeaseInHand, message: Message) -> None:
+        self._lease = lease
+        self.message = message
+        self._settled = False
+
+    @property
+    def value(self) -> bytes:
+        return self.message.value
+
+    @property
+    def key(self) -> bytes | None:
+        return self.message.key
+
+    @property
+    def headers(self) -> dict[str, bytes]:
+        return self.message.headers
+
+    @property
+    def topic(self) -> str:
+        return self.message.topic
+
+    @property
+    def partition(self) -> int:
+        return self.message.partition
+
+    @property
+    def offset(self) -> int:
+        return self.message.offset
+
+    @property
+    def deliveries(self) -> int:
+        """How often the job was handed out, this time included."""
+        return self._lease.deliveries
+
+    @property
+    def settled(self) -> bool:
+        """Whether it has got its verdict."""
+        return self._settled
+
+    @property
+    def text(self) -> str:
+        return self.message.text
+
+    def json(self) -> Any:
+        return self.message.json()
+
+    async def ack(self) -> None:
+        """The job is done. Once this returns it is never handed out again."""
+        await self._settle(Verb.ACK)
+
+    def ack_soon(self) -> None:
+        """The same in the background; `flush` or `close` of the worker raises what goes wrong."""
+        self._settled = True
+        self._lease.ack_soon(*self._lease.extent(self.message.offset))
+
+    async def nack(self, delay_seconds: float | None = None, reason: str = "") -> None:
+        """The job failed, and is tried again: after this delay, or the queue's own. After too many
+        failures it becomes a dead letter."""
+        await self._settle(Verb.NACK, delay_ms=milliseconds(delay_seconds), reason=reason)
+
+    async def reject(self, reason: str = "") -> None:
+        """The job can't be done: it becomes a dead letter at once."""
+        await self._settle(Verb.REJECT, reason=reason)
+
+    async def extend(self, seconds: float | None = None) -> None:
+        """More time for the job: so much from now, or the queue's own."""
+        extent = self._lease.extent(self.message.offset)
+        await self._lease.settle(Verb.EXTEND, *extent, delay_ms=milliseconds(seconds))
+
+    async def reply(self, value: Value, headers: Headers | None = None) -> None:
+        """Answers the request that this job is, if it is one, and acks it."""
+        await self._lease.host.reply(self.message, value, headers)
+        await self.ack()
+
+    async def fail(self, reason: str) -> None:
+        """Answers the request with an error, and acks it: who asked gets a RequestError."""
+        await self._lease.host.reply(self.message, b"", None, reason or "failed")
+        await self.ack()
+
+    async def _settle(self, verb: Verb, *, delay_ms: int = -1, reason: str = "") -> None:
+        extent = self._lease.extent(self.message.offset)
+        before, self._settled = self._settled, True
+        try:
+            await self._lease.settle(verb, *extent, delay_ms=delay_ms, reason=reason)
+        except LeaseLostError:
+            raise
+        except BaseException:
+            self._settled = before
+            raise
+
+    async def __aenter__(self) -> Job:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._settled:
+            return
+        if error is None:
+            await self.ack()
+        else:
+            await self.nack(reason=said_by(error))
+
+    def __repr__(self) -> str:
+        return f"<Job {self.message!r}, delivery {self.deliveries}>"
+
+
+class JobBatch:
+    """Jobs that came together: neighbours in one partition. For speed, ack them all at once.
+
+    >>> async for batch in worker.batches():  # doctest: +SKIP
+    ...     insert_rows(batch.values)
+    ...     await batch.ack()
+    """
+
+    __slots__ = ("_lease",)
+
+    def __init__(self, lease: LeaseInHand) -> None:
+        self._lease = lease
+
+    @property
+    def topic(self) -> str:
+        return self._lease.batch.topic
+
+    @property
+    def partition(self) -> int:
+        return self._lease.stretch[1]
+
+    @property
+    def first(self) -> int:
+        """The offset of the first job."""
+        return self._lease.first
+
+    @property
+    def next(self) -> int:
+        """The offset behind the last job."""
+        return self._lease.next
+
+    @property
+    def deliveries(self) -> int:
+        return self._lease.deliveries
+
+    @property
+    def messages(self) -> list[Message]:
+        return self._lease.messages
+
+    @property
+    def values(self) -> list[bytes]:
+        return [message.value for message in self._lease.messages]
+
+    @property
+    def jobs(self) -> list[Job]:
+        return [Job(self._lease, message) for message in self._lease.messages]
+
+    async def ack(self) -> None:
+        """All of them are done."""
+        await self._lease.settle(Verb.ACK, self.first, self.next)
+
+    def ack_soon(self) -> None:
+        """The same in the background; `flush` or `close` of the worker raises what goes wrong."""
+        self._lease.ack_soon(self.first, self.next)
+
+    async def nack(self, delay_seconds: float | None = None, reason: str = "") -> None:
+        """All of them failed, and are tried again."""
+        delay_ms = milliseconds(delay_seconds)
+        await self._lease.settle(Verb.NACK, self.first, self.next, delay_ms=delay_ms, reason=reason)
+
+    async def reject(self, reason: str = "") -> None:
+        """None of them can be done: they become dead letters at once."""
+        await self._lease.settle(Verb.REJECT, self.first, self.next, reason=reason)
+
+    async def extend(self, seconds: float | None = None) -> None:
+        """More time for all of them."""
+        delay_ms = milliseconds(seconds)
+        await self._lease.settle(Verb.EXTEND, self.first, self.next, delay_ms=delay_ms)
+
+    def __len__(self) -> int:
+        return self.next - self.first
+
+    def __iter__(self) -> Iterator[Job]:
+        return iter(self.jobs)
+
+    def __repr__(self) -> str:
+        return f"<JobBatch {self.topic}/{self.partition} offsets {self.first}..{self.next - 1}>"
+
+
+def milliseconds(seconds: float | None) -> int:
+    """A delay as it goes to the broker, which knows what none means."""
+    return -1 if seconds is None else max(0, round(seconds * 1000))
+
+
+def said_by(error: BaseException) -> str:
+    """An exception in words, for who looks at a dead letter."""
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,0 +1,207 @@
+"""Request and reply: a question published to a topic, and its answer in this client's own inbox."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from fanlog.client.message import Message
+from fanlog.client.publishing import Headers, Value
+from fanlog.client.queues.jobs import Job, said_by
+from fanlog.client.queues.worker import Worker
+from fanlog.client.subscription import Subscription
+from fanlog.errors import (
+    ClosedError,
+    FanlogError,
+    InvalidArgumentError,
+    LeaseLostError,
+    MessagesLostError,
+    NoRespondersError,
+    RequestError,
+    RequestTimeoutError,
+    TopicNotFoundError,
+)
+from fanlog.format.messages import TopicOpened
+from fanlog.format.requests import CORRELATION, ERROR, REPLY_TO
+from fanlog.model import INBOX_PREFIX, Receipt
+
+logger = logging.getLogger("fanlog.client")
+
+Handler = Callable[[Job], Awaitable[Value | None]]
+# How long a topic that had somebody to answer is taken to have so still.
+_RESPONDERS_SECONDS = 1.0
+_CHECKED_TOPICS_MAX = 1024
+
+
+class RequestHost(Protocol):
+    """The client, as far as requests need it."""
+
+    def subscribe(self, topic: str, *, start: str) -> Subscription: ...
+    async def publish(
+        self,
+        topic: str,
+        value: Value,
+        *,
+        key: bytes | str | None = None,
+        headers: Headers | None = None,
+    ) -> Receipt: ...
+    async def open_topic(self, name: str) -> TopicOpened: ...
+    async def delete_topic(self, name: str) -> None: ...
+
+
+class Requests:
+    """One client's requests that wait for their answers. The inbox is made with the first."""
+
+    def __init__(self, host: RequestHost) -> None:
+        self._host = host
+        self._inbox: Subscription | None = None
+        self._opening: asyncio.Lock = asyncio.Lock()
+        self._reading: asyncio.Task[None] | None = None
+        self._waiting: dict[bytes, asyncio.Future[Message]] = {}
+        self._number = 0
+        self._checked: dict[str, float] = {}
+
+    async def request(
+        self,
+        topic: str,
+        value: Value,
+        timeout_seconds: float,
+        key: bytes | str | None,
+        headers: Headers | None,
+    ) -> Message:
+        self._number += 1
+        correlation = b"%d" % self._number
+        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._check_responders(topic)
+                inbox = await self._get_inbox()
+                self._waiting[correlation] = answer
+                own = {REPLY_TO: inbox.target, CORRELATION: correlation}
+                await self._host.publish(topic, value, key=key, headers={**(headers or {}), **own})
+                message = await answer
+        except TimeoutError:
+            raise RequestTimeoutError(
+                f"Nobody has answered the request to {topic!r} within {timeout_seconds} s. "
+                "Whether it was or will be done is unknown."
+            ) from None
+        finally:
+            self._waiting.pop(correlation, None)
+        error = message.headers.get(ERROR)
+        if error is not None:
+            raise RequestError(error.decode(errors="replace"))
+        return message
+
+    async def _check_responders(self, topic: str) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._checked.get(topic, -1.0) > now:
+            return
+        opened = await self._host.open_topic(topic)
+        if not opened.followers:
+            raise NoRespondersError(
+                f"Nobody works on or reads {topic!r}, so nobody would answer. Start a worker, for "
+                f"example with client.serve({topic!r}, handler)."
+            )
+        if len(self._checked) >= _CHECKED_TOPICS_MAX:
+            self._checked.clear()
+        self._checked[topic] = now + _RESPONDERS_SECONDS
+
+    async def _get_inbox(self) -> Subscription:
+        async with self._opening:
+            if self._inbox is None or self._reading is None or self._reading.done():
+                name = INBOX_PREFIX + secrets.token_hex(12)
+                inbox = self._host.subscribe(name, start="earliest")
+                await inbox.start()
+                self._inbox = inbox
+                self._reading = asyncio.ensure_future(self._read(inbox))
+            return self._inbox
+
+    async def _read(self, inbox: Subscription) -> None:
+        """Hands answers to who waits for them; what nobody waits for any more is dropped."""
+        while True:
+            try:
+                batch = await inbox.next_batch()
+            except MessagesLostError as lost:
+                logger.warning("answers were lost: %s", lost)
+                continue
+            except FanlogError as error:
+                for answer in self._waiting.values():
+                    if not answer.done():
+                        answer.set_exception(error)
+                return
+            for message in batch.messages:
+                answer = self._waiting.get(message.headers.get(CORRELATION, b""))
+                if answer is not None and not answer.done():
+                    answer.set_result(message)
+
+    async def close(self) -> None:
+        """Takes the inbox away."""
+        inbox, self._inbox = self._inbox, None
+        if self._reading is not None:
+            self._reading.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._reading
+        if inbox is not None:
+            await inbox.close()
+            with contextlib.suppress(FanlogError):
+                await self._host.delete_topic(inbox.target)
+
+    async def reply(
+        self, request: Message, value: Value, headers: Headers | None, error: str
+    ) -> None:
+        """Answers a request. A message that asks for no answer gets none, and neither does who has
+        gone."""
+        asked = request.headers
+        reply_to = asked.get(REPLY_TO)
+        if reply_to is None:
+            return
+        inbox = reply_to.decode(errors="replace")
+        own = {CORRELATION: asked.get(CORRELATION, b"")}
+        if error:
+            own[ERROR] = error.encode(errors="replace")
+        if not inbox.startswith(INBOX_PREFIX):
+            logger.warning("a request wants its answer in %r, which is no inbox", inbox)
+            return
+        try:
+            await self._host.publish(inbox, value, headers={**(headers or {}), **own})
+        except TopicNotFoundError:
+            logger.debug("whoever asked has gone: %s is no more", inbox)
+
+
+async def serve(worker: Worker, handler: Handler) -> None:
+    """Answers requests with what the handler makes of them, as many at a time as the worker's
+    prefetch allows, until the worker is closed."""
+    if not callable(handler):
+        raise InvalidArgumentError("serve needs a function that takes a job and returns a value.")
+    under_way: set[asyncio.Task[None]] = set()
+    async with worker:
+        try:
+            async for job in worker:
+                task = asyncio.ensure_future(_answer(job, handler))
+                under_way.add(task)
+                task.add_done_callback(under_way.discard)
+                del job
+        finally:
+            for task in under_way:
+                task.cancel()
+            await asyncio.gather(*under_way, return_exceptions=True)
+
+
+async def _answer(job: Job, handler: Handler) -> None:
+    try:
+        result = handler(job)
+        value = await result if inspect.isawaitable(result) else result
+        if not job.settled:
+            await job.reply(b"" if value is None else value)
+    except (ClosedError, LeaseLostError) as late:
+        logger.warning("an answer came too late: %s", late)
+    except Exception as error:
+        logger.exception("a request to %s failed", job.topic)
+        with contextlib.suppress(FanlogError):
+            if not job.settled:
+                await job.fail(said_by(error))

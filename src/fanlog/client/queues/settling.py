@@ -1,0 +1,178 @@
+"""Verdicts on their way to the broker: all that an application says in one turn of the loop goes
+out as one frame, and neighbouring jobs as one range."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+
+from fanlog.errors import FanlogError, LeaseLostError
+from fanlog.format.messages import Settle, Settled, Verb, Verdict
+
+logger = logging.getLogger("fanlog.client")
+
+# Sends verdicts; the answer, and whether they may have been sent more than once.
+Send = Callable[[Settle], Awaitable[tuple[Settled, bool]]]
+# Hears of verdicts that went out again on another connection.
+Repeated = Callable[[Settle], None]
+# Topic number, partition, and the broker's epoch when the jobs were handed out.
+Stretch = tuple[int, int, int]
+_VERDICTS_A_FRAME = 4096
+
+
+class Turn:
+    """What one turn of the loop said, and what came of it."""
+
+    __slots__ = ("_acks", "_late", "_others", "done", "watched")
+
+    def __init__(self, done: asyncio.Future[None]) -> None:
+        self.done = done
+        self.watched = False
+        self._acks: dict[Stretch, list[list[int]]] = {}
+        self._others: list[tuple[int, Verdict]] = []
+        self._late: list[Verdict] = []
+
+    def ack(self, stretch: Stretch, first: int, next: int) -> None:
+        ranges = self._acks.get(stretch)
+        if ranges is None:
+            self._acks[stretch] = [[first, next]]
+        elif ranges[-1][1] == first:
+            ranges[-1][1] = next
+        else:
+            ranges.append([first, next])
+
+    def say(self, epoch: int, verdict: Verdict) -> None:
+        self._others.append((epoch, verdict))
+
+    def settles(self) -> Iterator[Settle]:
+        """The frames that say it, each about the jobs of one epoch."""
+        by_epoch: dict[int, list[Verdict]] = {}
+        for (number, partition, epoch), ranges in self._acks.items():
+            verdicts = by_epoch.setdefault(epoch, [])
+            for first, next in _joined(ranges):
+                verdicts.append(Verdict(number, partition, Verb.ACK, first, next))
+        for epoch, verdict in self._others:
+            by_epoch.setdefault(epoch, []).append(verdict)
+        for epoch, verdicts in by_epoch.items():
+            for at in range(0, len(verdicts), _VERDICTS_A_FRAME):
+                yield Settle(tuple(verdicts[at : at + _VERDICTS_A_FRAME]), epoch)
+
+    def ranges(self) -> Iterator[tuple[Stretch, int, int]]:
+        """The jobs that it is about."""
+        for stretch, ranges in self._acks.items():
+            for first, next in ranges:
+                yield stretch, first, next
+        for epoch, verdict in self._others:
+            yield (verdict.number, verdict.partition, epoch), verdict.first, verdict.next
+
+    async def wait(self) -> None:
+        """Until the broker has answered. Others wait too: one that gives up must not end it."""
+        await asyncio.shield(self.done)
+
+    def came_late(self, late: tuple[Verdict, ...]) -> None:
+        self._late += late
+
+    def late(self, verb: Verb, stretch: Stretch, first: int, next: int) -> int:
+        """How many of these jobs the verdict came too late for."""
+        return sum(
+            max(0, min(next, v.next) - max(first, v.first))
+            for v in self._late
+            if (v.verb, v.number, v.partition) == (verb, stretch[0], stretch[1])
+        )
+
+    def late_acks(self) -> int:
+        return sum(v.next - v.first for v in self._late if v.verb == Verb.ACK)
+
+
+class Settling:
+    """One worker's verdicts. What nobody waits for is raised by `flush`."""
+
+    def __init__(self, send: Send, repeated: Repeated) -> None:
+        self._send = send
+        self._repeated = repeated
+        self._turn: Turn | None = None
+        self._under_way: dict[asyncio.Task[None], Turn] = {}
+        self._error: FanlogError | None = None
+
+    def turn(self) -> Turn:
+        """This turn of the loop, which goes out when it ends."""
+        if self._turn is None:
+            loop = asyncio.get_running_loop()
+            self._turn = Turn(loop.create_future())
+            loop.call_soon(self._go)
+        return self._turn
+
+    def _go(self) -> None:
+        turn, self._turn = self._turn, None
+        if turn is not None:
+            task = asyncio.ensure_future(self._settle(turn))
+            self._under_way[task] = turn
+            task.add_done_callback(self._under_way.pop)
+
+    async def _settle(self, turn: Turn) -> None:
+        try:
+            for settle in turn.settles():
+                settled, repeated = await self._send(settle)
+                if repeated:
+                    # The first time may have counted: then it is no wonder that this was late.
+                    self._repeated(settle)
+                else:
+                    turn.came_late(settled.late)
+        except FanlogError as error:
+            turn.done.set_exception(error)
+            # Somebody may wait for it, or nobody.
+            turn.done.exception()
+        else:
+            turn.done.set_result(None)
+
+    def unanswered(self) -> Iterator[tuple[Stretch, int, int]]:
+        """Jobs whose verdicts the broker may not know yet."""
+        turns = [*self._under_way.values(), *([] if self._turn is None else [self._turn])]
+        for turn in turns:
+            yield from turn.ranges()
+
+    def watch(self, turn: Turn) -> None:
+        """Nobody waits for acks of this turn: what goes wrong with them is kept for `flush`."""
+        turn.watched = True
+
+        def done(future: asyncio.Future[None]) -> None:
+            if future.cancelled():
+                return
+            error = future.exception()
+            if isinstance(error, FanlogError):
+                self._error = self._error or error
+                logger.error("jobs were not acked: %s", error)
+            elif turn.late_acks():
+                self._error = self._error or LeaseLostError(
+                    f"{turn.late_acks()} jobs were acked too late: others have done them, or they "
+                    "are dead letters. Give them more time (visibility_seconds)."
+                )
+
+        turn.done.add_done_callback(done)
+
+    async def drain(self) -> None:
+        """Waits until all verdicts are answered."""
+        self._go()
+        while self._under_way:
+            await asyncio.wait(self._under_way)
+        # What watches a turn hears of its end in the next one.
+        await asyncio.sleep(0)
+
+    def raise_error(self) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+
+def _joined(ranges: list[list[int]]) -> Iterator[tuple[int, int]]:
+    """The same jobs in as few ranges as they need."""
+    ranges.sort()
+    current = ranges[0]
+    for one in ranges[1:]:
+        if one[0] <= current[1]:
+            current[1] = max(current[1], one[1])
+        else:
+            yield current[0], current[1]
+            current = one
+    yield current[0], current[1]

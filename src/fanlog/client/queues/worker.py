@@ -1,0 +1,352 @@
+"""A worker of a queue: an async iterator of jobs. It keeps what it has from running out, and comes
+back to its jobs after a lost connection."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import weakref
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from types import TracebackType
+from typing import Protocol
+
+import msgspec
+
+from fanlog.client.follower import Follower
+from fanlog.client.message import Message, MessageBatch
+from fanlog.client.publishing import Headers, Value
+from fanlog.client.queues.jobs import Job, JobBatch, LeaseInHand
+from fanlog.client.queues.settling import Settling
+from fanlog.client.starts import topic_name
+from fanlog.errors import ClosedError, FanlogError, InvalidArgumentError
+from fanlog.format.batch import Batch
+from fanlog.format.frames import FrameKind, Lease
+from fanlog.format.messages import (
+    GapNotice,
+    Held,
+    Joined,
+    Left,
+    Revoke,
+    Settle,
+    Settled,
+    Verb,
+    Verdict,
+    Welcome,
+    Work,
+    Working,
+    decode,
+)
+from fanlog.format.patterns import is_pattern
+from fanlog.format.shelf import BatchShelf
+from fanlog.model import QueueSettings
+
+
+class WorkerHost(Protocol):
+    """The client, as far as a worker needs it."""
+
+    @property
+    def welcome(self) -> Welcome | None: ...
+    async def attach(self, follower: Follower, *, again: bool = False) -> None: ...
+    async def detach(self, subscription: Follower) -> None: ...
+    async def ask(self, kind: FrameKind, message: msgspec.Struct, *, aux: int = 0) -> bytes: ...
+    def decoded(self, batch: Batch) -> MessageBatch: ...
+    async def reply(
+        self, request: Message, value: Value, headers: Headers | None, error: str = ""
+    ) -> None: ...
+
+
+def working(
+    topic: str,
+    *,
+    queue: str,
+    prefetch: int,
+    worker: str,
+    client: str,
+    settings: dict[str, int | float | str | bool | None],
+) -> Work:
+    """The request to join a queue. A worker without a name gets one of its own."""
+    if not isinstance(queue, str) or not queue:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidArgumentError("A queue needs a name: work(topic, queue='mailers').")
+    return Work(
+        queue=queue,
+        worker=worker or f"{client or 'worker'}-{secrets.token_hex(6)}",
+        target=topic_name(topic),
+        wildcard=is_pattern(topic),
+        named=bool(worker),
+        prefetch=prefetch,
+        settings={name: value for name, value in settings.items() if value is not None},
+    )
+
+
+class Worker:
+    """Made by `client.work(...)`; use it with `async with`, then iterate.
+
+    >>> async with client.work("emails", queue="mailers") as worker:  # doctest: +SKIP
+    ...     async for job in worker:
+    ...         async with job:
+    ...             await send(job.json())
+    """
+
+    def __init__(self, host: WorkerHost, key: int, wanted: Work, *, keep_alive: bool) -> None:
+        self._host = host
+        self._wanted = wanted
+        self._keep_alive = keep_alive
+        self._items: deque[LeaseInHand] = deque()
+        self._wake: asyncio.Future[None] | None = None
+        self._begun: Iterator[Job] = iter(())
+        self._names: dict[int, str] = {}
+        self._shelf: BatchShelf[MessageBatch] = BatchShelf()
+        self._coming: Lease | None = None
+        # Weak: jobs that the application has dropped run out, and go to others.
+        self._held: weakref.WeakSet[LeaseInHand] = weakref.WeakSet()
+        self._epoch = 0
+        self._keeping: asyncio.Task[None] | None = None
+        self._started = False
+        self._closed: FanlogError | None = None
+        self.settling = Settling(self._send, self._acked_again)
+        self.settings = QueueSettings()
+        self.attached = False
+        self.key = key
+
+    # The life of it
+
+    @property
+    def queue(self) -> str:
+        return self._wanted.queue
+
+    @property
+    def worker(self) -> str:
+        """The worker's name in its queue."""
+        return self._wanted.worker
+
+    async def start(self) -> None:
+        """Begins to take jobs; `async with` and iterating do it by themselves."""
+        if not self._started:
+            self._started = True
+            try:
+                await self._host.attach(self)
+            except BaseException:
+                self._started = False
+                raise
+            if self._keep_alive:
+                self._keeping = asyncio.ensure_future(self._keep())
+
+    async def flush(self) -> None:
+        """Waits until all verdicts are with the broker. Raises what `ack_soon` ran into."""
+        await self.settling.drain()
+        self.settling.raise_error()
+
+    async def close(self) -> None:
+        """Leaves the queue: what was not done goes to others at once. Raises what `ack_soon` ran
+        into."""
+        await self._leave()
+        self.settling.raise_error()
+
+    async def _leave(self) -> None:
+        if self._keeping is not None:
+            self._keeping.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._keeping
+            self._keeping = None
+        was_open = self._closed is None
+        self.end(ClosedError("The worker was closed."))
+        if was_open and self._started:
+            await self.settling.drain()
+            await self._host.detach(self)
+        self._items.clear()
+        self._begun = iter(())
+
+    async def __aenter__(self) -> Worker:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._leave()
+        if error is None:
+            self.settling.raise_error()
+
+    # Taking jobs
+
+    async def __aiter__(self) -> AsyncIterator[Job]:
+        while True:
+            try:
+                job = await self.next()
+            except ClosedError:
+                return
+            yield job
+
+    async def batches(self) -> AsyncIterator[JobBatch]:
+        """Jobs that came together, for speed; give the worker a `prefetch` to match."""
+        while True:
+            try:
+                batch = await self.next_batch()
+            except ClosedError:
+                return
+            yield batch
+
+    async def next(self, timeout_seconds: float | None = None) -> Job:
+        """The next job. Raises TimeoutError when none comes in time."""
+        while True:
+            for job in self._begun:
+                return job
+            self._begun = iter((await self.next_batch(timeout_seconds)).jobs)
+
+    async def next_batch(self, timeout_seconds: float | None = None) -> JobBatch:
+        """The next jobs that came together. Raises TimeoutError when none come in time."""
+        await self.start()
+        async with asyncio.timeout(timeout_seconds):
+            while not self._items:
+                if self._closed is not None:
+                    raise self._closed
+                self._wake = asyncio.get_running_loop().create_future()
+                try:
+                    await self._wake
+                finally:
+                    self._wake = None
+        return JobBatch(self._items.popleft())
+
+    # Verdicts
+
+    async def _send(self, settle: Settle) -> tuple[Settled, bool]:
+        before = self._host.welcome
+        payload = await self._host.ask(FrameKind.SETTLE, settle, aux=self.key)
+        return decode(Settled, payload), self._host.welcome is not before
+
+    def _acked_again(self, settle: Settle) -> None:
+        """Acks went out a second time. A broker that was restarted, and had not heard the first,
+        may have handed out the jobs again in between: nobody needs to see them."""
+        for verdict in settle.verdicts:
+            if verdict.verb != Verb.ACK:
+                continue
+            place = (verdict.number, verdict.partition)
+            for lease in list(self._items):
+                apart = verdict.next <= lease.first or lease.next <= verdict.first
+                if lease.stretch[:2] != place or apart:
+                    continue
+                at = self._items.index(lease)
+                del self._items[at]
+                self.let_go(lease)
+                for part in reversed(lease.without(verdict.first, verdict.next)):
+                    self._items.insert(at, part)
+                    self.hold(part)
+
+    def hold(self, lease: LeaseInHand) -> None:
+        self._held.add(lease)
+
+    def let_go(self, lease: LeaseInHand) -> None:
+        self._held.discard(lease)
+
+    async def reply(
+        self, job: Message, value: Value, headers: Headers | None, error: str = ""
+    ) -> None:
+        await self._host.reply(job, value, headers, error)
+
+    async def _keep(self) -> None:
+        """Asks for more time for all that is in hand, long before it is over."""
+        while True:
+            await asyncio.sleep(self.settings.visibility_seconds / 2)
+            held = list(self._held)
+            if held:
+                turn = self.settling.turn()
+                for lease in held:
+                    number, partition, epoch = lease.stretch
+                    extend = Verdict(number, partition, Verb.EXTEND, lease.first, lease.next, -1)
+                    turn.say(epoch, extend)
+                del held
+
+    # From the link
+
+    def opening(self) -> tuple[FrameKind, msgspec.Struct]:
+        self._note_epoch()
+        return FrameKind.WORK, self._wanted
+
+    def resuming(self) -> tuple[FrameKind, msgspec.Struct]:
+        """Comes back with what it has. A broker that was restarted has forgotten who has what, and
+        hands out again what the application has not got yet."""
+        self._shelf = BatchShelf()
+        self._coming = None
+        if self._note_epoch():
+            for lease in self._items:
+                self.let_go(lease)
+            self._items.clear()
+        held = [(lease.stretch, lease.first, lease.next) for lease in self._held]
+        holds = tuple(
+            Held(number, partition, first, next)
+            for (number, partition, epoch), first, next in (*held, *self.settling.unanswered())
+            if epoch == self._epoch
+        )
+        return FrameKind.WORK, msgspec.structs.replace(self._wanted, holds=holds, settings={})
+
+    def _note_epoch(self) -> bool:
+        """Whether the broker is another than before."""
+        welcome = self._host.welcome
+        before, self._epoch = self._epoch, 0 if welcome is None else welcome.epoch
+        return before != self._epoch
+
+    def opened(self, payload: bytes) -> None:
+        self.settings = decode(Working, payload).settings
+
+    def end(self, error: FanlogError) -> None:
+        """No more will come."""
+        if self._closed is None:
+            self._closed = error
+            if self._keeping is not None:
+                self._keeping.cancel()
+            self._rouse()
+
+    def leased(self, lease: Lease) -> None:
+        if lease.fresh:
+            self._coming = lease
+            return
+        batch = self._shelf.get((lease.number, lease.partition, lease.base_offset))
+        if batch is not None:
+            self._take(lease, batch)
+
+    def delivered(self, batch: Batch) -> None:
+        lease, self._coming = self._coming, None
+        if lease is None:
+            return
+        batch.topic_name = self._names.get(lease.number, "")
+        decoded = self._host.decoded(batch)
+        place = (lease.number, lease.partition, lease.base_offset)
+        self._shelf.put(place, decoded, batch.header.length)
+        self._take(lease, decoded)
+
+    def _take(self, lease: Lease, batch: MessageBatch) -> None:
+        # Jobs of a topic that is gone can't be settled any more.
+        if lease.number in self._names and self._closed is None:
+            taken = LeaseInHand(self, lease, batch, self._epoch)
+            if not isinstance(batch.batch.offsets, range) and not taken.messages:
+                # Compaction has left nothing there to do.
+                taken.ack_soon(lease.first, lease.next)
+                return
+            self._items.append(taken)
+            self.hold(taken)
+            self._rouse()
+
+    def joined(self, joined: Joined) -> None:
+        self._names[joined.number] = joined.name
+
+    def left(self, left: Left) -> None:
+        self._names.pop(left.number, None)
+        gone = [lease for lease in self._items if lease.stretch[0] == left.number]
+        for lease in gone:
+            self._items.remove(lease)
+            self.let_go(lease)
+
+    def missed_some(self, notice: GapNotice) -> None:
+        """Only a subscription is told so."""
+
+    def revoked(self, revoke: Revoke) -> None:
+        """Only a group's member is told so."""
+
+    def _rouse(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)

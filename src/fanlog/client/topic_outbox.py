@@ -1,0 +1,84 @@
+"""A topic that a client publishes to: its partitions' outboxes, and which log they are for."""
+
+from __future__ import annotations
+
+from fanlog.client.outbox import RECORD_OVERHEAD_BYTES, PartitionOutbox
+from fanlog.errors import MessageTooLargeError, PartitionNotFoundError
+from fanlog.format.codecs import Codec
+from fanlog.format.keys import partition_of
+from fanlog.format.messages import TopicOpened
+from fanlog.model import Durability
+
+
+def log_of(opened: TopicOpened) -> tuple[int, int]:
+    """What tells a topic's log from another that has come in its place: the number, and for one
+    in memory also the broker's start."""
+    in_memory = opened.settings.level is Durability.MEMORY
+    return opened.number, opened.epoch if in_memory else 0
+
+
+class TopicOutbox:
+    """A topic that this client publishes to."""
+
+    __slots__ = (
+        "codec",
+        "log",
+        "message_bytes_max",
+        "name",
+        "number",
+        "only",
+        "partitions",
+        "plain_bytes_max",
+        "turn",
+    )
+
+    def __init__(self, opened: TopicOpened, codec: Codec) -> None:
+        self.name = opened.name
+        self.number = opened.number
+        self.log = log_of(opened)
+        self.codec = codec
+        self.message_bytes_max = opened.settings.message_bytes_max
+        self.partitions = [PartitionOutbox(i) for i in range(opened.settings.partitions)]
+        self.only = self.partitions[0] if len(self.partitions) == 1 else None
+        self.plain_bytes_max = 0
+        self.turn = 0
+
+    def grow(self, partitions: int) -> None:
+        """The topic has got more partitions."""
+        while len(self.partitions) < partitions:
+            self.partitions.append(PartitionOutbox(len(self.partitions)))
+            self.only = None
+
+    def go_on_after(self, former: TopicOutbox) -> None:
+        """Numbers on where an outbox of the same log has stopped. What that one had in flight has
+        those numbers, stored or not: used again, they would pass for repeats."""
+        self.grow(len(former.partitions))
+        for outbox, stopped in zip(self.partitions, former.partitions, strict=False):
+            outbox.next_sequence = stopped.next_sequence
+
+    def pick(self, key: bytes | None) -> PartitionOutbox:
+        """A key's own partition; without one, in turn, a batch each."""
+        partitions = self.partitions
+        if key is not None:
+            return partitions[partition_of(key, len(partitions))]
+        chosen = partitions[self.turn % len(partitions)]
+        if chosen.open is None:
+            self.turn += 1
+            chosen = partitions[self.turn % len(partitions)]
+        return chosen
+
+    def partition(self, index: int) -> PartitionOutbox:
+        if not 0 <= index < len(self.partitions):
+            raise PartitionNotFoundError(
+                f"Topic {self.name!r} has the partitions 0 to {len(self.partitions) - 1}, "
+                f"not {index}."
+            )
+        return self.partitions[index]
+
+    def check_size(self, size: int) -> None:
+        given = size - RECORD_OVERHEAD_BYTES
+        if given > self.message_bytes_max:
+            raise MessageTooLargeError(
+                f"The message has {given} bytes; topic {self.name!r} takes "
+                f"{self.message_bytes_max} (message_bytes_max)."
+            )

@@ -1,0 +1,139 @@
+"""What a client asks about topics: their settings, their offsets, their records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fanlog.client import core
+from fanlog.client.connection import Connection
+from fanlog.client.starts import (
+    StartLike,
+    as_start,
+    topic_name,
+    topic_settings,
+)
+from fanlog.errors import (
+    ConnectionLostError,
+    PartitionNotFoundError,
+)
+from fanlog.format import messages
+from fanlog.format.frames import FrameKind
+from fanlog.format.messages import decode
+from fanlog.model import TopicInfo, TopicSettings
+
+
+class TopicCalls(Connection):
+    """Calls that are a question and an answer."""
+
+    # Topics
+
+    async def create_topic(
+        self,
+        name: str,
+        settings: TopicSettings | None = None,
+        *,
+        exist_ok: bool = False,
+        **given: Any,
+    ) -> TopicInfo:
+        """Creates a topic. Settings are given as `TopicSettings` or by name:
+
+        >>> await client.create_topic("orders", partitions=4, durability="fsync")  # doctest: +SKIP
+        """
+        wanted = messages.CreateTopic(topic_name(name), topic_settings(settings, given), exist_ok)
+        payload = await self._session.request(FrameKind.CREATE_TOPIC, wanted, repeat=exist_ok)
+        return decode(TopicInfo, payload)
+
+    async def topics(self, pattern: str = ">", *, internal: bool = False) -> list[TopicInfo]:
+        wanted = messages.ListTopics(pattern, internal)
+        return await self._session.ask(FrameKind.LIST_TOPICS, wanted, list[TopicInfo])
+
+    async def describe_topic(self, name: str) -> TopicInfo:
+        return await self._session.ask(
+            FrameKind.DESCRIBE_TOPIC, messages.NamedTopic(topic_name(name)), TopicInfo
+        )
+
+    async def delete_topic(self, name: str) -> None:
+        await self._session.request(
+            FrameKind.DELETE_TOPIC, messages.NamedTopic(topic_name(name)), repeat=False
+        )
+
+    async def delete_records(
+        self, topic: str, before: dict[int, int] | StartLike
+    ) -> dict[int, int]:
+        """Deletes what is before an offset in each partition, for good, and returns where each
+        begins then. `before` is the offsets by partition, or one start for all of them.
+
+        >>> await client.delete_records("orders", {0: 1000})  # doctest: +SKIP
+        {0: 1000}
+        """
+        offsets = before if isinstance(before, dict) else await self.find_offsets(topic, before)
+        places = tuple(messages.PartitionOffset(p, o) for p, o in offsets.items())
+        wanted = messages.DeleteRecords(topic_name(topic), places)
+        found = await self._session.ask(FrameKind.DELETE_RECORDS, wanted, messages.Positions)
+        return {position.partition: position.offset for position in found.positions}
+
+    async def compact_topic(self, name: str) -> TopicInfo:
+        """Compacts a topic now, as far as it is visible, and returns what it is then. The broker
+        does so by itself, when it is worthwhile."""
+        return await self._session.ask(
+            FrameKind.COMPACT_TOPIC, messages.NamedTopic(topic_name(name)), TopicInfo
+        )
+
+    # Offsets
+
+    async def find_offsets(self, topic: str, start: StartLike) -> dict[int, int]:
+        """The offset of each partition where `start` lies."""
+        wanted = messages.FindOffsets(topic_name(topic), as_start(start))
+        found = await self._session.ask(FrameKind.FIND_OFFSETS, wanted, messages.Positions)
+        return {position.partition: position.offset for position in found.positions}
+
+    async def commit(self, durable: str, positions: tuple[messages.Position, ...]) -> None:
+        """Moves a durable name to these positions."""
+        await self._session.request(FrameKind.COMMIT, messages.Commit(durable, positions))
+
+    async def committed(self, durable: str) -> tuple[messages.Position, ...]:
+        """Where a durable name would go on."""
+        wanted = messages.Committed(durable)
+        return (await self._session.ask(FrameKind.COMMITTED, wanted, messages.Positions)).positions
+
+    async def fetch(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        *,
+        bytes_max: int = 1 << 20,
+        wait_seconds: float = 0.0,
+    ) -> core.Fetched:
+        """Pulls batches from an offset on; with `wait_seconds`, waits for some to come."""
+        wait_ms = int(wait_seconds * 1000)
+        while True:
+            await self._session.connection()
+            known = self._numbers.get(topic)
+            try:
+                number = await self._number_of(topic) if known is None else known
+                wanted = messages.Fetch(number, partition, offset, bytes_max, wait_ms)
+                payload = await self._session.request_now(FrameKind.FETCH, wanted)
+            except ConnectionLostError:
+                if not self._session.comes_back:
+                    raise
+            except PartitionNotFoundError:
+                # A number that was known may be that of a topic that was deleted since.
+                if known is None:
+                    raise
+                self._numbers.pop(topic, None)
+            else:
+                return core.read_fetched(payload, topic, verify=self._verify)
+
+    async def _number_of(self, topic: str) -> int:
+        """The number of a topic that is there; a number is good for one connection."""
+        wanted = messages.OpenTopic(topic_name(topic), create=False)
+        payload = await self._session.request_now(FrameKind.OPEN_TOPIC, wanted)
+        number = decode(messages.TopicOpened, payload).number
+        self._numbers[topic] = number
+        return number
+
+    # The broker
+
+    async def status(self) -> messages.BrokerStatus:
+        return await self._session.ask(FrameKind.STATUS, messages.Goodbye(), messages.BrokerStatus)

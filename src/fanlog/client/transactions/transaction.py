@@ -1,0 +1,269 @@
+"""Transactions from the client: messages for several topics, and a group's positions, that become
+visible together or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import secrets
+from collections.abc import Awaitable, Callable, Iterable
+from types import TracebackType
+from typing import Protocol
+
+import msgspec
+
+from fanlog.client.message import Message
+from fanlog.client.publishing import Headers, Value
+from fanlog.client.starts import event_time_us
+from fanlog.client.transactions.stager import Stager
+from fanlog.errors import (
+    ClosedError,
+    FanlogError,
+    InvalidArgumentError,
+    TransactionNotFoundError,
+)
+from fanlog.format.frames import FrameKind
+from fanlog.format.messages import (
+    AbortTransaction,
+    BeginTransaction,
+    CommitTransaction,
+    GroupOffsets,
+    Position,
+    TransactionBegun,
+    TransactionCommitted,
+    Welcome,
+    decode,
+)
+
+Taken = Message | Iterable[Message | Position] | None
+
+
+class TransactionHost(Protocol):
+    """The client's session, as far as a transaction needs it."""
+
+    ready: bool
+    welcome: Welcome | None
+
+    async def request(
+        self, kind: FrameKind, message: msgspec.Struct, *, timeout_seconds: float | None = None
+    ) -> bytes: ...
+
+
+class Member(Protocol):
+    """A group's member, whose positions a transaction can commit."""
+
+    def offsets_for_commit(self, positions: tuple[Position, ...] | None = None) -> GroupOffsets: ...
+
+
+class Transaction:
+    """Made by `client.transaction()`; use it with `async with`. It commits at the end of the
+    block, and aborts when an exception leaves it.
+
+    >>> async with client.transaction() as tx:  # doctest: +SKIP
+    ...     await tx.publish("orders", b"one tea", key="alice")
+    ...     await tx.publish("stock", b"-1", key="tea")
+    """
+
+    def __init__(
+        self,
+        host: TransactionHost,
+        stager: Stager,
+        wanted: BeginTransaction,
+        commit_timeout_seconds: float,
+    ) -> None:
+        self._host = host
+        self._stager = stager
+        self._wanted = wanted
+        self._commit_timeout_seconds = commit_timeout_seconds
+        self._begun: TransactionBegun | None = None
+        self._offsets: dict[tuple[str, str], GroupOffsets] = {}
+        self._result: TransactionCommitted | None = None
+        self._aborted = False
+
+    # The life of it
+
+    @property
+    def ticket(self) -> str:
+        """What another process needs to stage into this one: `client.join_transaction(ticket)`."""
+        return self._open().ticket
+
+    @property
+    def id(self) -> str:
+        """The name under which this happens once."""
+        return self._open().id
+
+    @property
+    def committed_before(self) -> bool:
+        """Whether its id was committed before this one began: whatever it does will be dropped."""
+        return self._open().committed
+
+    async def begin(self) -> None:
+        """Asks for a ticket; `async with` does it by itself."""
+        if self._begun is None:
+            answer = await self._host.request(FrameKind.BEGIN_TRANSACTION, self._wanted)
+            self._begun = decode(TransactionBegun, answer)
+            self._stager.ticket = bytes.fromhex(self._begun.ticket)
+            if self._host.welcome is not None:
+                self._stager.limit(self._host.welcome.frame_bytes_max)
+
+    def _open(self) -> TransactionBegun:
+        if self._begun is None:
+            raise InvalidArgumentError(
+                "The transaction has not begun: use it with `async with`, or await begin()."
+            )
+        return self._begun
+
+    def _unfinished(self) -> TransactionBegun:
+        if self._aborted or self._result is not None:
+            done = "aborted" if self._aborted else "committed"
+            raise InvalidArgumentError(f"The transaction was {done}: begin another.")
+        return self._open()
+
+    async def __aenter__(self) -> Transaction:
+        await self.begin()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._aborted or self._result is not None:
+            return
+        if self._wanted.ticket:
+            # Others have it too: it ends when one of them says so.
+            if error is None:
+                await self.flush()
+            else:
+                self._stager.stop(ClosedError("The block was left."))
+            return
+        try:
+            if error is None:
+                await self.commit()
+        finally:
+            if self._result is None:
+                await self._give_up()
+
+    async def _give_up(self) -> None:
+        """Aborts, if that is possible now; otherwise its time runs out."""
+        if self._host.ready:
+            with contextlib.suppress(FanlogError):
+                await self.abort()
+        else:
+            self._drop()
+
+    def _drop(self) -> None:
+        self._aborted = True
+        self._stager.stop(ClosedError("The transaction was aborted."))
+
+    # What is in it
+
+    async def publish(
+        self,
+        topic: str,
+        value: Value,
+        *,
+        key: bytes | str | None = None,
+        headers: Headers | None = None,
+        event_time: dt.datetime | int | None = None,
+        partition: int | None = None,
+    ) -> None:
+        """Stages one message. It waits only while `buffer_bytes_max` is full; what goes wrong is
+        raised by the next call, by `flush` or by `commit`."""
+        self._unfinished()
+        stager = self._stager
+        stager.raise_error()
+        outbox = stager.topics.get(topic)
+        if outbox is None:
+            outbox = await stager.topic(topic)
+        if stager.buffered_bytes >= stager.buffer_bytes_max:
+            await stager.room()
+            stager.raise_error()
+        stager.put(outbox, value, key, headers, event_time_us(event_time), partition=partition)
+
+    send = publish
+
+    def commit_offsets(self, member: Member, taken: Taken = None) -> None:
+        """Commits a group's positions with the transaction: all that the member has taken, the
+        message in hand included, or after these messages, or these positions."""
+        self._unfinished()
+        offsets = member.offsets_for_commit(_positions(taken))
+        key = (offsets.group, offsets.member)
+        before = () if key not in self._offsets else self._offsets[key].positions
+        places = {(p.topic, p.partition): p for p in (*before, *offsets.positions)}
+        self._offsets[key] = msgspec.structs.replace(offsets, positions=tuple(places.values()))
+
+    async def flush(self) -> None:
+        """Waits until everything so far is staged: then another may commit it."""
+        self._unfinished()
+        await self._stager.flush()
+
+    # The end
+
+    async def commit(self, id: str = "", *, tickets: Iterable[str] = ()) -> TransactionCommitted:
+        """Commits, under its own id or another. The result says whether that id was committed
+        `already`; then nothing was done now. Commit again if the outcome is unknown.
+
+        `tickets` are those of other transactions, whose messages are committed with it: so a
+        coordinator chooses which of its workers' attempts count."""
+        if self._result is not None:
+            return self._result
+        begun = self._unfinished()
+        await self._stager.flush()
+        wanted = CommitTransaction(
+            begun.ticket, id or begun.id, tuple(self._offsets.values()), tuple(tickets)
+        )
+        answer = await self._host.request(
+            FrameKind.COMMIT_TRANSACTION, wanted, timeout_seconds=self._commit_timeout_seconds
+        )
+        self._result = decode(TransactionCommitted, answer)
+        return self._result
+
+    async def abort(self) -> None:
+        """Takes everything back."""
+        if not self._aborted:
+            begun = self._unfinished()
+            self._drop()
+            await self._host.request(FrameKind.ABORT_TRANSACTION, AbortTransaction(begun.ticket))
+
+
+def _positions(taken: Taken) -> tuple[Position, ...] | None:
+    """The furthest of each partition."""
+    if taken is None:
+        return None
+    furthest: dict[tuple[str, int], Position] = {}
+    for one in (taken,) if isinstance(taken, Message) else taken:
+        position = one if isinstance(one, Position) else position_after(one)
+        place = (position.topic, position.partition)
+        if place not in furthest or furthest[place].offset < position.offset:
+            furthest[place] = position
+    return tuple(furthest.values())
+
+
+def position_after(message: Message) -> Position:
+    epoch = message.batch.header.leader_epoch
+    return Position(message.topic, message.partition, message.offset + 1, epoch)
+
+
+async def run_transaction(
+    begin: Callable[[str], Transaction],
+    work: Callable[[Transaction], Awaitable[None]],
+    id: str,
+    attempts: int,
+) -> TransactionCommitted:
+    """Does the work in a transaction, and again in another of the same id where the broker has
+    lost it: whatever became of those before, it happens once."""
+    id = id or secrets.token_hex(16)
+    while True:
+        attempts -= 1
+        try:
+            async with begin(id) as transaction:
+                if transaction.committed_before:
+                    await transaction.abort()
+                    return TransactionCommitted(id, already=True)
+                await work(transaction)
+                return await transaction.commit()
+        except TransactionNotFoundError:
+            if attempts <= 0:
+                raise

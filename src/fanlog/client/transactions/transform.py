@@ -1,0 +1,235 @@
+"""Consume, transform, produce, exactly once: what comes from a group's messages is committed
+together with the group's positions. What can't be committed is done again from the last commit."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+
+from fanlog.client.groups.member import CommitMode, GroupMember, OnPartitions
+from fanlog.client.groups.progress import Place
+from fanlog.client.message import Message
+from fanlog.client.publishing import Headers, Value
+from fanlog.client.subscription import OnGap
+from fanlog.client.transactions.transaction import Transaction, position_after
+from fanlog.errors import ClosedError, FencedError, TransactionNotFoundError
+from fanlog.format.messages import GroupOffsets, Position
+from fanlog.model import ResetPolicy
+
+logger = logging.getLogger("fanlog.client")
+
+# How often somebody is asked whether it is over while no message comes.
+_LOOK_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A message that a transformation makes; without a topic it goes to the target."""
+
+    topic: str
+    value: Value
+    key: bytes | str | None = None
+    headers: Headers | None = None
+    event_time: dt.datetime | int | None = None
+    partition: int | None = None
+
+
+Made = Value | Outgoing | list[Any] | tuple[Any, ...]
+Function = Callable[[Message], Made | Awaitable[Made]]
+
+
+class TransformHost(Protocol):
+    """The client, as far as a transformation needs it."""
+
+    def consume(
+        self,
+        topic: str,
+        *,
+        group: str,
+        member: str = "",
+        reset: ResetPolicy = "latest",
+        commit: CommitMode = "auto",
+        session_seconds: float = 10.0,
+        on_revoke: OnPartitions | None = None,
+        on_gap: OnGap | None = None,
+    ) -> GroupMember: ...
+
+    def transaction(self, id: str = "", *, timeout_seconds: float = 60.0) -> Transaction: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformOptions:
+    """What of, by whom, and how much at a time."""
+
+    group: str
+    member: str
+    reset: ResetPolicy
+    session_seconds: float
+    batch_records: int
+    batch_seconds: float
+    until: Callable[[], bool] | None
+    idle_seconds: float | None
+    on_gap: OnGap | None
+
+
+class _Seat:
+    """A member as it was when an attempt began. If it has lost its seat since, and got another,
+    what it read in the old one is not its own any more."""
+
+    def __init__(self, member: GroupMember) -> None:
+        self._offsets = member.offsets_for_commit(())
+
+    def offsets_for_commit(self, positions: tuple[Position, ...] | None = None) -> GroupOffsets:
+        return msgspec.structs.replace(self._offsets, positions=positions or ())
+
+
+class Transform:
+    def __init__(
+        self,
+        host: TransformHost,
+        source: str,
+        target: str,
+        function: Function,
+        options: TransformOptions,
+    ) -> None:
+        self._host = host
+        self._source = source
+        self._target = target
+        self._function = function
+        self._options = options
+        self._member: GroupMember | None = None
+        self._taken: dict[Place, Position] = {}
+        self._lost = False
+        self._ended = asyncio.Event()
+        self._ended.set()
+        self._hurried = False
+        self._waiting: asyncio.Timeout | None = None
+        self._count = 0
+
+    async def run(self) -> int:
+        """Goes on until it is told to stop, or cancelled; how many messages it has done."""
+        while True:
+            member = self._join()
+            try:
+                async with member:
+                    await self._follow(member)
+                return self._count
+            except (FencedError, TransactionNotFoundError) as fault:
+                if isinstance(fault, FencedError) and self._options.member:
+                    await _raise_if_over(member)
+                logger.info("%s goes on from its last commit: %s", self._options.group, fault)
+
+    def _join(self) -> GroupMember:
+        options = self._options
+        self._member = self._host.consume(
+            self._source,
+            group=options.group,
+            member=options.member,
+            reset=options.reset,
+            commit="manual",
+            session_seconds=options.session_seconds,
+            on_revoke=self._revoked,
+            on_gap=options.on_gap,
+        )
+        return self._member
+
+    async def _revoked(self, places: tuple[Place, ...]) -> None:
+        """A partition goes to another member when what was read of it is committed. One that was
+        taken away by force may have been read by others since, even if it is back by now."""
+        touched = self._taken.keys() & set(places)
+        if touched:
+            positions = () if self._member is None else self._member.positions
+            self._lost |= not touched <= {(p.topic, p.partition) for p in positions}
+            self._hurried = True
+            if self._waiting is not None and not self._waiting.expired():
+                self._waiting.reschedule(asyncio.get_running_loop().time())
+            await self._ended.wait()
+
+    async def _follow(self, member: GroupMember) -> None:
+        while (message := await self._first(member)) is not None:
+            self._ended.clear()
+            try:
+                self._count += await self._attempt(member, message)
+            finally:
+                self._taken = {}
+                self._hurried = self._lost = False
+                self._ended.set()
+
+    async def _first(self, member: GroupMember) -> Message | None:
+        options, loop = self._options, asyncio.get_running_loop()
+        idle_at = None if options.idle_seconds is None else loop.time() + options.idle_seconds
+        while options.until is None or not options.until():
+            wait_seconds = None if options.until is None else _LOOK_SECONDS
+            if idle_at is not None:
+                left_seconds = idle_at - loop.time()
+                if left_seconds <= 0:
+                    return None
+                wait_seconds = min(left_seconds, wait_seconds or left_seconds)
+            try:
+                return await member.next(wait_seconds)
+            except TimeoutError:
+                continue
+        return None
+
+    async def _attempt(self, member: GroupMember, first: Message) -> int:
+        """One transaction: some messages, what comes of them, and where the group is then."""
+        end_at = asyncio.get_running_loop().time() + self._options.batch_seconds
+        seat = _Seat(member)
+        count = 0
+        message: Message | None = first
+        async with self._host.transaction() as transaction:
+            while message is not None:
+                await self._transform(transaction, message)
+                self._taken[message.topic, message.partition] = position_after(message)
+                count += 1
+                if count >= self._options.batch_records or self._hurried:
+                    break
+                message = await self._next(member, end_at)
+            if self._lost:
+                raise FencedError("A partition was taken away before what came of it was stored.")
+            transaction.commit_offsets(seat, self._taken.values())
+        return count
+
+    async def _next(self, member: GroupMember, end_at: float) -> Message | None:
+        try:
+            async with asyncio.timeout_at(end_at) as self._waiting:
+                return await member.next()
+        except TimeoutError:
+            return None
+        finally:
+            self._waiting = None
+
+    async def _transform(self, transaction: Transaction, message: Message) -> None:
+        made = self._function(message)
+        if inspect.isawaitable(made):
+            made = await made
+        if made is None:
+            return
+        for one in made if isinstance(made, list | tuple) else (made,):
+            if isinstance(one, Outgoing):
+                await transaction.publish(
+                    one.topic or self._target,
+                    one.value,
+                    key=one.key,
+                    headers=one.headers,
+                    event_time=one.event_time,
+                    partition=one.partition,
+                )
+            else:
+                await transaction.publish(
+                    self._target, one, key=message.key, headers=message.headers
+                )
+
+
+async def _raise_if_over(member: GroupMember) -> None:
+    """Raises if another has taken over this member's name: it must not take it back."""
+    with contextlib.suppress(ClosedError, TimeoutError):
+        await member.next(0)

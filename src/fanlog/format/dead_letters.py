@@ -1,0 +1,84 @@
+"""Dead letters: a job that failed too often, as a record of a dead-letter topic. Its value, event
+time and headers are the job's own; what happened to it stands in headers beside them. Its key says
+which job of which queue it was, so that in a compacted topic each is there once, and a record of
+that key without a value takes it away.
+
+| header                  | meaning                                             |
+| ----------------------- | --------------------------------------------------- |
+| fanlog-dead-topic       | the topic that the job came from                    |
+| fanlog-dead-partition   | its partition there                                 |
+| fanlog-dead-offset      | its offset there                                    |
+| fanlog-dead-queue       | the queue that gave up on it                        |
+| fanlog-dead-reason      | why, in words                                       |
+| fanlog-dead-deliveries  | how often it was handed to a worker                 |
+| fanlog-dead-time        | when, ISO 8601, UTC                                 |
+| fanlog-dead-key         | the job's own key, if it had one                    |
+| fanlog-dead-null        | 1 if the job had no value; the letter's is empty    |
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from typing import NamedTuple
+
+TOPIC_PREFIX = "dead."
+_PREFIX = "fanlog-dead-"
+
+
+class Death(NamedTuple):
+    """Where a job came from, and what happened to it."""
+
+    topic: str
+    partition: int
+    offset: int
+    queue: str
+    reason: str
+    deliveries: int
+    time: dt.datetime
+    key: bytes | None = None
+    null: bool = False
+
+    @property
+    def letter_key(self) -> bytes:
+        return f"{self.topic}/{self.partition}/{self.offset}/{self.queue}".encode()
+
+
+def death_headers(death: Death) -> dict[str, bytes]:
+    headers = {
+        _PREFIX + "topic": death.topic.encode(),
+        _PREFIX + "partition": str(death.partition).encode(),
+        _PREFIX + "offset": str(death.offset).encode(),
+        _PREFIX + "queue": death.queue.encode(),
+        _PREFIX + "reason": death.reason.encode(errors="replace"),
+        _PREFIX + "deliveries": str(death.deliveries).encode(),
+        _PREFIX + "time": death.time.astimezone(dt.UTC).isoformat().encode(),
+    }
+    if death.key is not None:
+        headers[_PREFIX + "key"] = death.key
+    if death.null:
+        headers[_PREFIX + "null"] = b"1"
+    return headers
+
+
+def read_death(headers: Mapping[str, bytes]) -> Death | None:
+    """What the headers say; None if the record is no dead letter."""
+    try:
+        return Death(
+            headers[_PREFIX + "topic"].decode(),
+            int(headers[_PREFIX + "partition"]),
+            int(headers[_PREFIX + "offset"]),
+            headers[_PREFIX + "queue"].decode(),
+            headers[_PREFIX + "reason"].decode(errors="replace"),
+            int(headers[_PREFIX + "deliveries"]),
+            dt.datetime.fromisoformat(headers[_PREFIX + "time"].decode()),
+            headers.get(_PREFIX + "key"),
+            _PREFIX + "null" in headers,
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+def own_headers(headers: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The job's own headers, without what its death has added."""
+    return {name: value for name, value in headers.items() if not name.startswith(_PREFIX)}

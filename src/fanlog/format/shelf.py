@@ -1,0 +1,49 @@
+"""The batches that a worker was sent last. The broker and the worker's client each keep such a
+shelf by the same rule, so that the broker knows what the client still has, and sends a batch of
+which several leases are cut only once."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Generic, TypeVar
+
+from fanlog.model import MIB
+
+T = TypeVar("T")
+# A batch's place: the topic's number, the partition and the base offset.
+Place = tuple[int, int, int]
+
+SHELF_BATCHES_MAX = 256
+SHELF_BYTES_MAX = 8 * MIB
+
+
+class BatchShelf(Generic[T]):
+    """The last used stays; one batch always does, whatever its size."""
+
+    def __init__(self) -> None:
+        self._items: OrderedDict[Place, tuple[T, int]] = OrderedDict()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def get(self, place: Place) -> T | None:
+        """What is there, which is now the last used."""
+        found = self._items.get(place)
+        if found is None:
+            return None
+        self._items.move_to_end(place)
+        return found[0]
+
+    def put(self, place: Place, item: T, size: int) -> None:
+        """Puts a batch of `size` bytes onto the shelf. Those used longest ago make room."""
+        before = self._items.pop(place, None)
+        if before is not None:
+            self._bytes -= before[1]
+        self._items[place] = item, size
+        self._bytes += size
+        while len(self._items) > SHELF_BATCHES_MAX or (
+            self._bytes > SHELF_BYTES_MAX and len(self._items) > 1
+        ):
+            _, (_, gone) = self._items.popitem(last=False)
+            self._bytes -= gone

@@ -1,0 +1,78 @@
+"""Sparse batches: what compaction leaves of a batch. Offsets never change, so that a batch says
+itself which of them it still has, and how far it reaches.
+
+A batch that lost records is `thinned`; one behind which whole batches went is `widened` over
+their offsets; where nothing is before them, a `placeholder` without records takes their place.
+Producer, times and codec stay the batch's own; both checksums are made anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fanlog.errors import FormatError
+from fanlog.format.batch import (
+    CHECKSUMS,
+    CLIENT_PART,
+    HEADER_BYTES,
+    KIND_BATCH,
+    STAMPED,
+    VERSION,
+    Batch,
+    BatchHeader,
+)
+from fanlog.format.checksum import crc32c
+from fanlog.format.codecs import Codec
+from fanlog.format.columns import SPARSE, pack_columns, pack_places, places_bytes
+
+
+def thinned(batch: Batch, kept: Sequence[int]) -> bytes:
+    """The batch with only the records at these indexes, over the same offsets."""
+    header = batch.header
+    if not kept:
+        return placeholder(header, header.next_offset)
+    offsets = batch.offsets
+    flags, body = batch.columns.pack_some(kept, Codec(header.codec))
+    deltas = [offsets[i] - header.base_offset for i in kept]
+    places = pack_places(header.span, deltas)
+    return _sealed(header, header.codec, flags | SPARSE, len(kept), places + body)
+
+
+def widened(batch: Batch, next_offset: int) -> bytes:
+    """The batch with all its records, and with the offsets up to `next_offset`.
+
+    Nothing is unpacked for it: the records' places stand in front of the columns.
+    """
+    header = batch.header
+    if next_offset < header.next_offset:
+        raise FormatError(f"A batch that ends at {header.next_offset} can't end at {next_offset}.")
+    base = header.base_offset
+    columns = batch.data[HEADER_BYTES + places_bytes(header.flags, header.record_count) :]
+    places = pack_places(next_offset - base, [offset - base for offset in batch.offsets])
+    count = header.record_count
+    return _sealed(header, header.codec, header.flags | SPARSE, count, places + bytes(columns))
+
+
+def placeholder(header: BatchHeader, next_offset: int) -> bytes:
+    """A batch without records in the place of one, and with the offsets up to `next_offset`."""
+    flags, columns = pack_columns([], None, None, None, Codec.NONE)
+    places = pack_places(next_offset - header.base_offset, [])
+    return _sealed(header, Codec.NONE, flags | SPARSE, 0, places + columns)
+
+
+def _sealed(header: BatchHeader, codec: int, flags: int, count: int, body: bytes) -> bytes:
+    """A stamped batch of this body; all else is as the header has it."""
+    client_part = CLIENT_PART.pack(header.partition, codec, flags, count) + body
+    head = STAMPED.pack(
+        HEADER_BYTES + len(body),
+        KIND_BATCH,
+        VERSION,
+        header.producer_epoch,
+        header.topic,
+        header.leader_epoch,
+        header.base_offset,
+        header.append_time_us,
+        header.producer_id,
+        header.first_sequence,
+    )
+    return b"".join((head, CHECKSUMS.pack(crc32c(head), crc32c(client_part)), client_part))

@@ -1,0 +1,38 @@
+"""What a peer asks about a topic's log: to delete records from its begin, and to compact it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fanlog.format import messages
+from fanlog.format.frames import FrameKind
+from fanlog.format.messages import decode
+
+if TYPE_CHECKING:
+    from fanlog.listeners.native import Handler, NativeSession
+
+
+def delete_records(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+    wanted = decode(messages.DeleteRecords, payload)
+    broker = session.broker
+    offsets = {place.partition: place.offset for place in wanted.offsets}
+    starts = broker.delete_records(wanted.topic, offsets)
+    positions = [
+        messages.Position(wanted.topic, start.partition, start.offset, broker.epoch)
+        for start in starts
+    ]
+    session.answer(request, messages.Positions(tuple(positions)))
+
+
+def compact_topic(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+    session.later(request, _compacting(session, request, decode(messages.NamedTopic, payload).name))
+
+
+async def _compacting(session: NativeSession, request: int, name: str) -> None:
+    session.answer(request, await session.broker.compact(name))
+
+
+HANDLERS: dict[FrameKind, Handler] = {
+    FrameKind.DELETE_RECORDS: delete_records,
+    FrameKind.COMPACT_TOPIC: compact_topic,
+}

@@ -1,0 +1,29 @@
+"""What a peer asks about named producers."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from fanlog.format import messages
+from fanlog.format.frames import FrameKind
+from fanlog.format.messages import decode
+
+if TYPE_CHECKING:
+    from fanlog.listeners.native import Handler, NativeSession
+
+
+def register_producer(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+    wanted = decode(messages.RegisterProducer, payload)
+    producers = session.broker.producers
+    registered = producers.register(wanted)
+    key = f"producer {wanted.name}"
+    if key not in session.at_close:
+        session.at_close[key] = partial(producers.left, wanted.name)
+        producers.connected(wanted.name)
+    session.answer(request, registered)
+
+
+HANDLERS: dict[FrameKind, Handler] = {
+    FrameKind.REGISTER_PRODUCER: register_producer,
+}

@@ -1,0 +1,47 @@
+"""What a peer says as a worker of a queue: that it wants jobs, and what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fanlog.errors import FanlogError, LeaseLostError
+from fanlog.format import messages
+from fanlog.format.frames import FrameKind
+from fanlog.format.messages import decode
+
+if TYPE_CHECKING:
+    from fanlog.listeners.native import NativeSession
+
+
+def work(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+    wanted = decode(messages.Work, payload)
+    session.check_number(aux)
+    queues, told = session.broker.queues, session.told(aux)
+    subscription, settings, joined = queues.work(aux, wanted, session.outlet, told, session.client)
+    session.subscriptions[aux] = subscription
+    session.answer(request, messages.Working(settings))
+    for topic in joined:
+        told.joined(topic)
+    queues.start(subscription)
+
+
+def settle(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+    wanted = decode(messages.Settle, payload)
+    subscription = session.subscriptions.get(aux)
+    if subscription is None:
+        raise LeaseLostError("This worker has lost its place in the queue: join it again.")
+
+    def answer(result: messages.Settled | FanlogError) -> None:
+        if isinstance(result, FanlogError):
+            session.fail(request, result)
+        else:
+            session.answer(request, result)
+
+    session.broker.queues.settle(subscription, wanted, answer)
+
+
+HANDLERS: dict[FrameKind, Callable[[NativeSession, int, int, memoryview], None]] = {
+    FrameKind.WORK: work,
+    FrameKind.SETTLE: settle,
+}

@@ -1,0 +1,52 @@
+"""What a peer asks about transactions. STAGE is the one frame here that is not MessagePack: 16
+bytes of the ticket, then batches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fanlog.broker.transactions.transactions import TICKET_BYTES
+from fanlog.errors import FanlogError, ProtocolError
+from fanlog.format import messages
+from fanlog.format.frames import FrameKind
+from fanlog.format.messages import decode
+
+if TYPE_CHECKING:
+    from fanlog.listeners.native import Handler, NativeSession
+
+
+def begin(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+    wanted = decode(messages.BeginTransaction, payload)
+    session.answer(request, session.broker.transactions.begin(wanted))
+
+
+def stage(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+    if len(payload) < TICKET_BYTES:
+        raise ProtocolError(f"A STAGE frame begins with a ticket of {TICKET_BYTES} bytes.")
+    ticket = payload[:TICKET_BYTES].hex()
+    session.broker.transactions.stage(ticket, bytes(payload[TICKET_BYTES:]))
+    session.answer(request)
+
+
+def commit(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+    def tell(outcome: messages.TransactionCommitted | FanlogError) -> None:
+        if isinstance(outcome, FanlogError):
+            session.fail(request, outcome)
+        else:
+            session.answer(request, outcome)
+
+    wanted = decode(messages.CommitTransaction, payload)
+    session.broker.transactions.commit(wanted, tell)
+
+
+def abort(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+    session.broker.transactions.abort(decode(messages.AbortTransaction, payload).ticket)
+    session.answer(request)
+
+
+HANDLERS: dict[FrameKind, Handler] = {
+    FrameKind.BEGIN_TRANSACTION: begin,
+    FrameKind.STAGE: stage,
+    FrameKind.COMMIT_TRANSACTION: commit,
+    FrameKind.ABORT_TRANSACTION: abort,
+}

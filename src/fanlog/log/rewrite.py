@@ -1,0 +1,240 @@
+"""What compaction writes: one new file of what stays of one or several segments.
+
+Offsets never change. A batch that loses records becomes a sparse one; the offsets of one that
+goes are covered by the batch before it, or by a placeholder. As long as nothing has gone from the
+first segment nothing is written either: a segment that stays as it is costs only its reading.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from array import array
+from collections.abc import Callable
+from typing import NamedTuple
+
+from fanlog.format.batch import Batch
+from fanlog.format.columns import SPARSE
+from fanlog.format.sparse import placeholder, thinned, widened
+from fanlog.log.files import read_at, remove_if_there, write_all
+from fanlog.log.index import Index, SealedIndex
+from fanlog.log.segment import (
+    LOG_SUFFIX,
+    TEMPORARY_SUFFIX,
+    Segment,
+    compacted_name,
+    generation_of,
+    log_path,
+)
+from fanlog.model import KIB, MIB
+
+_BUFFER_BYTES = 256 * KIB
+_COPY_BYTES = 1 * MIB
+# A dense batch of more records is not made sparse to cover others' offsets: a placeholder of 80
+# bytes is smaller than the places of all its records.
+_WIDENED_RECORDS_MAX = 16
+
+# Of a batch, the indexes of the records that stay; None for all of them.
+Decide = Callable[[Batch], list[int] | None]
+
+
+class Rewritten(NamedTuple):
+    """A new file, durable under its temporary name, for the place of `sources`."""
+
+    sources: tuple[Segment, ...]
+    made: Segment
+    facts: SealedIndex
+    path: str
+
+
+class Mark(NamedTuple):
+    """Where the output can be taken back to."""
+
+    position: int
+    entries: int
+    index_at: int
+    last_time_us: int
+    sources: int
+    held: Batch | None
+    held_next: int
+
+
+class Rewriter:
+    """Collects segments, one after another, and writes what stays of them."""
+
+    def __init__(self, folder: str, interval_bytes: int) -> None:
+        self._folder = folder
+        self._interval_bytes = interval_bytes
+        self._sources: list[Segment] = []
+        self._path = ""
+        self._fd = -1
+        self._buffer: list[bytes | memoryview] = []
+        self._buffered_bytes = 0
+        self._held: Batch | None = None
+        self._held_next = 0
+        self._index = Index()
+        self._index_at = 0
+        self._last_time_us = 0
+        self.position = 0
+
+    @property
+    def empty(self) -> bool:
+        return not self._sources
+
+    # Segments
+
+    def begin(self, segment: Segment) -> Mark:
+        """Takes the next segment in; what comes from now on is its. Returns how to forget it."""
+        mark = Mark(
+            self.position,
+            len(self._index.offsets),
+            self._index_at,
+            self._last_time_us,
+            len(self._sources),
+            self._held,
+            self._held_next,
+        )
+        if self._sources:
+            self._materialise()
+        self._sources.append(segment)
+        return mark
+
+    def take(self, batch: Batch, decide: Decide) -> None:
+        """The segment's next batch."""
+        kept = decide(batch)
+        if kept is None:
+            if len(batch) or not self._covers_more():
+                self._hold(batch)
+            else:
+                self._drop(batch)
+        elif kept:
+            self._materialise()
+            self._hold(Batch(thinned(batch, kept)))
+        else:
+            self._drop(batch)
+
+    def forget(self, mark: Mark) -> None:
+        """Takes the segment that was begun last back: it can't be read, so that it must stay."""
+        self._write_buffer()
+        del self._sources[mark.sources :]
+        self.position, self._index_at = mark.position, mark.index_at
+        self._last_time_us = mark.last_time_us
+        self._held, self._held_next = mark.held, mark.held_next
+        columns: tuple[array[int], ...] = (
+            self._index.offsets,
+            self._index.positions,
+            self._index.times,
+        )
+        for column in columns:
+            del column[mark.entries :]
+        if self._fd >= 0:
+            os.ftruncate(self._fd, self.position)
+
+    def finish(self) -> Rewritten | None:
+        """Makes the new file durable; None if nothing has changed."""
+        if self._fd < 0 or not self._sources:
+            self.discard()
+            return None
+        self._flush_held()
+        self._write_buffer()
+        os.fdatasync(self._fd)
+        os.close(self._fd)
+        self._fd = -1
+        sources = tuple(self._sources)
+        base, next_offset = sources[0].base, sources[-1].next_offset
+        made = Segment(
+            base,
+            next_offset=next_offset,
+            bytes=self.position,
+            last_time_us=self._last_time_us,
+            name=self._name(),
+        )
+        facts = SealedIndex(self._index, base, next_offset, self._last_time_us, self.position)
+        return Rewritten(sources, made, facts, self._path)
+
+    def discard(self) -> None:
+        """Leaves no trace."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        if self._path:
+            remove_if_there(self._path)
+
+    # Batches
+
+    def _covers_more(self) -> bool:
+        """Whether the batch that was held back may be widened over offsets behind it."""
+        held = self._held
+        return held is not None and (
+            bool(held.header.flags & SPARSE)
+            or self._held_next > held.next_offset
+            or len(held) <= _WIDENED_RECORDS_MAX
+        )
+
+    def _drop(self, batch: Batch) -> None:
+        self._materialise()
+        if self._covers_more():
+            self._held_next = batch.next_offset
+        else:
+            self._hold(Batch(placeholder(batch.header, batch.next_offset)))
+
+    def _hold(self, batch: Batch) -> None:
+        """Keeps a batch back until it is known how far it reaches."""
+        self._flush_held()
+        self._held = batch
+        self._held_next = batch.next_offset
+
+    def _flush_held(self) -> None:
+        held, self._held = self._held, None
+        if held is None:
+            return
+        data = held.data
+        if self._held_next != held.next_offset:
+            data = widened(held, self._held_next)
+        self._emit(data, held.base_offset, held.append_time_us)
+
+    def _emit(self, data: bytes | bytearray | memoryview, base: int, time_us: int) -> None:
+        if self.position >= self._index_at:
+            self._index.add(base, self.position, time_us)
+            self._index_at = self.position + self._interval_bytes
+        self._last_time_us = time_us
+        self.position += len(data)
+        if self._fd >= 0:
+            self._buffer.append(bytes(data))
+            self._buffered_bytes += len(data)
+            if self._buffered_bytes >= _BUFFER_BYTES:
+                self._write_buffer()
+
+    # The file
+
+    def _name(self) -> str:
+        generation = 1 + max(map(generation_of, self._sources))
+        return compacted_name(self._sources[0].base, self._sources[-1].next_offset, generation)
+
+    def _materialise(self) -> None:
+        """Makes the file, with what was taken over unchanged until now."""
+        if self._fd >= 0:
+            return
+        first = self._sources[0]
+        # Its real name is not known before the last source is; it says which try it is of.
+        attempt = compacted_name(first.base, 0, 1 + generation_of(first))
+        self._path = f"{self._folder}/{attempt}{LOG_SUFFIX}{TEMPORARY_SUFFIX}"
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        self._fd = os.open(self._path, flags, 0o666)
+        source = os.open(log_path(self._folder, first), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            at = 0
+            while at < self.position:
+                data = read_at(source, at, min(_COPY_BYTES, self.position - at))
+                if not data:
+                    raise OSError(errno.EIO, "A sealed segment has become shorter")
+                write_all(self._fd, data, at)
+                at += len(data)
+        finally:
+            os.close(source)
+
+    def _write_buffer(self) -> None:
+        data, self._buffer = b"".join(self._buffer), []
+        self._buffered_bytes = 0
+        if data:
+            write_all(self._fd, data, self.position - len(data))

@@ -1,0 +1,300 @@
+"""A group's positions in transactions, and consume-transform-produce as one call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fanlog
+from fanlog.config import BrokerOptions, Config
+from fanlog.errors import FencedError
+from fanlog.node import Node
+from tests.client.transactions.test_transactions import restarted, values_of
+from tests.client.ways import FREE_PORT, WAYS, Way
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest, data: Path) -> Way:
+    return Way(request.param, data)
+
+
+async def committed(client: Any, group: str) -> dict[int, int]:
+    return {p.partition: p.offset for p in await client.committed(f"group/{group}")}
+
+
+# Positions in transactions
+
+
+async def test_positions_are_committed_with_the_messages(way: Way) -> None:
+    async with way.open() as client:
+        await client.publish_many("in", [b"%d" % i for i in range(6)])
+        async with client.consume("in", group="g", reset="earliest", commit="manual") as member:
+            messages = [await member.next(10) for _ in range(6)]
+            async with client.transaction() as tx:
+                await tx.publish("out", b"up to here")
+                tx.commit_offsets(member, messages[2])
+                assert await committed(client, "g") == {0: 0}
+            assert await committed(client, "g") == {0: 3}
+            async with client.transaction() as tx:
+                tx.commit_offsets(member, messages[3:5])
+            assert await committed(client, "g") == {0: 5}
+            async with client.transaction() as tx:
+                tx.commit_offsets(member)
+                await tx.abort()
+            assert await committed(client, "g") == {0: 5}
+            async with client.transaction() as tx:
+                tx.commit_offsets(member)
+            assert await committed(client, "g") == {0: 6}
+        assert await values_of(client, "out") == [b"up to here"]
+    async with way.open() as client:
+        assert await committed(client, "g") == {0: 6}
+
+
+async def test_one_who_lost_the_partition_commits_neither_positions_nor_messages(way: Way) -> None:
+    async with way.open() as client:
+        await client.publish_many("in", [b"%d" % i for i in range(6)])
+        first = client.consume("in", group="g", reset="earliest", commit="manual", member="one")
+        await first.start()
+        assert (await first.next(10)).value == b"0"
+
+        async def commit_late() -> None:
+            async with client.transaction() as tx:
+                await tx.publish("out", b"late")
+                tx.commit_offsets(first)
+
+        async with client.consume(
+            "in", group="g", reset="earliest", commit="manual", member="one"
+        ) as second:
+            message = await second.next(10)
+            with pytest.raises(FencedError):
+                await commit_late()
+            assert await committed(client, "g") == {0: 0}
+            async with client.transaction() as tx:
+                await tx.publish("out", message.value)
+                tx.commit_offsets(second)
+        await first.close()
+        assert await values_of(client, "out") == [b"0"]
+        assert await committed(client, "g") == {0: 1}
+
+
+# The one call
+
+
+def shout(message: fanlog.Message) -> bytes:
+    return message.value.upper()
+
+
+async def test_a_transformation_reads_makes_and_commits(way: Way) -> None:
+    async with way.open() as client:
+        await client.create_topic("in", partitions=3)
+        await client.create_topic("out", partitions=2)
+        for i in range(100):
+            await client.send("in", b"v%d" % i, key=b"k%d" % i, headers={"h": b"%d" % i})
+        await client.flush()
+        done = await client.transform(
+            "in", "out", shout, group="g", batch_records=30, idle_seconds=0.3
+        )
+        assert done == 100
+        assert sorted(await values_of(client, "out")) == sorted(b"V%d" % i for i in range(100))
+        assert sum((await committed(client, "g")).values()) == 100
+        async with client.subscribe("out", start="earliest") as out:
+            message = await out.next(10)
+            assert message.key == message.value.lower().replace(b"v", b"k")
+            assert message.headers == {"h": message.value[1:]}
+        assert await client.transform("in", "out", shout, group="g", idle_seconds=0.1) == 0
+
+
+async def test_a_function_makes_nothing_one_or_many_for_any_topic(way: Way) -> None:
+    async with way.open() as client:
+        await client.publish_many("in", [b"%d" % i for i in range(5)])
+
+        def make(message: fanlog.Message) -> Any:
+            match int(message.value):
+                case 0:
+                    return None
+                case 1:
+                    return [b"a", "b", fanlog.Outgoing("", b"c")]
+                case 2:
+                    return fanlog.Outgoing("other", b"d", key="k", headers={"x": "y"})
+                case 3:
+                    return []
+                case _:
+                    return "e"
+
+        await client.transform("in", "out", make, group="g", idle_seconds=0.2)
+        assert await values_of(client, "out") == [b"a", b"b", b"c", b"e"]
+        async with client.subscribe("other", start="earliest") as other:
+            message = await other.next(10)
+            assert (message.value, message.key, message.headers) == (b"d", b"k", {"x": b"y"})
+        assert await committed(client, "g") == {0: 5}
+
+
+async def test_a_function_that_fails_leaves_its_batch_undone(way: Way) -> None:
+    async with way.open() as client:
+        await client.publish_many("in", [b"%d" % i for i in range(5)])
+        broken = True
+
+        def make(message: fanlog.Message) -> bytes:
+            if broken and message.value == b"3":
+                raise RuntimeError("not this one")
+            return message.value
+
+        with pytest.raises(RuntimeError, match="not this one"):
+            await client.transform("in", "out", make, group="g", batch_records=2, idle_seconds=5)
+        assert await values_of(client, "out") == [b"0", b"1"]
+        assert await committed(client, "g") == {0: 2}
+        broken = False
+        assert await client.transform("in", "out", make, group="g", idle_seconds=0.2) == 3
+        assert await values_of(client, "out") == [b"%d" % i for i in range(5)]
+
+
+async def test_it_ends_when_it_is_told_to(way: Way) -> None:
+    async with way.open() as client:
+        await client.publish_many("in", [b"x"] * 10)
+        seen: list[bytes] = []
+
+        def note(message: fanlog.Message) -> None:
+            seen.append(message.value)
+
+        done = await client.transform(
+            "in", "out", note, group="g", batch_records=4, until=lambda: len(seen) >= 8
+        )
+        assert done == len(seen) == 8
+        assert await committed(client, "g") == {0: 8}
+
+
+async def test_a_group_that_begins_at_the_end_misses_nothing_after_a_failure(data: Path) -> None:
+    async with fanlog.Broker(data) as broker:
+        await broker.publish("in", b"old")
+        broken = asyncio.Event()
+
+        async def make(message: fanlog.Message) -> bytes:
+            if not broken.is_set():
+                broken.set()
+                raise RuntimeError("at the first message")
+            return message.value
+
+        running = asyncio.create_task(
+            broker.transform("in", "out", make, group="g", reset="latest")
+        )
+        while await committed(broker, "g") != {0: 1}:  # noqa: ASYNC110 - the broker knows
+            await asyncio.sleep(0.01)
+        await broker.publish("in", b"new")
+        with pytest.raises(RuntimeError):
+            await running
+        await broker.publish("in", b"newer")
+        await broker.transform("in", "out", make, group="g", reset="latest", idle_seconds=0.3)
+        assert await values_of(broker, "out") == [b"new", b"newer"]
+
+
+async def test_members_that_come_and_go_in_the_middle_lose_and_double_nothing(data: Path) -> None:
+    async with fanlog.Broker(data) as broker:
+        await broker.create_topic("in", partitions=8)
+        await broker.create_topic("out", partitions=4)
+        count = 4000
+        worked: Counter[str] = Counter()
+
+        def worker(name: str) -> Any:
+            async def make(message: fanlog.Message) -> bytes:
+                worked[name] += 1
+                if worked[name] % 20 == 0:
+                    await asyncio.sleep(0.001)
+                return message.value
+
+            return asyncio.create_task(
+                broker.transform("in", "out", make, group="g", batch_records=50)
+            )
+
+        for i in range(count):
+            await broker.send("in", b"%d" % i, key=str(i))
+        await broker.flush()
+        workers = [worker("a")]
+        for name in "bcd":
+            await asyncio.sleep(0.05)
+            workers.append(worker(name))
+        await asyncio.sleep(0.1)
+        # One ends in the middle of what it does.
+        workers[1].cancel()
+        await asyncio.sleep(0.1)
+        workers.append(worker("e"))
+        async with asyncio.timeout(40):
+            while sum((await committed(broker, "g")).values()) < count:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        for task in workers:
+            task.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+        values = Counter(await values_of(broker, "out"))
+        assert len(values) == count
+        assert set(values.values()) == {1}
+        assert len(worked) >= 4
+
+
+async def test_what_was_read_of_a_partition_that_was_taken_away_is_dropped(data: Path) -> None:
+    """Also if the partition has come back meanwhile, after others have gone on in it."""
+    config = Config(broker=BrokerOptions(revoke_seconds=0.1))
+    async with fanlog.Broker(data, config) as broker:
+        await broker.create_topic("in", partitions=2)
+        for i in range(20):
+            await broker.publish("in", b"%d" % i, partition=i % 2)
+        reading, go_on = asyncio.Event(), asyncio.Event()
+
+        async def slow(message: fanlog.Message) -> bytes:
+            if message.offset == 3:
+                reading.set()
+                await go_on.wait()
+            return message.value
+
+        first = asyncio.create_task(
+            broker.transform("in", "out", slow, group="g", batch_records=100, batch_seconds=5)
+        )
+        await reading.wait()
+        # The other takes a partition away from the first, which is busy, and leaves again.
+        await broker.transform("in", "out", shout, group="g", idle_seconds=0.5)
+        await asyncio.sleep(0.3)
+        go_on.set()
+        async with asyncio.timeout(20):
+            while sum((await committed(broker, "g")).values()) < 20:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        values = Counter(await values_of(broker, "out"))
+        assert values == Counter(b"%d" % i for i in range(20))
+
+
+async def test_a_broker_that_restarts_in_the_middle_loses_and_doubles_nothing(data: Path) -> None:
+    node = Node(data, Config(listener=FREE_PORT))
+    node.start()
+    port = node.listen().port
+    async with fanlog.connect(f"fanlog://127.0.0.1:{port}", backoff_max_seconds=0.05) as client:
+        await client.create_topic("in", partitions=4, durability="fsync")
+        await client.create_topic("out", partitions=2, durability="fsync")
+        count = 3000
+        for i in range(count):
+            await client.send("in", b"%d" % i, key=str(i))
+        await client.flush()
+
+        async def make(message: fanlog.Message) -> bytes:
+            if message.offset % 20 == 0:
+                await asyncio.sleep(0.001)
+            return message.value
+
+        over = asyncio.Event()
+        running = asyncio.create_task(
+            client.transform("in", "out", make, group="g", batch_records=100, until=over.is_set)
+        )
+        for _ in range(3):
+            await asyncio.sleep(0.15)
+            await node.stop()
+            node = await restarted(data, port)
+        while sum((await committed(client, "g")).values()) < count:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        over.set()
+        await running
+        values = Counter(await values_of(client, "out"))
+        assert len(values) == count
+        assert set(values.values()) == {1}
+    await node.stop()

@@ -1,0 +1,93 @@
+"""REGISTER_PRODUCER as a peer sends it, and what a connection means for a name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fanlog.format.batch import encode_batch
+from fanlog.format.frames import FrameKind
+from fanlog.format.messages import ProducerRegistered, Refused, RegisterProducer
+from tests.listeners.peers import Peer, serving
+from tests.listeners.test_requests import expect_error
+
+
+async def register(peer: Peer, wanted: RegisterProducer) -> ProducerRegistered:
+    return (await peer.ask(FrameKind.REGISTER_PRODUCER, wanted)).read(ProducerRegistered)
+
+
+async def test_each_connection_that_registers_a_name_gets_its_next_epoch(data: Path) -> None:
+    async with serving(data) as served:
+        one, two = await served.greeted(), await served.greeted()
+        first = await register(one, RegisterProducer("billing"))
+        second = await register(two, RegisterProducer("billing"))
+        assert second == ProducerRegistered(first.id, first.epoch + 1)
+        await expect_error(
+            one,
+            FrameKind.REGISTER_PRODUCER,
+            RegisterProducer("billing", first.id, first.epoch),
+            "fenced",
+        )
+        again = RegisterProducer("billing", second.id, second.epoch)
+        assert await register(two, again) == second
+
+
+async def test_a_fenced_batch_is_refused_and_the_connection_goes_on(data: Path) -> None:
+    async with serving(data) as served:
+        one, two = await served.greeted(), await served.greeted()
+        number = await one.open_topic("t", durability="os")
+        first = await register(one, RegisterProducer("billing"))
+        await register(two, RegisterProducer("billing"))
+        batch = encode_batch(
+            [b"never"], topic=number, producer_id=first.id, producer_epoch=first.epoch
+        )
+        await one.send(batch)
+        assert (await one.expect(FrameKind.REFUSED)).read(Refused).code == "fenced"
+        assert (await one.ask(FrameKind.PING)).kind is FrameKind.PONG
+
+
+async def test_a_name_lasts_as_long_as_a_connection_has_it(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(data) as served:
+        one, two, other = [await served.greeted() for _ in range(3)]
+        first = await register(one, RegisterProducer("billing"))
+        await register(one, RegisterProducer("billing", first.id, first.epoch))
+        newest = await register(two, RegisterProducer("billing"))
+        producers = served.node.core.producers
+        now_us = served.node.core.now_us()
+
+        def years_later() -> int:
+            nonlocal now_us
+            now_us += 10**15
+            return now_us
+
+        monkeypatch.setattr(producers, "_now_us", years_later)
+        for peer, connections in ((one, 2), (two, 1)):
+            producers.expire()
+            assert (await register(other, RegisterProducer("other"))).epoch
+            peer.close()
+            await served.until(lambda left=connections: served.connections == left)
+            if peer is one:
+                again = RegisterProducer("billing", newest.id, newest.epoch)
+                assert await register(two, again) == newest
+        producers.expire()
+        assert (await register(other, RegisterProducer("billing"))).id != newest.id
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        RegisterProducer(""),
+        RegisterProducer("ä" * 128),
+        RegisterProducer("new", -1, 1),
+        RegisterProducer("new", 2**63, 1),
+        RegisterProducer("new", 5, 0),
+        RegisterProducer("new", 5, 2**16),
+    ],
+)
+async def test_a_name_or_a_number_that_can_not_be_is_refused(wanted: RegisterProducer) -> None:
+    async with serving() as served:
+        peer = await served.greeted()
+        await expect_error(peer, FrameKind.REGISTER_PRODUCER, wanted, "invalid_argument")
