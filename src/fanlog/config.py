@@ -125,6 +125,9 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
     queue_prefetch_max: Annotated[
         int, Meta(ge=1, description="Jobs that one worker may have at a time.")
     ] = 100_000
+    queue_verdicts_max: Annotated[
+        int, Meta(ge=1, description="Verdicts on jobs that one frame may hold.")
+    ] = 8192
     queue_in_flight_max: Annotated[
         int, Meta(ge=1, description="Jobs of a queue that are out; past it no new ones go out.")
     ] = 1_000_000
@@ -206,6 +209,10 @@ class ListenerOptions(msgspec.Struct, frozen=True, kw_only=True):
     subscriptions_max: Annotated[
         int, Meta(ge=1, description="Subscriptions of one connection.")
     ] = 100_000
+    requests_max: Annotated[
+        int,
+        Meta(ge=1, description="Requests of one connection under way; past it, it isn't read."),
+    ] = 1024
     fetch_bytes_max: Annotated[
         int, Meta(ge=4 * KIB, description="Most log bytes in one answer to a fetch.")
     ] = 8 * MIB

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fanlog.broker.ledger import LEDGER_SETTINGS, Entry, Ledger
-from fanlog.errors import DiskFullError
+from fanlog.errors import DiskFullError, LogFailedError
 from fanlog.format.messages import Position
 from fanlog.log import disk
 from tests.broker.stage import Stage, no_room, stage
@@ -78,6 +78,62 @@ def test_what_is_before_a_snapshot_goes_only_when_the_snapshot_is_durable(data: 
         assert log.start_offset == 0
         on.run()
         assert log.start_offset > 0
+
+
+def test_a_sync_is_about_every_segment_of_a_ledger(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: set[str] = set()
+    sync_file = disk.sync_file
+
+    def noted(path: str) -> None:
+        synced.add(path)
+        sync_file(path)
+
+    def sync(kept: Kept) -> set[str]:
+        """What a sync has left out."""
+        synced.clear()
+        told: list[object] = []
+        kept.ledger.sync(told.append)
+        on.run()
+        assert told == [None]
+        folder = Path(next(iter(synced))).parent
+        return {str(path) for path in folder.glob("*.log")} - synced
+
+    monkeypatch.setattr(disk, "sync_file", noted)
+    with stage(data) as on:
+        kept = Kept(on)
+        for i in range(1500):
+            kept.set(b"%d" % i, bytes(100))
+        assert sync(kept) == set()
+        before = set(synced)
+        assert len(before) > 2
+        for i in range(1500):
+            kept.set(b"%d" % i, bytes(100))
+        # The second time only what has come since.
+        assert len(sync(kept) & before) == len(before) - 1
+        assert len(synced) > 2
+    with stage(data) as on:
+        kept = Kept(on)
+        kept.set(b"again", b"")
+        assert sync(kept) == set()
+
+
+def test_a_ledger_whose_sync_failed_takes_no_more_entries(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with stage(data) as on:
+        kept = Kept(on)
+        kept.set(b"a", b"1")
+        told: list[object] = []
+        with monkeypatch.context() as broken:
+            broken.setattr(disk, "sync_file", no_room)
+            kept.ledger.sync(told.append)
+            on.run()
+        (fault,) = told
+        assert isinstance(fault, LogFailedError)
+        with pytest.raises(LogFailedError):
+            kept.set(b"a", b"2")
 
 
 def test_a_full_disk_refuses_an_entry_and_owes_what_has_happened(

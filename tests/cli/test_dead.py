@@ -76,3 +76,32 @@ def test_an_export_is_json_lines(ask: Run, client: Client) -> None:
     fail_jobs(client, "taken", 3)
     lines = ask("dead", "export", "dead.taken").out.splitlines()
     assert sorted(json.loads(line)["value"] for line in lines) == ["job 0", "job 1", "job 2"]
+
+
+def test_a_letter_may_hold_anything_and_is_shown_as_it_is(ask: Run, client: Client) -> None:
+    topic = "brackets"
+    client.publish(topic, "[/b] value [1, 2]", key="[red]key", headers={"[/h]": "[/i]"})
+    with client.work(topic, queue="[bold]q", max_deliveries=1) as worker:
+        worker.next(PATIENCE_SECONDS).nack(reason="[/b] \x1b[31mreason")
+    for shown in (
+        ask("dead", "list", "dead.brackets").out,
+        ask("dead", "show", "dead.brackets", "0:0").out,
+    ):
+        for part in ("[/b] value [1, 2]", "[red]key", "[bold]q", "[/b] \\x1b[31mreason"):
+            assert part in shown
+
+
+def test_a_page_of_letters_says_that_there_are_more(ask: Run, client: Client) -> None:
+    fail_jobs(client, "pages", 3)
+    page = ask("dead", "list", "dead.pages", "-n", "2")
+    assert "0:1" in page.out
+    assert "0:2" not in page.out
+    assert "--after 0:1" in page.err
+    rest = ask("dead", "list", "dead.pages", "-n", "2", "--after", "0:1")
+    assert "0:2" in rest.out
+    assert rest.err == ""
+
+
+def test_a_topic_of_jobs_is_not_taken_for_one_of_letters(ask: Run, client: Client) -> None:
+    fail_jobs(client, "healthy", 1)
+    assert "no dead-letter topic" in ask("dead", "list", "healthy").sentence

@@ -114,6 +114,31 @@ async def test_one_some_or_all_letters_go_back_to_where_they_came_from(
                 assert message.headers == {"trace": f"t{number}".encode()}
 
 
+async def test_a_page_goes_on_behind_a_letter_that_is_gone(name: str, tmp_path: Path) -> None:
+    async with Way(name, tmp_path / "data").open() as client:
+        await fail_jobs(client, 4)
+        letters = Letters(client)
+        first = await letters.list("dead.jobs", limit=2)
+        await letters.delete("dead.jobs", [first[-1].id])
+        second = await letters.list("dead.jobs", after=first[-1].id, limit=2)
+        assert len({letter.id for letter in (*first, *second)}) == 4
+        with pytest.raises(InvalidArgumentError, match="no letter's id"):
+            await letters.list("dead.jobs", after="yesterday")
+
+
+async def test_letters_in_a_topic_of_ones_own_are_listed_too(name: str, tmp_path: Path) -> None:
+    async with Way(name, tmp_path / "data").open() as client:
+        await client.create_topic("failed")
+        await client.publish("jobs", "a job")
+        async with work(client, "jobs", queue="workers", dead_letter="failed") as worker:
+            job = await worker.next(PATIENCE_SECONDS)
+            await job.reject("no luck")
+        async with work(client, "jobs", queue="others", dead_letter="not.there.yet"):
+            pass
+        topics = await Letters(client).topics()
+        assert [(topic.name, topic.letters) for topic in topics] == [("failed", 1)]
+
+
 async def test_letters_may_go_elsewhere_if_there_is_such_a_topic(name: str, tmp_path: Path) -> None:
     async with Way(name, tmp_path / "data").open() as client:
         await fail_jobs(client, 2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import fanlog
 from fanlog import errors
 from fanlog.config import ListenerOptions
 
+PATIENCE_SECONDS = 10.0
 FREE_PORT = fanlog.Config(listener=ListenerOptions(port=0))
 
 
@@ -60,3 +63,131 @@ async def test_a_pattern_where_one_topic_is_meant_is_told_so() -> None:
     async with fanlog.Broker() as broker:
         with pytest.raises(errors.TopicNotFoundError, match="pattern"):
             await broker.describe_topic("orders.>")
+
+
+@pytest.mark.parametrize(
+    ("call", "wrong"),
+    [
+        (lambda c: c.consume("t", group="g", member=3), "member"),
+        (lambda c: c.consume("t", group="g", session_seconds="10"), "session_seconds"),
+        (lambda c: c.consume("t", group="g", window_bytes="1MB"), "window_bytes"),
+        (lambda c: c.subscribe("t", durable=7), "durable"),
+        (lambda c: c.work("t", queue="q", prefetch="5"), "prefetch"),
+        (lambda c: c.work("t", queue="q", worker=4), "worker"),
+        (lambda c: c.transaction(id=4711), "id"),
+        (lambda c: c.transaction(timeout_seconds="5"), "timeout_seconds"),
+        (lambda c: c.join_transaction(7), "ticket"),
+    ],
+)
+async def test_an_argument_of_the_wrong_type_does_not_cost_the_connection(
+    call: Callable[[Any], Any], wrong: str
+) -> None:
+    no_offsets: Any = {0: "x"}
+    async with fanlog.Broker(config=FREE_PORT) as broker:
+        url = f"fanlog://127.0.0.1:{broker.listen().port}"
+        async with fanlog.connect(url) as client:
+            with pytest.raises(errors.InvalidArgumentError, match=wrong):
+                call(client)
+            with pytest.raises(errors.InvalidArgumentError, match="offset"):
+                await client.delete_records("t", no_offsets)
+            await client.publish("t", b"still fine")
+            assert client.reconnects == 0
+
+
+async def test_a_reset_policy_that_there_is_none_of_is_answered_with_those_there_are() -> None:
+    wrong: Any = "begin"
+    async with fanlog.Broker() as broker:
+        with pytest.raises(errors.InvalidArgumentError, match="earliest, latest, none"):
+            broker.consume("t", group="g", reset=wrong)
+        with pytest.raises(errors.InvalidArgumentError, match="earliest, latest, none"):
+            broker.work("t", queue="q", reset=wrong)
+
+
+async def test_only_a_message_can_be_committed_and_only_a_members_positions() -> None:
+    async with fanlog.Broker() as broker:
+        await broker.publish("t", b"x")
+        async with broker.consume("t", group="g", reset="earliest") as member:
+            offset: Any = (await member.next(PATIENCE_SECONDS)).offset
+            with pytest.raises(errors.InvalidArgumentError, match="message"):
+                await member.commit(offset)
+            async with broker.subscribe("t") as reader, broker.transaction() as tx:
+                others: Any = ("g", reader)
+                for other in others:
+                    with pytest.raises(errors.InvalidArgumentError, match=r"client\.consume"):
+                        tx.commit_offsets(other)
+
+
+@pytest.mark.parametrize("source", ["orders", "orders.>", "*.rich", ">"])
+async def test_a_transformation_does_not_feed_itself(source: str) -> None:
+    target = "orders" if source == "orders" else "orders.rich"
+    async with fanlog.Broker() as broker:
+        with pytest.raises(errors.InvalidArgumentError, match="without end"):
+            await broker.transform(source, target, lambda message: message.value, group="g")
+
+
+async def test_what_must_be_a_function_is_one() -> None:
+    nothing: Any = "no function"
+    plain: Any = lambda tx: None  # noqa: E731
+    async with fanlog.Broker() as broker:
+        with pytest.raises(errors.InvalidArgumentError, match="function"):
+            await broker.transform("a", "b", nothing, group="g")
+        with pytest.raises(errors.InvalidArgumentError, match="function"):
+            await broker.run_transaction(nothing)
+        with pytest.raises(errors.InvalidArgumentError, match="async def"):
+            await broker.run_transaction(plain)
+
+
+async def test_a_blocking_transaction_that_has_not_begun_says_so_at_once() -> None:
+    async with fanlog.Broker(config=FREE_PORT) as broker:
+        url = f"fanlog://127.0.0.1:{broker.listen().port}"
+
+        def forget_with() -> None:
+            with fanlog.sync.connect(url) as client:
+                client.transaction().publish("t", b"x")
+
+        with pytest.raises(errors.InvalidArgumentError, match="has not begun"):
+            await asyncio.to_thread(forget_with)
+
+
+async def test_a_verdict_of_the_wrong_type_is_refused_and_the_job_can_still_get_one() -> None:
+    async with fanlog.Broker() as broker:
+        await broker.publish("t", b"x")
+        async with broker.work("t", queue="q") as worker:
+            job = await worker.next(PATIENCE_SECONDS)
+            wrong: Any = ValueError("no luck")
+            for verdict in (job.nack(reason=wrong), job.reject(wrong)):
+                with pytest.raises(errors.InvalidArgumentError, match=r"str\(error\)"):
+                    await asyncio.wait_for(verdict, PATIENCE_SECONDS)
+            no_number: Any = "no luck"
+            for verdict in (job.nack(no_number), job.extend(no_number)):
+                with pytest.raises(errors.InvalidArgumentError, match="seconds"):
+                    await verdict
+            await job.ack()
+
+
+async def test_a_second_verdict_on_a_job_is_told_so() -> None:
+    async with fanlog.Broker() as broker:
+        await broker.publish("t", b"x")
+        async with broker.work("t", queue="q") as worker:
+            job = await worker.next(PATIENCE_SECONDS)
+            await job.ack()
+            for again in (job.ack(), job.nack(), job.reject()):
+                with pytest.raises(errors.LeaseLostError, match="verdict already"):
+                    await again
+            with pytest.raises(errors.LeaseLostError, match="verdict already"):
+                job.ack_soon()
+
+
+async def test_a_worker_that_waits_with_its_hands_full_is_told_why(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with fanlog.Broker() as broker:
+        await broker.publish_many("t", [b"1", b"2"])
+        async with broker.work("t", queue="q", visibility_seconds=0.2) as worker:
+            job = await worker.next(PATIENCE_SECONDS)
+            with pytest.raises(TimeoutError):
+                await worker.next(1.0)
+            said = [record.getMessage() for record in caplog.records]
+            assert len([line for line in said if "ack them" in line]) == 1
+            await job.ack()
+            assert (await worker.next(PATIENCE_SECONDS)).value == b"2"

@@ -10,7 +10,9 @@ import pytest
 import fanlog
 from fanlog.format import messages
 from fanlog.format.batch import Batch, encode_batch
-from fanlog.format.frames import ACK_ENTRY, FrameKind
+from fanlog.format.frames import ACK_ENTRY, FrameKind, frame
+from fanlog.listeners.native import NativeSession
+from fanlog.model import Start
 from tests.listeners.peers import Peer, Serving, acks_of, one_message, request, serving
 
 LIMIT = 16 * 1024
@@ -86,6 +88,37 @@ async def block(served: Serving, peer: Peer, publisher: Peer, number: int) -> in
         await publisher.publish(batch)
         count += 1
     return count
+
+
+async def test_a_flood_of_small_requests_is_not_read_faster_than_it_is_answered() -> None:
+    async with serving(receive_bytes=RECEIVE) as served:
+        peer = await served.greeted()
+        connection = served.connection_of(peer)
+        session = connection.session
+        assert isinstance(session, NativeSession)
+        ping, count, most = frame(FrameKind.PING, request=1), 30_000, 0
+        sending = asyncio.create_task(peer.send(ping * count))
+        for _ in range(count):
+            await peer.expect(FrameKind.PONG)
+            most = max(most, session._cutter.kept_bytes)
+        await sending
+        assert most <= RECEIVE + len(ping)
+
+
+async def test_requests_under_way_are_bounded_and_the_rest_is_answered_later() -> None:
+    async with serving(requests_max=3) as served:
+        peer = await served.greeted()
+        await peer.open_topic("t")
+        session = served.connection_of(peer).session
+        assert isinstance(session, NativeSession)
+        wanted = messages.FindOffsets("t", Start("time", 1))
+        asked = [request(FrameKind.FIND_OFFSETS, wanted, i + 1) for i in range(50)]
+        await peer.send(b"".join(asked))
+        answered = set()
+        for _ in asked:
+            answered.add((await peer.expect(FrameKind.OK)).request)
+            assert len(session._tasks) <= 3
+        assert answered == set(range(1, 51))
 
 
 @pytest.mark.parametrize("policy", ["catch-up", "skip", "disconnect"])

@@ -26,7 +26,7 @@ from fanlog.broker.queues.queues import Queues
 from fanlog.broker.subscriptions import Subscriptions
 from fanlog.broker.topics import Partition, Topic
 from fanlog.broker.transactions.transactions import Transactions
-from fanlog.broker.truncation import delete_records
+from fanlog.broker.truncation import check_deletion, delete_records
 from fanlog.broker.views import Renderer
 from fanlog.config import BrokerOptions, LogOptions
 from fanlog.errors import (
@@ -202,6 +202,10 @@ class Broker:
         """Deletes what is before these offsets, one for each partition; where each begins now."""
         return delete_records(self.catalog.get(check_public_name(name)), offsets, self.commits)
 
+    def check_deletion(self, name: str, offsets: dict[int, int]) -> None:
+        """Raises what `delete_records` would."""
+        check_deletion(self.catalog.get(check_public_name(name)), offsets)
+
     def _drop_copies(self, partition: Partition, offset: int) -> None:
         """Readers get what is before an offset from its files: they have changed."""
         tail_bytes = partition.log.tail.bytes
@@ -309,11 +313,13 @@ class Broker:
                 f"Names that begin with {GROUP_PREFIX!r} are those of groups: commit as a member. "
                 f"And {TRANSACTION_PREFIX!r} is the broker's own."
             )
-        self.check_positions(wanted)
+        self.check_positions(name, wanted)
         self.durable.commit([(name, wanted)])
 
-    def check_positions(self, positions: Iterable[Position]) -> None:
-        """That positions can be committed: their partitions are there, and there is room."""
+    def check_positions(self, name: str, positions: Iterable[Position]) -> None:
+        """That a name's positions can be committed: their partitions are there, and there is room
+        for those that are new."""
+        new: set[tuple[str, int]] = set()
         for position in positions:
             topic = self.catalog.get(position.topic)
             if position.offset < 0:
@@ -323,7 +329,9 @@ class Broker:
                     f"Topic {topic.name!r} has {len(topic.partitions)} partitions; there is no "
                     f"{position.partition}."
                 )
-        if self.durable.count >= self._options.durable_positions_max:
+            if self.durable.position(name, position.topic, position.partition) is None:
+                new.add((position.topic, position.partition))
+        if new and self.durable.count + len(new) > self._options.durable_positions_max:
             raise LimitError(
                 f"This broker holds {self.durable.count} positions of durable names, as many as "
                 "durable_positions_max allows."

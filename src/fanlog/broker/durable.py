@@ -2,12 +2,14 @@
 position's key is the name, the topic and the partition.
 
 A position can be promised before it is committed: whoever asks is told it, because nothing will
-take it back, but it must not be on disk before what it depends on is.
+take it back, but it must not be on disk before what it depends on is. Where another commit
+overtakes it, that is written down too, under the mark of who promised.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,12 +21,21 @@ _decode_key = msgspec.msgpack.Decoder(tuple[str, str, int]).decode
 _decode_position = msgspec.msgpack.Decoder(tuple[int, int]).decode
 
 
+# Name, topic and partition.
+_Key = tuple[str, str, int]
+
+
+class _Promise(NamedTuple):
+    position: Position
+    mark: str
+
+
 class DurableNames:
     """Positions in memory, and the ledger that brings them back."""
 
     def __init__(self, host: LedgerHost) -> None:
         self._names: dict[str, dict[tuple[str, int], Position]] = {}
-        self._promised: dict[tuple[str, str, int], Position] = {}
+        self._promised: dict[_Key, _Promise] = {}
         self._ledger = Ledger(host, "cursors", self._everything)
         self.count = 0
 
@@ -37,21 +48,31 @@ class DurableNames:
     def positions(self, name: str) -> tuple[Position, ...]:
         known = self._names.get(name, {})
         if self._promised:
-            promised = {key[1:]: to for key, to in self._promised.items() if key[0] == name}
+            promised = {key[1:]: to[0] for key, to in self._promised.items() if key[0] == name}
             known = known | promised
         return tuple(known.values())
 
     def position(self, name: str, topic: str, partition: int) -> Position | None:
         promised = self._promised.get((name, topic, partition))
-        return promised or self._names.get(name, {}).get((topic, partition))
+        if promised is not None:
+            return promised.position
+        return self._names.get(name, {}).get((topic, partition))
 
-    def promise(self, name: str, positions: Iterable[Position]) -> None:
-        """These will be committed, unless another commit comes first."""
+    def promise(self, name: str, positions: Iterable[Position], mark: str) -> None:
+        """These will be committed, unless another commit comes first. `mark` is the durable name
+        that whoever promises has for itself."""
         for position in positions:
-            self._promised[name, position.topic, position.partition] = position
+            self._promised[name, position.topic, position.partition] = _Promise(position, mark)
 
     def is_promised(self, name: str, position: Position) -> bool:
-        return self._promised.get((name, position.topic, position.partition)) is position
+        promised = self._promised.get((name, position.topic, position.partition))
+        return promised is not None and promised.position is position
+
+    def is_overtaken(self, name: str, position: Position, mark: str) -> bool:
+        """Whether another commit, or a deletion, came before a promise was kept, also if the
+        broker has been restarted since."""
+        place = (_overtaken_topic(name, position.topic), position.partition)
+        return place in self._names.get(mark, {})
 
     def sync(self, done: Done) -> None:
         """Makes all that was committed durable, in a thread."""
@@ -60,8 +81,12 @@ class DurableNames:
     def commit(self, commits: Iterable[tuple[str, tuple[Position, ...]]]) -> None:
         """Remembers the positions of names, all or none of them."""
         wanted = [(name, position) for name, positions in commits for position in positions]
-        self._ledger.write([_entry(name, position) for name, position in wanted])
-        for name, position in wanted:
+        overtaken = self._overtaken(
+            [(n, p.topic, p.partition) for n, p in wanted if not self.is_promised(n, p)]
+        )
+        everything = wanted + overtaken
+        self._ledger.write([_entry(name, position) for name, position in everything])
+        for name, position in everything:
             self._promised.pop((name, position.topic, position.partition), None)
             self._set(name, position)
 
@@ -70,17 +95,31 @@ class DurableNames:
         gone: list[Entry] = [
             (_key(name, *place), None) for name in names for place in self._names.get(name, {})
         ]
-        if gone:
-            self._ledger.write(gone)
+        forgotten = frozenset(names)
+        broken = [key for key in self._promised if key[0] in forgotten]
+        overtaken = self._overtaken(broken)
+        if gone or overtaken:
+            self._ledger.write([*gone, *(_entry(mark, place) for mark, place in overtaken)])
             self.count -= len(gone)
         for name in names:
             self._names.pop(name, None)
-        forgotten = frozenset(names)
-        self._break_promises(lambda key: key[0] in forgotten)
+        self._break_promises(broken, overtaken)
 
-    def _break_promises(self, of: Callable[[tuple[str, str, int]], bool]) -> None:
-        for key in [key for key in self._promised if of(key)]:
+    def _overtaken(self, keys: Iterable[_Key]) -> list[tuple[str, Position]]:
+        """What is to be written if the promises there are, if any, count no more."""
+        return [
+            (promised.mark, Position(_overtaken_topic(key[0], key[1]), key[2], 0))
+            for key in keys
+            if (promised := self._promised.get(key)) is not None
+        ]
+
+    def _break_promises(
+        self, keys: Iterable[_Key], overtaken: Iterable[tuple[str, Position]]
+    ) -> None:
+        for key in keys:
             del self._promised[key]
+        for mark, place in overtaken:
+            self._set(mark, place)
 
     def forget_topic(self, topic: str) -> None:
         """A deleted topic's positions would be wrong for a new one of that name."""
@@ -92,7 +131,10 @@ class DurableNames:
                 gone.append((_key(name, *place), None))
             if not positions:
                 del self._names[name]
-        self._break_promises(lambda key: key[1] == topic)
+        broken = [key for key in self._promised if key[1] == topic]
+        overtaken = self._overtaken(broken)
+        self._break_promises(broken, overtaken)
+        gone += [_entry(mark, place) for mark, place in overtaken]
         if gone:
             self._ledger.write_or_owe(gone)
 
@@ -116,6 +158,11 @@ class DurableNames:
         positions = self._names.setdefault(name, {})
         self.count += (position.topic, position.partition) not in positions
         positions[position.topic, position.partition] = position
+
+
+def _overtaken_topic(name: str, topic: str) -> str:
+    """Under a mark there is no topic, so that it can be said whose position in which was one."""
+    return f"{name}\n{topic}"
 
 
 def _key(name: str, topic: str, partition: int) -> bytes:

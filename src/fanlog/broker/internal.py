@@ -57,10 +57,16 @@ class InternalTopics:
             done(None)
 
     def sync_internal(self, partition: Partition, done: Done) -> None:
+        log = partition.log
+
         def synced(result: Exception | None) -> None:
             if result is None or isinstance(result, FanlogError):
                 done(result)
-            else:
-                done(LogFailedError(f"{partition.name} could not be synced: {result}."))
+                return
+            # The kernel tells of a lost write only once: the next sync would say that all is well.
+            fault = LogFailedError(f"{partition.name} could not be synced: {result}.")
+            log.failure = log.failure or fault
+            done(fault)
 
-        self._runtime.in_thread(partition.log.sync, synced)
+        log.track_unsynced()
+        self._runtime.in_thread(log.sync, synced)

@@ -12,10 +12,10 @@ from fanlog.format.messages import PartitionOffset
 def delete_records(
     topic: Topic, offsets: dict[int, int], commits: Commits
 ) -> list[PartitionOffset]:
-    """Deletes what is before these offsets, one for each partition; where each begins now."""
-    chosen = [(_partition(topic, index, offset), offset) for index, offset in offsets.items()]
+    """Deletes what is before these offsets, one for each partition; where each begins now. Each
+    waits for the disk."""
     starts: list[PartitionOffset] = []
-    for partition, offset in chosen:
+    for partition, offset in check_deletion(topic, offsets):
         tail_bytes = partition.log.tail.bytes
         try:
             start = partition.log.delete_before(offset)
@@ -23,6 +23,11 @@ def delete_records(
             commits.resized(partition, tail_bytes)
         starts.append(PartitionOffset(partition.index, start))
     return starts
+
+
+def check_deletion(topic: Topic, offsets: dict[int, int]) -> list[tuple[Partition, int]]:
+    """The partitions that are to begin at these offsets; raises if one of them can't."""
+    return [(_partition(topic, index, offset), offset) for index, offset in offsets.items()]
 
 
 def _partition(topic: Topic, index: int, offset: int) -> Partition:

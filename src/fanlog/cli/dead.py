@@ -74,9 +74,18 @@ def list_letters(
 
     async def work(client: Client) -> list[DeadLetter]:
         where = _where(queue, reason)
-        return await client.dead_letters.list(topic, after=after, limit=limit, where=where)
+        # One more than is shown, to know whether there are more.
+        found = await client.dead_letters.list(topic, after=after, limit=limit + 1, where=where)
+        if not found and (await client.describe_topic(topic)).settings.role != "dead-letter":
+            raise InvalidArgumentError(
+                f"{topic!r} is no dead-letter topic, and holds no letters. See which there are "
+                "with: fanlog dead list"
+            )
+        return found
 
     found = with_client(url, work)
+    has_more = len(found) > limit
+    found = found[:limit]
     if as_json:
         print_json([letter.document() for letter in found])
         return
@@ -92,11 +101,13 @@ def list_letters(
             printable(f"{death.topic}/{death.partition}@{death.offset}"),
             printable(death.queue),
             str(death.deliveries),
-            Text(_short(death.reason), style="yellow"),
+            Text(printable(_short(death.reason)), style="yellow"),
             "" if death.key is None else _short(readable(death.key)),
             _short("(no value)" if letter.value is None else readable(letter.value)),
         )
     out().print(table)
+    if has_more:
+        err().print(f"There are more: go on with --after {found[-1].id}", style="dim")
 
 
 def _list_topics(url: str, *, as_json: bool) -> None:
@@ -150,7 +161,7 @@ def show(
         "key": "" if death.key is None else readable(death.key),
         **{f"header {name}": readable(value) for name, value in letter.headers.items()},
     }
-    table = new_table("WHAT", "")
+    table = new_table("FIELD", "VALUE")
     for name, value in rows.items():
         table.add_row(Text(name, style="dim"), printable(value))
     out().print(table)

@@ -48,7 +48,10 @@ def list_groups(
         print_json([as_document(info) for info in found])
         return
     if not found and on_terminal():
-        out().print("There are no groups yet; a consumer that joins one makes it.", style="dim")
+        none = "There are no groups yet; a consumer that joins one makes it."
+        if pattern != ">":
+            none = f"No group fits {pattern!r}; in a pattern, * is one token, and > the rest."
+        out().print(none, style="dim")
         return
     table = new_table("GROUP", "KIND", "STATE", ">MEMBERS", ">PARTITIONS", ">LAG", ">BEHIND")
     for info in found:
@@ -75,18 +78,23 @@ def describe(name: Name, url: Url = DEFAULT_URL, as_json: AsJson = False) -> Non
     if as_json:
         print_json(as_document(info))
         return
+    queue = info.kind == "queue"
     behind = f"{info.lag:,} behind" + (f" ({show_age(info.lag_seconds)})" if info.lag else "")
     out().print(
         Text.assemble(
             (printable(info.name), "bold cyan"),
             f"  {info.kind}, ",
             (info.state, _STYLES[info.state]),
-            f", {behind}, {info.rebalances:,} rebalances\n",
+            f", {behind}",
+            "" if queue else f", {info.rebalances:,} rebalance{'s' * (info.rebalances != 1)}",
+            "\n",
         )
     )
-    queue = info.kind == "queue"
     if info.members:
         _print_members(info.members, queue=queue)
+        if not on_terminal():
+            # There a table has lines of its own around it.
+            out().print()
     _print_partitions(info.partitions, queue=queue)
     if info.queue is not None:
         settings = msgspec.structs.asdict(info.queue)

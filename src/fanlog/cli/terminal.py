@@ -37,6 +37,8 @@ def _console(*, stderr: bool = False, width: int | None = None) -> Console:
         stderr=stderr,
         width=width,
         highlight=False,
+        # Names, keys and values may hold brackets: text is text, and styles are given beside it.
+        markup=False,
         soft_wrap=True,
         color_system=None if os.environ.get("NO_COLOR") else "auto",
     )

@@ -23,6 +23,7 @@ from fanlog.client.queues.worker import Worker, working
 from fanlog.client.starts import (
     StartLike,
     as_start,
+    checked,
     event_time_us,
     topic_name,
 )
@@ -68,7 +69,8 @@ class Client(TopicCalls):
         partition: int | None = None,
     ) -> Receipt:
         """Publishes one message and returns once the broker has it, as safely as the topic's
-        durability says. Messages published at the same time share a batch.
+        durability says. Messages published at the same time share a batch. The value is bytes or
+        str, or None, a tombstone, which deletes its key from a compacted topic.
 
         >>> receipt = await client.publish("orders", b"one tea", key="alice")  # doctest: +SKIP
         >>> receipt.offset, receipt.durability  # doctest: +SKIP
@@ -160,7 +162,7 @@ class Client(TopicCalls):
             window_bytes=window_bytes or self._options.window_bytes,
             partitions=partitions,
         )
-        return Subscription(self, self.take_number(), wanted, on_gap)
+        return Subscription(self, self.take_number(), checked(wanted), on_gap)
 
     def consume(
         self,
@@ -264,14 +266,15 @@ class Client(TopicCalls):
     async def serve(
         self, topic: str, handler: Handler, *, queue: str = "", prefetch: int = 16
     ) -> None:
-        """Answers requests until it is cancelled: an async `handler` gets each job, and what it
-        returns is the answer. One that raises answers with an error."""
+        """Answers requests until it is cancelled: a `handler`, plain or async, gets each job, and
+        what it returns is the answer. One that raises answers with an error."""
         await serve(self.work(topic, queue=queue or topic, prefetch=prefetch), handler)
 
     async def reply(
         self, request: Message, value: Value, headers: Headers | None = None, error: str = ""
     ) -> None:
-        """Answers a request that was read in another way than as a job."""
+        """Answers a request that was read in another way than as a job. A message that is no
+        request gets no answer."""
         await self._requests.reply(request, value, headers, error)
 
     # Transactions
@@ -280,12 +283,12 @@ class Client(TopicCalls):
         """Messages for several topics, and a group's positions, that become visible together or
         not at all; see `Transaction`. Under an `id` it happens once, however often it is tried.
         It is given up when nothing is staged for `timeout_seconds`."""
-        return self._transaction(messages.BeginTransaction(id, timeout_seconds))
+        return self._transaction(checked(messages.BeginTransaction(id, timeout_seconds)))
 
     def join_transaction(self, ticket: str) -> Transaction:
         """One that another client has begun, to stage into it as well. Leaving its block only
         makes sure that all is staged; whoever wants to commits it."""
-        return self._transaction(messages.BeginTransaction(ticket=ticket))
+        return self._transaction(checked(messages.BeginTransaction(ticket=ticket)))
 
     def _transaction(self, wanted: messages.BeginTransaction) -> Transaction:
         stager = Stager(self._session, self._options, self._known_topics)

@@ -13,6 +13,7 @@ import msgspec
 
 from fanlog.client.core import Fetched
 from fanlog.client.documents import header_document, put_bytes
+from fanlog.client.groups.operators import Groups
 from fanlog.client.message import Message, MessageBatch
 from fanlog.client.transactions.transaction import Transaction
 from fanlog.errors import InvalidArgumentError, OffsetOutOfRangeError, RequestError
@@ -72,6 +73,8 @@ class DeadLetterTopic(msgspec.Struct, frozen=True, kw_only=True):
 class LetterHost(Protocol):
     """The client, as far as this needs it."""
 
+    groups: Groups
+
     async def topics(self, pattern: str = ">", *, internal: bool = False) -> list[TopicInfo]: ...
     async def describe_topic(self, name: str) -> TopicInfo: ...
     async def fetch(
@@ -88,15 +91,27 @@ class LetterHost(Protocol):
 
 
 class DeadLetters:
-    """`client.dead_letters`."""
+    """What operators do with dead letters, by topic and id. It is `client.dead_letters`.
+
+    >>> for letter in await client.dead_letters.list("dead.emails"):  # doctest: +SKIP
+    ...     print(letter.id, letter.death.reason, letter.value)
+    >>> await client.dead_letters.replay("dead.emails", ["0:12"])  # doctest: +SKIP
+    1
+    """
 
     def __init__(self, host: LetterHost) -> None:
         self._host = host
 
     async def topics(self) -> list[DeadLetterTopic]:
-        """The dead-letter topics, with what is in each."""
-        found = [info for info in await self._host.topics() if info.settings.role == "dead-letter"]
-        return [await self._summary(info) for info in found]
+        """The dead-letter topics, with what is in each: those that the broker made, and those that
+        were there before a queue chose them."""
+        groups = await self._host.groups.list()
+        chosen = {group.queue.dead_letter for group in groups if group.queue is not None}
+        return [
+            await self._summary(info)
+            for info in await self._host.topics()
+            if info.settings.role == "dead-letter" or info.name in chosen
+        ]
 
     async def _summary(self, info: TopicInfo) -> DeadLetterTopic:
         letters = [letter async for letter in self.scan(info.name)]
@@ -149,10 +164,10 @@ class DeadLetters:
     ) -> list[DeadLetter]:
         """A page of letters: at most `limit` that come after the one with the id `after`."""
         found: list[DeadLetter] = []
-        waiting = bool(after)
+        behind = _place(after) if after else (-1, -1)
         async for letter in self.scan(topic, where):
-            if waiting:
-                waiting = letter.id != after
+            # By place: the letter itself may be put back or deleted by now.
+            if _place(letter.id) <= behind:
                 continue
             found.append(letter)
             if len(found) >= limit:
@@ -290,6 +305,13 @@ class DeadLetters:
 
 def _id(message: Message) -> str:
     return f"{message.partition}:{message.offset}"
+
+
+def _place(id: str) -> tuple[int, int]:
+    partition, _, offset = id.partition(":")
+    if not partition.isdecimal() or not offset.isdecimal():
+        raise InvalidArgumentError(f"{id!r} is no letter's id; one is written like 0:12.")
+    return int(partition), int(offset)
 
 
 def _letter(message: Message) -> DeadLetter | None:

@@ -1,15 +1,17 @@
-"""How callers write where to begin, what to follow, when it happened, and a topic's settings."""
+"""How callers write where to begin, what to follow, when it happened, and a topic's settings; and
+what they are told where it has the wrong type."""
 
 from __future__ import annotations
 
 import datetime as dt
-from typing import Any
+from typing import Any, TypeVar, get_args
 
 import msgspec
 
 from fanlog.errors import InvalidArgumentError
-from fanlog.model import Start, TopicSettings
+from fanlog.model import ResetPolicy, Start, TopicSettings
 
+Request = TypeVar("Request", bound=msgspec.Struct)
 StartLike = Start | str | int | dt.datetime | None
 
 
@@ -39,6 +41,24 @@ def topic_name(given: object) -> str:
     if not isinstance(given, str):
         raise InvalidArgumentError(f"A topic's name is a str, not {type(given).__name__}.")
     return given
+
+
+def checked(request: Request) -> Request:
+    """A request whose values have the types that they must have. The broker could not read another,
+    and would cut off whoever sends it."""
+    try:
+        msgspec.msgpack.decode(msgspec.msgpack.encode(request), type=type(request))
+    except (msgspec.ValidationError, TypeError, OverflowError) as fault:
+        raise InvalidArgumentError(f"An argument is wrong: {fault}.") from fault
+    return request
+
+
+def reset_policy(given: object) -> None:
+    """Refuses what is no reset policy."""
+    if given not in get_args(ResetPolicy):
+        raise InvalidArgumentError(
+            f"There is no reset policy {given!r}: use one of {', '.join(get_args(ResetPolicy))}."
+        )
 
 
 def topic_settings(settings: TopicSettings | None, given: dict[str, Any]) -> dict[str, int | str]:

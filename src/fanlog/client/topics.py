@@ -9,6 +9,7 @@ from fanlog.client.connection import Connection
 from fanlog.client.starts import (
     StartLike,
     as_start,
+    checked,
     topic_name,
     topic_settings,
 )
@@ -68,7 +69,7 @@ class TopicCalls(Connection):
         """
         offsets = before if isinstance(before, dict) else await self.find_offsets(topic, before)
         places = tuple(messages.PartitionOffset(p, o) for p, o in offsets.items())
-        wanted = messages.DeleteRecords(topic_name(topic), places)
+        wanted = checked(messages.DeleteRecords(topic_name(topic), places))
         found = await self._session.ask(FrameKind.DELETE_RECORDS, wanted, messages.Positions)
         return {position.partition: position.offset for position in found.positions}
 

@@ -1,4 +1,5 @@
-"""What makes a name a pattern. Both sides must agree: a client says which of the two it means."""
+"""What makes a name a pattern, and what fits it. Both sides must agree: a client says which of the
+two it means."""
 
 from __future__ import annotations
 
@@ -13,3 +14,17 @@ def is_pattern(name: str) -> bool:
     (True, False)
     """
     return ("*" in name or ">" in name) and any(t in (ONE, REST) for t in name.split("."))
+
+
+def fits(name: str, target: str) -> bool:
+    """Whether who follows the target, a name or a pattern, reads the topic.
+
+    >>> fits("room.2", "room.*"), fits("room.2.door", "room.*"), fits("room", "room.>")
+    (True, False, False)
+    """
+    tokens, wanted = name.split("."), target.split(".")
+    if wanted[-1] == REST and len(tokens) >= len(wanted):
+        tokens, wanted = tokens[: len(wanted) - 1], wanted[:-1]
+    return len(tokens) == len(wanted) and all(
+        one in (token, ONE) for token, one in zip(tokens, wanted, strict=True)
+    )

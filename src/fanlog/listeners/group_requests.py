@@ -30,7 +30,7 @@ def join_group(session: NativeSession, request: int, aux: int, payload: memoryvi
     subscription, epoch = session.broker.groups.join(
         aux, wanted, session.outlet, session.told(aux), session.client
     )
-    session.subscriptions[aux] = subscription
+    session.keep(aux, subscription)
     session.answer(request, messages.GroupJoined(epoch))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from fanlog.format import messages
@@ -14,13 +15,21 @@ if TYPE_CHECKING:
 
 def delete_records(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.DeleteRecords, payload)
-    broker = session.broker
     offsets = {place.partition: place.offset for place in wanted.offsets}
-    starts = broker.delete_records(wanted.topic, offsets)
-    positions = [
-        messages.Position(wanted.topic, start.partition, start.offset, broker.epoch)
-        for start in starts
-    ]
+    session.broker.check_deletion(wanted.topic, offsets)
+    session.later(request, _deleting(session, request, wanted.topic, offsets))
+
+
+async def _deleting(
+    session: NativeSession, request: int, topic: str, offsets: dict[int, int]
+) -> None:
+    """One partition after the other, with others' turns between: each waits for the disk."""
+    broker = session.broker
+    positions: list[messages.Position] = []
+    for partition, offset in offsets.items():
+        (start,) = broker.delete_records(topic, {partition: offset})
+        positions.append(messages.Position(topic, partition, start.offset, broker.epoch))
+        await asyncio.sleep(0)
     session.answer(request, messages.Positions(tuple(positions)))
 
 

@@ -81,7 +81,7 @@ class Told:
     """Tells one subscription's reader what happens to it. `subscriptions` are all those of its
     connection."""
 
-    __slots__ = ("_key", "_outlet", "_subscriptions")
+    __slots__ = ("_in_turn", "_key", "_outlet", "_subscriptions")
 
     def __init__(
         self, outlet: NativeOutlet, key: int, subscriptions: dict[int, Subscription]
@@ -89,6 +89,7 @@ class Told:
         self._outlet = outlet
         self._key = key
         self._subscriptions = subscriptions
+        self._in_turn = False
 
     def gap(self, gap: Gap, number: int) -> None:
         notice = messages.GapNotice(number, gap.partition, gap.first, gap.next, gap.reason)
@@ -109,13 +110,20 @@ class Told:
 
     def _tell(self, kind: FrameKind, notice: msgspec.Struct) -> None:
         """A reader that takes nothing is not told without end: it is cut off, and comes back
-        with its positions."""
-        if self._outlet.full():
+        with its positions. What it is told in one turn it can't have taken, however many topics
+        that is about."""
+        if self._outlet.full() and not self._in_turn:
             self._outlet.turn_out(
                 LimitError("More than control_bytes_max wait for this reader, which takes nothing.")
             )
-        else:
-            self._outlet.write(message_frame(kind, notice, aux=self._key))
+            return
+        if not self._in_turn:
+            self._in_turn = True
+            asyncio.get_running_loop().call_soon(self._end_turn)
+        self._outlet.write(message_frame(kind, notice, aux=self._key))
+
+    def _end_turn(self) -> None:
+        self._in_turn = False
 
 
 class NativeSession:
@@ -133,6 +141,7 @@ class NativeSession:
         self._tasks: set[asyncio.Task[None]] = set()
         self._fetches = 0
         self._half_frame = 0
+        self._held_up = False
         # What is to be told when the peer is gone, by what it is about.
         self.at_close: dict[str, Callable[[], None]] = {}
         self.client = ""
@@ -147,6 +156,7 @@ class NativeSession:
             _check_begin(data)
         at, size = 0, len(data)
         requests = 0
+        self._held_up = False
         while size - at >= PREFIX_BYTES and not self._closed:
             length, kind = PREFIX.unpack_from(data, at)
             self._cutter.check_length(length, kind)
@@ -155,11 +165,15 @@ class NativeSession:
                 break
             if kind == KIND_BATCH and self._greeted:
                 at = self.broker.take(data, at, self)
+            elif len(self._tasks) >= self.options.requests_max:
+                self._held_up = True
+                break
             elif requests < _REQUESTS_A_TURN:
                 self._control(kind, data, at, end)
                 requests += 1
                 at = end
             else:
+                self._held_up = True
                 asyncio.get_running_loop().call_soon(self.outlet.go_on)
                 break
         if at:
@@ -225,9 +239,15 @@ class NativeSession:
                 logger.exception("a request of %s failed", self.client or "a client")
                 self.fail(request, FanlogError("The broker failed on this request."))
 
+        def ended(task: asyncio.Task[None]) -> None:
+            was_full = len(self._tasks) >= self.options.requests_max
+            self._tasks.discard(task)
+            if was_full and self._held_up:
+                self.outlet.go_on()
+
         task = asyncio.get_running_loop().create_task(run())
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(ended)
 
     # The publisher's side: the broker's Origin
 
@@ -262,6 +282,9 @@ class NativeSession:
     def half_frame(self) -> int:
         """Which frame is begun and not ended, by a number of its own; 0 if none is."""
         return self._half_frame + 1 if self._cutter.kept_bytes else 0
+
+    def held_up(self) -> bool:
+        return self._held_up
 
     def drain(self) -> None:
         """Tells the peer that the broker stops, so that it sends nothing more."""
@@ -327,6 +350,13 @@ class NativeSession:
                 f"This connection has {count} subscriptions, as many as "
                 "subscriptions_max allows. Open another connection."
             )
+
+    def keep(self, number: int, subscription: Subscription) -> None:
+        """Takes a subscription in that has begun; its peer may be gone before it is told so."""
+        if self._closed:
+            subscription.keeper.lost(subscription)
+        else:
+            self.subscriptions[number] = subscription
 
     def told(self, number: int) -> Told:
         """Who tells the peer what happens to the subscription of this number."""

@@ -47,6 +47,10 @@ class Session(Protocol):
         """Tells the peer that the broker stops, if it has a word for that."""
         ...
 
+    def held_up(self) -> bool:
+        """Whether whole frames wait until others had their turn: `go_on` says when to go on."""
+        ...
+
     def closed(self) -> None: ...
 
 
@@ -146,7 +150,7 @@ class Connection:
             logger.exception("a fault of ours in serving %s", self.peer)
             self.turn_out(FanlogError("The broker failed on this connection; its log says why."))
         if not self.paused and not self._closing:
-            if self.full():
+            if self.full() or self.session.held_up():
                 self._pause()
             elif self._broker.congested():
                 self._pause()
@@ -181,7 +185,9 @@ class Connection:
                 self._take(b"")
 
     def go_on(self) -> None:
-        if not self._closing and not self.paused:
+        if self.paused:
+            self._relieved()
+        elif not self._closing:
             self._take(b"")
 
     def full(self) -> bool:

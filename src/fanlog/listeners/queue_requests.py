@@ -19,7 +19,7 @@ def work(session: NativeSession, request: int, aux: int, payload: memoryview) ->
     session.check_number(aux)
     queues, told = session.broker.queues, session.told(aux)
     subscription, settings, joined = queues.work(aux, wanted, session.outlet, told, session.client)
-    session.subscriptions[aux] = subscription
+    session.keep(aux, subscription)
     session.answer(request, messages.Working(settings))
     for topic in joined:
         told.joined(topic)

@@ -32,7 +32,7 @@ from fanlog.format.messages import (
     Seek,
 )
 from fanlog.model import Gap, GapReason, GroupInfo, Start
-from tests.broker.stage import Peer, Stage, stage
+from tests.broker.stage import Peer, Stage, no_room, stage
 
 Place = tuple[str, int]
 SECOND_US = 1_000_000
@@ -402,6 +402,26 @@ def test_what_comes_before_the_first_commit_is_not_left_out(memory: Stage) -> No
     assert Member(memory, "b").join(reset="latest").has["t", 0] == 0
 
 
+def test_where_a_group_began_is_not_forgotten_on_a_full_disk(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with stage(data) as on:
+        on.publish("t", [b"before"])
+        on.run()
+        first, second = Member(on, "a"), Member(on, "b")
+        with monkeypatch.context() as full:
+            full.setattr("os.pwrite", no_room)
+            first.join(reset="latest")
+        assert first.has == {("t", 0): 1}
+        assert on.core.durable.positions("group/g") == ()
+        on.publish("t", [b"after"])
+        second.join(reset="latest")
+        first.leave()
+        assert second.has == {("t", 0): 1}
+        later(on, 1)
+        assert [p.offset for p in on.core.durable.positions("group/g")] == [1]
+
+
 def test_a_position_before_what_is_kept_begins_with_a_gap(data: Path) -> None:
     with stage(data, retention_bytes=1, segment_bytes=64 * 1024) as on:
         on.publish("t", [b"x"])
@@ -522,6 +542,47 @@ def test_every_limit_has_an_error_that_names_it() -> None:
 
 def restarted(data: Path, grace_seconds: float = 2.0) -> Any:
     return stage(data, options=BrokerOptions(group_grace_seconds=grace_seconds))
+
+
+def test_at_the_limit_of_positions_those_that_are_there_still_move() -> None:
+    with stage(options=BrokerOptions(durable_positions_max=2)) as on:
+        on.core.create_topic("t", {"partitions": 2})
+        on.publish("t", [b"x"])
+        on.run()
+        member = Member(on, "a").join()
+        assert on.core.durable.count == 2
+        member.commit(1)
+        with pytest.raises(LimitError):
+            on.core.commit_positions("another", (Position("t", 0, 1),))
+        with pytest.raises(LimitError):
+            on.core.commit_positions("b", (Position("t", 0, 1), Position("t", 1, 0)))
+        assert on.core.durable.count == 2
+
+
+@pytest.mark.parametrize("epoch", [-1, 2**63, 2**64 - 1])
+def test_a_seats_epoch_leaves_room_for_those_that_follow(memory: Stage, epoch: int) -> None:
+    with pytest.raises(InvalidArgumentError):
+        Member(memory, "a").join(epoch=epoch)
+
+
+async def test_the_brokers_own_topics_are_not_for_groups(data: Path) -> None:
+    with stage(data) as on:
+        on.core.open_topic("t", create=True)
+        Member(on, "a").join()
+        assert on.core.catalog.find("_fanlog.cursors") is not None
+        with pytest.raises(InvalidNameError):
+            Member(on, "b").join("_fanlog.cursors")
+        wanted = ResetGroup(group="h", start=Start("earliest"), topic="_fanlog.cursors")
+        with pytest.raises(InvalidNameError):
+            await on.core.groups.reset(wanted)
+
+
+@pytest.mark.parametrize("name", ["", "x" * 250])
+async def test_a_reset_makes_no_group_of_an_impossible_name(memory: Stage, name: str) -> None:
+    wanted = ResetGroup(group=name, start=Start("earliest"), topic="t")
+    with pytest.raises(InvalidNameError):
+        await memory.core.groups.reset(wanted)
+    assert memory.core.groups.names() == []
 
 
 def test_offsets_survive_a_restart_and_assignments_are_claimed_back(data: Path) -> None:

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from fanlog import errors
+from fanlog.broker.queues import verdicts
 from fanlog.broker.queues.jobs import Jobs
 from fanlog.config import BrokerOptions
 from fanlog.format.batch import encode_batch
 from fanlog.format.messages import Held, JoinGroup, ResetGroup, Verb, Work
+from fanlog.log.partition import PartitionLog
 from fanlog.model import Start
 from tests.broker.queues.workers import Ear, Hand, described, hire, later, letters
 from tests.broker.stage import Publisher, Stage, no_room, stage
@@ -165,6 +167,25 @@ def test_jobs_are_read_from_disk_when_the_tail_has_dropped_them(data: Path) -> N
             done += [job.offset for job in jobs]
             ann.ack(jobs)
         assert done == list(range(3000))
+
+
+def test_a_partition_that_could_not_be_read_is_tried_again_by_itself(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise errors.StorageError("a cable is loose")
+
+    with stage(data, tail_bytes=4096) as on:
+        for _ in range(20):
+            on.publish("t", [bytes(1000)])
+            on.run()
+        with monkeypatch.context() as loose:
+            loose.setattr(PartitionLog, "read", broken)
+            ann = hire(on)
+        later(on, 1)
+        assert ann.jobs() == []
+        later(on, 5)
+        assert len(ann.jobs()) == 20
 
 
 def test_a_new_queue_begins_at_its_reset_policy() -> None:
@@ -344,6 +365,24 @@ def test_all_verdicts_of_a_turn_are_one_write(data: Path) -> None:
         on.run()
         assert all(len(answer) == 1 for answer in answers)
         assert ledger.log.end_offset == before + 1
+
+
+def test_very_many_verdicts_take_several_turns_and_one_frame_has_a_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(verdicts, "_VERDICTS_A_TURN", 6)
+    with stage(options=BrokerOptions(queue_verdicts_max=4)) as on:
+        publish(on, 10)
+        ann = hire(on)
+        jobs = ann.jobs()
+        answers = [ann.say(Verb.ACK, jobs[i : i + 2]) for i in range(0, 10, 2)]
+        on.runtime.due.popleft()()
+        assert [len(answer) for answer in answers] == [1, 1, 1, 0, 0]
+        on.run()
+        assert all(len(answer) == 1 for answer in answers)
+        assert described(on).lag == 0
+        with pytest.raises(errors.LimitError, match="queue_verdicts_max"):
+            ann.ack(jobs[:5])
 
 
 def test_acks_that_cannot_be_written_are_not_answered_and_do_not_count(
@@ -616,6 +655,10 @@ def from_groups(on: Stage, name: str) -> None:
         ({"visibility_seconds": 0}, errors.InvalidArgumentError),
         ({"unknown": 1}, errors.InvalidArgumentError),
         ({"dead_letter": "t"}, errors.InvalidArgumentError),
+        ({"dead_letter": "_fanlog.cursors"}, errors.InvalidNameError),
+        ({"dead_letter": "dead.*"}, errors.InvalidNameError),
+        ({"dead_letter": "x" * 300}, errors.InvalidNameError),
+        ({"target": "_fanlog.queues"}, errors.InvalidNameError),
     ],
 )
 def test_what_a_worker_may_not_ask_for(wanted: dict, error: type[errors.FanlogError]) -> None:
@@ -859,6 +902,23 @@ def test_a_queue_without_workers_can_be_deleted(data: Path) -> None:
     with stage(data) as on:
         assert on.core.queues.names() == []
         assert hire(on).offsets_taken() == [0, 1, 2]
+
+
+def test_a_deleted_queues_dead_letters_do_not_count_for_a_new_one_of_its_name(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with stage(data) as on:
+        publish(on, 2)
+        ann = hire(on)
+        with monkeypatch.context() as full:
+            full.setattr("os.pwrite", no_room)
+            ann.settle(Verb.REJECT, ann.jobs())
+        on.core.queues.leave(ann.subscription)
+        on.core.queues.delete("q")
+        assert hire(on).offsets_taken() == [0, 1]
+        later(on, 6)
+    with stage(data) as on:
+        assert hire(on).offsets_taken() == [0, 1]
 
 
 def test_queues_and_workers_are_limited() -> None:

@@ -421,3 +421,35 @@ def test_a_power_loss_brings_positions_back_with_the_messages(data: Path, tmp_pa
         settle(on)
         assert on.values("out") == [b"10"]
         assert on.core.durable.positions("group/g") == (Position("a", 0, 10, 1),)
+
+
+@pytest.mark.parametrize("overtaken_by", ["commit", "delete", "topic"])
+def test_what_overtakes_a_promised_position_stands_after_a_crash(
+    data: Path, tmp_path: Path, overtaken_by: str
+) -> None:
+    with stage(data, durability="fsync") as on:
+        on.publish("a", [b"x"] * 50)
+        settle(on)
+        _commit_positions(on, "tx", 10)
+        on.run()
+        durable = on.core.durable
+        if overtaken_by == "commit":
+            durable.commit([("group/g", (Position("a", 0, 40, 1),))])
+        elif overtaken_by == "delete":
+            durable.forget("group/g")
+        else:
+            on.core.delete_topic("a")
+            on.core.open_topic("a", create=True)
+        after = durable.positions("group/g")
+        crash = tmp_path / "crash"
+        shutil.copytree(data, crash)
+        settle(on)
+        assert durable.positions("group/g") == after
+        checkpoint(on)
+        assert set(durable.names()) <= {"group/g"}
+    with stage(crash) as on:
+        settle(on)
+        assert on.values("out") == [b"10"]
+        assert on.core.durable.positions("group/g") == after
+        checkpoint(on)
+        assert set(on.core.durable.names()) <= {"group/g"}

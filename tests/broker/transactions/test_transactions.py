@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from fanlog.broker import ledger
 from fanlog.config import BrokerOptions
 from fanlog.errors import (
     ChecksumError,
@@ -515,3 +517,58 @@ def test_one_ticket_that_is_not_known_commits_none(data: Path) -> None:
         settle(on)
         assert outcomes.only.records == 1
         assert on.values("a") == [b"1"]
+
+
+def test_a_commit_that_is_refused_is_not_kept_by_a_snapshot_of_the_ledger(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with stage(data) as on:
+        before = Staging(on, "before")
+        before.stage("a", b"1")
+        before.commit()
+        settle(on)
+        mine = Staging(on, "mine")
+        mine.stage("a", b"2")
+        write, writes = on.core.internal.write_internal, 0
+
+        def only_a_snapshot(*given: Any) -> None:
+            nonlocal writes
+            writes += 1
+            if writes > 1:
+                no_room()
+            write(*given)
+
+        with monkeypatch.context() as full:
+            full.setattr(ledger, "_SNAPSHOT_AFTER_RECORDS", 0)
+            full.setattr(on.core.internal, "write_internal", only_a_snapshot)
+            with pytest.raises(OSError, match="No space"):
+                mine.commit()
+        assert writes == 2
+        mine.abort()
+        settle(on)
+    with stage(data) as on:
+        settle(on)
+        assert on.values("a") == [b"1"]
+
+
+def test_many_small_ones_that_are_committed_together_go_through_files(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with stage(data, options=BrokerOptions(transaction_memory_bytes=500)) as on:
+        parts = [Staging(on, stager=1 + i) for i in range(5)]
+        for i, part in enumerate(parts):
+            part.stage("a", b"%d" % i * 100)
+            assert not on.core.transactions._open[part.ticket].staged.in_file
+        tickets = tuple(part.ticket for part in parts[1:])
+        with monkeypatch.context() as full:
+            full.setattr(staging, "write_all", no_room)
+            refused = parts[0].commit("all", tickets=tickets)
+            settle(on)
+            assert isinstance(refused[0], DiskFullError)
+        outcomes = parts[0].commit("all", tickets=tickets)
+        settle(on)
+        assert outcomes.only.records == 5
+        assert on.core.transactions._memory_bytes == 0
+        intent = on.core.transactions._commits._commits["all"].intent
+        assert all(part.file_bytes and not part.data for part in intent.parts)
+        assert on.values("a") == [b"%d" % i * 100 for i in range(5)]

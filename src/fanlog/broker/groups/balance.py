@@ -130,6 +130,8 @@ class GroupBalance:
         known = owned.begin
         if known is None:
             known = self._broker.durable.position(group.offsets, topic, partition.index)
+        if known is None:
+            known = group.unpinned.get((topic, partition.index))
         if known is not None and owned.member.subscription is not None:
             again = self._broker.subscriptions.again(owned.member.subscription, partition, known)
             return again, True
@@ -146,13 +148,25 @@ class GroupBalance:
     def _pin(self, group: Group, pins: list[Position]) -> None:
         """Commits where the group begins in partitions that are new to it: or what comes before
         its first commit would be left out by who takes over."""
-        if not pins:
-            return
-        try:
-            self._broker.check_positions(pins)
-            self._broker.durable.commit([(group.offsets, tuple(pins))])
-        except FanlogError as fault:
-            logger.warning("group %s begins without a committed position: %s", group.name, fault)
+        if pins:
+            group.unpinned.update(((pin.topic, pin.partition), pin) for pin in pins)
+            try:
+                self.pin_again(group)
+            except FanlogError as fault:
+                logger.warning("group %s has not committed its begin: %s", group.name, fault)
+
+    def pin_again(self, group: Group) -> None:
+        """Commits what is unpinned, where no member has committed since."""
+        durable = self._broker.durable
+        pins = [
+            pin
+            for place, pin in group.unpinned.items()
+            if durable.position(group.offsets, *place) is None
+        ]
+        self._broker.check_positions(group.offsets, pins)
+        if pins:
+            durable.commit([(group.offsets, tuple(pins))])
+        group.unpinned.clear()
 
     def move(self, group: Group, places: dict[Place, int]) -> None:
         """Puts the cursors of a member's own partitions elsewhere."""

@@ -7,6 +7,7 @@ done per message. A member whose connection is lost keeps what it has until its 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from fanlog.broker.groups.assignment import Place
 from fanlog.broker.groups.balance import GroupBalance
 from fanlog.broker.groups.reports import describe_group, plan_reset
 from fanlog.broker.groups.rules import (
+    check_group_name,
     check_inactive,
     check_join,
     check_owned,
@@ -23,7 +25,7 @@ from fanlog.broker.groups.rules import (
     taken_over_error,
 )
 from fanlog.broker.groups.state import SECOND_US, Group, Member, MemberReader, Ownership
-from fanlog.broker.names import NameTree, check_pattern
+from fanlog.broker.names import NameTree, check_pattern, check_public_name
 from fanlog.broker.ports import Outlet, Runtime
 from fanlog.broker.topics import Topic
 from fanlog.config import BrokerOptions
@@ -125,7 +127,7 @@ class Groups:
         if wanted.wildcard:
             check_pattern(wanted.target)
         else:
-            self._broker.open_topic(wanted.target, create=wanted.create)
+            self._broker.open_topic(check_public_name(wanted.target), create=wanted.create)
         group = self._groups.get(wanted.group)
         if group is None:
             if len(self._groups) >= options.groups_max:
@@ -238,7 +240,10 @@ class Groups:
                 logger.info("member %s of group %s is gone", member.id, group.name)
                 self._remove(group, member)
             self._take_overdue(group, now_us)
-            if not group.revoking and not group.anyone_away:
+            if group.unpinned:
+                with contextlib.suppress(FanlogError):
+                    self._balance.pin_again(group)
+            if not group.revoking and not group.anyone_away and not group.unpinned:
                 self._watched.pop(group, None)
 
     def _take_overdue(self, group: Group, now_us: int) -> None:
@@ -263,6 +268,8 @@ class Groups:
     def topic_vanished(self, topic: Topic) -> None:
         for group in self._groups.values():
             group.fresh.discard(topic.name)
+            for place in [place for place in group.unpinned if place[0] == topic.name]:
+                del group.unpinned[place]
             told: set[Member] = set()
             for place in [place for place in group.owned if place[0] == topic.name]:
                 owned = group.owned.pop(place)
@@ -284,7 +291,7 @@ class Groups:
             failed = self._balance.resume(group)
             if not self._in_grace(group):
                 failed += self._balance.rebalance(group)
-            if group.revoking:
+            if group.revoking or group.unpinned:
                 self._watched[group] = None
             for member, error in failed:
                 self._evict(group, member, error)
@@ -317,7 +324,7 @@ class Groups:
         """Commits for a member, all of it or nothing."""
         group, member = self._seat(subscription)
         check_owned(group, member, positions)
-        self._broker.check_positions(positions)
+        self._broker.check_positions(group.offsets, positions)
         if positions:
             self._broker.durable.commit([(group.offsets, positions)])
 
@@ -390,6 +397,7 @@ class Groups:
     async def reset(self, wanted: ResetGroup) -> list[ResetStep]:
         """Moves a group that nobody is in; a dry run only says what it would do. A group that is
         not there yet may be given its first positions, if the topic is named."""
+        check_group_name(wanted.group)
         if not wanted.topic:
             self._check_known(wanted.group)
         check_inactive(self._groups.get(wanted.group), "reset")
@@ -400,8 +408,9 @@ class Groups:
                 Position(step.topic, step.partition, step.after, self._broker.epoch)
                 for step in steps
             )
-            self._broker.check_positions(positions)
-            self._broker.durable.commit([(GROUP_PREFIX + wanted.group, positions)])
+            name = GROUP_PREFIX + wanted.group
+            self._broker.check_positions(name, positions)
+            self._broker.durable.commit([(name, positions)])
         return steps
 
     def delete(self, name: str) -> None:

@@ -14,14 +14,24 @@ from fanlog.model import DURABLE_NAME_BYTES_MAX, GROUP_PREFIX
 
 GROUP_NAME_BYTES_MAX = DURABLE_NAME_BYTES_MAX - len(GROUP_PREFIX)
 _NAMES_SHOWN = 5
+# A seat's epoch is a time, and no time is past this: there must be room for those that follow.
+_EPOCH_MAX = 1 << 62
+
+
+def check_group_name(name: str) -> None:
+    if not 1 <= len(name.encode(errors="replace")) <= GROUP_NAME_BYTES_MAX:
+        raise InvalidNameError(f"A group's name has 1 to {GROUP_NAME_BYTES_MAX} bytes.")
 
 
 def check_join(wanted: JoinGroup, options: BrokerOptions) -> None:
     """That names and times are within what this broker allows."""
-    if not 1 <= len(wanted.group.encode(errors="replace")) <= GROUP_NAME_BYTES_MAX:
-        raise InvalidNameError(f"A group's name has 1 to {GROUP_NAME_BYTES_MAX} bytes.")
+    check_group_name(wanted.group)
     if not 1 <= len(wanted.member.encode(errors="replace")) <= DURABLE_NAME_BYTES_MAX:
         raise InvalidNameError(f"A member's name has 1 to {DURABLE_NAME_BYTES_MAX} bytes.")
+    if not 0 <= wanted.epoch <= _EPOCH_MAX:
+        raise InvalidArgumentError(
+            f"No seat was ever given the epoch {wanted.epoch}: join with the one that was, or 0."
+        )
     least, most = options.session_seconds_min, options.session_seconds_max
     if not least <= wanted.session_seconds <= most:
         raise InvalidArgumentError(

@@ -84,9 +84,9 @@ class Ownership:
 
 class Group:
     """`fresh` are the topics that have appeared while the group was there: nothing of them may
-    be left out."""
+    be left out. `unpinned` is where the group began and could not commit it."""
 
-    __slots__ = ("epoch", "fresh", "members", "name", "owned", "rebalances", "reset")
+    __slots__ = ("epoch", "fresh", "members", "name", "owned", "rebalances", "reset", "unpinned")
 
     def __init__(self, name: str, reset: ResetPolicy) -> None:
         self.name = name
@@ -95,6 +95,7 @@ class Group:
         self.members: dict[str, Member] = {}
         self.owned: dict[Place, Ownership] = {}
         self.fresh: set[str] = set()
+        self.unpinned: dict[Place, Position] = {}
         self.rebalances = 0
 
     @property

@@ -62,6 +62,9 @@ class Burials:
             self.bury(queue, lane, [span])
 
     def _bury(self, queue: Queue, lane: Lane, span: Span, done: Callable[[], None]) -> None:
+        if not queue.has(lane):
+            done()
+            return
         first, next = span.first, span.next
         grave = Grave(queue.name, queue.settings.dead_letter, lane.partition, (first, next))
         grave.deliveries, grave.reason = span.failures, span.reason

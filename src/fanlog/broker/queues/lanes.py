@@ -94,7 +94,8 @@ class Run(NamedTuple):
 
 
 class Lane:
-    """`jobs` changes only through the queue, which also writes down what must survive."""
+    """`jobs` changes only through the queue, which also writes down what must survive. After a
+    fault nothing is handed out before `paused_until_us`; the queue sets it back to 0."""
 
     def __init__(
         self, host: LaneHost, partition: Partition, jobs: Jobs, options: BrokerOptions
@@ -108,12 +109,12 @@ class Lane:
         self.lost_jobs = 0
         self._stretches: list[tuple[list[int], list[Found]]] = []
         self._loading: int | None = None
-        self._paused_until_us = 0
+        self.paused_until_us = 0
 
     def available(self, now_us: int) -> int:
         """About how many jobs could go out now; 0 if none can."""
         jobs = self.jobs
-        if self._paused_until_us > now_us:
+        if self.paused_until_us > now_us:
             return 0
         due_us = jobs.next_due_us()
         waiting = jobs.waiting if due_us is not None and due_us <= now_us else 0
@@ -218,7 +219,7 @@ class Lane:
             self._lose(offset, max(got.next, offset + 1), "they are damaged on disk")
         elif not isinstance(got, OffsetOutOfRangeError):
             logger.error("reading %s for its jobs failed: %r", self.partition.name, got)
-            self._paused_until_us = now_us + _FAULT_PAUSE_US
+            self.paused_until_us = now_us + _FAULT_PAUSE_US
         self._host.stir(self)
 
     def _keep(self, pieces: Iterable[memoryview]) -> None:

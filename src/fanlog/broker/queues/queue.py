@@ -245,6 +245,8 @@ class Queue:
     def _rest(self, lane: Lane) -> None:
         """Nothing can be handed out of a lane; it is stirred again when that changes."""
         self._stirred.pop(lane, None)
+        if lane.paused_until_us:
+            self._timed[lane] = None
         if not lane.watching and not lane.partition.topic.deleted:
             lane.watching = True
 
@@ -375,7 +377,10 @@ class Queue:
             due_us = jobs.next_due_us()
             if due_us is not None and due_us <= now_us:
                 self.stir(lane)
-            if not jobs.leased and not jobs.waiting:
+            if 0 < lane.paused_until_us <= now_us:
+                lane.paused_until_us = 0
+                self.stir(lane)
+            if not jobs.leased and not jobs.waiting and not lane.paused_until_us:
                 del self._timed[lane]
         self.enlist_freed()
 

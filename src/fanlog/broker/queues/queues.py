@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fanlog.broker.cursors import Subscription
 from fanlog.broker.ledger import Entry
-from fanlog.broker.names import check_pattern
+from fanlog.broker.names import check_pattern, check_public_name
 from fanlog.broker.ports import Outlet, Runtime
 from fanlog.broker.queues.burials import Burials
 from fanlog.broker.queues.dead_letters import DeadLetters
@@ -35,7 +35,7 @@ from fanlog.broker.queues.rules import (
     start_of,
     takes_part,
 )
-from fanlog.broker.queues.spans import Span
+from fanlog.broker.queues.spans import Range, Span
 from fanlog.broker.queues.verdicts import Answer, Verdicts
 from fanlog.broker.topics import Partition, Topic
 from fanlog.config import BrokerOptions
@@ -156,7 +156,8 @@ class Queues:
 
     def _topics(self, wanted: Work) -> list[Topic]:
         if not wanted.wildcard:
-            return [self._broker.open_topic(wanted.target, create=wanted.create)]
+            target = check_public_name(wanted.target)
+            return [self._broker.open_topic(target, create=wanted.create)]
         found = self._broker.catalog.matching(check_pattern(wanted.target))
         return [topic for topic in found if takes_part(topic, wanted.target)]
 
@@ -245,9 +246,11 @@ class Queues:
 
     def _keep(self, queue: Queue, worker: Worker, holds: tuple[Held, ...]) -> None:
         """What a worker that comes back does not have was lost on its way: others may have it."""
-        for (number, index), lane in queue.lanes.items():
-            kept = [(h.first, h.next) for h in holds if (h.number, h.partition) == (number, index)]
-            if lane.jobs.release(worker.id, kept):
+        kept: dict[tuple[int, int], list[Range]] = {}
+        for held in holds:
+            kept.setdefault((held.number, held.partition), []).append((held.first, held.next))
+        for place, lane in queue.lanes.items():
+            if lane.jobs.release(worker.id, kept.get(place, ())):
                 queue.stir(lane)
         queue.enlist_freed()
 
@@ -308,6 +311,12 @@ class Queues:
         worker = self._seats.get(subscription)
         if worker is None:
             raise LeaseLostError("This worker has lost its place in the queue: join it again.")
+        most = self.options.queue_verdicts_max
+        if len(settle.verdicts) > most:
+            raise LimitError(
+                f"There are {len(settle.verdicts)} verdicts in one SETTLE; this broker takes "
+                f"{most} (queue_verdicts_max). Send them in several."
+            )
         self._verdicts.settle(worker, settle, answer)
 
     def write(self, entries: list[Entry]) -> None:
@@ -388,6 +397,9 @@ class Queues:
         self._check_idle(queue)
         self._ledger.write([no_queue_entry(name)])
         del self._queues[name]
+        # What is still on its way to the dead letters must not count for one of the same name.
+        for lane in list(queue.lanes.values()):
+            queue.drop_lane(lane)
 
     def _get(self, name: str) -> Queue:
         queue = self._queues.get(name)

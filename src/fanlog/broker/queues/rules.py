@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from fanlog.broker.names import check_public_name
 from fanlog.broker.topics import Partition, Topic
 from fanlog.config import BrokerOptions
 from fanlog.errors import InvalidArgumentError, InvalidNameError, LimitError, NoPositionError
@@ -47,9 +48,12 @@ def changed_queue_settings(
             f"{', '.join(QueueSettings.__struct_fields__)}."
         )
     try:
-        return msgspec.convert(msgspec.structs.asdict(settings) | given, QueueSettings)
+        changed = msgspec.convert(msgspec.structs.asdict(settings) | given, QueueSettings)
     except msgspec.ValidationError as fault:
         raise InvalidArgumentError(f"A queue setting is wrong: {fault}.") from fault
+    if changed.dead_letter:
+        check_public_name(changed.dead_letter)
+    return changed
 
 
 def check_dead_letter(topic: Topic, settings: QueueSettings) -> None:

@@ -1,5 +1,6 @@
-"""What workers say of their jobs. All that comes in one turn is written down at once, and only
-then does it count and is it answered: what was acked is never handed out again."""
+"""What workers say of their jobs. What comes in one turn is written down at once, unless it is
+very much, and only then does it count and is it answered: what was acked is never handed out
+again."""
 
 from __future__ import annotations
 
@@ -21,6 +22,8 @@ _MS_US = 1000
 # Longest time that a verdict can ask for: a day.
 _DELAY_MS_MAX = 86_400_000
 _REASON_CHARACTERS_MAX = 4096
+# What is settled before others get their turn.
+_VERDICTS_A_TURN = 8192
 
 
 class VerdictHost(Protocol):
@@ -78,8 +81,20 @@ class Verdicts:
             self._host.soon(self._turn)
         self._requests.append(_Request(worker, settle, answer))
 
+    def _take_some(self) -> list[_Request]:
+        """What this turn settles; the rest has the next one."""
+        verdicts = 0
+        for i, request in enumerate(self._requests):
+            verdicts += len(request.settle.verdicts)
+            if i and verdicts > _VERDICTS_A_TURN:
+                some, self._requests = self._requests[:i], self._requests[i:]
+                self._host.soon(self._turn)
+                return some
+        some, self._requests = self._requests, []
+        return some
+
     def _turn(self) -> None:
-        requests, self._requests = self._requests, []
+        requests = self._take_some()
         now_us = self._host.now_us()
         changes: dict[Lane, _Change] = {}
         for request in requests:

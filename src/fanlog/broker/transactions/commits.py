@@ -38,7 +38,7 @@ from fanlog.errors import (
     StorageError,
 )
 from fanlog.format.frames import PREFIX, PREFIX_BYTES
-from fanlog.format.messages import TransactionCommitted
+from fanlog.format.messages import Position, TransactionCommitted
 from fanlog.log.faults import write_error
 from fanlog.log.staging import Staged, sweep_staged
 from fanlog.model import MIB, PRODUCER_ID_MAX, TRANSACTION_PREFIX, Durability
@@ -161,7 +161,6 @@ class TransactionCommits:
     def begin(self, commit: Commit, tell: Outcome) -> None:
         """Commits. Raises what the ledger raises; then it is not committed."""
         intent = commit.intent
-        self._commits[intent.id] = commit
         entry = (commit.ticket.encode(), encode_intent(intent))
         synced = self._must_be_synced(intent)
 
@@ -171,14 +170,12 @@ class TransactionCommits:
             else:
                 self._hold_up(commit, fault)
 
-        try:
-            self._ledger.write([entry], written if synced else None)
-        except FanlogError:
-            del self._commits[intent.id]
-            raise
+        # It is known only once it is written: a snapshot before that must not have it.
+        self._ledger.write([entry], written if synced else None)
+        self._commits[intent.id] = commit
         commit.waiting.append(tell)
         for name, positions in intent.positions:
-            self._broker.durable.promise(name, positions)
+            self._broker.durable.promise(name, positions, commit.mark)
         if not synced:
             self._go_on(commit)
 
@@ -220,13 +217,20 @@ class TransactionCommits:
                     position
                     for position in positions
                     if self._broker.catalog.find(position.topic) is not None
-                    and (commit.recovered or durable.is_promised(name, position))
+                    and self._still_counts(commit, name, position)
                 ),
             )
             for name, positions in commit.intent.positions
         ]
         durable.commit([*wanted, (commit.mark, MARK)])
         commit.positioned = True
+
+    def _still_counts(self, commit: Commit, name: str, position: Position) -> bool:
+        """Whether nothing has overtaken a position since its transaction was committed."""
+        durable = self._broker.durable
+        if commit.recovered:
+            return not durable.is_overtaken(name, position, commit.mark)
+        return durable.is_promised(name, position)
 
     def _read(self, commit: Commit, staged: Staged, size: int) -> None:
         def got(data: bytes | Exception) -> None:

@@ -269,28 +269,46 @@ class Transactions:
             self._commits.when_stored(id, tell)
         else:
             parts = [self._find(ticket) for ticket in tickets]
-            if any(part.staged.in_file for part in parts):
-                self._sync(parts, id, wanted, tell)
+            in_memory = sum(part.staged.memory_bytes for part in parts)
+            # Many small ones are a large one: an entry of all of them would hold up the loop.
+            spill = in_memory > self._options.transaction_memory_bytes
+            if spill or any(part.staged.in_file for part in parts):
+                self._sync(parts, id, wanted, tell, spill=spill)
             else:
                 self._decide(parts, id, wanted.offsets, tell)
 
-    def _sync(self, parts: list[_Open], id: str, wanted: CommitTransaction, tell: Outcome) -> None:
+    def _sync(
+        self,
+        parts: list[_Open],
+        id: str,
+        wanted: CommitTransaction,
+        tell: Outcome,
+        *,
+        spill: bool,
+    ) -> None:
         """What an intent refers to must be safe before the intent is."""
         self._deciding[id] = []
+        before = sum(part.staged.memory_bytes for part in parts)
         for part in parts:
             part.deciding = True
 
         def sync() -> None:
+            # Nobody else touches a part that is being decided on.
             for part in parts:
+                if spill:
+                    part.staged.spill()
                 part.staged.sync()
 
         def synced(result: Exception | None) -> None:
             others = self._deciding.pop(id)
+            self._memory_bytes += sum(part.staged.memory_bytes for part in parts) - before
             for part in parts:
                 part.deciding = False
             try:
                 if isinstance(result, OSError):
                     raise write_error(result, self._folder)
+                if isinstance(result, FanlogError):
+                    raise result
                 if result is not None:
                     raise FanlogError(f"Syncing what was staged failed: {result!r}.")
                 self._decide(parts, id, wanted.offsets, tell)
@@ -307,7 +325,7 @@ class Transactions:
         try:
             for wanted in offsets:
                 self._check_owner(wanted)
-                self._broker.check_positions(wanted.positions)
+                self._broker.check_positions(GROUP_PREFIX + wanted.group, wanted.positions)
         except FencedError:
             for part in parts:
                 self._drop(part)

@@ -88,6 +88,7 @@ class Transaction:
         partition: int | None = None,
     ) -> None:
         """Stages one message; what goes wrong is raised by the next call, `flush` or `commit`."""
+        self._transaction.check_unfinished()
         given = {"key": key, "headers": headers, "event_time": event_time, "partition": partition}
         self._outgoing.append((topic, value, given))
         if len(self._outgoing) >= _OUTGOING_MAX:

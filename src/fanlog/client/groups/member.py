@@ -18,9 +18,9 @@ import msgspec
 from fanlog.client.groups.commits import GroupCommits
 from fanlog.client.groups.progress import Place, Progress, Reached, as_positions
 from fanlog.client.message import Message, MessageBatch
-from fanlog.client.starts import StartLike, as_start
+from fanlog.client.starts import StartLike, as_start, checked
 from fanlog.client.subscription import Item, OnGap, Subscription, SubscriptionHost
-from fanlog.errors import ClosedError, ConnectionLostError, FanlogError
+from fanlog.errors import ClosedError, ConnectionLostError, FanlogError, InvalidArgumentError
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind
 from fanlog.format.messages import decode
@@ -251,6 +251,11 @@ class GroupMember(Subscription):
             return self._done()
         if message is None:
             return self._progress.taken(self._current)
+        if not isinstance(message, Message):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidArgumentError(
+                f"commit takes a message of this member, or nothing, not {message!r}. To move to "
+                "an offset there is seek()."
+            )
         epoch = message.batch.header.leader_epoch
         return {(message.topic, message.partition): Reached(message.offset + 1, epoch)}
 
@@ -270,7 +275,7 @@ class GroupMember(Subscription):
         await self.start()
         partitions = None if partition is None else (partition,)
         wanted = messages.Seek(start=as_start(start), topic=topic, partitions=partitions)
-        moved = await self._broker.ask(FrameKind.SEEK, wanted, aux=self.key)
+        moved = await self._broker.ask(FrameKind.SEEK, checked(wanted), aux=self.key)
         return decode(messages.Positions, moved).positions
 
     # From the link

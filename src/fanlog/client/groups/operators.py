@@ -8,7 +8,7 @@ from typing import Protocol, get_args
 import msgspec
 
 from fanlog.client.groups.member import CommitMode
-from fanlog.client.starts import StartLike, as_start, topic_name
+from fanlog.client.starts import StartLike, as_start, checked, reset_policy, topic_name
 from fanlog.errors import InvalidArgumentError
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind
@@ -40,7 +40,7 @@ class Groups:
 
     async def describe(self, name: str) -> GroupInfo:
         """A group's members, its partitions, and how far it is behind."""
-        found = await self._host.ask(FrameKind.DESCRIBE_GROUP, messages.NamedGroup(name))
+        found = await self._host.ask(FrameKind.DESCRIBE_GROUP, checked(messages.NamedGroup(name)))
         return decode(GroupInfo, found)
 
     async def reset(
@@ -61,11 +61,12 @@ class Groups:
             partitions=partitions,
             dry_run=dry_run,
         )
-        return decode(list[ResetStep], await self._host.ask(FrameKind.RESET_GROUP, wanted))
+        moved = await self._host.ask(FrameKind.RESET_GROUP, checked(wanted))
+        return decode(list[ResetStep], moved)
 
     async def delete(self, name: str) -> None:
         """Forgets what a group without members has committed."""
-        await self._host.ask(FrameKind.DELETE_GROUP, messages.NamedGroup(name))
+        await self._host.ask(FrameKind.DELETE_GROUP, checked(messages.NamedGroup(name)))
 
 
 def joining(
@@ -82,15 +83,12 @@ def joining(
     """The request to join a group. A member without a name gets one of its own."""
     if not isinstance(group, str) or not group:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidArgumentError("A group needs a name: consume(topic, group='billing').")
-    if reset not in get_args(ResetPolicy):
-        raise InvalidArgumentError(
-            f"There is no reset policy {reset!r}: use one of {', '.join(get_args(ResetPolicy))}."
-        )
+    reset_policy(reset)
     if commit not in get_args(CommitMode):
         raise InvalidArgumentError(
             f"There is no commit mode {commit!r}: use one of {', '.join(get_args(CommitMode))}."
         )
-    return messages.JoinGroup(
+    wanted = messages.JoinGroup(
         group=group,
         member=member or f"{client or 'member'}-{secrets.token_hex(4)}",
         target=topic_name(topic),
@@ -100,3 +98,4 @@ def joining(
         window_bytes=window_bytes,
         static=bool(member),
     )
+    return checked(wanted)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from fanlog.client.message import Message, MessageBatch
 from fanlog.client.publishing import Headers, Value
 from fanlog.client.queues.settling import Settling, Stretch
-from fanlog.errors import LeaseLostError
+from fanlog.errors import InvalidArgumentError, LeaseLostError
 from fanlog.format.frames import Lease
 from fanlog.format.messages import Verb, Verdict
 
@@ -106,6 +106,10 @@ class LeaseInHand:
         self, verb: Verb, first: int, next: int, *, delay_ms: int = -1, reason: str = ""
     ) -> None:
         """Says what became of some of the jobs, and waits until the broker has it."""
+        if not isinstance(reason, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidArgumentError(
+                f"A reason is a str, not {type(reason).__name__}: give str(error) of an exception."
+            )
         turn = self.host.settling.turn()
         number, partition, epoch = self.stretch
         if verb is Verb.ACK:
@@ -190,6 +194,7 @@ class Job:
 
     def ack_soon(self) -> None:
         """The same in the background; `flush` or `close` of the worker raises what goes wrong."""
+        self._check_unsettled()
         self._settled = True
         self._lease.ack_soon(*self._lease.extent(self.message.offset))
 
@@ -218,15 +223,23 @@ class Job:
         await self.ack()
 
     async def _settle(self, verb: Verb, *, delay_ms: int = -1, reason: str = "") -> None:
+        self._check_unsettled()
         extent = self._lease.extent(self.message.offset)
-        before, self._settled = self._settled, True
+        self._settled = True
         try:
             await self._lease.settle(verb, *extent, delay_ms=delay_ms, reason=reason)
         except LeaseLostError:
             raise
         except BaseException:
-            self._settled = before
+            self._settled = False
             raise
+
+    def _check_unsettled(self) -> None:
+        if self._settled:
+            raise LeaseLostError(
+                f"The job at offset {self.offset} of {self.topic!r} has its verdict already: ack, "
+                "nack or reject it once."
+            )
 
     async def __aenter__(self) -> Job:
         return self
@@ -329,7 +342,14 @@ class JobBatch:
 
 def milliseconds(seconds: float | None) -> int:
     """A delay as it goes to the broker, which knows what none means."""
-    return -1 if seconds is None else max(0, round(seconds * 1000))
+    if seconds is None:
+        return -1
+    if not isinstance(seconds, int | float):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidArgumentError(
+            f"A delay is a number of seconds, not {seconds!r}. A reason is given by its name: "
+            "nack(reason='...')."
+        )
+    return max(0, round(seconds * 1000))
 
 
 def said_by(error: BaseException) -> str:

@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 
-from fanlog.errors import FanlogError, LeaseLostError
+from fanlog.errors import LeaseLostError
 from fanlog.format.messages import Settle, Settled, Verb, Verdict
 
 logger = logging.getLogger("fanlog.client")
@@ -93,7 +93,7 @@ class Settling:
         self._repeated = repeated
         self._turn: Turn | None = None
         self._under_way: dict[asyncio.Task[None], Turn] = {}
-        self._error: FanlogError | None = None
+        self._error: Exception | None = None
 
     def turn(self) -> Turn:
         """This turn of the loop, which goes out when it ends."""
@@ -119,7 +119,7 @@ class Settling:
                     self._repeated(settle)
                 else:
                     turn.came_late(settled.late)
-        except FanlogError as error:
+        except Exception as error:  # noqa: BLE001 - whoever waits for the verdict must hear of it
             turn.done.set_exception(error)
             # Somebody may wait for it, or nobody.
             turn.done.exception()
@@ -140,7 +140,7 @@ class Settling:
             if future.cancelled():
                 return
             error = future.exception()
-            if isinstance(error, FanlogError):
+            if isinstance(error, Exception):
                 self._error = self._error or error
                 logger.error("jobs were not acked: %s", error)
             elif turn.late_acks():

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import secrets
 import weakref
 from collections import deque
@@ -18,8 +19,8 @@ from fanlog.client.follower import Follower
 from fanlog.client.message import Message, MessageBatch
 from fanlog.client.publishing import Headers, Value
 from fanlog.client.queues.jobs import Job, JobBatch, LeaseInHand
-from fanlog.client.queues.settling import Settling
-from fanlog.client.starts import topic_name
+from fanlog.client.queues.settling import Settling, Stretch
+from fanlog.client.starts import checked, reset_policy, topic_name
 from fanlog.errors import ClosedError, FanlogError, InvalidArgumentError
 from fanlog.format.batch import Batch
 from fanlog.format.frames import FrameKind, Lease
@@ -41,6 +42,8 @@ from fanlog.format.messages import (
 from fanlog.format.patterns import is_pattern
 from fanlog.format.shelf import BatchShelf
 from fanlog.model import QueueSettings
+
+logger = logging.getLogger("fanlog.client")
 
 
 class WorkerHost(Protocol):
@@ -69,7 +72,9 @@ def working(
     """The request to join a queue. A worker without a name gets one of its own."""
     if not isinstance(queue, str) or not queue:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidArgumentError("A queue needs a name: work(topic, queue='mailers').")
-    return Work(
+    if settings.get("reset") is not None:
+        reset_policy(settings["reset"])
+    wanted = Work(
         queue=queue,
         worker=worker or f"{client or 'worker'}-{secrets.token_hex(6)}",
         target=topic_name(topic),
@@ -78,6 +83,7 @@ def working(
         prefetch=prefetch,
         settings={name: value for name, value in settings.items() if value is not None},
     )
+    return checked(wanted)
 
 
 class Worker:
@@ -101,6 +107,9 @@ class Worker:
         self._coming: Lease | None = None
         # Weak: jobs that the application has dropped run out, and go to others.
         self._held: weakref.WeakSet[LeaseInHand] = weakref.WeakSet()
+        # What was in hand when the application waited in vain, and whether that was said.
+        self._stuck_with: set[tuple[Stretch, int, int]] = set()
+        self._warned = False
         self._epoch = 0
         self._keeping: asyncio.Task[None] | None = None
         self._started = False
@@ -253,6 +262,7 @@ class Worker:
         while True:
             await asyncio.sleep(self.settings.visibility_seconds / 2)
             held = list(self._held)
+            self._warn_if_stuck(held)
             if held:
                 turn = self.settling.turn()
                 for lease in held:
@@ -260,6 +270,29 @@ class Worker:
                     extend = Verdict(number, partition, Verb.EXTEND, lease.first, lease.next, -1)
                     turn.say(epoch, extend)
                 del held
+
+    def _warn_if_stuck(self, held: list[LeaseInHand]) -> None:
+        """Says it once when the application waits for a job, and can't get one, because it has
+        said nothing of those that it got for so long: it may have forgotten to."""
+        waits = self._wake is not None and not self._items
+        left = sum(lease.left for lease in held)
+        before, self._stuck_with = (
+            self._stuck_with,
+            (
+                {(lease.stretch, lease.first, lease.left) for lease in held}
+                if waits and left >= self._wanted.prefetch
+                else set()
+            ),
+        )
+        if before and before == self._stuck_with and not self._warned:
+            self._warned = True
+            logger.warning(
+                "a worker of queue %s waits for a job, and has given no verdict on %d that it has "
+                "got, as many as its prefetch: if nobody works on them any more, ack them, or use "
+                "`async with job`",
+                self.queue,
+                left,
+            )
 
     # From the link
 

