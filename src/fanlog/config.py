@@ -6,7 +6,7 @@ work (`fanlog.cli`); nothing below it looks anything up by itself.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -14,10 +14,12 @@ from msgspec import Meta
 from fanlog.model import KIB, MIB, TopicSettings
 
 NATIVE_PORT = 7420
+REDIS_PORT = 7421
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_DATA = "fanlog-data"
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
+SlowPolicyName = Literal["catch-up", "skip", "disconnect"]
 
 
 class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,6 +114,10 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
     durable_positions_max: Annotated[
         int, Meta(ge=1, description="Positions of durable names, a partition each.")
     ] = 1_000_000
+    view_cache_bytes: Annotated[
+        int,
+        Meta(ge=64 * KIB, description="Rendered views, shared by readers that are behind."),
+    ] = 16 * MIB
     queues_max: Annotated[int, Meta(ge=1, description="Queues; one more is refused.")] = 10_000
     queue_workers_max: Annotated[
         int, Meta(ge=1, description="Workers of one queue; one more is refused.")
@@ -221,6 +227,56 @@ class ListenerOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = 10.0
 
 
+class RedisOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The Redis listener: where it listens, what a peer may cost, and how channels are kept."""
+
+    host: Annotated[str, Meta(description="Address to listen on.")] = DEFAULT_HOST
+    port: Annotated[
+        int, Meta(ge=-1, le=65535, description="Redis port; 0 takes a free one, -1 is off.")
+    ] = REDIS_PORT
+    password: Annotated[
+        str, Meta(description="What clients must give with AUTH; empty: nothing.")
+    ] = ""
+    connections_max: Annotated[
+        int, Meta(ge=1, description="Open connections; one more is told so and closed.")
+    ] = 100_000
+    subscriptions_max: Annotated[
+        int, Meta(ge=1, description="Channels and patterns of one connection.")
+    ] = 100_000
+    arguments_max: Annotated[int, Meta(ge=1024, description="Words of one command.")] = 1024 * 1024
+    bulk_bytes_max: Annotated[
+        int, Meta(ge=64 * KIB, le=64 * MIB, description="Longest word of a command, or message.")
+    ] = 32 * MIB
+    inline_bytes_max: Annotated[
+        int, Meta(ge=1 * KIB, description="Longest line: an inline command, or a header.")
+    ] = 64 * KIB
+    request_bytes_max: Annotated[
+        int,
+        Meta(ge=128 * KIB, description="One command, or all that MULTI queues: a peer's memory."),
+    ] = 64 * MIB
+    pattern_bytes_max: Annotated[
+        int, Meta(ge=1, description="Longest pattern: each is compiled, and matched to channels.")
+    ] = 1024
+    command_timeout_seconds: Annotated[
+        float, Meta(gt=0, description="How long the rest of a begun command may take.")
+    ] = 60.0
+    slow_policy: Annotated[
+        SlowPolicyName,
+        Meta(description="What happens to a subscriber that falls behind its channel's tail."),
+    ] = "skip"
+    channel_tail_bytes: Annotated[
+        int,
+        Meta(ge=64 * KIB, description="Newest bytes of a channel: how far a subscriber may lag."),
+    ] = 8 * MIB
+    channel_retention_seconds: Annotated[
+        int, Meta(ge=1, description="How long a channel's tail keeps a message.")
+    ] = 3600
+    channel_idle_seconds: Annotated[
+        float,
+        Meta(gt=0, description="A channel without messages for so long gives up its topic."),
+    ] = 300.0
+
+
 class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a client collects, waits and comes back."""
 
@@ -275,6 +331,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
     data: Annotated[str, Meta(description="The data folder.")] = DEFAULT_DATA
     listener: ListenerOptions = ListenerOptions()
+    redis: RedisOptions = RedisOptions()
     broker: BrokerOptions = BrokerOptions()
     log: LogOptions = LogOptions()
     topic: TopicSettings = TopicSettings()

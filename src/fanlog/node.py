@@ -20,6 +20,7 @@ from fanlog.client.link import Link, Transport
 from fanlog.config import ClientOptions, Config
 from fanlog.errors import ConfigError, FanlogError
 from fanlog.listeners.local import LocalLink
+from fanlog.listeners.redis.server import RedisListener
 from fanlog.listeners.server import NativeListener
 from fanlog.log.commit import GroupCommit
 from fanlog.log.store import LogStore
@@ -81,7 +82,7 @@ class Node:
         )
         self._group: GroupCommit | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self.listeners: list[NativeListener] = []
+        self.listeners: list[NativeListener | RedisListener] = []
         self.core: Core
 
     def start(self) -> None:
@@ -107,6 +108,18 @@ class Node:
 
     def listen(self) -> NativeListener:
         listener = NativeListener(self.core, self._config.listener)
+        listener.open()
+        self.listeners.append(listener)
+        return listener
+
+    def listen_redis(self) -> RedisListener:
+        config = self._config
+        listener = RedisListener(
+            self.core,
+            config.listener,
+            config.redis,
+            create_topics=config.broker.auto_create_topics,
+        )
         listener.open()
         self.listeners.append(listener)
         return listener
@@ -207,6 +220,13 @@ class Broker(Client):
         if self._node is None:
             raise ConfigError("The broker is not started: use it with `async with`.")
         return self._node.listen()
+
+    def listen_redis(self) -> RedisListener:
+        """Opens the Redis listener as well: what its clients publish is here, and the other way
+        round."""
+        if self._node is None:
+            raise ConfigError("The broker is not started: use it with `async with`.")
+        return self._node.listen_redis()
 
     async def __aenter__(self) -> Broker:
         await self.start()

@@ -21,6 +21,7 @@ from fanlog.bench import (
     run_latency,
     save_report,
 )
+from fanlog.bench.plot import fanout_label
 from fanlog.bench.runner import pick_run
 from fanlog.bench.systems import Kind
 from tests.bench.programs import need
@@ -49,6 +50,27 @@ def test_fanout_reports_a_row_for_each_system_and_number_of_subscribers(tmp_path
     plain = msgspec.json.decode((tmp_path / "fanout.json").read_bytes())
     assert plain["benchmark"] == "fanout"
     assert plain["rows"][0]["payload"] == 128
+
+
+def test_the_redis_port_is_measured_with_redis_protocol_on_both_sides() -> None:
+    systems: tuple[Kind, ...] = ("fanlog", "redis")
+    fanout = run_fanout(
+        FanoutOptions(
+            systems=systems, subscribers=(3,), listener="redis", warmup_s=0.02, run_s=0.05
+        )
+    )
+    assert [(row.system, row.batch, row.listener) for row in fanout.rows] == [
+        ("fanlog", 1, "redis"),
+        ("redis", 1, "redis"),
+    ]
+    assert all(row.delivered_per_s > 0 for row in fanout.rows)
+    assert [fanout_label(row) for row in fanout.rows] == ["fanlog, redis port", "redis"]
+    latency = run_latency(
+        LatencyOptions(
+            systems=systems, subscribers=(2,), listener="redis", warmup_s=0.02, run_s=0.05
+        )
+    )
+    assert all(row.p50_us > 0 for row in latency.rows)
 
 
 def test_a_repeated_cell_is_one_row_with_every_run() -> None:

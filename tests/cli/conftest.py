@@ -59,6 +59,8 @@ class Serving:
 
     def __init__(self, folder: Path, *arguments: str, **variables: str) -> None:
         command = [*COMMAND, "serve", "--port", "0", *arguments]
+        if "--redis-port" not in arguments:
+            command += ["--redis-port", "0"]
         self.process = subprocess.Popen(
             command,
             cwd=folder,
@@ -68,7 +70,7 @@ class Serving:
             text=True,
         )
         assert self.process.stdout is not None
-        self.banner = [self.process.stdout.readline().rstrip("\n") for _ in range(5)]
+        self.banner = [self.process.stdout.readline().rstrip("\n") for _ in range(6)]
         found = re.search(r"fanlog://\S+", self.banner[0])
         assert found is not None, self.banner
         self.url = found[0]

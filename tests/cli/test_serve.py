@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -41,7 +43,7 @@ def wait_for_readers(url: str, topic: str) -> None:
 
 
 def test_the_two_lines_of_the_banner_deliver_a_first_message(broker: Serving) -> None:
-    tail_line, publish_line = (line.strip() for line in broker.banner[3:5])
+    tail_line, publish_line = (line.strip() for line in broker.banner[4:6])
     tail = started(f"{tail_line} --count 1")
     wait_for_readers(broker.url, "greetings")
     publish = started(publish_line)
@@ -54,6 +56,26 @@ def test_the_banner_says_the_version_the_address_and_the_folder(broker: Serving)
     assert f"Fanlog {fanlog.__version__} listens on fanlog://127.0.0.1:" in broker.banner[0]
     assert broker.banner[1].endswith("/fanlog-data")
     assert not broker.url.endswith(":0")
+
+
+def test_the_banner_says_where_redis_clients_connect(serve: Serve) -> None:
+    line = serve("--memory").banner[2]
+    found = re.search(r"redis://127\.0\.0\.1:(\d+)", line)
+    assert found is not None, line
+    with socket.create_connection(("127.0.0.1", int(found[1])), timeout=10) as client:
+        client.sendall(b"PING\r\n")
+        assert client.recv(64) == b"+PONG\r\n"
+    assert serve("--memory", "--redis-port", "-1").banner[2].split() == ["redis", "off"]
+
+
+def test_a_redis_port_that_is_taken_is_an_error_only_if_it_was_asked_for(
+    serve: Serve, run: Run
+) -> None:
+    taken = re.search(r"redis://127\.0\.0\.1:(\d+)", serve("--memory").banner[2])
+    assert taken is not None
+    ended = run("serve", "--memory", "--port", "0", "--redis-port", taken[1])
+    assert ended.code != 0
+    assert "--redis-port" in ended.sentence
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

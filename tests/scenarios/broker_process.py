@@ -21,9 +21,12 @@ class BrokerProcess:
         self._env = env
         self._process: subprocess.Popen[str] | None = None
         self.port = 0
+        self.redis_port = 0
 
     def start(self) -> None:
         command = [sys.executable, "-m", "fanlog", "serve", "--port", str(self.port)]
+        if "--redis-port" not in self._flags:
+            command += ["--redis-port", "-1"]
         self._process = subprocess.Popen(
             [*command, *self._where, *self._flags],
             stdout=subprocess.PIPE,

@@ -20,13 +20,14 @@ from fanlog.bench.runner import (
     silent,
     split_available,
 )
-from fanlog.bench.systems import Cores, Kind, SystemSpec, choose_cores, started
+from fanlog.bench.systems import Cores, Kind, Listener, SystemSpec, choose_cores, started
 from fanlog.bench.wires import fanout_wire
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FanoutOptions(TimedOptions):
-    """What to measure. `fanlog_batches` are the batch sizes that Fanlog's rows publish with.
+    """What to measure. `fanlog_batches` are the batch sizes that Fanlog's rows publish with;
+    through its Redis `listener` there is one row, with unmodified Redis protocol.
 
     `receive` says what subscribers do with bytes. `discard` leaves them in the kernel, and shows
     what the system can send; `copy` takes them out as a real reader must, on one core for all of
@@ -39,6 +40,7 @@ class FanoutOptions(TimedOptions):
     payload_bytes: int = 128
     window_messages: int = 8192
     receive: Receive = "discard"
+    listener: Listener = "native"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ def run_fanout(options: FanoutOptions, progress: Progress = silent) -> FanoutRep
         FanoutCell(kind, batch, subscribers)
         for subscribers in options.subscribers
         for kind in available
-        for batch in (options.fanlog_batches if kind == "fanlog" else (1,))
+        for batch in _batches(kind, options)
     ]
     total = len(cells) * options.repeat
     done = 0
@@ -84,16 +86,22 @@ def run_fanout(options: FanoutOptions, progress: Progress = silent) -> FanoutRep
     return FanoutReport(rows=rows, left_out=left_out, environment=environment)
 
 
+def _batches(kind: Kind, options: FanoutOptions) -> tuple[int, ...]:
+    batched = kind == "fanlog" and options.listener == "native"
+    return options.fanlog_batches if batched else (1,)
+
+
 def _measure(
     cell: FanoutCell, options: FanoutOptions, cores: Cores, load: LoadProcess
 ) -> FanoutCounts:
-    with started(SystemSpec(cell.kind), cores.system, options.directory) as system:
+    spec = SystemSpec(cell.kind, listener=options.listener)
+    with started(spec, cores.system, options.directory) as system:
         return load.call(generate, cell, options, system.port)
 
 
 def generate(cell: FanoutCell, options: FanoutOptions, port: int) -> FanoutCounts:
     """What the load process does for one cell."""
-    wire = fanout_wire(cell.kind, options.payload_bytes, cell.batch)
+    wire = fanout_wire(cell.kind, options.payload_bytes, cell.batch, options.listener)
     with connected(wire, port, cell.subscribers, options.window_messages, options.receive) as load:
         return measure_fanout(load, wire, options.warmup_s, options.run_s)
 
@@ -107,6 +115,7 @@ def _row(cell: FanoutCell, counts: list[FanoutCounts], options: FanoutOptions) -
         subscribers=cell.subscribers,
         payload=options.payload_bytes,
         receive=options.receive,
+        listener=options.listener,
         published_per_s=round(shown.published_per_s, 1),
         delivered_per_s=round(shown.delivered_per_s, 1),
         runs=[round(run, 1) for run in runs],

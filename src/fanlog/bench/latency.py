@@ -20,7 +20,7 @@ from fanlog.bench.runner import (
     silent,
     split_available,
 )
-from fanlog.bench.systems import Kind, SystemSpec, choose_cores, started
+from fanlog.bench.systems import Kind, Listener, SystemSpec, choose_cores, started
 from fanlog.bench.wires import fanout_wire
 
 
@@ -32,6 +32,7 @@ class LatencyOptions(TimedOptions):
     subscribers: tuple[int, ...] = (1, 10, 100)
     payload_bytes: int = 128
     samples_max: int = 20_000
+    listener: Listener = "native"
 
 
 def run_latency(options: LatencyOptions, progress: Progress = silent) -> LatencyReport:
@@ -51,7 +52,8 @@ def run_latency(options: LatencyOptions, progress: Progress = silent) -> Latency
             for cell in turns:
                 kind = cell[1]
                 progress(done, total, f"{kind}, {subscribers} subscribers")
-                with started(SystemSpec(kind), cores.system, options.directory) as system:
+                spec = SystemSpec(kind, listener=options.listener)
+                with started(spec, cores.system, options.directory) as system:
                     samples = load.call(generate, kind, subscribers, options, system.port)
                 runs[cell].append(_row(kind, subscribers, samples, options))
                 done += 1
@@ -62,7 +64,7 @@ def run_latency(options: LatencyOptions, progress: Progress = silent) -> Latency
 
 def generate(kind: Kind, subscribers: int, options: LatencyOptions, port: int) -> list[int]:
     """What the load process does for one cell."""
-    wire = fanout_wire(kind, options.payload_bytes, 1)
+    wire = fanout_wire(kind, options.payload_bytes, 1, options.listener)
     with connected(wire, port, subscribers, 1) as load:
         return measure_latency(load, options.warmup_s, options.run_s, options.samples_max)
 
@@ -82,6 +84,7 @@ def _row(kind: Kind, subscribers: int, sorted_ns: list[int], options: LatencyOpt
         p50_us=percentile_us(sorted_ns, 0.5),
         p99_us=percentile_us(sorted_ns, 0.99),
         p999_us=percentile_us(sorted_ns, 0.999),
+        listener=options.listener,
     )
 
 

@@ -25,6 +25,7 @@ from fanlog.bench.reports import (
     DurableRow,
     EmbeddedReport,
     FanoutReport,
+    FanoutRow,
     GroupsPart,
     GroupsReport,
     GroupsRow,
@@ -44,6 +45,7 @@ Figure: TypeAlias = Any
 COLOURS = {
     "fanlog, 64 a batch": "#0b6e4f",
     "fanlog, 1 a batch": "#5fbf8f",
+    "fanlog, redis port": "#0b6e4f",
     "fanlog": "#0b6e4f",
     "redis": "#c6302b",
     "nats": "#3a6ea5",
@@ -121,9 +123,9 @@ def draw_fanout(report: FanoutReport) -> Figure:
     """A line for each system: deliveries per second over subscribers, both logarithmic."""
     figure = new_figure(WIDTH_INCHES, HEIGHT_INCHES)
     axes: Axes = figure.add_subplot()
-    labels = dict.fromkeys(system_label(row.system, row.batch) for row in report.rows)
+    labels = dict.fromkeys(map(fanout_label, report.rows))
     for label in labels:
-        points = [row for row in report.rows if system_label(row.system, row.batch) == label]
+        points = [row for row in report.rows if fanout_label(row) == label]
         axes.plot(
             [row.subscribers for row in points],
             [row.delivered_per_s for row in points],
@@ -145,6 +147,11 @@ def draw_fanout(report: FanoutReport) -> Figure:
     axes.legend(frameon=False)
     finish(axes, fanout_title(report))
     return figure
+
+
+def fanout_label(row: FanoutRow) -> str:
+    """How a row is called in tables and pictures."""
+    return system_label(row.system, row.batch, row.listener)
 
 
 def draw_latency(report: LatencyReport) -> Figure:

@@ -120,9 +120,11 @@ def times(value: float, base: float | None) -> str:
     return f"{value / base:.2f}×" if base else "–"
 
 
-def system_label(system: str, batch: int) -> str:
-    """The system, and for Fanlog how many messages it was given at a time."""
-    return f"{system}, {batch} a batch" if system == "fanlog" else system
+def system_label(system: str, batch: int, listener: str = "native") -> str:
+    """The system, and for Fanlog how many messages it was given at a time, or by which protocol."""
+    if system != "fanlog":
+        return system
+    return f"{system}, {batch} a batch" if listener == "native" else f"{system}, {listener} port"
 
 
 def new_table(title: str, *columns: str) -> Table:
@@ -150,7 +152,7 @@ def fanout_table(report: FanoutReport) -> Table:
             table.add_section()
         before = row.subscribers
         table.add_row(
-            system_label(row.system, row.batch),
+            system_label(row.system, row.batch, row.listener),
             f"{row.subscribers}",
             count(row.published_per_s),
             count(row.delivered_per_s),
@@ -193,7 +195,7 @@ def latency_table(report: LatencyReport) -> Table:
             table.add_section()
         before = row.subscribers
         table.add_row(
-            row.system,
+            row.system if row.listener == "native" else system_label(row.system, 1, row.listener),
             f"{row.subscribers}",
             f"{row.p50_us:,.0f}",
             f"{row.p99_us:,.0f}",

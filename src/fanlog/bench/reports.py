@@ -38,6 +38,7 @@ class FanoutRow(msgspec.Struct, frozen=True, kw_only=True):
     published_per_s: float
     delivered_per_s: float
     runs: list[float]
+    listener: str = "native"
 
 
 class FanoutReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="benchmark", tag="fanout"):
@@ -58,6 +59,7 @@ class LatencyRow(msgspec.Struct, frozen=True, kw_only=True):
     p50_us: float
     p99_us: float
     p999_us: float
+    listener: str = "native"
 
 
 class LatencyReport(

@@ -30,6 +30,7 @@ STOP_TIMEOUT_S = 5.0
 OUTPUT_SHOWN_CHARS = 2000
 
 Kind = Literal["fanlog", "redis", "nats"]
+Listener = Literal["native", "redis"]
 Settings = Literal["pubsub", "memory", "os", "fsync", "never", "everysec", "always", "default"]
 
 
@@ -51,11 +52,13 @@ class SystemSpec:
 
     Redis knows `never`, `everysec` and `always` (its `appendfsync`), NATS `default` and `always`
     (JetStream's `sync_interval`); `pubsub` is each system without a disk. Fanlog chooses durability
-    per topic, so it is started with a data folder, except with `memory`.
+    per topic, so it is started with a data folder, except with `memory`. `listener` says which of
+    its ports is meant.
     """
 
     kind: Kind
     settings: Settings = "pubsub"
+    listener: Listener = "native"
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +222,9 @@ def nats_command(program: Path, spec: SystemSpec, port: int, directory: Path) ->
 def fanlog_command(program: Path, spec: SystemSpec, port: int, directory: Path) -> list[str]:
     """Fanlog as a user starts it; a topic's durability is chosen when the topic is made."""
     place = ["--memory"] if spec.settings == "memory" else ["--data", str(directory / "data")]
-    return [str(program), "-m", "fanlog", "serve", "--host", HOST, "--port", str(port), *place]
+    native, redis = ("0", str(port)) if spec.listener == "redis" else (str(port), "-1")
+    ports = ["--host", HOST, "--port", native, "--redis-port", redis]
+    return [str(program), "-m", "fanlog", "serve", *ports, *place]
 
 
 COMMANDS: dict[Kind, Callable[[Path, SystemSpec, int, Path], list[str]]] = {

@@ -177,13 +177,14 @@ class Commits:
         """Fans out what has become visible, each partition's as one piece."""
         fresh, self._fresh = self._fresh, {}
         for partition, (base_offset, pieces) in fresh.items():
-            if partition.live:
+            if partition.live or partition.viewed:
                 piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
                 self._fan_out.publish(partition, piece, base_offset)
             if partition.waiters is not None:
                 waiters, partition.waiters = partition.waiters, None
                 for wake in waiters:
                     wake()
+        self._fan_out.end_turn()
 
     def _refuse(
         self, submissions: list[Submission], stored_end: int, fault: FanlogError

@@ -27,6 +27,7 @@ from fanlog.broker.subscriptions import Subscriptions
 from fanlog.broker.topics import Partition, Topic
 from fanlog.broker.transactions.transactions import Transactions
 from fanlog.broker.truncation import check_deletion, delete_records
+from fanlog.broker.views import Renderer
 from fanlog.config import BrokerOptions, LogOptions
 from fanlog.errors import (
     FanlogError,
@@ -75,7 +76,8 @@ class Broker:
         self._defaults = topic_defaults
         self._started_us = runtime.now_us()
         self._loader = Loader(runtime, log_options.read_cache_bytes)
-        self.fan_out = FanOut(runtime, self._loader)
+        self.renderer = Renderer(options.view_cache_bytes)
+        self.fan_out = FanOut(runtime, self._loader, self.renderer)
         self.commits = Commits(runtime, self.fan_out, sync_group, log_options.tail_total_bytes)
         self.catalog = Catalog(store, options)
         self.internal = InternalTopics(store, self.catalog, self.commits, runtime)

@@ -10,6 +10,7 @@ from fanlog.model import Gap, SlowPolicy
 if TYPE_CHECKING:
     from fanlog.broker.ports import Keeper, Outlet, Reader
     from fanlog.broker.topics import Partition
+    from fanlog.broker.views import View
 
 UNLIMITED = 1 << 62
 
@@ -71,7 +72,9 @@ class Cursor:
     """`offset` is the next record to send. A `live` cursor stands at the visible end, and there
     its offset is not kept up: the partition's is. One that is `behind` reads history, because it
     asked for it or because it was slow; its policy counts again once it is live. A `dropped` one
-    has been taken out of its subscription, and does nothing more."""
+    has been taken out of its subscription, and does nothing more. With a `view` it is sent that
+    form of the messages instead of the batches; as one of `several` of its reader it is sent them
+    together with the others."""
 
     __slots__ = (
         "behind",
@@ -80,8 +83,10 @@ class Cursor:
         "offset",
         "outlet",
         "partition",
+        "several",
         "started",
         "subscription",
+        "view",
     )
 
     def __init__(self, subscription: Subscription, partition: Partition, offset: int) -> None:
@@ -93,3 +98,5 @@ class Cursor:
         self.behind = False
         self.started = False
         self.dropped = False
+        self.view: View | None = None
+        self.several = False

@@ -9,12 +9,15 @@ from disk, by its offset.
 from __future__ import annotations
 
 import logging
+from heapq import heapify, heappop, heapreplace
 
 from fanlog.broker.cursors import Cursor, Subscription
 from fanlog.broker.loader import Loader
 from fanlog.broker.ports import Outlet, Runtime
 from fanlog.broker.topics import Partition
+from fanlog.broker.views import Renderer
 from fanlog.errors import DamagedError, FanlogError, OffsetOutOfRangeError, SlowReaderError
+from fanlog.format.batch import read_header
 from fanlog.log.partition import Block
 from fanlog.model import Gap, GapReason, SlowPolicy
 
@@ -27,14 +30,19 @@ _TURN_BYTES = 1 << 20
 class FanOut:
     """Moves cursors. All of it runs on the loop."""
 
-    def __init__(self, runtime: Runtime, loader: Loader) -> None:
+    def __init__(self, runtime: Runtime, loader: Loader, renderer: Renderer) -> None:
         self._runtime = runtime
         self._loader = loader
+        self._renderer = renderer
         self._disconnectable: dict[Cursor, None] = {}
+        self._together: dict[Outlet, list[Cursor]] = {}
+        self._views_shown = False
         self.delivered_bytes = 0
 
     def publish(self, partition: Partition, piece: bytes, base_offset: int) -> None:
         """Sends a piece that has just become visible to every live cursor."""
+        if partition.viewed:
+            self._publish_views(partition, piece, base_offset)
         live = partition.live
         if not live:
             return
@@ -71,6 +79,72 @@ class FanOut:
             cursor.live = False
             self._park(cursor)
 
+    def _publish_views(self, partition: Partition, piece: bytes, base_offset: int) -> None:
+        """The same for cursors with a view: one rendering for all that share it. Its pieces need
+        no marker in front, whichever subscription they belong to."""
+        assert partition.viewed is not None
+        self._views_shown = True
+        values = self._renderer.values_of(partition, piece, base_offset)
+        next_offset = partition.visible_end
+        left: list[Cursor] = []
+        for view, cursors in partition.viewed.items():
+            rendered, size = None, 0
+            for cursor in cursors:
+                outlet = cursor.outlet
+                if outlet.blocked:
+                    cursor.offset = base_offset
+                    left.append(cursor)
+                    continue
+                if cursor.several:
+                    cursor.offset = base_offset
+                    self._together.setdefault(outlet, []).append(cursor)
+                    continue
+                if rendered is None:
+                    rendered = view.render(values) if values else b""
+                    size = len(rendered)
+                try:
+                    sent = outlet.send(rendered)
+                except BlockingIOError:
+                    sent = 0
+                except OSError as fault:
+                    cursor.offset = base_offset
+                    outlet.lost(fault)
+                    continue
+                if sent != size:
+                    outlet.hold(rendered, sent)
+                    cursor.offset = next_offset
+                    left.append(cursor)
+                self.delivered_bytes += size
+        for cursor in left:
+            self._leave(cursor)
+            self._park(cursor)
+
+    def end_turn(self) -> None:
+        """Sends readers of several partitions what the turn has shown in all of them, in the order
+        in which it was published."""
+        if not self._views_shown:
+            return
+        self._views_shown = False
+        together, self._together = self._together, {}
+        for outlet, cursors in together.items():
+            places = tuple((c.partition, c.view) for c in cursors if c.view is not None)
+            composed = self._renderer.compose(places)
+            try:
+                sent = outlet.send(composed)
+            except BlockingIOError:
+                sent = 0
+            except OSError as fault:
+                outlet.lost(fault)
+                continue
+            self.delivered_bytes += len(composed)
+            if sent != len(composed):
+                outlet.hold(composed, sent)
+                for cursor in cursors:
+                    cursor.offset = cursor.partition.visible_end
+                    self._leave(cursor)
+                    self._park(cursor)
+        self._renderer.end_turn()
+
     def pump(self, cursor: Cursor) -> None:
         """Sends what the cursor has not seen, until it is live, or its socket or window is
         full, or others should have a turn."""
@@ -100,11 +174,44 @@ class FanOut:
     def resume(self, outlet: Outlet) -> None:
         """The outlet takes bytes again: the cursors that waited for it go on, in turn."""
         waiting, outlet.waiting = outlet.waiting, []
+        if len(waiting) > 1 and waiting[0].several:
+            self._pump_together(outlet, waiting)
+            return
         for i, cursor in enumerate(waiting):
             if outlet.blocked:
                 outlet.waiting = waiting[i:] + outlet.waiting
                 return
             self.pump(cursor)
+
+    def _pump_together(self, outlet: Outlet, waiting: list[Cursor]) -> None:
+        """Sends a reader of several partitions what the tails have for it, the oldest first."""
+        ready: list[tuple[int, int, Cursor]] = []
+        for i, cursor in enumerate(waiting):
+            if self._is_in_tail(cursor):
+                ready.append((_next_time_us(cursor), i, cursor))
+            else:
+                self.pump(cursor)
+        heapify(ready)
+        while ready and not outlet.blocked:
+            _, i, cursor = ready[0]
+            partition = cursor.partition
+            tail = partition.log.tail
+            pieces, cursor.offset = tail.read(cursor.offset, partition.visible_end, 1)
+            self._push(cursor, pieces)
+            if cursor.offset < partition.visible_end:
+                heapreplace(ready, (_next_time_us(cursor), i, cursor))
+            else:
+                heappop(ready)
+                self.pump(cursor)
+        for _, _, cursor in ready:
+            self._park(cursor)
+
+    def _is_in_tail(self, cursor: Cursor) -> bool:
+        """Whether the tail has what the cursor has not seen."""
+        partition = cursor.partition
+        if cursor.subscription.closed or cursor.dropped or partition.topic.deleted:
+            return False
+        return partition.log.tail.start_offset <= cursor.offset < partition.visible_end
 
     def grant(self, subscription: Subscription, limit_bytes: int) -> None:
         """The reader has taken messages in: it may be sent up to `limit_bytes` in all."""
@@ -115,9 +222,7 @@ class FanOut:
 
     def remove(self, cursor: Cursor) -> None:
         """Takes the cursor out of whatever it is in; its subscription is closed."""
-        if cursor.live and cursor.partition.live is not None:
-            cursor.partition.live.pop(cursor, None)
-            cursor.live = False
+        self._leave(cursor)
         self._disconnectable.pop(cursor, None)
         cursor.partition.readers -= 1
 
@@ -148,16 +253,41 @@ class FanOut:
         if not cursor.subscription.closed and not cursor.dropped:
             self.pump(cursor)
 
+    def _leave(self, cursor: Cursor) -> None:
+        """Takes the cursor out of the pass."""
+        if not cursor.live:
+            return
+        cursor.live = False
+        partition, view = cursor.partition, cursor.view
+        if view is None:
+            if partition.live is not None:
+                partition.live.pop(cursor, None)
+        elif partition.viewed is not None and (same := partition.viewed.get(view)) is not None:
+            same.pop(cursor, None)
+            if not same:
+                del partition.viewed[view]
+
     def _go_live(self, cursor: Cursor) -> None:
-        partition = cursor.partition
-        if partition.live is None:
-            partition.live = {}
-        partition.live[cursor] = None
+        partition, view = cursor.partition, cursor.view
+        if view is None:
+            if partition.live is None:
+                partition.live = {}
+            partition.live[cursor] = None
+        else:
+            viewed = partition.viewed or {}
+            if view not in viewed:
+                ranked = sorted([*viewed, view], key=lambda known: known.rank)
+                viewed = partition.viewed = {known: viewed.get(known, {}) for known in ranked}
+            viewed[view][cursor] = None
         cursor.live = True
         cursor.behind = False
         self._disconnectable.pop(cursor, None)
 
     def _push(self, cursor: Cursor, pieces: list[memoryview]) -> int:
+        view = cursor.view
+        if view is not None:
+            render = self._renderer.render_kept
+            pieces = [render(cursor.partition, view, piece) for piece in pieces]
         size = sum(map(len, pieces))
         cursor.subscription.sent_bytes += size
         self.delivered_bytes += size
@@ -239,3 +369,10 @@ class FanOut:
             ),
             cursor.subscription,
         )
+
+
+def _next_time_us(cursor: Cursor) -> int:
+    """When what the cursor reads next was published."""
+    partition = cursor.partition
+    pieces, _ = partition.log.tail.read(cursor.offset, partition.visible_end, 1)
+    return read_header(pieces[0]).append_time_us

@@ -7,7 +7,7 @@ appears later, or again, is joined by itself.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from fanlog.broker.cursors import Cursor, Subscription
 from fanlog.broker.names import NameTree, check_pattern
@@ -23,15 +23,30 @@ if TYPE_CHECKING:
 _EARLIEST = Start("earliest")
 
 
+class TopicWatcher(Protocol):
+    """A listener whose readers' wishes are not names or patterns of ours. It counts them in
+    `viewed_count`."""
+
+    def topic_appeared(self, topic: Topic) -> None: ...
+    def topic_vanished(self, topic: Topic) -> None: ...
+
+
 class Subscriptions:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._literal: dict[str, list[Subscription]] = {}
         self._patterns: NameTree[Subscription] = NameTree()
         self._count = 0
+        self.watchers: list[TopicWatcher] = []
+        self.viewed_count = 0
+        self.changes = 0
 
     def __len__(self) -> int:
-        return self._count
+        return self._count + self.viewed_count
+
+    def wanted(self, name: str) -> bool:
+        """Whether somebody waits for a topic of this name."""
+        return bool(self._wanting(name))
 
     async def add(
         self, key: int, wanted: Subscribe, outlet: Outlet, reader: Reader
@@ -116,6 +131,8 @@ class Subscriptions:
         for subscription in self._wanting(topic.name):
             subscription.reader.joined(self._join_new(subscription, topic))
             self.start(subscription)
+        for watcher in self.watchers:
+            watcher.topic_appeared(topic)
 
     def topic_vanished(self, topic: Topic) -> None:
         for subscription in self._wanting(topic.name):
@@ -127,9 +144,12 @@ class Subscriptions:
                     c for c in subscription.cursors if c.partition.topic is not topic
                 ]
                 subscription.reader.left(topic.number, topic.name)
+        for watcher in self.watchers:
+            watcher.topic_vanished(topic)
 
     def _register(self, subscription: Subscription) -> None:
         self._count += 1
+        self.changes += 1
         if subscription.wildcard:
             self._patterns.add(subscription.target, subscription)
         else:

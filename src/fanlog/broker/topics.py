@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fanlog.broker.cursors import Cursor
     from fanlog.broker.ports import Origin
     from fanlog.broker.producers import Producer
+    from fanlog.broker.views import View
     from fanlog.log.partition import PartitionLog
     from fanlog.log.producers import ProducerHistory
     from fanlog.log.store import StoredTopic
@@ -49,6 +50,7 @@ class Partition:
         "readers",
         "submissions",
         "topic",
+        "viewed",
         "visible_end",
         "waiters",
     )
@@ -64,6 +66,7 @@ class Partition:
         self.last_time_us = log.last_time_us
         self.readers = 0
         self.live: dict[Cursor, None] | None = None
+        self.viewed: dict[View, dict[Cursor, None]] | None = None
         self.parts: list[bytes] | None = None
         self.submissions: list[Submission] | None = None
         self.producers: dict[int, Producer] | None = None

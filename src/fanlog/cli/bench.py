@@ -26,6 +26,13 @@ OTHERS = ("redis", "nats")
 Run = Callable[["Progress"], "Report"]
 
 
+class ListenerPort(StrEnum):
+    """By which protocol Fanlog is spoken to."""
+
+    NATIVE = "native"
+    REDIS = "redis"
+
+
 class Received(StrEnum):
     """Whether subscribers only count bytes, or take them out of the kernel as a real one must."""
 
@@ -35,6 +42,9 @@ class Received(StrEnum):
 
 Receiving = Annotated[
     Received, typer.Option("--receive", help="What subscribers do with bytes: leave or take them.")
+]
+ByListener = Annotated[
+    ListenerPort, typer.Option("--listener", help="Fanlog's port: its own, or that of Redis.")
 ]
 Against = Annotated[
     str, typer.Option("--against", help="Other systems; none: only Fanlog.", metavar="redis,nats")
@@ -120,6 +130,7 @@ def fanout(
     seconds: Seconds = 2.0,
     repeat: Repeat = 1,
     receive: Receiving = Received.DISCARD,
+    listener: ByListener = ListenerPort.NATIVE,
     directory: Folder = None,
     json: Json = None,
     plot: Plot = None,
@@ -129,6 +140,7 @@ def fanout(
 
     options = FanoutOptions(
         receive=receive.value,
+        listener=listener.value,
         systems=systems(against),
         subscribers=numbers(subscribers, "--subscribers"),
         payload_bytes=payload,
@@ -147,6 +159,7 @@ def latency(
     against: Against = "redis,nats",
     seconds: Seconds = 2.0,
     repeat: Repeat = 1,
+    listener: ByListener = ListenerPort.NATIVE,
     directory: Folder = None,
     json: Json = None,
     plot: Plot = None,
@@ -155,6 +168,7 @@ def latency(
     from fanlog.bench import LatencyOptions, run_latency  # noqa: PLC0415
 
     options = LatencyOptions(
+        listener=listener.value,
         systems=systems(against),
         subscribers=numbers(subscribers, "--subscribers"),
         payload_bytes=payload,
@@ -371,6 +385,14 @@ def everything(
     beside: dict[str, Any] = {"against": against, "directory": directory}
     fanout(**common, **beside, seconds=seconds, **files("fanout"))
     latency(**common, **beside, seconds=seconds, **files("latency"))
+    redis: dict[str, Any] = {
+        "against": "redis" if "redis" in against else "none",
+        "listener": ListenerPort.REDIS,
+        "directory": directory,
+        "seconds": seconds,
+    }
+    fanout(**common, **redis, **files("fanout-redis"))
+    latency(**common, **redis, **files("latency-redis"))
     durable(**common, **beside, seconds=seconds, **files("durable"))
     clients(**common, **beside, **files("clients"))
     embedded(**common, **files("embedded"))

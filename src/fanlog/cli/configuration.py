@@ -13,7 +13,7 @@ from rich.text import Text
 
 from fanlog.cli.exits import CommandError, ExitCode
 from fanlog.cli.options import Option, all_options
-from fanlog.cli.serve import ConfigFile, DataFolder, Host, Port
+from fanlog.cli.serve import ConfigFile, DataFolder, Host, Port, RedisPort
 from fanlog.cli.session import AsJson
 from fanlog.cli.settings import DEFAULT_FILE, check_document, load_settings, read_document
 from fanlog.cli.terminal import (
@@ -89,11 +89,13 @@ def show(
     data: DataFolder = None,
     host: Host = None,
     port: Port = None,
+    redis_port: RedisPort = None,
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what is in effect, and where each value comes from."""
-    settings = load_settings(config, {"data": data, "listener.host": host, "listener.port": port})
+    flags = {"data": data, "listener.host": host, "listener.port": port, "redis.port": redis_port}
+    settings = load_settings(config, flags)
     shown = settings.by_path.values()
     for remark in settings.remarks:
         say_warning(remark)

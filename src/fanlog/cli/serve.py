@@ -23,11 +23,12 @@ from fanlog.cli.logs import LogLevel, set_up_logging
 from fanlog.cli.settings import Settings, load_settings
 from fanlog.cli.terminal import err, out, say_warning
 from fanlog.config import DEFAULT_HOST, NATIVE_PORT, Config
-from fanlog.errors import InvalidArgumentError
+from fanlog.errors import ConfigError, InvalidArgumentError
+from fanlog.listeners.redis.server import RedisListener
 from fanlog.node import Node
 from fanlog.release import VERSION
 
-EXAMPLE = "Example: [bold]fanlog serve --data /var/lib/fanlog --port 7420[/]"
+EXAMPLE = "Example: [bold]fanlog serve --data /var/lib/fanlog --port 7420 --redis-port 7421[/]"
 
 _ANYWHERE = ("0.0.0.0", "::", "")
 _GC_THRESHOLDS = (100_000, 50, 1000)
@@ -42,12 +43,18 @@ Port = Annotated[
     str | None, typer.Option("--port", help="Port to listen on; 0 takes a free one.", metavar="N")
 ]
 
+RedisPort = Annotated[
+    str | None,
+    typer.Option("--redis-port", help="Port for Redis clients; -1: none.", metavar="N"),
+]
+
 
 def serve(
     *,
     data: DataFolder = None,
     host: Host = None,
     port: Port = None,
+    redis_port: RedisPort = None,
     config: ConfigFile = None,
     memory: Annotated[
         bool, typer.Option("--memory", help="Keep everything in memory: no data folder at all.")
@@ -60,7 +67,8 @@ def serve(
     """Run a broker until Ctrl-C."""
     if memory and data is not None:
         raise InvalidArgumentError("--memory and --data exclude each other: give one of them.")
-    settings = load_settings(config, {"data": data, "listener.host": host, "listener.port": port})
+    flags = {"data": data, "listener.host": host, "listener.port": port, "redis.port": redis_port}
+    settings = load_settings(config, flags)
     for remark in settings.remarks:
         say_warning(remark)
     set_up_logging(log_level, as_json=log_json)
@@ -75,16 +83,31 @@ async def _serve(settings: Settings, *, memory: bool) -> None:
     node.start()
     try:
         listener = node.listen()
+        redis = _listen_redis(node, settings)
     except BaseException:
         await node.stop()
         raise
     _calm_garbage_collector()
     stopped = _on_signals()
-    _print_banner(config, listener.port, memory=memory)
+    _print_banner(config, listener.port, redis, memory=memory)
     sent = await stopped
     err().print(f"{signal.Signals(sent).name}: draining; once more ends at once.")
     await node.stop()
     err().print("Drained and stopped.")
+
+
+def _listen_redis(node: Node, settings: Settings) -> RedisListener | None:
+    """The Redis listener. If nobody chose its port and another has it, it is left out."""
+    setting = settings.by_path["redis.port"]
+    if settings.config.redis.port < 0:
+        return None
+    try:
+        return node.listen_redis()
+    except ConfigError as fault:
+        if setting.source != "default":
+            raise
+        say_warning(f"Redis clients can't connect: {fault}")
+        return None
 
 
 def _raise_open_files_limit() -> None:
@@ -126,7 +149,7 @@ def _end_at_once(number: int, frame: FrameType | None) -> None:
     os._exit(ExitCode.FAILED)
 
 
-def _print_banner(config: Config, port: int, *, memory: bool) -> None:
+def _print_banner(config: Config, port: int, redis: RedisListener | None, *, memory: bool) -> None:
     host = config.listener.host
     url = _url(host, port)
     near = _url("127.0.0.1" if host in _ANYWHERE else host, port)
@@ -137,6 +160,7 @@ def _print_banner(config: Config, port: int, *, memory: bool) -> None:
     console.print(
         Text.assemble(("Fanlog", "bold cyan"), f" {VERSION} listens on ", (url, "bold")),
         Text.assemble(("  data  ", "dim"), data),
+        Text.assemble(("  redis ", "dim"), _redis_line(redis)),
         Text("Try it, in two other terminals:"),
         Text(f"  {program} tail greetings{option}", style="green"),
         Text(f"  {program} publish greetings hello{option}", style="green"),
@@ -144,6 +168,13 @@ def _print_banner(config: Config, port: int, *, memory: bool) -> None:
     )
     # A parent process that waits for this line must not wait for a full buffer.
     console.file.flush()
+
+
+def _redis_line(redis: RedisListener | None) -> str:
+    if redis is None:
+        return "off"
+    host = f"[{redis.host}]" if ":" in redis.host else redis.host
+    return f"redis://{host}:{redis.port}, for any client of Redis Pub/Sub"
 
 
 def _program() -> str:

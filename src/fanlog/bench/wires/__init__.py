@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fanlog.bench.systems import Kind
+from fanlog.bench.systems import Kind, Listener
 from fanlog.bench.wires.base import AckedWire, FanoutWire
 from fanlog.bench.wires.fanlog import FanlogFanout, FanlogTopic
 from fanlog.bench.wires.nats import NatsFanout, NatsStream
@@ -10,10 +10,12 @@ from fanlog.bench.wires.redis import RedisFanout, RedisStream
 from fanlog.model import DurabilityName
 
 
-def fanout_wire(kind: Kind, payload_bytes: int, batch: int) -> FanoutWire:
-    """The wire for publish/subscribe; only Fanlog's knows batches."""
+def fanout_wire(
+    kind: Kind, payload_bytes: int, batch: int, listener: Listener = "native"
+) -> FanoutWire:
+    """The wire for publish/subscribe; only Fanlog's own knows batches."""
     payload = make_payload(payload_bytes)
-    if kind == "redis":
+    if kind == "redis" or (kind == "fanlog" and listener == "redis"):
         return RedisFanout(payload)
     if kind == "nats":
         return NatsFanout(payload)

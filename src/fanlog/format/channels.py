@@ -1,0 +1,79 @@
+"""Channel names, which are any bytes, as topic names, which are text.
+
+A channel's name is its topic's name wherever it can be. What a topic name can't have is written as
+`%` and two hexadecimal digits: bytes that are not UTF-8, control characters, a token that is `*` or
+`>` alone, the first byte of a name that would be the broker's own, and a `%` that would be read as
+one of these.
+| channel                    | topic                    |
+| -------------------------- | ------------------------ |
+| the empty name             | `%-`                     |
+| of more bytes than 255     | `%~` and its SHA-256     |
+| a shard channel            | `%/` and the rest of it  |
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+
+from fanlog.model import INTERNAL_PREFIX, TOPIC_NAME_BYTES_MAX
+
+EMPTY = "%-"
+LONG = "%~"
+SHARD = "%/"
+
+_MARKED = re.compile(r"%(?=[0-9A-F]{2}|[-~/])")
+_ESCAPED = re.compile(rb"%([0-9A-F]{2})")
+_ODD = re.compile(r"[^ -~]")
+
+
+def topic_of(channel: bytes, *, shard: bool = False) -> str:
+    """The name of a channel's topic.
+
+    >>> topic_of(b"news.*"), topic_of(b"\\xff\\x00"), topic_of(b"50%")
+    ('news.%2A', '%FF%00', '50%')
+    """
+    prefix = SHARD if shard else ""
+    if len(channel) <= TOPIC_NAME_BYTES_MAX:
+        name = prefix + _escaped(channel)
+        if len(name.encode()) <= TOPIC_NAME_BYTES_MAX:
+            return name
+    return prefix + LONG + hashlib.sha256(channel).hexdigest()
+
+
+def _escaped(channel: bytes) -> str:
+    if not channel:
+        return EMPTY
+    text = _MARKED.sub("%25", channel.decode(errors="surrogateescape"))
+    text = _ODD.sub(lambda found: _odd(found[0]), text)
+    if "*" in text or ">" in text:
+        tokens = {"*": "%2A", ">": "%3E"}
+        text = ".".join(tokens.get(token, token) for token in text.split("."))
+    if text.startswith(INTERNAL_PREFIX):
+        text = f"%{ord(text[0]):02X}{text[1:]}"
+    return text
+
+
+def _odd(character: str) -> str:
+    if "\udc80" <= character <= "\udcff" or unicodedata.category(character) == "Cc":
+        return "".join(f"%{byte:02X}" for byte in character.encode(errors="surrogateescape"))
+    return character
+
+
+def maybe_channel_of(topic: str) -> tuple[bytes, bool] | None:
+    """The channel whose topic this is, and whether it is a shard channel. None if there is none,
+    or if the name does not tell, as that of a very long channel."""
+    if "%" not in topic:
+        return None if topic.startswith(INTERNAL_PREFIX) else (topic.encode(), False)
+    shard = topic.startswith(SHARD)
+    text = topic.removeprefix(SHARD) if shard else topic
+    if text.startswith(LONG):
+        return None
+    channel = b"" if text == EMPTY else _ESCAPED.sub(_unescape, text.encode())
+    # A topic that no channel would be written as is nobody's.
+    return (channel, shard) if topic_of(channel, shard=shard) == topic else None
+
+
+def _unescape(found: re.Match[bytes]) -> bytes:
+    return bytes([int(found[1], 16)])

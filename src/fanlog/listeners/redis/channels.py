@@ -1,0 +1,82 @@
+"""Channels, patterns and who follows them. A channel is a topic as Redis clients see it; it stands
+here as long as somebody follows it or its topic is there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from fanlog.broker.cursors import Subscription
+from fanlog.format.globs import Glob
+from fanlog.format.resp_replies import PushView
+from fanlog.model import INBOX_PREFIX
+
+if TYPE_CHECKING:
+    from fanlog.broker.ports import Origin, Outlet
+    from fanlog.broker.topics import Topic
+
+_INBOX = INBOX_PREFIX.encode()
+
+
+class Follower(Protocol):
+    """A connection, as far as channels need it."""
+
+    number: int
+    resp3: bool
+
+    @property
+    def outlet(self) -> Outlet: ...
+
+    @property
+    def origin(self) -> Origin: ...
+
+
+class Channel:
+    """`followers` asked for this channel; `matched` counts those who have a pattern that fits."""
+
+    __slots__ = (
+        "_views",
+        "followers",
+        "matched",
+        "name",
+        "shard",
+        "topic",
+        "topic_name",
+    )
+
+    def __init__(self, name: bytes, topic_name: str, *, shard: bool) -> None:
+        self.name = name
+        self.topic_name = topic_name
+        self.shard = shard
+        self.topic: Topic | None = None
+        self.followers: dict[Follower, Subscription] = {}
+        self.matched = 0
+        self._views: dict[tuple[bool, bytes | None], PushView] = {}
+
+    def view(self, resp3: bool, pattern: bytes | None = None) -> PushView:
+        """The one view that all who follow in this form share."""
+        key = (resp3, pattern)
+        view = self._views.get(key)
+        if view is None:
+            kind = b"smessage" if self.shard else b"message" if pattern is None else b"pmessage"
+            view = self._views[key] = PushView(kind, self.name, resp3=resp3, pattern=pattern)
+        return view
+
+    def forget_views(self) -> None:
+        """Those of patterns that are gone would pile up."""
+        self._views.clear()
+
+
+class Pattern:
+    """A glob and its followers, each with one subscription over all channels that fit."""
+
+    __slots__ = ("followers", "glob")
+
+    def __init__(self, text: bytes) -> None:
+        self.glob = Glob(text)
+        self.followers: dict[Follower, Subscription] = {}
+
+    def fits(self, name: bytes) -> bool:
+        """Whether it finds this channel. Inboxes for replies are found only by their own name."""
+        if name.startswith(_INBOX) and not self.glob.text.startswith(_INBOX):
+            return False
+        return self.glob.matches(name)

@@ -1,0 +1,39 @@
+"""What is known of a command: its words, what Redis says of it, and who obeys it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fanlog.format.resp import Command
+    from fanlog.format.resp_replies import Reply
+    from fanlog.listeners.redis.session import RedisSession
+
+Handler = Callable[["RedisSession", "Command"], "Reply"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandSpec:
+    """`arity` counts the command's own name; below 0 it is the least. `subscribed`: allowed to a
+    RESP2 subscriber; `at_once`: not queued by MULTI; `waits`: for all published before it."""
+
+    name: str
+    arity: int
+    handler: Handler
+    flags: tuple[str, ...] = ("loading", "stale")
+    categories: tuple[str, ...] = ("slow",)
+    keys: tuple[int, int, int] = (0, 0, 0)
+    summary: str
+    since: str
+    group: str
+    subcommands: dict[str, CommandSpec] = field(default_factory=dict["str", "CommandSpec"])
+    subscribed: bool = False
+    at_once: bool = False
+    no_auth: bool = False
+    waits: bool = False
+
+    def fits(self, count: int) -> bool:
+        """Whether a command may have so many words."""
+        return count == self.arity if self.arity >= 0 else count >= -self.arity

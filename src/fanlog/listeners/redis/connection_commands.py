@@ -1,0 +1,174 @@
+"""PING, HELLO, AUTH and the like: the connection itself, and MULTI around commands."""
+
+from __future__ import annotations
+
+import hmac
+import re
+from typing import TYPE_CHECKING
+
+from fanlog.format.resp_replies import OK, Failed, Pairs, Reply, Simple
+from fanlog.listeners.redis.state import REDIS_VERSION
+
+if TYPE_CHECKING:
+    from fanlog.format.resp import Command
+    from fanlog.listeners.redis.session import RedisSession
+
+_PLAIN = re.compile(rb"[!-~]*")
+_USER = b"default"
+_DATABASES = 16
+_WRONG_PASSWORD = Failed("WRONGPASS invalid username-password pair or user is disabled.")
+_NO_PASSWORD = Failed(
+    "ERR AUTH <password> called without any password configured for the default user. Are you "
+    "sure your configuration is correct?"
+)
+_BAD_NAME = Failed("ERR Client names cannot contain spaces, newlines or special characters.")
+NOT_A_NUMBER = Failed("ERR value is not an integer or out of range")
+SYNTAX = Failed("ERR syntax error")
+
+
+def text_of(word: bytes) -> str:
+    return word.decode(errors="surrogateescape")
+
+
+def maybe_number(word: bytes) -> int | None:
+    """A number of 64 bits as Redis reads it."""
+    digits = word[1:] if word[:1] == b"-" else word
+    if not digits.isdigit() or (digits[:1] == b"0" and word != b"0") or len(digits) > 19:
+        return None
+    number = int(word)
+    return number if -(1 << 63) <= number < 1 << 63 else None
+
+
+def is_plain(word: bytes) -> bool:
+    """Whether a name has nothing in it that would break a line of CLIENT LIST."""
+    return _PLAIN.fullmatch(word) is not None
+
+
+def ping(session: RedisSession, words: Command) -> Reply:
+    if len(words) > 2:
+        return Failed("ERR wrong number of arguments for 'ping' command")
+    if session.subscribed and not session.resp3:
+        return [b"pong", words[1] if len(words) == 2 else b""]
+    return words[1] if len(words) == 2 else Simple("PONG")
+
+
+def echo(session: RedisSession, words: Command) -> Reply:
+    return words[1]
+
+
+def quit_(session: RedisSession, words: Command) -> Reply:
+    session.end()
+    return OK
+
+
+def reset(session: RedisSession, words: Command) -> Reply:
+    session.drop_queue()
+    session.unsubscribe_all()
+    session.speak(2)
+    session.replies, session.skip_next = "on", False
+    session.name, session.database, session.no_evict = b"", 0, False
+    session.trusted = not session.state.options.password
+    return Simple("RESET")
+
+
+def _login(session: RedisSession, user: bytes, password: bytes) -> bool:
+    wanted = session.state.options.password.encode()
+    if user != _USER or (wanted and not hmac.compare_digest(password, wanted)):
+        return False
+    session.trusted = True
+    return True
+
+
+def auth(session: RedisSession, words: Command) -> Reply:
+    if len(words) > 3:
+        return SYNTAX
+    if len(words) == 2 and not session.state.options.password:
+        return _NO_PASSWORD
+    user = words[1] if len(words) == 3 else _USER
+    return OK if _login(session, user, words[-1]) else _WRONG_PASSWORD
+
+
+def set_name(session: RedisSession, name: bytes) -> Failed | None:
+    if not is_plain(name):
+        return _BAD_NAME
+    session.name = name
+    return None
+
+
+def hello(session: RedisSession, words: Command) -> Reply:
+    version = 3 if session.resp3 else 2
+    if len(words) > 1:
+        given = maybe_number(words[1])
+        if given is None:
+            return Failed("ERR Protocol version is not an integer or out of range")
+        if given not in (2, 3):
+            return Failed("NOPROTO unsupported protocol version")
+        version = given
+    name: bytes | None = None
+    login: tuple[bytes, bytes] | None = None
+    at = 2
+    while at < len(words):
+        option = words[at].upper()
+        if option == b"AUTH" and at + 2 < len(words):
+            login = (words[at + 1], words[at + 2])
+            at += 3
+        elif option == b"SETNAME" and at + 1 < len(words):
+            name = words[at + 1]
+            at += 2
+        else:
+            return Failed(f"ERR Syntax error in HELLO option '{text_of(words[at])}'")
+    if login is not None and not _login(session, *login):
+        return _WRONG_PASSWORD
+    if not session.trusted:
+        return Failed(
+            "NOAUTH HELLO must be called with the client already authenticated, otherwise the "
+            "HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and "
+            "select the RESP protocol version at the same time"
+        )
+    if name is not None and (fault := set_name(session, name)) is not None:
+        return fault
+    session.speak(version)
+    return Pairs(
+        {
+            b"server": b"redis",
+            b"version": REDIS_VERSION.encode(),
+            b"proto": version,
+            b"id": session.number,
+            b"mode": b"standalone",
+            b"role": b"master",
+            b"modules": [],
+        }
+    )
+
+
+def select(session: RedisSession, words: Command) -> Reply:
+    number = maybe_number(words[1])
+    if number is None or not -(1 << 31) <= number < 1 << 31:
+        return NOT_A_NUMBER
+    if not 0 <= number < _DATABASES:
+        return Failed("ERR DB index is out of range")
+    session.database = number
+    return OK
+
+
+def multi(session: RedisSession, words: Command) -> Reply:
+    if session.queue is not None:
+        return Failed("ERR MULTI calls can not be nested")
+    session.begin_queue()
+    return OK
+
+
+def exec_(session: RedisSession, words: Command) -> Reply:
+    if session.queue is None:
+        return Failed("ERR EXEC without MULTI")
+    if session.queue_failed:
+        session.drop_queue()
+        return Failed("EXECABORT Transaction discarded because of previous errors.")
+    return session.run_queue()
+
+
+def discard(session: RedisSession, words: Command) -> Reply:
+    if session.queue is None:
+        return Failed("ERR DISCARD without MULTI")
+    session.drop_queue()
+    return OK

@@ -1,0 +1,226 @@
+"""PUBLISH, SUBSCRIBE and their kin, with Redis's replies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fanlog.format.globs import Glob
+from fanlog.format.resp_replies import NO_REPLY, Failed, Reply, Simple, subscription_push
+from fanlog.listeners.redis.command_spec import CommandSpec
+
+if TYPE_CHECKING:
+    from fanlog.format.resp import Command
+    from fanlog.listeners.redis.session import RedisSession
+
+_HELP = """\
+PUBSUB <subcommand> [<arg> [value] [opt] ...]. Subcommands are:
+CHANNELS [<pattern>]
+    Return the currently active channels matching a <pattern> (default: '*').
+NUMPAT
+    Return number of subscriptions to patterns.
+NUMSUB [<channel> ...]
+    Return the number of subscribers for the specified channels, excluding
+    pattern subscriptions(default: no channels).
+SHARDCHANNELS [<pattern>]
+    Return the currently active shard level channels matching a <pattern> (default: '*').
+SHARDNUMSUB [<shardchannel> ...]
+    Return the number of subscribers for the specified shard level channel(s)
+HELP
+    Prints this help."""
+
+
+def publish(session: RedisSession, words: Command) -> Reply:
+    return session.publish(words[1], words[2], shard=False)
+
+
+def spublish(session: RedisSession, words: Command) -> Reply:
+    return session.publish(words[1], words[2], shard=True)
+
+
+def _refusal(session: RedisSession, name: bytes, kind: bytes) -> Failed | None:
+    """Why the connection can't have this subscription as well."""
+    options = session.state.options
+    count = len(session.channels) + len(session.patterns) + len(session.shard_channels)
+    if count >= options.subscriptions_max:
+        return Failed(
+            "ERR This connection has as many subscriptions as subscriptions_max allows. Open "
+            "another."
+        )
+    if session.names_bytes + len(name) > options.request_bytes_max:
+        return Failed(
+            "ERR The names that this connection follows have more than request_bytes_max together."
+        )
+    return too_long(session, name) if kind == b"psubscribe" else None
+
+
+def too_long(session: RedisSession, pattern: bytes) -> Failed | None:
+    most = session.state.options.pattern_bytes_max
+    if len(pattern) <= most:
+        return None
+    return Failed(f"ERR A pattern has at most {most} bytes (pattern_bytes_max).")
+
+
+def _follow(
+    session: RedisSession,
+    words: Command,
+    kind: bytes,
+    names: dict[bytes, None],
+    subscribe: Callable[[bytes], bool],
+) -> Reply:
+    for name in session.split(words):
+        if name not in names:
+            refusal = _refusal(session, name, kind)
+            if refusal is not None:
+                session.say(refusal)
+                continue
+            subscribe(name)
+            names[name] = None
+            session.names_bytes += len(name)
+        session.push(subscription_push(kind, name, _count(session, kind), resp3=session.resp3))
+    return NO_REPLY
+
+
+def _unfollow(
+    session: RedisSession,
+    words: Command,
+    kind: bytes,
+    names: dict[bytes, None],
+    unsubscribe: Callable[[bytes], bool],
+) -> Reply:
+    wanted = session.split(words if len(words) > 1 else [words[0], *names])
+    for name in wanted:
+        if name in names:
+            unsubscribe(name)
+            del names[name]
+            session.names_bytes -= len(name)
+        session.push(subscription_push(kind, name, _count(session, kind), resp3=session.resp3))
+    if not wanted:
+        session.push(subscription_push(kind, None, _count(session, kind), resp3=session.resp3))
+    return NO_REPLY
+
+
+def _count(session: RedisSession, kind: bytes) -> int:
+    """How many subscriptions the reply tells: shard channels count apart."""
+    if kind.startswith(b"s") and kind != b"subscribe":
+        return len(session.shard_channels)
+    return len(session.channels) + len(session.patterns)
+
+
+def subscribe(session: RedisSession, words: Command) -> Reply:
+    def begin(name: bytes) -> bool:
+        return session.pubsub.subscribe(session, name, shard=False)
+
+    return _follow(session, words, b"subscribe", session.channels, begin)
+
+
+def unsubscribe(session: RedisSession, words: Command) -> Reply:
+    def end(name: bytes) -> bool:
+        return session.pubsub.unsubscribe(session, name, shard=False)
+
+    return _unfollow(session, words, b"unsubscribe", session.channels, end)
+
+
+def psubscribe(session: RedisSession, words: Command) -> Reply:
+    def begin(name: bytes) -> bool:
+        return session.pubsub.psubscribe(session, name)
+
+    return _follow(session, words, b"psubscribe", session.patterns, begin)
+
+
+def punsubscribe(session: RedisSession, words: Command) -> Reply:
+    def end(name: bytes) -> bool:
+        return session.pubsub.punsubscribe(session, name)
+
+    return _unfollow(session, words, b"punsubscribe", session.patterns, end)
+
+
+def ssubscribe(session: RedisSession, words: Command) -> Reply:
+    if session.in_transaction:
+        return Failed("ERR SSUBSCRIBE isn't allowed for a DENY BLOCKING client")
+
+    def begin(name: bytes) -> bool:
+        return session.pubsub.subscribe(session, name, shard=True)
+
+    return _follow(session, words, b"ssubscribe", session.shard_channels, begin)
+
+
+def sunsubscribe(session: RedisSession, words: Command) -> Reply:
+    def end(name: bytes) -> bool:
+        return session.pubsub.unsubscribe(session, name, shard=True)
+
+    return _unfollow(session, words, b"sunsubscribe", session.shard_channels, end)
+
+
+def _channels(session: RedisSession, words: Command, *, shard: bool) -> Reply:
+    if len(words) > 3:
+        text = words[1].decode(errors="surrogateescape")
+        return Failed(
+            f"ERR unknown subcommand or wrong number of arguments for '{text}'. Try PUBSUB HELP."
+        )
+    if len(words) == 2:
+        return session.pubsub.channel_names(None, shard=shard)
+    refusal = too_long(session, words[2])
+    return refusal or session.pubsub.channel_names(Glob(words[2]), shard=shard)
+
+
+def _numsub(session: RedisSession, words: Command, *, shard: bool) -> Reply:
+    reply: list[Reply] = []
+    for name in words[2:]:
+        reply += (name, session.pubsub.follower_count(name, shard=shard))
+    return reply
+
+
+def _numpat(session: RedisSession, words: Command) -> Reply:
+    return session.pubsub.pattern_count
+
+
+def help_lines(text: str) -> Reply:
+    return [Simple(line) for line in text.splitlines()]
+
+
+def _pubsub_part(
+    name: str, arity: int, handler: Callable[[RedisSession, Command], Reply], summary: str
+) -> CommandSpec:
+    return CommandSpec(
+        name=f"pubsub|{name}",
+        arity=arity,
+        handler=handler,
+        flags=("loading", "stale") if name == "help" else ("pubsub", "loading", "stale"),
+        categories=("slow",) if name == "help" else ("pubsub", "slow"),
+        summary=summary,
+        since="7.0.0" if name.startswith("shard") else "2.8.0",
+        group="pubsub",
+    )
+
+
+PUBSUB_PARTS = {
+    "channels": _pubsub_part(
+        "channels",
+        -2,
+        lambda session, words: _channels(session, words, shard=False),
+        "Returns the active channels.",
+    ),
+    "numsub": _pubsub_part(
+        "numsub",
+        -2,
+        lambda session, words: _numsub(session, words, shard=False),
+        "Returns a count of subscribers to channels.",
+    ),
+    "numpat": _pubsub_part("numpat", 2, _numpat, "Returns a count of unique patterns."),
+    "shardchannels": _pubsub_part(
+        "shardchannels",
+        -2,
+        lambda session, words: _channels(session, words, shard=True),
+        "Returns the active shard channels.",
+    ),
+    "shardnumsub": _pubsub_part(
+        "shardnumsub",
+        -2,
+        lambda session, words: _numsub(session, words, shard=True),
+        "Returns the count of subscribers of shard channels.",
+    ),
+    "help": _pubsub_part(
+        "help", 2, lambda session, words: help_lines(_HELP), "Returns helpful text."
+    ),
+}

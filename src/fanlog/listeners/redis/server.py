@@ -1,0 +1,119 @@
+"""The Redis listener: accepts connections on its port, and looks after channels nobody uses."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, ClassVar
+
+import msgspec
+
+from fanlog.errors import FanlogError, ProtocolError
+from fanlog.format.resp import PipelineReader
+from fanlog.listeners.pump import Connection, ConnectionHost
+from fanlog.listeners.redis.pubsub import PubSub
+from fanlog.listeners.redis.session import RedisSession
+from fanlog.listeners.redis.state import ServerState
+from fanlog.listeners.tcp import TcpListener
+
+if TYPE_CHECKING:
+    from fanlog.broker.core import Broker
+    from fanlog.config import ListenerOptions, RedisOptions
+
+_KEEPALIVE_SECONDS = 300
+
+
+class RedisConnection(Connection):
+    """A connection whose session may keep commands waiting; it is not read meanwhile."""
+
+    __slots__ = ("_proceeding", "redis")
+
+    def __init__(self, sock: socket.socket, peer: str, host: ConnectionHost) -> None:
+        super().__init__(sock, peer, host)
+        self.redis: RedisSession
+        self._proceeding = False
+
+    def crowded(self) -> bool:
+        return super().full()
+
+    def full(self) -> bool:
+        return self.redis.busy() or super().full()
+
+    def proceed_soon(self) -> None:
+        if not self._proceeding:
+            self._proceeding = True
+            self._loop.call_soon(self._proceed)
+
+    def _proceed(self) -> None:
+        self._proceeding = False
+        if self._closing:
+            return
+        self._take(b"")
+        if self.paused:
+            self._relieved()
+
+    def _writable(self) -> None:
+        super()._writable()
+        if not self.blocked and self.redis.busy():
+            self.proceed_soon()
+
+
+class RedisListener(TcpListener[RedisSession]):
+    """Redis's protocol on one address."""
+
+    port_flag: ClassVar[str] = "--redis-port"
+    host_option: ClassVar[str] = "redis.host"
+
+    def __init__(
+        self, broker: Broker, shared: ListenerOptions, redis: RedisOptions, *, create_topics: bool
+    ) -> None:
+        options = msgspec.structs.replace(
+            shared, host=redis.host, port=redis.port, connections_max=redis.connections_max
+        )
+        super().__init__(broker, options)
+        self._redis = redis
+        self._create_topics = create_topics
+        self._pipeline = PipelineReader()
+        self.pubsub: PubSub
+        self.state: ServerState
+
+    def open(self) -> None:
+        super().open()
+        self.pubsub = PubSub(
+            self.broker, self._redis, self.loop.call_soon, create_topics=self._create_topics
+        )
+        self.state = ServerState(self.broker, self._redis, self.loop.time)
+        self.state.port = self.port
+
+    def admit(self, sock: socket.socket, peer: str) -> tuple[Connection, RedisSession]:
+        # Subscribers may be silent for days: the kernel finds out which of them are gone.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if hasattr(socket, "TCP_KEEPIDLE"):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_SECONDS)
+        host, port = sock.getsockname()[:2]
+        connection = RedisConnection(sock, peer, self)
+        session = connection.redis = RedisSession(
+            self.pubsub, self.state, connection, self._pipeline, peer=peer, local=f"{host}:{port}"
+        )
+        self.state.sessions[session.number] = session
+        self.state.connections_received += 1
+        return connection, session
+
+    def refusal(self) -> bytes:
+        self.state.connections_rejected += 1
+        return b"-ERR max number of clients reached\r\n"
+
+    def overdue(
+        self, connection: Connection, session: RedisSession, now: float
+    ) -> FanlogError | None:
+        """Turns out peers that stopped in the middle of a command. Silence is no fault here."""
+        limit = self._redis.command_timeout_seconds
+        if connection.paused or not self.drags_on(connection, session.half_frame(), now, limit):
+            return None
+        return ProtocolError(
+            f"Protocol error: a command was begun and not ended within {limit} s "
+            "(command_timeout_seconds)"
+        )
+
+    def swept(self, now: float) -> None:
+        super().swept(now)
+        self.pubsub.forget_idle(now)

@@ -1,0 +1,391 @@
+"""One Redis client's conversation, without I/O: commands in, replies out in their order.
+
+A reply to PUBLISH waits until the broker has taken the message; the replies behind it wait too.
+The commands of a subscriber that lags wait until it has its messages, as they would stand behind
+them in Redis.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from fanlog.broker.cursors import Subscription
+from fanlog.broker.ports import Outlet
+from fanlog.errors import FanlogError
+from fanlog.format.resp import Command, CommandReader, PipelineReader, Publishes, RespLimits
+from fanlog.format.resp_replies import NO_REPLY, QUEUED, Failed, Raw, Reply, encode_reply
+from fanlog.listeners.redis.commands import find_command
+from fanlog.listeners.redis.publishing import Publishing
+from fanlog.listeners.redis.pubsub import PubSub
+from fanlog.listeners.redis.replies import Replies
+
+if TYPE_CHECKING:
+    from fanlog.config import RedisOptions
+    from fanlog.listeners.redis.command_spec import CommandSpec
+    from fanlog.listeners.redis.state import ServerState
+
+logger = logging.getLogger("fanlog.listeners")
+
+# Work for one peer before others get their turn.
+_COMMANDS_A_TURN = 2048
+_NAMES_A_STEP = 512
+_OUT_BYTES = 64 * 1024
+# What a queued word costs beside its bytes.
+_WORD_BYTES = 64
+
+
+class RedisOutlet(Outlet, Protocol):
+    """The connection, as far as the session needs it."""
+
+    @property
+    def kept_bytes(self) -> int: ...
+    def write(self, data: bytes) -> None: ...
+    def finish(self) -> None: ...
+    def crowded(self) -> bool:
+        """Whether the peer has to take replies before it may ask on."""
+        ...
+
+    def proceed_soon(self) -> None:
+        """Feeds the session nothing, after others had their turn."""
+        ...
+
+
+class RedisSession:
+    """One peer. The handlers of commands read and change what is public here."""
+
+    def __init__(
+        self,
+        pubsub: PubSub,
+        state: ServerState,
+        outlet: RedisOutlet,
+        pipeline: PipelineReader,
+        *,
+        peer: str,
+        local: str,
+    ) -> None:
+        options = state.options
+        self.pubsub = pubsub
+        self.state = state
+        self.outlet = outlet
+        self.origin = self
+        self.number = state.next_number()
+        self.peer = peer
+        self.local = local
+        self.created_at = self.active_at = state.now()
+        self.resp3 = False
+        self.name = b""
+        self.library: tuple[bytes, bytes] = (b"", b"")
+        self.database = 0
+        self.no_evict = False
+        self.last_command = "NULL"
+        self.channels: dict[bytes, None] = {}
+        self.patterns: dict[bytes, None] = {}
+        self.shard_channels: dict[bytes, None] = {}
+        self.names_bytes = 0
+        self.replies: Literal["on", "off", "skip"] = "on"
+        self.skip_next = False
+        self.queue: list[tuple[CommandSpec, Command]] | None = None
+        self.queue_failed = False
+        self._queue_bytes = 0
+        self._reader = CommandReader(_limits(options), pipeline)
+        self.trusted = not options.password
+        self._todo: deque[Command | Publishes] = deque()
+        self._replies = Replies()
+        self._publishing = Publishing(pubsub, self._replies, self)
+        self.in_transaction = False
+        self._waits = False
+        self._stepped = False
+        self._ending = False
+        self._closed = False
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the password was given, if there is one."""
+        return self._reader.trusted
+
+    @trusted.setter
+    def trusted(self, trusted: bool) -> None:
+        self._reader.trusted = trusted
+
+    @property
+    def subscribed(self) -> bool:
+        return bool(self.channels or self.patterns or self.shard_channels)
+
+    # Bytes in
+
+    def feed(self, data: bytes) -> None:
+        """Takes what the peer sent; feeding nothing goes on with what waits."""
+        if data:
+            self.active_at = self.state.now()
+            self._todo.extend(self._reader.feed(data))
+        self._work()
+
+    def _work(self) -> None:
+        left = _COMMANDS_A_TURN
+        todo = self._todo
+        self._stepped = False
+        while todo and not self._ending and not self._must_wait():
+            if not left or self._stepped:
+                self.outlet.proceed_soon()
+                break
+            left -= 1
+            item = todo.popleft()
+            if type(item) is Publishes:
+                self._publish_run(item)
+            else:
+                assert isinstance(item, list)
+                self._obey(item)
+            if self._replies.kept_bytes > _OUT_BYTES:
+                self._flush()
+        fault = self._reader.fault
+        if fault is not None and not todo and not self._ending:
+            logger.warning("%s is cut off: %s", self.peer, fault)
+            self.say(Failed(f"ERR {fault}"))
+            self._ending = True
+        if self._publishing.gathering:
+            self._publishing.hand_in()
+            self._flush()
+            self.pubsub.handed_in()
+        else:
+            self._flush()
+
+    def _must_wait(self) -> bool:
+        """Whether the next command has to wait: for messages to be taken in, or for the peer to
+        take what it was sent."""
+        if self._waits:
+            return True
+        if self.outlet.crowded():
+            return True
+        return self.subscribed and (self.outlet.blocked or bool(self.outlet.waiting))
+
+    def busy(self) -> bool:
+        """Whether commands wait here, so that no more are read."""
+        return bool(self._todo) or self._waits
+
+    def held_up(self) -> bool:
+        """Its connection counts as full while commands wait, and goes on by itself."""
+        return False
+
+    def _obey(self, words: Command) -> None:
+        found = find_command(words)
+        if isinstance(found, Failed):
+            self._reject(found)
+        elif (refusal := self._refusal(found)) is not None:
+            self._reject(refusal)
+        elif self.queue is not None and not found.at_once:
+            self._enqueue(found, words)
+        elif found.waits and self._replies.owing and self._waits_for_messages(words):
+            return
+        else:
+            self.last_command = found.name
+            self.say(found.handler(self, words))
+        if self.replies == "skip":
+            self.replies = "on"
+        if self.skip_next:
+            self.skip_next = False
+            self.replies = "skip"
+
+    def _refusal(self, command: CommandSpec) -> Failed | None:
+        if not self.trusted and not command.no_auth:
+            return Failed("NOAUTH Authentication required.")
+        if not self.resp3 and not command.subscribed and self.subscribed:
+            return Failed(
+                f"ERR Can't execute '{command.name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / "
+                "PING / QUIT / RESET are allowed in this context"
+            )
+        return None
+
+    def _reject(self, failure: Failed) -> None:
+        self.queue_failed = self.queue is not None
+        self.say(failure)
+
+    def _enqueue(self, command: CommandSpec, words: Command) -> None:
+        assert self.queue is not None
+        self._queue_bytes += sum(map(len, words)) + _WORD_BYTES * len(words)
+        if self._queue_bytes > self.state.options.request_bytes_max:
+            self._reject(Failed("ERR MULTI holds more than request_bytes_max; use DISCARD"))
+            return
+        self.queue.append((command, words))
+        self.say(QUEUED)
+
+    def _waits_for_messages(self, words: Command) -> bool:
+        """True if a message published before has to be on disk first, and is not yet."""
+        self._end_turn()
+        if not self._publishing.pending:
+            return False
+        self._waits = True
+        self._todo.appendleft(words)
+        return True
+
+    # Publishing
+
+    def _publish_run(self, run: Publishes) -> None:
+        if self.trusted and self.replies == "on" and self.queue is None and not self.subscribed:
+            self.last_command = "publish"
+            self._publishing.publish(run.channel, run.values, shard=False, silent=False)
+            return
+        for value in run.values:
+            self._obey([b"PUBLISH", run.channel, value])
+
+    def publish(self, channel: bytes, value: bytes, *, shard: bool) -> Reply:
+        """One message; its reply follows when it is taken in."""
+        silent = self.replies != "on"
+        self._publishing.publish(channel, (value,), shard=shard, silent=silent)
+        if self.subscribed:
+            # Should it come back here, it comes before its reply and before anything later.
+            self._end_turn()
+        return NO_REPLY
+
+    def _end_turn(self) -> None:
+        """All that was published is handed on, after what was to be said before."""
+        self._publishing.hand_in()
+        self._flush()
+        self.pubsub.end_turn()
+
+    # The broker's Origin
+
+    def acknowledge(self, entries: list[bytes]) -> None:
+        self._publishing.acknowledged(entries)
+        self._settled()
+
+    def refuse(
+        self,
+        number: int,
+        partition: int,
+        first_sequence: int,
+        expected_sequence: int,
+        error: FanlogError,
+    ) -> None:
+        self._publishing.refused(first_sequence, error)
+        self._settled()
+
+    def _settled(self) -> None:
+        if self._closed:
+            return
+        self._flush()
+        if self._waits and not self._publishing.pending:
+            self._waits = False
+            self.outlet.proceed_soon()
+
+    # Replies
+
+    def say(self, reply: Reply) -> None:
+        """A reply, unless the peer wants none."""
+        if self.replies == "on":
+            self._replies.put(encode_reply(reply, resp3=self.resp3))
+
+    def push(self, data: bytes) -> None:
+        """What confirms a subscription: that is sent in any case."""
+        self._replies.put(data)
+
+    def _flush(self) -> None:
+        data = self._replies.take()
+        if data:
+            self.outlet.write(data)
+        if not self._replies.owing:
+            if self._ending and not self._closed:
+                self.outlet.finish()
+        elif self._replies.kept_bytes > self.state.options.request_bytes_max:
+            self._waits = self._publishing.pending
+
+    def end(self) -> None:
+        """Closes the connection once everything has been said."""
+        self._ending = True
+
+    # MULTI
+
+    def begin_queue(self) -> None:
+        self.queue, self.queue_failed, self._queue_bytes = [], False, 0
+
+    def drop_queue(self) -> None:
+        self.queue, self.queue_failed, self._queue_bytes = None, False, 0
+
+    def run_queue(self) -> Reply:
+        """Does what MULTI has queued."""
+        queue = self.queue or []
+        self.drop_queue()
+        said_bytes_max = self._replies.said_bytes + self.state.options.request_bytes_max
+        self.in_transaction = True
+        self.say(Raw(b"*%d\r\n" % len(queue)))
+        for command, words in queue:
+            if command.waits and self._publishing.gathering:
+                self._end_turn()
+            self.say(command.handler(self, words))
+            if self._replies.said_bytes > said_bytes_max:
+                logger.warning("%s is cut off: EXEC says too much at once", self.peer)
+                self._ending = True
+                break
+        self.in_transaction = False
+        return NO_REPLY
+
+    # Subscriptions
+
+    def split(self, words: Command) -> list[bytes]:
+        """The names of a command that may have very many: some now, the rest after others had
+        their turn."""
+        names = words[1:]
+        if len(names) > _NAMES_A_STEP and not self.in_transaction:
+            self._todo.appendleft([words[0], *names[_NAMES_A_STEP:]])
+            del names[_NAMES_A_STEP:]
+            self._stepped = True
+        return names
+
+    def unsubscribe_all(self) -> None:
+        """Silently, at the end or for RESET."""
+        for name in self.channels:
+            self.pubsub.unsubscribe(self, name, shard=False)
+        for name in self.shard_channels:
+            self.pubsub.unsubscribe(self, name, shard=True)
+        for text in self.patterns:
+            self.pubsub.punsubscribe(self, text)
+        self.channels, self.shard_channels, self.patterns = {}, {}, {}
+        self.names_bytes = 0
+
+    def speak(self, version: int) -> None:
+        """Another RESP from now on."""
+        resp3 = version == 3
+        if resp3 == self.resp3:
+            return
+        self.resp3 = resp3
+        if self.subscribed:
+            self._end_turn()
+            named = [(name, False) for name in self.channels]
+            sharded = [(name, True) for name in self.shard_channels]
+            self.pubsub.rebind(self, named + sharded)
+
+    # The connection's side: the pump's Session
+
+    def marker(self, subscription: Subscription) -> bytes:
+        return b""
+
+    def farewell(self, error: FanlogError, subscription: Subscription | None) -> bytes:
+        return b"" if subscription is not None else b"-ERR %b\r\n" % str(error).encode()
+
+    def greeted(self) -> bool:
+        return True
+
+    def half_frame(self) -> int:
+        """Which command is begun and not ended, by a number of its own; 0 if none is."""
+        return self._reader.commands + 1 if self._reader.begun else 0
+
+    def drain(self) -> None:
+        """Redis clients learn of a stop by the end of the connection."""
+
+    def closed(self) -> None:
+        if self._closed:
+            return
+        self._closed = self._ending = True
+        self._todo.clear()
+        self.unsubscribe_all()
+        self.state.sessions.pop(self.number, None)
+
+
+def _limits(options: RedisOptions) -> RespLimits:
+    return RespLimits(
+        options.arguments_max,
+        options.bulk_bytes_max,
+        options.inline_bytes_max,
+        options.request_bytes_max,
+    )

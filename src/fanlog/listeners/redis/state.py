@@ -1,0 +1,51 @@
+"""What all sessions of a Redis listener share: who is connected, the settings that clients may
+read and change, and what INFO tells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fanlog.broker.core import Broker
+    from fanlog.config import RedisOptions
+    from fanlog.listeners.redis.session import RedisSession
+
+# The Redis whose commands these are: clients choose what they use by it.
+REDIS_VERSION = "7.2.0"
+
+
+class ServerState:
+    """`settings` are those of CONFIG: what a client of publish and subscribe asks for."""
+
+    def __init__(self, broker: Broker, options: RedisOptions, now: Callable[[], float]) -> None:
+        self.broker = broker
+        self.options = options
+        self.now = now
+        self.started_at = now()
+        self.sessions: dict[int, RedisSession] = {}
+        self.port = options.port
+        self.connections_received = 0
+        self.connections_rejected = 0
+        self._last_number = 0
+        self.settings = {
+            "appendonly": "no",
+            "client-output-buffer-limit": "normal 0 0 0 slave 0 0 0 pubsub 0 0 0",
+            "databases": "16",
+            "maxclients": str(options.connections_max),
+            "maxmemory": "0",
+            "maxmemory-policy": "noeviction",
+            "notify-keyspace-events": "",
+            "proto-max-bulk-len": str(options.bulk_bytes_max),
+            "save": "",
+            "tcp-keepalive": "300",
+            "timeout": "0",
+        }
+
+    def next_number(self) -> int:
+        """A client's id: never the same again."""
+        self._last_number += 1
+        return self._last_number
+
+    def now_us(self) -> int:
+        return self.broker.now_us()

@@ -1,0 +1,181 @@
+"""What every listener on TCP does: accepts connections up to a limit, watches over them, drains
+and closes. What a peer is told, and when it is overdue, is the protocol's own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+from abc import ABC, abstractmethod
+from typing import ClassVar, Generic, TypeVar
+
+from fanlog.broker.core import Broker
+from fanlog.config import ListenerOptions
+from fanlog.errors import ConfigError, FanlogError
+from fanlog.listeners.pump import Connection, Session
+
+logger = logging.getLogger("fanlog.listeners")
+
+_BACKLOG = 4096
+_ACCEPTS_A_TURN = 128
+_SWEEP_SECONDS = 1.0
+_FAREWELL_SECONDS = 0.5
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+S = TypeVar("S", bound=Session)
+
+
+class TcpListener(ABC, Generic[S]):
+    """One address, and the connections that came to it."""
+
+    port_flag: ClassVar[str]
+    host_option: ClassVar[str]
+
+    def __init__(self, broker: Broker, options: ListenerOptions) -> None:
+        self.broker = broker
+        self.options = options
+        self._connections: dict[Connection, S] = {}
+        self._sock: socket.socket | None = None
+        self._half_frames: dict[Connection, tuple[int, float]] = {}
+        self._last_gone: asyncio.Event | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self.loop: asyncio.AbstractEventLoop
+        self.inlet = memoryview(bytearray(options.receive_bytes))
+        self.host = options.host
+        self.port = options.port
+
+    @abstractmethod
+    def admit(self, sock: socket.socket, peer: str) -> tuple[Connection, S]:
+        """A connection and its session."""
+
+    @abstractmethod
+    def refusal(self) -> bytes:
+        """What a peer is told that comes when there are as many as there may be."""
+
+    @abstractmethod
+    def overdue(self, connection: Connection, session: S, now: float) -> FanlogError | None:
+        """Why the peer is to be turned out, if it is."""
+
+    def open(self) -> None:
+        """Listens; `host` and `port` then say where."""
+        self.loop = asyncio.get_running_loop()
+        try:
+            family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+            sock = socket.create_server((self.host, self.port), family=family, backlog=_BACKLOG)
+        except (OSError, OverflowError) as fault:
+            here = isinstance(fault, OSError) and fault.errno == errno.EADDRINUSE
+            advice = (
+                f"Stop what uses the port, or choose another with {self.port_flag}."
+                if here
+                else f"Choose an address of this machine with {self.host_option}, such as "
+                "127.0.0.1."
+            )
+            raise ConfigError(
+                f"Can't listen on {self.host} port {self.port}: {fault}. {advice}"
+            ) from fault
+        sock.setblocking(False)
+        self.port = sock.getsockname()[1]
+        self._sock = sock
+        self.loop.add_reader(sock.fileno(), self._accept)
+        self._sweeper = self.loop.call_later(_SWEEP_SECONDS, self._sweep)
+
+    def _accept(self) -> None:
+        for _ in range(_ACCEPTS_A_TURN):
+            if self._sock is None:
+                return
+            try:
+                sock, address = self._sock.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as fault:
+                if fault.errno not in _EXHAUSTED:
+                    raise
+                logger.error("no connection can be accepted for now: %s", fault)
+                self.loop.remove_reader(self._sock.fileno())
+                self.loop.call_later(_SWEEP_SECONDS, self._accept_again)
+                return
+            self._welcome(sock, f"{address[0]}:{address[1]}")
+
+    def _accept_again(self) -> None:
+        if self._sock is not None:
+            self.loop.add_reader(self._sock.fileno(), self._accept)
+
+    def _welcome(self, sock: socket.socket, peer: str) -> None:
+        sock.setblocking(False)
+        if len(self._connections) >= self.options.connections_max:
+            with contextlib.suppress(OSError):
+                sock.send(self.refusal())
+            sock.close()
+            return
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection, session = self.admit(sock, peer)
+        self._connections[connection] = session
+        self.broker.connections += 1
+        connection.open(session)
+
+    def forget(self, connection: Connection) -> None:
+        self._half_frames.pop(connection, None)
+        if self._connections.pop(connection, None) is not None:
+            self.broker.connections -= 1
+        if not self._connections and self._last_gone is not None:
+            self._last_gone.set()
+
+    def _sweep(self) -> None:
+        """Turns out peers that are overdue."""
+        now = self.loop.time()
+        for connection, session in list(self._connections.items()):
+            fault = self.overdue(connection, session, now)
+            if fault is not None:
+                connection.turn_out(fault)
+        self.swept(now)
+        self._sweeper = self.loop.call_later(_SWEEP_SECONDS, self._sweep)
+
+    def swept(self, now: float) -> None:
+        """What else is looked after once a second."""
+        self.broker.fan_out.sweep()
+
+    def drags_on(self, connection: Connection, frame: int, now: float, seconds_max: float) -> bool:
+        """Whether the same frame has been half here for too long, however it drips in."""
+        known, since = self._half_frames.get(connection, (0, now))
+        if not frame:
+            self._half_frames.pop(connection, None)
+        elif frame != known:
+            self._half_frames[connection] = (frame, now)
+        return frame == known != 0 and now - since > seconds_max
+
+    async def drain(self) -> None:
+        """Stops accepting, takes what has been sent, tells the clients, and waits until they
+        have got what is theirs, up to `drain_seconds`."""
+        self._stop_accepting()
+        for connection in list(self._connections):
+            connection.read_rest()
+        for session in list(self._connections.values()):
+            session.drain()
+        deadline = self.loop.time() + self.options.drain_seconds
+        while self.loop.time() < deadline and (  # noqa: ASYNC110 - two counters, no event
+            self.broker.commits.pending_bytes()
+            or any(connection.kept_bytes for connection in self._connections)
+        ):
+            await asyncio.sleep(0.01)
+
+    async def close(self) -> None:
+        self._stop_accepting()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for connection in list(self._connections):
+            connection.finish()
+        if self._connections:
+            self._last_gone = asyncio.Event()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_FAREWELL_SECONDS):
+                    await self._last_gone.wait()
+        for connection in list(self._connections):
+            connection.close()
+
+    def _stop_accepting(self) -> None:
+        if self._sock is not None:
+            self.loop.remove_reader(self._sock.fileno())
+            self._sock.close()
+            self._sock = None

@@ -1,0 +1,220 @@
+"""A Redis session without a socket, on a broker whose turns and syncs the test hands out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fanlog.config import RedisOptions
+from fanlog.format.resp import PipelineReader
+from fanlog.listeners.redis.pubsub import PubSub
+from fanlog.listeners.redis.session import RedisSession
+from fanlog.listeners.redis.state import ServerState
+from tests.broker.stage import Peer, Stage, stage
+from tests.listeners.redis.wire import command, push
+
+
+class Wireless(Peer):
+    """A peer's connection. What the session wrote and what it was sent stand in one order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.finished = False
+        self.proceeds = 0
+
+    @property
+    def kept_bytes(self) -> int:
+        return sum(map(len, self.kept))
+
+    def write(self, data: bytes) -> None:
+        if self.blocked:
+            self.kept.append(data)
+        else:
+            self.taken += data
+
+    def finish(self) -> None:
+        self.finished = True
+
+    def crowded(self) -> bool:
+        return False
+
+    def proceed_soon(self) -> None:
+        self.proceeds += 1
+
+    def heard(self) -> bytes:
+        """What came since it was last asked."""
+        heard, self.taken = self.taken, b""
+        return heard
+
+
+class Desk:
+    """A listener's insides, and sessions on it."""
+
+    def __init__(self, made: Stage) -> None:
+        self.stage = made
+        self.pubsub = PubSub(made.core, RedisOptions(), made.runtime.soon, create_topics=True)
+        self._state = ServerState(made.core, RedisOptions(), lambda: 0.0)
+        self._pipeline = PipelineReader()
+
+    def session(self) -> tuple[RedisSession, Wireless]:
+        wire = Wireless()
+        session = RedisSession(
+            self.pubsub, self._state, wire, self._pipeline, peer="peer:1", local="local:1"
+        )
+        self._state.sessions[session.number] = session
+        return session, wire
+
+
+def publish(channel: str, *values: str) -> bytes:
+    return b"".join(command("PUBLISH", channel, value) for value in values)
+
+
+def test_what_one_read_brought_for_a_partition_is_one_batch() -> None:
+    with stage() as made:
+        desk = Desk(made)
+        for name in "ab":
+            made.core.create_topic(name, {})
+        session, wire = desk.session()
+        session.feed(publish("a", "1", "2") + publish("b", "3") + publish("a", "4"))
+        assert wire.heard() == b""
+        made.run()
+        assert wire.heard() == b":0\r\n" * 4
+        assert [batch.values for batch in made.fetch("a", 0)] == [[b"1", b"2", b"4"]]
+        assert [batch.values for batch in made.fetch("b", 0)] == [[b"3"]]
+
+
+def test_who_publishes_alone_does_not_wait_for_the_end_of_the_turn() -> None:
+    with stage() as made:
+        desk = Desk(made)
+        made.core.create_topic("a", {})
+        (one, wire), (other, _) = desk.session(), desk.session()
+        one.feed(publish("a", "1"))
+        assert wire.heard() == b""
+        made.run()
+        wire.heard()
+        one.feed(publish("a", "2"))
+        assert wire.heard() == b":0\r\n"
+        other.feed(publish("a", "3"))
+        made.run()
+        one.feed(publish("a", "4"))
+        other.feed(publish("a", "5"))
+        assert wire.heard() == b""
+        made.run()
+        assert [v for batch in made.fetch("a", 0) for v in batch.values] == [*b"1 2 3 4 5".split()]
+
+
+def test_replies_behind_a_message_wait_until_it_is_on_disk(data: Path) -> None:
+    with stage(data, durability="fsync") as made:
+        desk = Desk(made)
+        made.core.create_topic("safe", {})
+        session, wire = desk.session()
+        session.feed(b"PING\r\n" + publish("safe", "1") + b"ECHO x\r\n")
+        made.run()
+        session.feed(b"ECHO y\r\n")
+        assert wire.heard() == b"+PONG\r\n"
+        made.sync_group.sync()
+        made.run()
+        assert wire.heard() == b":0\r\n$1\r\nx\r\n$1\r\ny\r\n"
+
+
+def test_a_subscription_behind_a_message_waits_for_it_and_then_goes_on(data: Path) -> None:
+    with stage(data, durability="fsync") as made:
+        desk = Desk(made)
+        made.core.create_topic("safe", {})
+        session, wire = desk.session()
+        session.feed(publish("safe", "1") + command("SUBSCRIBE", "safe") + b"PING\r\n")
+        assert session.busy()
+        made.run()
+        made.sync_group.sync()
+        made.run()
+        assert wire.heard() == b":0\r\n"
+        assert (wire.proceeds, session.busy()) == (1, True)
+        session.feed(b"")
+        assert wire.heard() == push("subscribe", "safe", 1) + push("pong", "")
+        assert not session.busy()
+
+
+def test_a_log_that_fails_is_an_error_in_its_place_and_the_rest_is_answered(data: Path) -> None:
+    with stage(data, durability="fsync") as made:
+        desk = Desk(made)
+        made.core.create_topic("safe", {})
+        made.core.create_topic("loose", {"durability": "memory"})
+        session, wire = desk.session()
+        session.feed(publish("safe", "1", "2") + publish("loose", "3"))
+        made.run()
+        made.fail_sync()
+        made.run()
+        fault = b"-ERR the disk is broken\r\n"
+        assert wire.heard() == fault * 2 + b":0\r\n"
+        session.feed(publish("safe", "4") + b"PING\r\n")
+        made.run()
+        assert wire.heard() == fault + b"+PONG\r\n"
+
+
+def test_the_commands_of_a_blocked_subscriber_wait() -> None:
+    with stage() as made:
+        desk = Desk(made)
+        session, wire = desk.session()
+        publisher, _ = desk.session()
+        session.feed(command("SUBSCRIBE", "a"))
+        wire.heard()
+        wire.room = 0
+        for value in "12":
+            publisher.feed(publish("a", value))
+            made.run()
+        session.feed(command("PING") + command("UNSUBSCRIBE"))
+        assert session.busy()
+        wire.drain(made.core)
+        session.feed(b"")
+        assert wire.heard() == (
+            push("message", "a", "1")
+            + push("message", "a", "2")
+            + push("pong", "")
+            + push("unsubscribe", "a", 0)
+        )
+
+
+def test_quit_waits_for_what_is_owed(data: Path) -> None:
+    with stage(data, durability="fsync") as made:
+        desk = Desk(made)
+        made.core.create_topic("safe", {})
+        session, wire = desk.session()
+        session.feed(publish("safe", "1") + b"QUIT\r\nPING\r\n")
+        made.run()
+        assert (wire.heard(), wire.finished) == (b"", False)
+        made.sync_group.sync()
+        made.run()
+        assert (wire.heard(), wire.finished) == (b":0\r\n+OK\r\n", True)
+
+
+def test_whoever_goes_leaves_nothing_behind() -> None:
+    with stage() as made:
+        desk = Desk(made)
+        session, _ = desk.session()
+        publisher, _ = desk.session()
+        session.feed(command("SUBSCRIBE", "a", "b") + command("PSUBSCRIBE", "*", "a*"))
+        session.feed(command("SSUBSCRIBE", "s"))
+        publisher.feed(publish("a", "1") + command("SPUBLISH", "s", "x"))
+        made.run()
+        partition = made.core.catalog.get("a").partitions[0]
+        assert (partition.readers, len(made.core.subscriptions)) == (3, 5)
+        session.closed()
+        assert (partition.readers, len(made.core.subscriptions)) == (0, 0)
+        assert not partition.viewed
+        assert desk.pubsub.channel_names(None, shard=False) == []
+        assert desk.pubsub.pattern_count == 0
+
+
+def test_very_many_names_are_followed_step_by_step() -> None:
+    with stage() as made:
+        desk = Desk(made)
+        session, wire = desk.session()
+        names = [f"n{i}" for i in range(1200)]
+        session.feed(command("SUBSCRIBE", *names) + command("UNSUBSCRIBE") + command("PING"))
+        steps = 0
+        while session.busy():
+            session.feed(b"")
+            steps += 1
+        assert steps >= 4
+        wanted = b"".join(push("subscribe", name, i) for i, name in enumerate(names, 1))
+        wanted += b"".join(push("unsubscribe", name, 1199 - i) for i, name in enumerate(names))
+        assert wire.heard() == wanted + b"+PONG\r\n"
