@@ -10,7 +10,7 @@ from typing import Annotated, Protocol, runtime_checkable
 import typer
 from typer.main import get_command
 
-from fanlog.cli import health, publish, serve, tail
+from fanlog.cli import generate, health, publish, serve, tail
 from fanlog.cli.bench import bench_app
 from fanlog.cli.configuration import config_app
 from fanlog.cli.dead import dead_app
@@ -57,6 +57,7 @@ def root(
 app.command(epilog=serve.EXAMPLE)(serve.serve)
 app.command(epilog=publish.EXAMPLE)(publish.publish)
 app.command(epilog=tail.EXAMPLE)(tail.tail)
+app.command(epilog=generate.EXAMPLE)(generate.generate)
 app.add_typer(topic_app, name="topic")
 app.add_typer(group_app, name="group")
 app.add_typer(dead_app, name="dead")
