@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import fanlog
-from fanlog.spark.session import PUSHDOWN_SETTING
+from fanlog.spark.sessions import PUSHDOWN_SETTING
 from tests.scenarios.broker_process import BrokerProcess
 from tests.spark.processes import Driver
 from tests.spark.sessions import need_java

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 import fanlog
 from fanlog.spark import register
-from fanlog.spark.session import PUSHDOWN_SETTING
+from fanlog.spark.sessions import PUSHDOWN_SETTING
 from tests.scenarios.broker_process import BrokerProcess
 from tests.spark.conftest import Reading
 

@@ -15,6 +15,7 @@ from fanlog.bench.latency import LatencyOptions, run_latency
 from fanlog.bench.plot import save_plot
 from fanlog.bench.report import progress_bar, render
 from fanlog.bench.reports import Report, load_report, save_report, to_json
+from fanlog.bench.spark import SparkOptions, run_spark
 from fanlog.bench.stall import StallOptions, run_stall
 from fanlog.bench.startup import StartupOptions, run_startup
 from fanlog.bench.systems import BenchError, SystemUnavailableError
@@ -28,6 +29,7 @@ __all__ = [
     "FanoutOptions",
     "LatencyOptions",
     "Report",
+    "SparkOptions",
     "StallOptions",
     "StartupOptions",
     "SystemUnavailableError",
@@ -40,6 +42,7 @@ __all__ = [
     "run_embedded",
     "run_fanout",
     "run_latency",
+    "run_spark",
     "run_stall",
     "run_startup",
     "run_topics",

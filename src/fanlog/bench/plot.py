@@ -6,6 +6,7 @@ everywhere. matplotlib is optional and slow to import, so it is imported when th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,6 +19,7 @@ from fanlog.bench.reports import (
     FanoutReport,
     LatencyReport,
     Report,
+    SparkReport,
     StallReport,
     StallSample,
     StartupReport,
@@ -58,21 +60,7 @@ def save_plot(report: Report, path: Path) -> None:
 
 def draw(report: Report) -> Figure:
     """The report's picture."""
-    if isinstance(report, FanoutReport):
-        return draw_fanout(report)
-    if isinstance(report, LatencyReport):
-        return draw_latency(report)
-    if isinstance(report, DurableReport):
-        return draw_durable(report)
-    if isinstance(report, ClientsReport):
-        return draw_clients(report)
-    if isinstance(report, EmbeddedReport):
-        return draw_embedded(report)
-    if isinstance(report, StallReport):
-        return draw_stall(report)
-    if isinstance(report, TopicsReport):
-        return draw_topics(report)
-    return draw_startup(report)
+    return DRAWINGS[type(report)](report)
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -324,6 +312,23 @@ def draw_startup(report: StartupReport) -> Figure:
     return figure
 
 
+def draw_spark(report: SparkReport) -> Figure:
+    """A bar for each way to read or write; the ceiling is on top."""
+    rows = [row for row in report.rows if row.records_per_s]
+    figure = new_figure(WIDTH_INCHES, BAR_INCHES * len(rows) + 1.2)
+    axes: Axes = figure.add_subplot()
+    draw_bars(
+        axes,
+        [row.how for row in rows],
+        [row.records_per_s for row in rows],
+        [colour_of("fanlog") for _ in rows],
+        faded=[row is rows[0] for row in rows],
+    )
+    axes.set_xlabel("records per second")
+    finish(axes, f"Spark, records of {rows[0].payload} bytes")
+    return figure
+
+
 def draw_bars(
     axes: Axes,
     labels: list[str],
@@ -346,3 +351,16 @@ def draw_bars(
     else:
         axes.set_xlim(0, max(values) * 1.15)
     axes.xaxis.set_major_formatter(count_tick)
+
+
+DRAWINGS: dict[type[Report], Callable[[Any], Figure]] = {
+    FanoutReport: draw_fanout,
+    LatencyReport: draw_latency,
+    DurableReport: draw_durable,
+    ClientsReport: draw_clients,
+    EmbeddedReport: draw_embedded,
+    StallReport: draw_stall,
+    TopicsReport: draw_topics,
+    StartupReport: draw_startup,
+    SparkReport: draw_spark,
+}

@@ -25,6 +25,7 @@ from fanlog.bench.reports import (
     LatencyReport,
     LeftOut,
     Report,
+    SparkReport,
     StallReport,
     StartupReport,
     StartupRow,
@@ -51,6 +52,8 @@ def render(report: Report) -> RenderableType:
         table = stall_table(report)
     elif isinstance(report, TopicsReport):
         table = topics_table(report)
+    elif isinstance(report, SparkReport):
+        table = spark_table(report)
     else:
         table = startup_table(report)
     notes = [left_out_note(left) for left in report.left_out]
@@ -355,6 +358,20 @@ def smallest_log_ms(rows: list[StartupRow], after: str) -> float | None:
     """What a start with the smallest log takes, after the same end."""
     logs = [row for row in rows if row.after == after and row.log_bytes]
     return min(logs, key=lambda row: row.log_bytes).start_ms if logs else None
+
+
+def spark_table(report: SparkReport) -> Table:
+    """Rates, each compared with the ceiling, which is the first row."""
+    title = f"Spark: records of {report.rows[0].payload} bytes"
+    table = new_table(title, "", "records/s", "to the ceiling")
+    ceiling = report.rows[0].records_per_s
+    for row in report.rows:
+        if row.micro_batch_ms:
+            table.add_row(row.how, f"{row.micro_batch_ms:.0f} ms a look", "–")
+        else:
+            ratio = f"{row.records_per_s / ceiling:.2f}×"
+            table.add_row(row.how, count(row.records_per_s), ratio)
+    return table
 
 
 def left_out_note(left: LeftOut) -> Text:

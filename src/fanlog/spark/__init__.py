@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fanlog.errors import ConfigError
-from fanlog.spark.session import SPARK_MISSING, session
+from fanlog.spark.sessions import SPARK_MISSING, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
