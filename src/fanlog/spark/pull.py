@@ -37,8 +37,10 @@ _FETCH_SPARE = 1.25
 
 
 class Piece(NamedTuple):
-    """Bytes of a log, and the batches in them: where each begins, and its header."""
+    """Bytes of a log, and the batches in them: where each begins, and its header. `first` is the
+    offset that was asked for: the first batch may begin before it."""
 
+    first: int
     data: bytes
     batches: list[tuple[int, BatchHeader]]
 
@@ -51,7 +53,7 @@ def read_range(options: ReadOptions, wanted: Range, schema: pa.Schema) -> Iterat
         view = memoryview(piece.data)
         for at, header in piece.batches:
             batch = Batch(view[at : at + header.length], header)
-            rows.add(batch, wanted.first, wanted.end)
+            rows.add(batch, piece.first, wanted.end)
             if rows.rows >= limits.rows_max or rows.bytes >= limits.rows_bytes:
                 yield rows.take()
     if rows.rows:
@@ -86,7 +88,7 @@ def _file_pieces(options: ReadOptions, wanted: Range) -> Iterator[Piece]:
             header = read_header(run.data, at)
             batches.append((at, header))
             at += header.length
-        yield Piece(run.data, batches)
+        yield Piece(wanted.first, run.data, batches)
 
 
 class _Fetching:
@@ -162,10 +164,10 @@ class _Fetching:
             visible_end = FETCHED_HEAD.unpack_from(payload)[0]
             self._end(rewound(place, self._next, visible_end))
             return None
-        self._next = batches[-1][1].next_offset
+        first, self._next = self._next, batches[-1][1].next_offset
         if self._next < self._wanted.end:
             self._ask(broker)
-        return Piece(payload, batches)
+        return Piece(first, payload, batches)
 
     def _skip(self, broker: PlainConnection) -> None:
         """Retention has come between the plan and the task."""

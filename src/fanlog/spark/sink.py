@@ -187,7 +187,7 @@ def _stage(options: WriteOptions, id: str, iterator: Iterator[pa.RecordBatch]) -
     if first is None:
         return Staged("", 0)
     with PlainConnection(options.url, ClientOptions(name="fanlog.spark")) as broker:
-        stager = _Stager(broker, options, id)
+        stager = Stager(broker, options, id)
         if stager.committed:
             # Every row is taken, or Spark would wait for somebody to do it.
             for _ in rows:
@@ -221,7 +221,7 @@ def _chunks(iterator: Iterator[pa.RecordBatch], bytes_min: int) -> Iterator[pa.R
         yield pa.concat_batches(waiting)
 
 
-class _Stager:
+class Stager:
     """One attempt's transaction. Batches are numbered, so that what is sent again after a lost
     connection is staged once."""
 
