@@ -11,6 +11,7 @@ from fanlog.bench.clients import ClientsOptions, run_clients
 from fanlog.bench.durable import DurableOptions, run_durable
 from fanlog.bench.embedded import EmbeddedOptions, run_embedded
 from fanlog.bench.fanout import FanoutOptions, run_fanout
+from fanlog.bench.groups import GroupsOptions, run_groups
 from fanlog.bench.latency import LatencyOptions, run_latency
 from fanlog.bench.plot import save_plot
 from fanlog.bench.report import progress_bar, render
@@ -27,6 +28,7 @@ __all__ = [
     "DurableOptions",
     "EmbeddedOptions",
     "FanoutOptions",
+    "GroupsOptions",
     "LatencyOptions",
     "Report",
     "SparkOptions",
@@ -41,6 +43,7 @@ __all__ = [
     "run_durable",
     "run_embedded",
     "run_fanout",
+    "run_groups",
     "run_latency",
     "run_spark",
     "run_stall",

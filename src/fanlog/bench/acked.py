@@ -6,9 +6,11 @@ must say that it has taken exactly what it acknowledged.
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 import time
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
 from fanlog.bench.systems import BenchError
@@ -18,6 +20,10 @@ RECEIVE_BYTES_MAX = 1 << 20
 BLOCK_BYTES_MIN = 256 << 10
 DRAIN_TIMEOUT_S = 30.0
 POLL_TIMEOUT_S = 0.2
+SLICE_S = 0.05
+
+# Makes a block of units ready to be sent once more; the number of its first unit in the run.
+Renumber = Callable[[memoryview, int], None]
 
 
 @dataclass(slots=True)
@@ -30,6 +36,7 @@ class AckedLoad:
     block: memoryview
     unit_bytes: int
     window_units: int
+    renumber: Renumber | None = None
     sent_bytes: int = 0
     acknowledged_units: int = 0
 
@@ -52,10 +59,35 @@ class AckedLoad:
             self.send(units * self.unit_bytes)
             self.receive()
 
+    def slice(self, slice_s: float) -> float:
+        """Publish for a moment, and wait until all is acknowledged; the time it took."""
+        began = time.perf_counter()
+        self.pump(began + slice_s)
+        self.drain()
+        return time.perf_counter() - began
+
+    def fill(self, units: int, timeout_s: float) -> int:
+        """Publish exactly so many units; the messages that this makes, verified."""
+        deadline = time.perf_counter() + timeout_s
+        while self.acknowledged_units < units:
+            if time.perf_counter() > deadline:
+                raise BenchError(f"the log was not filled within {timeout_s:.0f} s")
+            self.send(min(units, self.acknowledged_units + self.window_units) * self.unit_bytes)
+            self.receive()
+        self.verify()
+        return units * self.wire.messages
+
+    def verify(self) -> None:
+        """What was acknowledged is what was taken."""
+        self.sock.settimeout(SETUP_TIMEOUT_S)
+        verify_stored(self.wire, self.sock, self.acknowledged_units * self.wire.messages)
+
     def send(self, limit_bytes: int) -> None:
         """Send as much as the limit and the socket allow."""
         while self.sent_bytes < limit_bytes:
             start = self.sent_bytes % len(self.block)
+            if self.renumber is not None and start == 0:
+                self.renumber(self.block, self.sent_bytes // self.unit_bytes)
             end = min(len(self.block), start + limit_bytes - self.sent_bytes)
             try:
                 self.sent_bytes += self.sock.send(self.block[start:end])
@@ -75,13 +107,13 @@ class AckedLoad:
         self.acknowledged_units += self.wire.acknowledged(received)
 
 
-def measure_acked(
-    wire: AckedWire, port: int, window_messages: int, warmup_s: float, run_s: float
-) -> float:
-    """Acknowledged messages per second over one connection, verified against what is stored."""
-    sock = connect(port)
-    epoll = select.epoll()
-    try:
+@contextlib.contextmanager
+def acked_load(
+    wire: AckedWire, port: int, window_messages: int, renumber: Renumber | None = None
+) -> Generator[AckedLoad]:
+    """A publisher on a connection of its own. `renumber` is for a wire whose units must not be
+    repeated as they are."""
+    with connect(port) as sock, select.epoll() as epoll:
         wire.prepare(sock)
         cycle = wire.cycle()
         if len({len(unit) for unit in cycle}) != 1:
@@ -89,25 +121,51 @@ def measure_acked(
         repeats = max(1, -(-BLOCK_BYTES_MIN // (len(cycle) * len(cycle[0]))))
         sock.setblocking(False)
         epoll.register(sock, select.EPOLLIN)
-        load = AckedLoad(
+        yield AckedLoad(
             wire=wire,
             sock=sock,
             epoll=epoll,
-            block=memoryview(b"".join(cycle) * repeats),
+            block=memoryview(bytearray(b"".join(cycle) * repeats)),
             unit_bytes=len(cycle[0]),
             window_units=max(1, window_messages // wire.messages),
+            renumber=renumber,
         )
+
+
+def measure_acked(
+    wire: AckedWire, port: int, window_messages: int, warmup_s: float, run_s: float
+) -> float:
+    """Acknowledged messages per second over one connection, verified against what is stored."""
+    with acked_load(wire, port, window_messages) as load:
         began = load.pump(time.perf_counter() + warmup_s)
         before = load.acknowledged_units
         ended = load.pump(began + run_s)
         counted = load.acknowledged_units - before
         load.drain()
-        sock.settimeout(SETUP_TIMEOUT_S)
-        verify_stored(wire, sock, load.acknowledged_units * wire.messages)
+        load.verify()
         return counted * wire.messages / (ended - began)
-    finally:
-        epoll.close()
-        sock.close()
+
+
+def measure_in_turn(loads: Sequence[AckedLoad], warmup_s: float, run_s: float) -> list[float]:
+    """The same for several publishers to one system, in slices so short that whatever else the
+    machine does concerns all of them alike; `run_s` is for each."""
+    for load in loads:
+        load.slice(warmup_s / len(loads))
+    took_s = [0.0] * len(loads)
+    before = [load.acknowledged_units for load in loads]
+    order = list(range(len(loads)))
+    while min(took_s) < run_s:
+        for number in order:
+            took_s[number] += loads[number].slice(SLICE_S)
+        # Nobody always comes after the same one.
+        order.reverse()
+    counted = [load.acknowledged_units for load in loads]
+    for load in loads:
+        load.verify()
+    return [
+        (after - units) * load.wire.messages / took
+        for load, units, after, took in zip(loads, before, counted, took_s, strict=True)
+    ]
 
 
 def verify_stored(wire: AckedWire, sock: socket.socket, acknowledged: int) -> None:

@@ -10,13 +10,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from fanlog.bench.report import count, fanout_title, log_label, system_label
+from fanlog.bench.report import (
+    GROUPS_RATIOS,
+    GROUPS_TITLES,
+    count,
+    fanout_title,
+    log_label,
+    ratio_beside,
+    system_label,
+)
 from fanlog.bench.reports import (
     ClientsReport,
     DurableReport,
     DurableRow,
     EmbeddedReport,
     FanoutReport,
+    GroupsPart,
+    GroupsReport,
+    GroupsRow,
     LatencyReport,
     Report,
     SparkReport,
@@ -312,6 +323,38 @@ def draw_startup(report: StartupReport) -> Figure:
     return figure
 
 
+def draw_groups(report: GroupsReport) -> Figure:
+    """One panel for each part; what others are compared with is faded."""
+    parts: list[GroupsPart] = [
+        part for part in GROUPS_TITLES if any(row.part == part for row in report.rows)
+    ]
+    heights = [sum(row.part == part for row in report.rows) for part in parts]
+    figure = new_figure(WIDTH_INCHES, BAR_INCHES * sum(heights) + 1.0 * len(parts))
+    panels = figure.subplots(len(parts), 1, squeeze=False, height_ratios=heights)
+    for number, part in enumerate(parts):
+        axes = panels[number, 0]
+        rows = [row for row in report.rows if row.part == part]
+        ratios = [ratio_beside(rows, row) for row in rows]
+        draw_bars(
+            axes,
+            [groups_label(row) for row in rows],
+            [row.messages_per_s for row in rows],
+            [colour_of(row.system) for row in rows],
+            faded=[row.system == "fanlog" and not row.beside for row in rows],
+            notes=["" if ratio is None else f"  ({ratio:.2f}×)" for ratio in ratios],
+        )
+        axes.set_xlabel(f"messages per second, and their ratio {GROUPS_RATIOS[part]}")
+        finish(axes, GROUPS_TITLES[part])
+    return figure
+
+
+def groups_label(row: GroupsRow) -> str:
+    """What was done, and by how many where that is not the same for all."""
+    if row.part != "acking":
+        return row.how
+    return f"{row.how}, {row.processes} worker{'s' if row.processes > 1 else ''}"
+
+
 def draw_spark(report: SparkReport) -> Figure:
     """A bar for each way to read or write; the ceiling is on top."""
     rows = [row for row in report.rows if row.records_per_s]
@@ -336,20 +379,22 @@ def draw_bars(
     colours: list[str],
     *,
     faded: list[bool] | None = None,
+    notes: list[str] | None = None,
     logarithmic: bool = False,
 ) -> None:
-    """Horizontal bars, first on top, each with its figure at its end."""
+    """Horizontal bars, first on top, each with its figure and what there is to add at its end."""
     bars = axes.barh(range(len(values)), values, color=colours, height=0.7)
     for bar, is_faded in zip(bars, faded or [False] * len(values), strict=True):
         bar.set_alpha(0.4 if is_faded else 1.0)
-    axes.bar_label(bars, [count(value) for value in values], padding=4, fontsize=8)
+    ends = zip(values, notes or [""] * len(values), strict=True)
+    axes.bar_label(bars, [f"{count(value)}{note}" for value, note in ends], padding=4, fontsize=8)
     axes.set_yticks(range(len(labels)), labels, fontsize=8)
     axes.invert_yaxis()
     if logarithmic:
         axes.set_xscale("log")
         axes.set_xlim(min(values) / 3, max(values) * 4)
     else:
-        axes.set_xlim(0, max(values) * 1.15)
+        axes.set_xlim(0, max(values) * (1.25 if notes else 1.15))
     axes.xaxis.set_major_formatter(count_tick)
 
 
@@ -362,5 +407,6 @@ DRAWINGS: dict[type[Report], Callable[[Any], Figure]] = {
     StallReport: draw_stall,
     TopicsReport: draw_topics,
     StartupReport: draw_startup,
+    GroupsReport: draw_groups,
     SparkReport: draw_spark,
 }

@@ -6,6 +6,7 @@ Law: a table shows what the report has; a ratio is made here from two of its row
 from __future__ import annotations
 
 import contextlib
+import statistics
 from collections.abc import Generator
 
 from rich.console import Console, Group, RenderableType
@@ -22,6 +23,9 @@ from fanlog.bench.reports import (
     EmbeddedReport,
     FanoutReport,
     FanoutRow,
+    GroupsPart,
+    GroupsReport,
+    GroupsRow,
     LatencyReport,
     LeftOut,
     Report,
@@ -34,10 +38,21 @@ from fanlog.bench.reports import (
 from fanlog.bench.runner import Progress
 
 REFRESH_PER_S = 4
+GROUPS_TITLES: dict[GroupsPart, str] = {
+    "publishing": "Exactly-once publishing, to disk without fsync",
+    "reading": "Reading a backlog, processes not pinned",
+    "acking": "A queue: jobs acked, processes not pinned",
+}
+GROUPS_RATIOS: dict[GroupsPart, str] = {
+    "publishing": "to plain",
+    "reading": "to readers",
+    "acking": "to msg.ack()",
+}
 
 
 def render(report: Report) -> RenderableType:
     """The report's table, what was left out, and where it ran; print it with a Rich console."""
+    table: RenderableType
     if isinstance(report, FanoutReport):
         table = fanout_table(report)
     elif isinstance(report, LatencyReport):
@@ -54,8 +69,10 @@ def render(report: Report) -> RenderableType:
         table = topics_table(report)
     elif isinstance(report, SparkReport):
         table = spark_table(report)
-    else:
+    elif isinstance(report, StartupReport):
         table = startup_table(report)
+    else:
+        table = Group(*(groups_table(report, part) for part in GROUPS_TITLES))
     notes = [left_out_note(left) for left in report.left_out]
     return Group(table, *notes, environment_note(report.environment))
 
@@ -358,6 +375,34 @@ def smallest_log_ms(rows: list[StartupRow], after: str) -> float | None:
     """What a start with the smallest log takes, after the same end."""
     logs = [row for row in rows if row.after == after and row.log_bytes]
     return min(logs, key=lambda row: row.log_bytes).start_ms if logs else None
+
+
+def groups_table(report: GroupsReport, part: GroupsPart) -> Table:
+    """One part of the three, each row compared with the one beside it."""
+    table = new_table(GROUPS_TITLES[part], "", "processes", "messages/s", GROUPS_RATIOS[part])
+    before = None
+    for row in report.rows:
+        if row.part != part:
+            continue
+        if before is not None and row.processes != before:
+            table.add_section()
+        before = row.processes
+        ratio = ratio_beside(report.rows, row)
+        table.add_row(
+            row.how,
+            f"{row.processes}",
+            count(row.messages_per_s),
+            "–" if ratio is None else f"{ratio:.2f}×",
+        )
+    return table
+
+
+def ratio_beside(rows: list[GroupsRow], row: GroupsRow) -> float | None:
+    """The median of the ratios of runs that took turns; None where there is nothing beside."""
+    for other in rows:
+        if (other.part, other.how, other.processes) == (row.part, row.beside, row.processes):
+            return statistics.median(a / b for a, b in zip(row.runs, other.runs, strict=True))
+    return None
 
 
 def spark_table(report: SparkReport) -> Table:

@@ -7,11 +7,14 @@ from the same thing, now or later. The field `benchmark` says which report a fil
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
 from fanlog.bench.environment import Environment
 from fanlog.bench.systems import BenchError
+
+GroupsPart = Literal["publishing", "reading", "acking"]
 
 
 class LeftOut(msgspec.Struct, frozen=True):
@@ -226,6 +229,28 @@ class StartupReport(
     environment: Environment
 
 
+class GroupsRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What so many processes published, read or acked together. `beside` is the `how` of the row
+    that it is compared with, of the same part and as many processes; their runs took turns."""
+
+    part: GroupsPart
+    system: str
+    how: str
+    processes: int
+    payload: int
+    messages_per_s: float
+    runs: list[float]
+    beside: str = ""
+
+
+class GroupsReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="benchmark", tag="groups"):
+    """What groups, queues and exactly-once publishing cost, beside what they are compared with."""
+
+    rows: list[GroupsRow]
+    left_out: list[LeftOut]
+    environment: Environment
+
+
 class SparkRow(msgspec.Struct, frozen=True, kw_only=True):
     """Records a second in one way; of the idle stream, the milliseconds of a look for news."""
 
@@ -253,6 +278,7 @@ Report = (
     | StallReport
     | TopicsReport
     | StartupReport
+    | GroupsReport
     | SparkReport
 )
 

@@ -8,7 +8,6 @@ broker must have every record. The kernel's cache is warm, as after a crash of t
 from __future__ import annotations
 
 import contextlib
-import select
 import shutil
 import signal
 import socket
@@ -23,7 +22,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from fanlog.bench.acked import AckedLoad, verify_stored
+from fanlog.bench.acked import acked_load
 from fanlog.bench.reports import StartupReport, StartupRow
 from fanlog.bench.runner import Progress, RunOptions, environment_of, load_process, silent
 from fanlog.bench.systems import (
@@ -37,7 +36,7 @@ from fanlog.bench.systems import (
     wait_until_listening,
 )
 from fanlog.bench.wires import make_payload
-from fanlog.bench.wires.base import SETUP_TIMEOUT_S, connect
+from fanlog.bench.wires.base import connect
 from fanlog.bench.wires.fanlog import NAME, FanlogTopic, ask, greet
 from fanlog.format.frames import FrameKind
 from fanlog.format.messages import CreateTopic, NamedTopic, OpenTopic, TopicOpened
@@ -88,23 +87,8 @@ class LoggedTopic(FanlogTopic):
 def fill(port: int, log_bytes: int, segment_bytes: int) -> int:
     """Publish so many bytes of batches; the number of records, verified."""
     wire = LoggedTopic(segment_bytes)
-    with connect(port) as sock, select.epoll() as epoll:
-        wire.prepare(sock)
-        (unit,) = wire.cycle()
-        units = log_bytes // len(unit)
-        sock.setblocking(False)
-        epoll.register(sock, select.EPOLLIN)
-        block = memoryview(unit * WINDOW_BATCHES)
-        load = AckedLoad(wire, sock, epoll, block, len(unit), WINDOW_BATCHES)
-        deadline = time.perf_counter() + FILL_TIMEOUT_S
-        while load.acknowledged_units < units:
-            if time.perf_counter() > deadline:
-                raise BenchError(f"the log was not filled within {FILL_TIMEOUT_S:.0f} s")
-            load.send(min(units, load.acknowledged_units + WINDOW_BATCHES) * len(unit))
-            load.receive()
-        sock.settimeout(SETUP_TIMEOUT_S)
-        verify_stored(wire, sock, units * wire.messages)
-        return units * wire.messages
+    with acked_load(wire, port, WINDOW_BATCHES * RECORDS_A_BATCH) as load:
+        return load.fill(log_bytes // load.unit_bytes, FILL_TIMEOUT_S)
 
 
 @dataclass(slots=True)

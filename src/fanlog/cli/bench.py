@@ -312,6 +312,40 @@ def startup(
     _report("startup", lambda progress: run_startup(options, progress), json, plot)
 
 
+@bench_app.command(epilog="Example: [bold]fanlog bench groups --repeat 3 --against none[/]")
+def groups(
+    *,
+    workers: Annotated[
+        str, typer.Option("--workers", help="How many, in turn.", metavar="N,N,...")
+    ] = "1,2,4",
+    backlog: Annotated[
+        int, typer.Option("--backlog", min=1, help="Messages to read, and jobs to do.")
+    ] = 8_000_000,
+    payload: Payload = 128,
+    against: Annotated[
+        str, typer.Option("--against", help="Other systems; none: only Fanlog.", metavar="nats")
+    ] = "nats",
+    seconds: Seconds = 1.0,
+    repeat: Repeat = 3,
+    directory: Folder = None,
+    json: Json = None,
+    plot: Plot = None,
+) -> None:
+    """Exactly-once publishing, consumer groups and work queues."""
+    from fanlog.bench import GroupsOptions, run_groups  # noqa: PLC0415
+
+    options = GroupsOptions(
+        systems=systems(against),
+        workers=numbers(workers, "--workers"),
+        backlog=backlog,
+        payload_bytes=payload,
+        run_s=seconds,
+        repeat=repeat,
+        directory=directory,
+    )
+    _report("groups", lambda progress: run_groups(options, progress), json, plot)
+
+
 @bench_app.command(epilog="Example: [bold]fanlog bench spark --records 1000000 --repeat 1[/]")
 def spark(
     *,
@@ -369,3 +403,4 @@ def everything(
     stall(payload=payload, directory=directory, **files("stall"))
     topics(payload=payload, directory=directory, **files("topics"))
     startup(directory=directory, **files("startup"))
+    groups(**common, **beside, **files("groups"))

@@ -66,6 +66,8 @@ class Subscription:
         self._names: dict[int, str] = {}
         self._numbers: dict[str, int] = {}
         self._next: dict[tuple[str, int], int] = {}
+        # Partitions of which nothing is to be given, whatever is still on its way.
+        self._muted: set[tuple[str, int]] = set()
         self._epochs: dict[str, int] = {}
         self._begun: Iterator[Message] = iter(())
         self._current: Message | None = None
@@ -170,6 +172,9 @@ class Subscription:
                 await self._wake
             finally:
                 self._wake = None
+        return self._take_item()
+
+    def _take_item(self) -> MessageBatch:
         item = self._items.popleft()
         if not isinstance(item, MessageBatch):
             raise item
@@ -177,10 +182,13 @@ class Subscription:
         return item
 
     def _took(self, batch: MessageBatch) -> None:
-        """Counts a batch as seen by the application, and lets the broker send as much more."""
+        """Counts a batch as seen by the application."""
         self._current = None
         self._seen[batch.topic, batch.partition] = batch.next_offset
-        size = batch.batch.header.length
+        self._free(batch.batch.header.length)
+
+    def _free(self, size: int) -> None:
+        """A batch of this size is not queued any more: the broker may send as much again."""
         self._queued_bytes -= size
         if self._stale_bytes > 0:
             self._stale_bytes -= size
@@ -191,7 +199,8 @@ class Subscription:
         """Bytes of this connection that are done with; the broker may send as many more."""
         self._consumed += size
         window = self._wanted.window_bytes
-        if window and self._consumed + window - self._granted >= window // 2:
+        due = window and self._consumed + window - self._granted >= window // 2
+        if due and self._closed is None:
             self._granted = self._consumed + window
             self._host.write(credit_frame(self.key, self._granted))
 
@@ -265,18 +274,19 @@ class Subscription:
                 del known[place]
 
     def delivered(self, batch: Batch) -> None:
-        name = self._names.get(batch.header.topic)
-        if name is None:
-            self._consume(batch.header.length)
+        header = batch.header
+        name = self._names.get(header.topic)
+        if name is None or (place := (name, header.partition)) in self._muted:
+            self._consume(header.length)
             return
-        place = (name, batch.header.partition)
         wanted = self._next.get(place, 0)
-        self._next[place] = max(wanted, batch.next_offset)
-        if wanted >= batch.next_offset:
-            self._consume(batch.header.length)
+        end = batch.next_offset
+        if wanted >= end:
+            self._consume(header.length)
             return
+        self._next[place] = end
         batch.topic_name = name
-        self._queued_bytes += batch.header.length
+        self._queued_bytes += header.length
         self._put(self._host.decoded(batch).from_offset(wanted))
 
     def missed_some(self, notice: GapNotice) -> None:

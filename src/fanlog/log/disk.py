@@ -341,8 +341,17 @@ class DiskLog:
             remove_if_there(producers_path(self.folder, segment.base))
             self.producers_base = -1
 
+    def track_unsynced(self) -> None:
+        """From now on `sync` is about sealed segments too; those that there are count as unsynced.
+        A log with durability fsync does so from the begin."""
+        if not self.tracks_unsynced:
+            self.tracks_unsynced = True
+            self.unsynced = [segment.base for segment in self.segments[:-1]]
+            self.unsynced_folders = True
+
     def sync(self) -> None:
-        """Makes everything written before the call durable. Blocks; any thread."""
+        """Makes everything written before the call durable: of a log that does not
+        `track_unsynced`, as far as it is in the active segment. Blocks; any thread."""
         # One at a time: what another thread has taken off the list is not durable before it ends.
         with self.shared.syncing:
             self._sync()

@@ -267,6 +267,11 @@ class PartitionLog:
                 self._refuse(fault, disk)
         return Compaction(disk, visible_end, now_us, stopped)
 
+    def track_unsynced(self) -> None:
+        """Lets `sync` be about all of a log whose durability does not ask for it."""
+        if self._disk is not None:
+            self._disk.track_unsynced()
+
     def sync(self) -> None:
         """Makes everything appended so far durable. Blocks; raises `OSError`."""
         if self._disk is not None:

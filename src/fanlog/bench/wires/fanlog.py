@@ -7,6 +7,7 @@ a batch's header in place, so that a subscriber receives exactly as many bytes a
 from __future__ import annotations
 
 import socket
+from array import array
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -44,6 +45,9 @@ from fanlog.model import DurabilityName, TopicInfo
 FRAME_BYTES_MAX = 16 << 20
 NAME = TOPIC.decode()
 SUBSCRIPTION = 1
+# Where a batch has its first sequence, in words of 8 bytes; a batch is a whole number of them.
+SEQUENCE_WORD = 5
+WORD_BYTES = 8
 T = TypeVar("T")
 
 
@@ -84,17 +88,23 @@ class FanlogTopic:
     """A topic with a durability, published to in batches that go to its partitions in turn."""
 
     def __init__(
-        self, payload: bytes, batch: int, durability: DurabilityName, partitions: int
+        self,
+        payload: bytes,
+        batch: int,
+        durability: DurabilityName,
+        partitions: int,
+        name: str = NAME,
     ) -> None:
         self.messages = batch
         self._values = [payload] * batch
         self._durability: DurabilityName = durability
         self._partitions = partitions
+        self._name = name
         self._number = 0
         self._cutter = FrameCutter(FRAME_BYTES_MAX)
 
     def prepare(self, publisher: socket.socket) -> None:
-        self._number = open_topic(publisher, self._durability, self._partitions)
+        self._number = open_topic(publisher, self._durability, self._partitions, self._name)
 
     def cycle(self) -> list[bytes]:
         return [
@@ -112,16 +122,41 @@ class FanlogTopic:
 
     def stored(self, publisher: socket.socket) -> int:
         # A topic in memory lets old records go, so that what it took is told by its ends.
-        topic = ask(publisher, FrameKind.DESCRIBE_TOPIC, NamedTopic(NAME), TopicInfo)
+        topic = ask(publisher, FrameKind.DESCRIBE_TOPIC, NamedTopic(self._name), TopicInfo)
         return sum(partition.visible_end for partition in topic.partitions)
 
 
-def open_topic(sock: socket.socket, durability: DurabilityName, partitions: int) -> int:
+class FanlogProducer(FanlogTopic):
+    """The same with one partition, and batches that carry a producer's id and running numbers.
+    With id 0 nobody looks at them: plain publishing, which costs the load generator the same."""
+
+    def __init__(
+        self, payload: bytes, batch: int, durability: DurabilityName, producer_id: int
+    ) -> None:
+        super().__init__(payload, batch, durability, 1, f"{NAME}.{producer_id}")
+        self._producer_id = producer_id
+        self._unit_words = len(encode_batch(self._values)) // WORD_BYTES
+
+    def cycle(self) -> list[bytes]:
+        return [encode_batch(self._values, topic=self._number, producer_id=self._producer_id)]
+
+    def renumber(self, block: memoryview, first_unit: int) -> None:
+        """Gives each batch of a block the sequence that follows the one before. The client's
+        checksum does not cover it."""
+        words = block.cast("Q")
+        first, units = first_unit * self.messages, len(words) // self._unit_words
+        numbers = array("Q", range(first, first + units * self.messages, self.messages))
+        words[SEQUENCE_WORD :: self._unit_words] = memoryview(numbers)
+
+
+def open_topic(
+    sock: socket.socket, durability: DurabilityName, partitions: int, name: str = NAME
+) -> int:
     """Greet, create the topic, and return the number that batches carry."""
     greet(sock)
     settings: dict[str, int | str] = {"partitions": partitions, "durability": durability}
-    ask(sock, FrameKind.CREATE_TOPIC, CreateTopic(NAME, settings), msgspec.Raw)
-    return ask(sock, FrameKind.OPEN_TOPIC, OpenTopic(NAME), TopicOpened).number
+    ask(sock, FrameKind.CREATE_TOPIC, CreateTopic(name, settings), msgspec.Raw)
+    return ask(sock, FrameKind.OPEN_TOPIC, OpenTopic(name), TopicOpened).number
 
 
 def greet(sock: socket.socket) -> None:

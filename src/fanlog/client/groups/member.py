@@ -22,7 +22,6 @@ from fanlog.client.starts import StartLike, as_start
 from fanlog.client.subscription import Item, OnGap, Subscription, SubscriptionHost
 from fanlog.errors import ClosedError, ConnectionLostError, FanlogError
 from fanlog.format import messages
-from fanlog.format.batch import Batch
 from fanlog.format.frames import FrameKind
 from fanlog.format.messages import decode
 
@@ -172,6 +171,7 @@ class GroupMember(Subscription):
             self._timer = None
         self._items.clear()
         self._opening.clear()
+        self._muted.update(self._active)
         for place in list(self._active):
             self._progress.cut(place)
         if not isinstance(error, ClosedError):
@@ -183,21 +183,23 @@ class GroupMember(Subscription):
     # Receiving
 
     async def _next_batch(self) -> MessageBatch:
-        rest = self._progress.rest()
-        self._progress.asked(self._current)
+        progress = self._progress
+        rest = progress.rest() if progress.begun else None
+        progress.asked(self._current)
         self._current = None
         if rest is not None:
-            self._progress.took(rest)
+            progress.took(rest)
             return rest
         if self._revoking:
             self._attend_soon()
         if self._options.commit == "iterate":
             self._commits.done_soon()
-        return await super()._next_batch()
+        # Past the next coroutine where one is not needed: every batch comes by here.
+        return self._take_item() if self._items else await super()._next_batch()
 
     def _took(self, batch: MessageBatch) -> None:
-        super()._took(batch)
         self._progress.took(batch)
+        self._free(batch.batch.header.length)
 
     async def next_run(self, timeout_seconds: float | None = None) -> Iterator[Message]:
         """The messages of the next batch, one by one, for who takes them in another thread."""
@@ -294,13 +296,6 @@ class GroupMember(Subscription):
         epoch = decode(messages.GroupJoined, payload).epoch
         self._join = msgspec.structs.replace(self._join, epoch=epoch)
 
-    def delivered(self, batch: Batch) -> None:
-        name = self._names.get(batch.header.topic, "")
-        if (name, batch.header.partition) in self._active:
-            super().delivered(batch)
-        else:
-            self._consume(batch.header.length)
-
     def _place(self, name: str, start: messages.PartitionOffset) -> None:
         place = (name, start.partition)
         if place in self._revoking or self._closed is not None:
@@ -315,6 +310,7 @@ class GroupMember(Subscription):
             self._drop_queued(place)
             self._progress.drop_hand(place)
         self._progress.begin(place, start.offset, self._epochs[name])
+        self._muted.discard(place)
         if place not in self._active:
             self._active.add(place)
             if self._options.on_assign is not None:
@@ -357,6 +353,7 @@ class GroupMember(Subscription):
     def _retire(self, place: Place) -> None:
         """Gives nothing more of a partition; what is in hand of it still counts."""
         self._active.discard(place)
+        self._muted.add(place)
         self._continuing.discard(place)
         self._drop_queued(place)
         self._progress.cut(place)

@@ -63,6 +63,11 @@ class Progress:
         self._run = iter(batch.messages)
         return self._run
 
+    @property
+    def begun(self) -> bool:
+        """Whether the batch in hand is taken message by message."""
+        return self._run is not None
+
     def rest(self) -> MessageBatch | None:
         """What is left of a batch that was taken message by message, as one."""
         batch, run = self._batch, self._run
@@ -81,6 +86,17 @@ class Progress:
 
     def asked(self, current: Message | None) -> None:
         """The application wants more: it is done with what it has."""
+        batch = self._batch
+        if batch is None:
+            return
+        if self._run is None:
+            # All of it, and kept short: of those who take batches each comes by here.
+            held = batch.batch
+            place = held.topic_name, held.header.partition
+            if place in self._done:
+                self._done[place] = Reached(held.next_offset, held.header.leader_epoch)
+            self._batch = None
+            return
         reached = self._after_hand(current)
         if reached is not None and self._batch is not None:
             self._done[self._batch.topic, self._batch.partition] = reached

@@ -1,0 +1,128 @@
+"""Processes that do one thing together: each makes itself ready, all begin at the same moment.
+
+Law: what a role does before `start()` is not measured; the clock runs from the word that lets all
+of them go to the last one's end. The processes stay from run to run, so that starting them is no
+part of any. They share the machine's cores with the system: nothing is pinned here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import multiprocessing
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import uvloop
+
+from fanlog.bench.systems import BenchError
+
+READY = "ready"
+GO = "go"
+RUN_TIMEOUT_S = 120.0
+END_TIMEOUT_S = 10.0
+
+Peer: TypeAlias = "Connection[Any, Any]"
+Start: TypeAlias = Callable[[], Awaitable[None]]
+P = TypeVar("P")
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What one process has to say in the end: how many, and when it had the last."""
+
+    count: int
+    ended_s: float
+
+
+Role: TypeAlias = "Callable[[P, Start], Coroutine[Any, Any, Done]]"
+
+
+@dataclass(frozen=True, slots=True)
+class Part(Generic[P]):
+    """What a process is to do, and with what."""
+
+    role: Role[P]
+    given: P
+
+
+class Crew:
+    """A process for each member."""
+
+    def __init__(self, members: Sequence[tuple[BaseProcess, Peer]]) -> None:
+        self._members = members
+
+    def play(self, parts: Sequence[Part[P]]) -> tuple[int, float]:
+        """Let each process play a part; what all counted, and the seconds it took them."""
+        peers = [peer for _, peer in self._members[: len(parts)]]
+        for peer, part in zip(peers, parts, strict=True):
+            peer.send(part)
+        for peer in peers:
+            _expect(peer, str, READY)
+        began = time.perf_counter()
+        for peer in peers:
+            peer.send(GO)
+        done = [_expect(peer, Done) for peer in peers]
+        return sum(one.count for one in done), max(one.ended_s for one in done) - began
+
+
+@contextlib.contextmanager
+def crew_of(processes: int) -> Generator[Crew]:
+    """So many processes, which end with the body."""
+    context = multiprocessing.get_context("spawn")
+    members: list[tuple[BaseProcess, Peer]] = []
+    try:
+        for _ in range(processes):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_attend, args=(theirs,), daemon=True)
+            process.start()
+            # Only the child holds the other end now: when it dies, our end says so.
+            theirs.close()
+            members.append((process, ours))
+        yield Crew(members)
+    finally:
+        for process, ours in members:
+            ours.close()
+            process.join(END_TIMEOUT_S)
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+
+def _attend(parent: Peer) -> None:
+    """What each process does: one part after the other, until the parent closes its end."""
+
+    async def start() -> None:
+        parent.send(READY)
+        # In a thread: the loop goes on with what the client has to do meanwhile.
+        await asyncio.to_thread(parent.recv)
+
+    with contextlib.suppress(EOFError):
+        while True:
+            part: Part[Any] = parent.recv()
+            try:
+                parent.send(uvloop.run(part.role(part.given, start)))
+            except BenchError as error:
+                parent.send(error)
+
+
+T = TypeVar("T")
+
+
+def _expect(peer: Peer, kind: type[T], wanted: T | None = None) -> T:
+    """What a process says next, which must be of this kind."""
+    try:
+        if not peer.poll(RUN_TIMEOUT_S):
+            raise BenchError(f"a client's process said nothing for {RUN_TIMEOUT_S:.0f} s")
+        said: object = peer.recv()
+    except EOFError:
+        raise BenchError("a client's process ended without a result; see its error above") from None
+    if isinstance(said, BenchError):
+        raise said
+    if not isinstance(said, kind) or (wanted is not None and said != wanted):
+        raise BenchError(f"a client's process said {said!r} out of turn")
+    return said
