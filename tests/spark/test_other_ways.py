@@ -18,6 +18,12 @@ from tests.spark.sessions import need_java
 from tests.spark.test_kill import published
 from tests.spark.test_source import fill
 
+# The last makes Spark's server take a free port instead of its own.
+ENVIRONMENT = {
+    "PYSPARK_PYTHON": sys.executable,
+    "SPARK_LOCAL_IP": "127.0.0.1",
+    "SPARK_TESTING": "1",
+}
 PIPELINE = """
 from pyspark import pipelines as dp
 from pyspark.sql import SparkSession
@@ -70,7 +76,7 @@ def test_a_declarative_pipeline_reads_and_writes(
     done = subprocess.run(
         [str(program), "run"],
         cwd=tmp_path,
-        env=os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+        env=os.environ | ENVIRONMENT,
         capture_output=True,
         text=True,
         check=False,

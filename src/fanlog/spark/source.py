@@ -194,7 +194,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         if self.options.group and end != self._told:
-            self._plan().commit_to_group(self.options.group, from_json(end))
+            before = from_json(self._told).items()
+            moved = dict(from_json(end).items() - before)
+            self._plan().commit_to_group(self.options.group, moved)
             self._told = end
 
     def stop(self) -> None:

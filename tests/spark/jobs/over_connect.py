@@ -12,6 +12,8 @@ import fanlog.spark
 
 def main(url: str, source: str, target: str, checkpoint: str) -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    # Makes Spark's server take a free port instead of its own.
+    os.environ["SPARK_TESTING"] = "1"
     spark = SparkSession.builder.remote("local[2]").getOrCreate()
     fanlog.spark.register(spark)
     rows = spark.read.format("fanlog").option("url", url).load(source)
