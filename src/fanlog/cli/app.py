@@ -17,6 +17,7 @@ from fanlog.cli.dead import dead_app
 from fanlog.cli.exits import ExitCode, exit_code_of, exit_codes_help
 from fanlog.cli.groups import group_app
 from fanlog.cli.logs import LogLevel, set_up_logging
+from fanlog.cli.pipeline import pipeline_app
 from fanlog.cli.terminal import err, say_error
 from fanlog.cli.topics import topic_app
 from fanlog.errors import FanlogError
@@ -63,6 +64,7 @@ app.add_typer(group_app, name="group")
 app.add_typer(dead_app, name="dead")
 app.command(epilog=health.EXAMPLE)(health.health)
 app.add_typer(config_app, name="config")
+app.add_typer(pipeline_app, name="pipeline")
 app.add_typer(bench_app, name="bench")
 
 
