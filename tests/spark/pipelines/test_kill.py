@@ -68,7 +68,7 @@ def test_an_archive_that_is_killed_ten_times_has_every_record_once(
             for kill in range(KILLS):
                 wait_for_more(lake, driver)
                 time.sleep(chance.uniform(0.0, 1.5))
-                if kill % 3 == 0:
+                if kill % 2 == 0:
                     driver.kill_worker(chance)
                 else:
                     driver.kill()

@@ -6,6 +6,7 @@ import datetime as dt
 import html
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ OTHERS_COLOUR = "#bbbbbb"
 WIDTH_INCHES = 9.0
 ROW_INCHES = 0.38
 ROWS_MAX = 20
+BARS_MAX = 400
 STYLE = (
     "body{font:15px/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#222}"
     "table{border-collapse:collapse;margin:1em 0}td,th{padding:.25em .8em;text-align:left;"
@@ -137,11 +139,12 @@ def _dead(folder: Path, letters: list[LetterCount], reasons_max: int) -> str:
 
 def _over_time(path: Path, letters: list[LetterCount], shown: list[str]) -> str:
     """Bars over time, a colour for each reason."""
-    starts = sorted({some.start for some in letters})
+    starts = _all_starts({some.start for some in letters})
+    places = {start: i for i, start in enumerate(starts)}
     heights: dict[str, list[int]] = defaultdict(lambda: [0] * len(starts))
     for some in letters:
         reason = some.reason if some.reason in shown else OTHERS
-        heights[reason][starts.index(some.start)] += some.letters
+        heights[reason][places[some.start]] += some.letters
     figure = _figure(WIDTH_INCHES, 4.2)
     axes = figure.add_subplot()
     bottom = [0] * len(starts)
@@ -151,7 +154,7 @@ def _over_time(path: Path, letters: list[LetterCount], shown: list[str]) -> str:
         label = reason if len(reason) <= 48 else f"{reason[:47]}…"
         axes.bar(range(len(starts)), heights[reason], 0.8, bottom, color=colour, label=label)
         bottom = [a + b for a, b in zip(bottom, heights[reason], strict=True)]
-    step = max(1, len(starts) // 8)
+    step = max(1, len(starts) // 6)
     ticks = range(0, len(starts), step)
     axes.set_xticks(list(ticks), [starts[i].strftime("%d %b %H:%M") for i in ticks])
     axes.set_xlim(-0.9, max(4, len(starts)) - 0.1)
@@ -159,6 +162,17 @@ def _over_time(path: Path, letters: list[LetterCount], shown: list[str]) -> str:
     _plain(axes)
     figure.legend(loc="outside lower center", ncols=2, frameon=False)
     return _saved(figure, path)
+
+
+def _all_starts(known: set[dt.datetime]) -> list[dt.datetime]:
+    """The intervals from the first to the last, also those in which nothing died: a quiet night
+    should look like one."""
+    starts = sorted(known)
+    if len(starts) < 2:
+        return starts
+    step = min(b - a for a, b in pairwise(starts))
+    count = (starts[-1] - starts[0]) // step + 1
+    return starts if count > BARS_MAX else [starts[0] + step * i for i in range(count)]
 
 
 # Who is behind
