@@ -13,6 +13,7 @@ import yaml
 from fanlog.spark import pipelines
 from fanlog.spark.pipelines.runs import Run
 from tests.cli.conftest import Run as Runner
+from tests.spark.sessions import need_java
 
 NAMES = ["archive", "clean", "drops", "join", "replay", "rollup"]
 
@@ -89,3 +90,11 @@ def test_the_status_shows_runs_and_how_far_they_are(typed: Runner, tmp_path: Pat
     (stream,) = found["a"]["streams"]
     assert (stream["batch"], stream["rows"]) == (4, 20)
     assert "killed" in typed("pipeline", "status", str(tmp_path)).out
+
+
+def test_a_folder_in_which_something_runs_is_left_alone(typed: Runner, tmp_path: Path) -> None:
+    need_java()
+    run = Run(pipeline="join", options={}, pid=os.getpid(), started=dt.datetime.now(dt.UTC))
+    (tmp_path / "run.json").write_bytes(msgspec.json.encode(run))
+    ended = typed("pipeline", "run", "join", "--state", str(tmp_path))
+    assert "join is still running in" in ended.sentence

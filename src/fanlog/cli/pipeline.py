@@ -112,7 +112,8 @@ def run(
     pipeline = pipelines.find(name)
     given = ({"url": url} if url else {}) | pipelines.parse_options(option or [])
     options = pipeline.settle(_absolute(given, pipeline))
-    folder = state or RUNS / pipeline.name
+    # A copy has the name of its pipeline, but a state of its own.
+    folder = state or RUNS / pipeline.folder.name
     while True:
         _run_once(pipeline, options, folder, master)
         if not every:

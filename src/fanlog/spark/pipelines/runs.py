@@ -71,6 +71,7 @@ class Running:
         environment: Mapping[str, str],
     ) -> None:
         check_ready(pipeline)
+        _check_idle(state)
         self.state = state.absolute()
         self.state.mkdir(parents=True, exist_ok=True)
         self._log = self.state / LOG
@@ -135,6 +136,16 @@ def check_ready(pipeline: Pipeline) -> None:
         raise ConfigError(SPARK_MISSING)
     if pipeline.declarative and not all(map(_installed, ("yaml", "grpc", "pandas"))):
         raise ConfigError(PIPELINES_MISSING)
+
+
+def _check_idle(state: Path) -> None:
+    """That nobody works in the folder: a run goes on if only its display was killed."""
+    before = last_run(state)
+    if before is not None and before.state == "running":
+        raise ConfigError(
+            f"{before.pipeline} is still running in {state} (process {before.pid}): wait for it, "
+            "stop it, or give another --state."
+        )
 
 
 def last_run(state: Path) -> Run | None:
