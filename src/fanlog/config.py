@@ -326,6 +326,30 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     backoff_max_seconds: Annotated[float, Meta(gt=0)] = 5.0
 
 
+class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a Spark task takes and makes at once."""
+
+    fetch_bytes: Annotated[
+        int, Meta(ge=4 * KIB, description="Log bytes asked of the broker at once.")
+    ] = 8 * MIB
+    rows_max: Annotated[
+        int, Meta(ge=1, description="Rows of one Arrow batch that is made of several of the log's.")
+    ] = 32_768
+    rows_bytes: Annotated[
+        int, Meta(ge=1, description="Log bytes of such a batch: past it the next one begins.")
+    ] = 4 * MIB
+    stage_bytes: Annotated[
+        int, Meta(ge=4 * KIB, description="A batch that a sink stages is about so large.")
+    ] = 1 * MIB
+    stages_in_flight: Annotated[
+        int, Meta(ge=1, description="Frames of staged batches that wait for their answers.")
+    ] = 4
+    transaction_timeout_seconds: Annotated[
+        float,
+        Meta(gt=0, description="How long what a task has staged waits for the driver's commit."),
+    ] = 3600.0
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """All of a broker's settings, as the file `fanlog.toml` has them."""
 

@@ -16,6 +16,7 @@ class BrokerProcess:
     """Started on 127.0.0.1; the first start takes a free port, later ones the same."""
 
     def __init__(self, folder: Path | None, *flags: str, env: dict[str, str] | None = None) -> None:
+        self.folder = folder
         self._where = ["--memory"] if folder is None else ["--data", str(folder)]
         self._flags = flags
         self._env = env

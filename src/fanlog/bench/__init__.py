@@ -16,6 +16,7 @@ from fanlog.bench.latency import LatencyOptions, run_latency
 from fanlog.bench.plot import save_plot
 from fanlog.bench.report import progress_bar, render
 from fanlog.bench.reports import Report, load_report, save_report, to_json
+from fanlog.bench.spark import SparkOptions, run_spark
 from fanlog.bench.stall import StallOptions, run_stall
 from fanlog.bench.startup import StartupOptions, run_startup
 from fanlog.bench.systems import BenchError, SystemUnavailableError
@@ -30,6 +31,7 @@ __all__ = [
     "GroupsOptions",
     "LatencyOptions",
     "Report",
+    "SparkOptions",
     "StallOptions",
     "StartupOptions",
     "SystemUnavailableError",
@@ -43,6 +45,7 @@ __all__ = [
     "run_fanout",
     "run_groups",
     "run_latency",
+    "run_spark",
     "run_stall",
     "run_startup",
     "run_topics",

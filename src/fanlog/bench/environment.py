@@ -21,6 +21,8 @@ from fanlog.release import VERSION
 
 VERSION_TIMEOUT_S = 5.0
 OPEN_FILES_WANTED = 8192
+# Packages whose versions matter, and what they are called.
+PACKAGES = {"redis": "redis-py", "nats-py": "nats-py", "uvloop": "uvloop", "pyspark": "pyspark"}
 
 
 class Environment(msgspec.Struct, frozen=True):
@@ -43,7 +45,7 @@ def describe_environment(
     """Describe this machine, the data directory's file system and the programs under test."""
     versions = {name: program_version(path) for name, path in programs.items()}
     versions["fanlog"] = VERSION
-    for package, name in (("redis", "redis-py"), ("nats-py", "nats-py"), ("uvloop", "uvloop")):
+    for package, name in PACKAGES.items():
         try:
             versions[name] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:

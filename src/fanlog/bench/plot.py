@@ -31,6 +31,7 @@ from fanlog.bench.reports import (
     GroupsRow,
     LatencyReport,
     Report,
+    SparkReport,
     StallReport,
     StallSample,
     StartupReport,
@@ -361,6 +362,23 @@ def groups_label(row: GroupsRow) -> str:
     return f"{row.how}, {row.processes} worker{'s' if row.processes > 1 else ''}"
 
 
+def draw_spark(report: SparkReport) -> Figure:
+    """A bar for each way to read or write; the ceiling is on top."""
+    rows = [row for row in report.rows if row.records_per_s]
+    figure = new_figure(WIDTH_INCHES, BAR_INCHES * len(rows) + 1.2)
+    axes: Axes = figure.add_subplot()
+    draw_bars(
+        axes,
+        [row.how for row in rows],
+        [row.records_per_s for row in rows],
+        [colour_of("fanlog") for _ in rows],
+        faded=[row is rows[0] for row in rows],
+    )
+    axes.set_xlabel("records per second")
+    finish(axes, f"Spark, records of {rows[0].payload} bytes")
+    return figure
+
+
 def draw_bars(
     axes: Axes,
     labels: list[str],
@@ -397,4 +415,5 @@ DRAWINGS: dict[type[Report], Callable[[Any], Figure]] = {
     TopicsReport: draw_topics,
     StartupReport: draw_startup,
     GroupsReport: draw_groups,
+    SparkReport: draw_spark,
 }

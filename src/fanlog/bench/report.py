@@ -29,6 +29,7 @@ from fanlog.bench.reports import (
     LatencyReport,
     LeftOut,
     Report,
+    SparkReport,
     StallReport,
     StartupReport,
     StartupRow,
@@ -66,6 +67,8 @@ def render(report: Report) -> RenderableType:
         table = stall_table(report)
     elif isinstance(report, TopicsReport):
         table = topics_table(report)
+    elif isinstance(report, SparkReport):
+        table = spark_table(report)
     elif isinstance(report, StartupReport):
         table = startup_table(report)
     else:
@@ -402,6 +405,20 @@ def ratio_beside(rows: list[GroupsRow], row: GroupsRow) -> float | None:
         if (other.part, other.how, other.processes) == (row.part, row.beside, row.processes):
             return statistics.median(a / b for a, b in zip(row.runs, other.runs, strict=True))
     return None
+
+
+def spark_table(report: SparkReport) -> Table:
+    """Rates, each compared with the ceiling, which is the first row."""
+    title = f"Spark: records of {report.rows[0].payload} bytes"
+    table = new_table(title, "", "records/s", "to the ceiling")
+    ceiling = report.rows[0].records_per_s
+    for row in report.rows:
+        if row.micro_batch_ms:
+            table.add_row(row.how, f"{row.micro_batch_ms:.0f} ms a look", "–")
+        else:
+            ratio = f"{row.records_per_s / ceiling:.2f}×"
+            table.add_row(row.how, count(row.records_per_s), ratio)
+    return table
 
 
 def left_out_note(left: LeftOut) -> Text:

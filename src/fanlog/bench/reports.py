@@ -253,6 +253,24 @@ class GroupsReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="benchma
     environment: Environment
 
 
+class SparkRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Records a second in one way; of the idle stream, the milliseconds of a look for news."""
+
+    how: str
+    payload: int
+    records_per_s: float
+    micro_batch_ms: float
+    runs: list[float]
+
+
+class SparkReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="benchmark", tag="spark"):
+    """A log read and written by Spark; the first row is the ceiling."""
+
+    rows: list[SparkRow]
+    left_out: list[LeftOut]
+    environment: Environment
+
+
 Report = (
     FanoutReport
     | LatencyReport
@@ -263,6 +281,7 @@ Report = (
     | TopicsReport
     | StartupReport
     | GroupsReport
+    | SparkReport
 )
 
 

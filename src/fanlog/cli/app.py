@@ -10,13 +10,14 @@ from typing import Annotated, Protocol, runtime_checkable
 import typer
 from typer.main import get_command
 
-from fanlog.cli import health, publish, serve, tail
+from fanlog.cli import generate, health, publish, serve, tail
 from fanlog.cli.bench import bench_app
 from fanlog.cli.configuration import config_app
 from fanlog.cli.dead import dead_app
 from fanlog.cli.exits import ExitCode, exit_code_of, exit_codes_help
 from fanlog.cli.groups import group_app
 from fanlog.cli.logs import LogLevel, set_up_logging
+from fanlog.cli.pipeline import pipeline_app
 from fanlog.cli.terminal import err, say_error
 from fanlog.cli.topics import topic_app
 from fanlog.errors import FanlogError
@@ -57,11 +58,13 @@ def root(
 app.command(epilog=serve.EXAMPLE)(serve.serve)
 app.command(epilog=publish.EXAMPLE)(publish.publish)
 app.command(epilog=tail.EXAMPLE)(tail.tail)
+app.command(epilog=generate.EXAMPLE)(generate.generate)
 app.add_typer(topic_app, name="topic")
 app.add_typer(group_app, name="group")
 app.add_typer(dead_app, name="dead")
 app.command(epilog=health.EXAMPLE)(health.health)
 app.add_typer(config_app, name="config")
+app.add_typer(pipeline_app, name="pipeline")
 app.add_typer(bench_app, name="bench")
 
 

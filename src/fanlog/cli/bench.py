@@ -360,6 +360,32 @@ def groups(
     _report("groups", lambda progress: run_groups(options, progress), json, plot)
 
 
+@bench_app.command(epilog="Example: [bold]fanlog bench spark --records 1000000 --repeat 1[/]")
+def spark(
+    *,
+    records: Annotated[int, typer.Option("--records", min=1000, help="To scan.")] = 10_000_000,
+    payload: Payload = 128,
+    master: Annotated[str, typer.Option("--master", help="Spark's.")] = "local[2]",
+    repeat: Repeat = 3,
+    directory: Folder = None,
+    json: Json = None,
+    plot: Plot = None,
+) -> None:
+    """Scans, streams and writes by Spark, beside the most that Spark takes from Python."""
+    from fanlog.bench import SparkOptions, run_spark  # noqa: PLC0415
+
+    options = SparkOptions(
+        records=records,
+        row_records=min(records, 500_000),
+        sink_records=min(records, 2_000_000),
+        payload_bytes=payload,
+        master=master,
+        repeat=repeat,
+        directory=directory,
+    )
+    _report("spark", lambda progress: run_spark(options, progress), json, plot)
+
+
 @bench_app.command("all", epilog="Example: [bold]fanlog bench all --save reports[/]")
 def everything(
     *,

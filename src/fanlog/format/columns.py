@@ -44,14 +44,14 @@ KNOWN_FLAGS = KEYS | KEY_NULLS | VALUE_NULLS | HEADERS | EVENT_TIMES
 Headers = Mapping[str, bytes]
 
 SPAN = Struct("<Q")
-_TIME_RANGE = Struct("<qq")
-_SIZES = Struct("<II")
+TIME_RANGE = Struct("<qq")
+SIZES = Struct("<II")
 _PADDING = [b"\0" * n for n in range(8)]
 _SWAP = sys.byteorder == "big"
 assert array("i").itemsize == 4
 
 
-def _padding(size: int) -> bytes:
+def padding(size: int) -> bytes:
     return _PADDING[-size % 8]
 
 
@@ -77,7 +77,7 @@ def _binary_column(parts: list[bytes], items: Sequence[bytes]) -> None:
     except OverflowError:
         raise FormatError("A column of a batch can't hold 2 GiB or more.") from None
     data = b"".join(items)
-    parts += (offsets, _padding(len(offsets)), data, _padding(len(data)))
+    parts += (offsets, padding(len(offsets)), data, padding(len(data)))
 
 
 def _nullable_column(parts: list[bytes], items: Sequence[bytes | None]) -> bool:
@@ -102,7 +102,7 @@ class _Entries(NamedTuple):
 
 def _header_column(parts: list[bytes], entries: _Entries) -> None:
     first_entry = _ints("i", list(accumulate(entries.counts, initial=0)))
-    parts += (first_entry, _padding(len(first_entry)))
+    parts += (first_entry, padding(len(first_entry)))
     _binary_column(parts, entries.names)
     _binary_column(parts, entries.contents)
 
@@ -148,18 +148,18 @@ def _pack(
         parts.append(_ints("q", event_times_us))
     front: list[bytes] = []
     if event_times_us is not None:
-        front.append(_TIME_RANGE.pack(min(event_times_us), max(event_times_us)))
+        front.append(TIME_RANGE.pack(min(event_times_us), max(event_times_us)))
     if codec is not Codec.NONE:
         unpacked = b"".join(parts)
         packed = pack(codec, unpacked)
-        front.append(_SIZES.pack(len(unpacked), len(packed)))
-        parts = [packed, _padding(len(packed))]
+        front.append(SIZES.pack(len(unpacked), len(packed)))
+        parts = [packed, padding(len(packed))]
     return flags, b"".join(front + parts)
 
 
 def pack_places(span: int, deltas: Sequence[int]) -> bytes:
     """What stands first in a sparse batch's body."""
-    return SPAN.pack(span) + _ints("i", deltas) + _padding(4 * len(deltas))
+    return SPAN.pack(span) + _ints("i", deltas) + padding(4 * len(deltas))
 
 
 def places_bytes(flags: int, count: int) -> int:
@@ -186,9 +186,9 @@ def time_range(body: memoryview, flags: int, count: int) -> tuple[int, int] | No
     if not flags & EVENT_TIMES:
         return None
     at = places_bytes(flags, count)
-    if len(body) < at + _TIME_RANGE.size:
+    if len(body) < at + TIME_RANGE.size:
         raise FormatError("The batch is too short for its time range.")
-    return _TIME_RANGE.unpack_from(body, at)
+    return TIME_RANGE.unpack_from(body, at)
 
 
 class BinaryColumn:
@@ -267,7 +267,7 @@ class ColumnReader:
         if flags & SPARSE:
             cuts.take(places_bytes(flags, count))
         if flags & EVENT_TIMES:
-            cuts.take(_TIME_RANGE.size)
+            cuts.take(TIME_RANGE.size)
         if codec:
             cuts = _Cuts(self._unpacked(cuts, codec))
         self._count = count
@@ -292,7 +292,7 @@ class ColumnReader:
 
     @staticmethod
     def _unpacked(cuts: _Cuts, codec: int) -> memoryview:
-        unpacked_bytes, packed_bytes = _SIZES.unpack(cuts.take(_SIZES.size))
+        unpacked_bytes, packed_bytes = SIZES.unpack(cuts.take(SIZES.size))
         return memoryview(unpack(codec, cuts.take(packed_bytes).tobytes(), unpacked_bytes))
 
     @property

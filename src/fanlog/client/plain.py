@@ -1,0 +1,251 @@
+"""A connection for programs that do one thing at a time: a blocking socket and no thread.
+
+What Spark's tasks read and write with. Requests may be sent ahead of their answers, so that the
+next stretch of a log is on its way while the last one is being worked on. It sends no pings: a
+connection that the broker has closed meanwhile is made again by the next `ask`.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from contextlib import suppress
+from types import TracebackType
+from typing import TypeVar
+
+import msgspec
+
+from fanlog.client.core import hello
+from fanlog.client.link import Address, parse_url
+from fanlog.config import ClientOptions
+from fanlog.errors import (
+    ConnectError,
+    ConnectionLostError,
+    FanlogError,
+    ProtocolError,
+    RequestTimeoutError,
+    from_wire,
+)
+from fanlog.format import messages
+from fanlog.format.frames import (
+    FRAME_HEADER_BYTES,
+    FrameHeader,
+    FrameKind,
+    frame,
+    message_frame,
+    read_frame_header,
+)
+from fanlog.format.messages import decode
+
+T = TypeVar("T")
+
+_ANSWERS = (FrameKind.OK, FrameKind.FETCHED)
+_TIMEVAL = struct.Struct("@ll")
+
+
+class PlainConnection:
+    """One connection to a broker. Close it, or use `with`.
+
+    >>> with PlainConnection("fanlog://127.0.0.1:7420") as broker:  # doctest: +SKIP
+    ...     broker.ask(FrameKind.STATUS, messages.Goodbye(), messages.BrokerStatus)
+    """
+
+    def __init__(self, url: str, options: ClientOptions | None = None) -> None:
+        self.address: Address = parse_url(url)
+        self._options = options or ClientOptions()
+        self._socket: socket.socket | None = None
+        self._request_number = 0
+        # Answers that came before they were asked for.
+        self._early: dict[int, bytes | FanlogError] = {}
+        self.welcome: messages.Welcome = self.connect()
+
+    # The connection
+
+    def connect(self) -> messages.Welcome:
+        """Connects anew; what was asked for on the old connection will not be answered."""
+        self.close()
+        address, options = self.address, self._options
+        try:
+            opened = socket.create_connection(address, options.connect_timeout_seconds)
+        except TimeoutError:
+            raise ConnectError(
+                f"No answer from {address} within {options.connect_timeout_seconds} s. "
+                "Is the address right?"
+            ) from None
+        except OSError as fault:
+            raise ConnectError(
+                f"No broker answers at {address} ({fault.strerror or fault}). "
+                "Start one with: fanlog serve"
+            ) from fault
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = opened
+        # The kernel's own timeouts leave the socket blocking, so that one call takes a whole frame.
+        opened.settimeout(None)
+        self._limit_waiting(opened, options.connect_timeout_seconds)
+        try:
+            self._send(hello(options.name))
+            self.welcome = self._greeting()
+        except FanlogError as fault:
+            self.close()
+            raise ConnectError(f"{address} did not greet as a broker does: {fault}") from fault
+        self._limit_waiting(opened, options.request_timeout_seconds)
+        return self.welcome
+
+    def reconnect(self) -> None:
+        """Brings a lost connection back, as long as a request may take."""
+        give_up_at = time.monotonic() + self._options.request_timeout_seconds
+        backoff = self._options.backoff_first_seconds
+        while True:
+            try:
+                self.connect()
+                return
+            except ConnectError:
+                if time.monotonic() + backoff > give_up_at:
+                    raise
+            time.sleep(backoff)
+            backoff = min(backoff * 2, self._options.backoff_max_seconds)
+
+    def close(self) -> None:
+        opened, self._socket = self._socket, None
+        self._early.clear()
+        if opened is not None:
+            with suppress(OSError):
+                opened.sendall(frame(FrameKind.GOODBYE))
+            opened.close()
+
+    def __enter__(self) -> PlainConnection:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # Requests
+
+    def ask(self, kind: FrameKind, message: msgspec.Struct, answer: type[T]) -> T:
+        """Asks and waits; once more on a new connection if the old one is lost. Only for what
+        may be asked twice."""
+        return decode(answer, self.ask_raw(kind, msgspec.msgpack.encode(message)))
+
+    def ask_raw(self, kind: FrameKind, payload: bytes) -> bytes:
+        try:
+            return self.take(self._post(frame(kind, payload, request=self._next_number())))
+        except ConnectionLostError:
+            self.reconnect()
+            return self.take(self._post(frame(kind, payload, request=self._next_number())))
+
+    def post(self, kind: FrameKind, message: msgspec.Struct) -> int:
+        """Sends a request; `take` waits for its answer."""
+        return self._post(message_frame(kind, message, request=self._next_number()))
+
+    def post_parts(self, kind: FrameKind, *parts: bytes | memoryview) -> int:
+        """The same with a payload in parts, which are not joined."""
+        number = self._next_number()
+        size = sum(map(len, parts))
+        head = bytearray(frame(kind, b"", request=number))
+        struct.pack_into("<I", head, 0, FRAME_HEADER_BYTES + size)
+        self._send(bytes(head))
+        for part in parts:
+            self._send(part)
+        return number
+
+    def take(self, number: int) -> bytes:
+        """The answer to a request; raises what the broker answered instead."""
+        while number not in self._early:
+            self._receive()
+        answer = self._early.pop(number)
+        if isinstance(answer, FanlogError):
+            raise answer
+        return answer
+
+    def _next_number(self) -> int:
+        self._request_number = self._request_number % 0xFFFFFFFF + 1
+        return self._request_number
+
+    def _post(self, data: bytes) -> int:
+        number = self._request_number
+        self._send(data)
+        return number
+
+    # Bytes
+
+    def _greeting(self) -> messages.Welcome:
+        header, payload = self._frame()
+        if header.kind == FrameKind.ERROR:
+            raise _failure(payload)
+        if header.kind != FrameKind.WELCOME:
+            raise ProtocolError(f"a frame of kind {header.kind:#04x} came first.")
+        return decode(messages.Welcome, payload)
+
+    def _receive(self) -> None:
+        """Takes one frame. What is no answer does not concern a plain connection."""
+        header, payload = self._frame()
+        if header.kind in _ANSWERS:
+            self._early[header.request] = payload
+        elif header.kind == FrameKind.ERROR:
+            error = _failure(payload)
+            if not header.request:
+                self.close()
+                raise ConnectionLostError(f"The broker closed the connection: {error}") from error
+            self._early[header.request] = error
+
+    def _frame(self) -> tuple[FrameHeader, bytes]:
+        header = read_frame_header(self._take_bytes(FRAME_HEADER_BYTES))
+        if header.length < FRAME_HEADER_BYTES:
+            raise ProtocolError(f"A frame can't be {header.length} bytes long.")
+        size = header.length - FRAME_HEADER_BYTES
+        return header, self._take_bytes(size) if size else b""
+
+    def _take_bytes(self, size: int) -> bytes:
+        opened = self._opened()
+        try:
+            data = opened.recv(size, socket.MSG_WAITALL)
+            if len(data) == size:
+                return data
+            parts = [data]
+            missing = size - len(data)
+            while data and missing:
+                data = opened.recv(missing, socket.MSG_WAITALL)
+                parts.append(data)
+                missing -= len(data)
+        except BlockingIOError:
+            self.close()
+            raise RequestTimeoutError(
+                f"The broker at {self.address} did not answer in time. The outcome is unknown."
+            ) from None
+        except OSError as fault:
+            self.close()
+            raise ConnectionLostError(f"The connection to the broker was lost: {fault}.") from fault
+        if missing:
+            self.close()
+            raise ConnectionLostError("The connection to the broker was lost.")
+        return b"".join(parts)
+
+    def _send(self, data: bytes | memoryview) -> None:
+        opened = self._opened()
+        try:
+            opened.sendall(data)
+        except OSError as fault:
+            self.close()
+            raise ConnectionLostError(f"The connection to the broker was lost: {fault}.") from fault
+
+    def _opened(self) -> socket.socket:
+        if self._socket is None:
+            raise ConnectionLostError("There is no connection to the broker.")
+        return self._socket
+
+    @staticmethod
+    def _limit_waiting(opened: socket.socket, seconds: float) -> None:
+        limit = _TIMEVAL.pack(int(seconds), int(seconds % 1 * 1_000_000))
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+
+
+def _failure(payload: bytes) -> FanlogError:
+    failure = decode(messages.Failure, payload)
+    return from_wire(failure.code, failure.message, failure.first, failure.next)

@@ -1,0 +1,110 @@
+"""Where a query is: the next offset of each partition, as Spark keeps it in a checkpoint.
+
+    {"orders": {"log": "17", "offsets": {"0": 1200, "1": 1187}}}
+
+`log` tells a topic from another that has got its name since, and a topic in memory from what it
+is after a restart: offsets of the one mean nothing in the other. All here is pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import msgspec
+
+from fanlog.errors import InvalidArgumentError
+
+
+class Place(NamedTuple):
+    """One partition of one log."""
+
+    topic: str
+    log: str
+    partition: int
+
+
+Offsets = dict[Place, int]
+
+
+class _TopicOffsets(msgspec.Struct):
+    log: str
+    offsets: dict[str, int]
+
+
+def to_json(offsets: Mapping[Place, int]) -> dict[str, Any]:
+    """Offsets as Spark stores them, always in the same order: it compares the text."""
+    found: dict[str, Any] = {}
+    for place in sorted(offsets):
+        topic = found.setdefault(place.topic, {"log": place.log, "offsets": {}})
+        topic["offsets"][str(place.partition)] = offsets[place]
+    return found
+
+
+def from_json(given: Mapping[str, Any]) -> Offsets:
+    try:
+        topics = msgspec.convert(dict(given), dict[str, _TopicOffsets])
+        return {
+            Place(name, topic.log, int(partition)): offset
+            for name, topic in topics.items()
+            for partition, offset in topic.offsets.items()
+        }
+    except (msgspec.ValidationError, ValueError) as fault:
+        raise InvalidArgumentError(
+            f"The checkpoint's offsets are not those of the source `fanlog` ({fault}): use a "
+            "checkpoint folder of its own for each query."
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Offsets `first` up to, not including, `end` of a partition. `record_bytes` is what a record
+    takes there, more or less."""
+
+    place: Place
+    first: int
+    end: int
+    record_bytes: float = 0.0
+
+    @property
+    def size(self) -> int:
+        return max(0, self.end - self.first)
+
+
+def limited(
+    ranges: Iterable[Range], *, records_max: int = 0, bytes_max: int = 0
+) -> dict[Place, int]:
+    """The ends of what may be read at once: each partition gets its share of the limit, so that
+    none waits for another, and something always goes on. 0 is no limit."""
+    chosen = [some for some in ranges if some.size]
+    total = sum(some.size for some in chosen)
+    total_bytes = sum(some.size * some.record_bytes for some in chosen)
+    share = 1.0
+    if records_max and total > records_max:
+        share = records_max / total
+    if bytes_max and total_bytes > bytes_max:
+        share = min(share, bytes_max / total_bytes)
+    if share == 1.0:
+        return {some.place: some.end for some in chosen}
+    taken = {some.place: int(some.size * share) for some in chosen}
+    if not any(taken.values()):
+        # Less than a record each: the one with the most to read goes on.
+        taken[max(chosen, key=lambda some: some.size).place] = 1
+    return {some.place: some.first + taken[some.place] for some in chosen}
+
+
+def split(ranges: Iterable[Range], tasks_min: int) -> list[Range]:
+    """The ranges in at least so many pieces, if there are as many records: large ones are cut
+    into equal parts."""
+    chosen = [some for some in ranges if some.size]
+    total = sum(some.size for some in chosen)
+    if len(chosen) >= tasks_min:
+        return chosen
+    pieces: list[Range] = []
+    for some in chosen:
+        count = min(some.size, max(1, -(-some.size * tasks_min // total)))
+        bounds = [some.first + some.size * i // count for i in range(count + 1)]
+        pieces += [replace(some, first=first, end=end) for first, end in pairwise(bounds)]
+    return pieces

@@ -1,0 +1,148 @@
+"""Ready-made pipelines: folders beside this file that a user can run, or copy and change.
+
+| file in a folder     | holds                                                                  |
+| -------------------- | ---------------------------------------------------------------------- |
+| `pipeline.toml`      | its name, what it does, and its options with their defaults            |
+| `README.md`          | the same for people, and what it promises                              |
+| `spark-pipeline.yml` | a project of Spark Declarative Pipelines, with `transformations/`; or: |
+| `<name>.py`          | a program, where the declarative engine can't express it               |
+
+Nothing here imports pyspark before it is used.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from fanlog.errors import ConfigError, InvalidArgumentError
+
+FOLDER = Path(__file__).parent
+DESCRIPTION = "pipeline.toml"
+SPEC = "spark-pipeline.yml"
+# Options of every pipeline. `state` is where it keeps how far it is.
+STATE = "state"
+MASTER = "master"
+# What a spec says in place of the folder that it lies in, which has to be absolute.
+_FOLDER_WORD = "THIS_FOLDER"
+
+
+class Option(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    about: str
+    default: str = ""
+    required: bool = False
+
+
+class _Described(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    about: str
+    options: dict[str, Option]
+
+
+class Pipeline(msgspec.Struct, frozen=True):
+    """A pipeline's folder and what it says about itself."""
+
+    name: str
+    folder: Path
+    about: str
+    options: dict[str, Option]
+
+    @property
+    def declarative(self) -> bool:
+        return (self.folder / SPEC).exists()
+
+    @property
+    def program(self) -> Path:
+        return self.folder / f"{self.name}.py"
+
+    def settle(self, given: Mapping[str, str]) -> dict[str, str]:
+        """The options that were given and the defaults of the others."""
+        for name in given:
+            if name not in self.options:
+                raise InvalidArgumentError(
+                    f"The pipeline {self.name} has no option {name!r}: "
+                    f"it has {', '.join(self.options)}."
+                )
+        settled = {name: given.get(name, some.default) for name, some in self.options.items()}
+        for name, some in self.options.items():
+            if some.required and not settled[name]:
+                raise InvalidArgumentError(
+                    f"The pipeline {self.name} needs the option {name!r} ({some.about}): "
+                    f"give --option {name}=..."
+                )
+        return settled
+
+
+def names() -> list[str]:
+    return sorted(path.parent.name for path in FOLDER.glob(f"*/{DESCRIPTION}"))
+
+
+def find(name_or_folder: str) -> Pipeline:
+    """A ready-made pipeline by its name, or one of the user's by its folder."""
+    if name_or_folder in names():
+        return load(FOLDER / name_or_folder)
+    folder = Path(name_or_folder)
+    if (folder / DESCRIPTION).exists():
+        return load(folder)
+    raise InvalidArgumentError(
+        f"There is no pipeline {name_or_folder!r}: use {', '.join(names())}, or a folder that "
+        "`fanlog pipeline init` has made."
+    )
+
+
+def load(folder: Path) -> Pipeline:
+    """The pipeline of a folder."""
+    path = folder / DESCRIPTION
+    try:
+        described = msgspec.toml.decode(path.read_bytes(), type=_Described)
+    except (OSError, msgspec.DecodeError) as fault:
+        raise ConfigError(f"{path} is no description of a pipeline: {fault}.") from None
+    if not (folder / SPEC).exists() and not (folder / f"{described.name}.py").exists():
+        raise ConfigError(f"{folder} needs a {SPEC}, or a program {described.name}.py.")
+    return Pipeline(described.name, folder.resolve(), described.about, described.options)
+
+
+def copy(pipeline: Pipeline, folder: Path) -> None:
+    """Makes a folder of the user's own. Files that are there are never replaced."""
+    if folder.exists() and any(folder.iterdir()):
+        raise InvalidArgumentError(
+            f"The folder {folder} is not empty: name another, or empty it first."
+        )
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(pipeline.folder, folder, dirs_exist_ok=True, ignore=ignored)
+    spec = folder / SPEC
+    if spec.exists():
+        spec.write_text(spec.read_text().replace(_FOLDER_WORD, str(folder.resolve())))
+
+
+def program_options(program: str, arguments: Iterable[str]) -> dict[str, str]:
+    """The options of a pipeline's program, from its command line: `python archive.py lake=/data`.
+
+    >>> program_options(__file__, sys.argv[1:])  # doctest: +SKIP
+    """
+    pipeline = load(Path(program).parent)
+    given = parse_options(arguments)
+    ours = {name: given.pop(name, default) for name, default in _everywhere(pipeline).items()}
+    return pipeline.settle(given) | ours
+
+
+def parse_options(arguments: Iterable[str]) -> dict[str, str]:
+    given: dict[str, str] = {}
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if not name or not equals:
+            raise InvalidArgumentError(f"{argument!r} is no option: write it as name=value.")
+        given[name] = value
+    return given
+
+
+def _everywhere(pipeline: Pipeline) -> dict[str, str]:
+    return {STATE: str(Path("fanlog-pipelines", pipeline.name)), MASTER: "local[*]"}
+
+
+def topic_options(topics: str) -> dict[str, str]:
+    """The options of the source for names with commas between, or for a pattern."""
+    return {"pattern" if set(topics) & set("*>") else "topics": topics}

@@ -1,0 +1,102 @@
+"""Rows whose value is JSON that fits the schema go on; the others become dead letters that say why,
+so that `fanlog dead list` shows them and `fanlog dead replay` puts them back."""
+
+from typing import cast
+
+from pyspark import pipelines as dp
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import StructField, StructType
+
+import fanlog
+
+spark = SparkSession.active()
+
+
+def option(name: str) -> str:
+    return spark.conf.get(f"fanlog.{name}") or ""
+
+
+URL = option("url")
+SCHEMA = cast("StructType", StructType.fromDDL(option("schema")))
+TEXT = f.col("value").cast("string")
+NO_OBJECT = "it is JSON, but no object"
+HEADERS = "array<struct<key: string, value: binary>>"
+
+
+def fault(field: StructField) -> Column:
+    """What is wrong with one field; null if nothing is."""
+    raw = f.get_json_object(TEXT, f"$['{field.name}']")
+    is_type = f.lit(f"`{field.name}` is no {field.dataType.simpleString()}")
+    wrong = f.when(raw.isNotNull() & f.col("parsed")[field.name].isNull(), is_type)
+    if field.nullable:
+        return wrong
+    return f.when(raw.isNull(), f.lit(f"`{field.name}` is missing")).otherwise(wrong)
+
+
+def checked(group: str) -> DataFrame:
+    """The topic's rows with `parsed`, and `reason` where a row is bad."""
+    source = spark.readStream.format("fanlog").options(
+        url=URL, topics=option("topic"), startingOffsets="earliest", group=group
+    )
+    rows = source.load().withColumn("parsed", f.from_json(TEXT, SCHEMA))
+    return rows.withColumn(
+        "reason",
+        f.when(f.col("value").isNull(), "there is no value")
+        .when(f.try_parse_json(TEXT).isNull(), "it is no JSON")
+        .when(~f.schema_of_variant(f.try_parse_json(TEXT)).startswith("OBJECT"), NO_OBJECT)
+        .otherwise(f.coalesce(*(fault(field) for field in SCHEMA.fields), f.lit(None))),
+    )
+
+
+dp.create_sink("good", "fanlog", {"url": URL, "topic": option("good")})
+
+
+@dp.append_flow(target="good")
+def pass_on() -> DataFrame:
+    """Good rows: the fields of the schema, and nothing else that was in the value."""
+    good = checked("pipeline.clean.good").where("reason is null")
+    return good.select("key", f.to_json("parsed").alias("value"), "event_time", "headers")
+
+
+# A topic that `fanlog dead` knows as one of dead letters; the sink would make a plain one.
+with fanlog.sync.connect(URL) as client:
+    client.create_topic(
+        option("bad"), role="dead-letter", cleanup="compact", retention_seconds=0, exist_ok=True
+    )
+
+dp.create_sink("bad", "fanlog", {"url": URL, "topic": option("bad")})
+
+
+def header(name: str, value: Column) -> Column:
+    return f.struct(f.lit(f"fanlog-dead-{name}").alias("key"), value.cast("binary").alias("value"))
+
+
+@dp.append_flow(target="bad")
+def bury() -> DataFrame:
+    """Bad rows as they came, with what a dead letter says beside it."""
+    bad = checked("pipeline.clean.bad").where("reason is not null")
+    place = f.concat_ws("/", "topic", "partition", "offset", f.lit("clean"))
+    said = f.array(
+        header("topic", f.col("topic")),
+        header("partition", f.col("partition").cast("string")),
+        header("offset", f.col("offset").cast("string")),
+        header("queue", f.lit("clean")),
+        header("reason", f.col("reason")),
+        header("deliveries", f.lit("1")),
+        header("time", f.date_format("timestamp", "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX")),
+    )
+    own_key = f.when(f.col("key").isNotNull(), f.array(header("key", f.col("key"))))
+    no_value = f.when(f.col("value").isNull(), f.array(header("null", f.lit("1"))))
+    none = f.array().cast(HEADERS)
+    return bad.select(
+        place.alias("key"),
+        f.coalesce("value", f.lit("").cast("binary")).alias("value"),
+        "event_time",
+        f.concat(
+            f.coalesce("headers", none),
+            said,
+            f.coalesce(own_key, none),
+            f.coalesce(no_value, none),
+        ).alias("headers"),
+    )

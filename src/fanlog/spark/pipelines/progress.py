@@ -1,0 +1,106 @@
+"""How far a pipeline is, from what it leaves in its state folder: Spark's checkpoints, and the
+`progress.json` of those that are no streams. Nothing here needs Spark, or the pipeline to run.
+
+A checkpoint has a file for each batch in `offsets/` (what it reads up to) and in `commits/` (that
+it is done). The first two lines of the former are Spark's; then each source has a line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+PROGRESS = "progress.json"
+_HEAD_LINES = 2
+
+Ends = Mapping[tuple[str, int], int]
+
+
+class Written(msgspec.Struct, frozen=True):
+    """`progress.json`: chunks and records that there are to do, and that are done."""
+
+    chunks: int
+    chunks_done: int
+    records: int
+    records_done: int
+
+
+class Progress(NamedTuple):
+    """One stream of a pipeline. `offsets` are where it will go on; `rows` counts from the start of
+    the log, so that differences of it are what was read."""
+
+    name: str
+    batch: int
+    rows: int
+    offsets: dict[tuple[str, int], int]
+    left: int | None = None
+
+    def lag(self, ends: Ends) -> int | None:
+        """Records that are there and not done yet; None if that can't be said."""
+        if self.left is not None:
+            return self.left
+        known = [max(0, ends[place] - at) for place, at in self.offsets.items() if place in ends]
+        return sum(known) if known else None
+
+    @property
+    def topics(self) -> set[str]:
+        return {topic for topic, _ in self.offsets}
+
+
+class _TopicOffsets(msgspec.Struct, frozen=True):
+    log: str
+    offsets: dict[int, int]
+
+
+def look(state: Path) -> list[Progress]:
+    """All streams of a state folder that have done something."""
+    found = [some for folder in _checkpoints(state) if (some := _stream(state, folder))]
+    written = state / PROGRESS
+    if written.exists():
+        some = msgspec.json.decode(written.read_bytes(), type=Written)
+        left = some.records - some.records_done
+        found.append(Progress(state.name, some.chunks_done, some.records_done, {}, left))
+    return found
+
+
+def _checkpoints(state: Path) -> Iterator[Path]:
+    for commits in sorted(state.glob("**/commits")):
+        if (commits.parent / "offsets").is_dir():
+            yield commits.parent
+
+
+def _stream(state: Path, folder: Path) -> Progress | None:
+    batches = [int(path.name) for path in (folder / "commits").iterdir() if path.name.isdigit()]
+    if not batches:
+        return None
+    batch = max(batches)
+    offsets = _offsets(folder / "offsets" / str(batch))
+    # The parts that are the same for every pipeline say nothing.
+    parts = [part for part in folder.relative_to(state).parts if part not in _DULL_PARTS]
+    # A table's flow has the table's name, and each checkpoint a number.
+    named = dict.fromkeys(part for part in parts if not part.isdigit())
+    name = "/".join(named) or state.name
+    return Progress(name, batch, sum(offsets.values()), offsets)
+
+
+_DULL_PARTS = frozenset({"checkpoint", "checkpoints", "_checkpoints", "spark_catalog", "default"})
+
+
+def _offsets(path: Path) -> dict[tuple[str, int], int]:
+    """Where the sources of a batch end that are Fanlog's; a file source's line looks otherwise."""
+    found: dict[tuple[str, int], int] = {}
+    try:
+        lines = path.read_bytes().splitlines()[_HEAD_LINES:]
+    except FileNotFoundError:  # a batch that Spark has tidied away meanwhile
+        return found
+    for line in lines:
+        try:
+            topics = msgspec.json.decode(line, type=dict[str, _TopicOffsets])
+        except msgspec.DecodeError:
+            continue
+        for topic, some in topics.items():
+            found |= {(topic, number): offset for number, offset in some.offsets.items()}
+    return found

@@ -1,0 +1,158 @@
+"""A slice of the lake back into a topic: `python replay.py lake=/data/lake to=orders.again`.
+
+The slice is cut into chunks before the first is written, and the plan is kept. A chunk is a
+transaction whose id is in the plan, so that a replay which is started again goes on, and writes no
+chunk twice.
+"""
+
+import secrets
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as f
+
+import fanlog.spark
+from fanlog.errors import ConfigError
+from fanlog.spark.lake import SETTINGS, Lake, write_whole
+from fanlog.spark.pipelines import program_options
+from fanlog.spark.pipelines.progress import PROGRESS, Written
+
+# With a limit, a chunk is what may go out in so many seconds; without, so many records.
+CHUNK_SECONDS = 5
+CHUNK_RECORDS = 200_000
+# What decides which records are in the slice, and where they go.
+SLICE_OPTIONS = ("url", "lake", "topics", "from", "until", "where", "to")
+
+
+class Stretch(msgspec.Struct, frozen=True):
+    """Records of one partition, both ends included."""
+
+    topic: str
+    partition: int
+    first: int
+    last: int
+    records: int
+
+
+class Plan(msgspec.Struct, frozen=True):
+    id: str
+    slice: dict[str, str]
+    chunks: list[list[Stretch]]
+
+
+class Pace(NamedTuple):
+    """The clock, so that a limit can be kept."""
+
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+def replay(options: dict[str, str], pace: Pace = Pace()) -> None:  # noqa: B008 - it is frozen
+    spark = fanlog.spark.session(options["master"], **SETTINGS)
+    state = Path(options["state"])
+    plan = planned(state, chosen(spark, options), options)
+    rate = float(options["rate"])
+    done = 0
+    begun = pace.now()
+    total = sum(stretch.records for chunk in plan.chunks for stretch in chunk)
+    for number, chunk in enumerate(plan.chunks):
+        records = sum(stretch.records for stretch in chunk)
+        if number >= chunks_done(state):
+            # Chosen anew: files may have been merged since the last chunk.
+            write(chosen(spark, options), chunk, options, f"replay/{plan.id}/{number}")
+            if rate:
+                pace.sleep(max(0.0, begun + (done + records) / rate - pace.now()))
+        elif rate:
+            # What an earlier run has written is no reason to wait.
+            begun -= records / rate
+        done += records
+        written = Written(len(plan.chunks), number + 1, total, done)
+        write_whole(state / PROGRESS, msgspec.json.encode(written))
+
+
+def chosen(spark: SparkSession, options: dict[str, str]) -> DataFrame:
+    """The slice, as the lake has it now."""
+    rows = Lake(Path(options["lake"])).read(spark)
+    if options["topics"]:
+        rows = rows.where(f.col("topic").isin(options["topics"].split(",")))
+    if options["from"]:
+        first = f.lit(options["from"]).cast("timestamp")
+        rows = rows.where((f.col("event_time") >= first) & (f.col("date") >= f.to_date(first)))
+    if options["until"]:
+        end = f.lit(options["until"]).cast("timestamp")
+        rows = rows.where((f.col("event_time") < end) & (f.col("date") <= f.to_date(end)))
+    if options["where"]:
+        rows = rows.where(options["where"])
+    return rows
+
+
+def planned(state: Path, rows: DataFrame, options: dict[str, str]) -> Plan:
+    """The plan of this state folder; it is made if there is none."""
+    path = state / "plan.json"
+    wanted = {name: options[name] for name in SLICE_OPTIONS}
+    if path.exists():
+        plan = msgspec.json.decode(path.read_bytes(), type=Plan)
+        if plan.slice != wanted:
+            raise ConfigError(
+                f"{state} holds the replay of another slice: give another --state for this one."
+            )
+        return plan
+    rate = float(options["rate"])
+    size = max(1, int(rate * CHUNK_SECONDS)) if rate else CHUNK_RECORDS
+    plan = Plan(secrets.token_hex(8), wanted, cut(rows, size))
+    state.mkdir(parents=True, exist_ok=True)
+    write_whole(path, msgspec.json.encode(plan))
+    return plan
+
+
+def cut(rows: DataFrame, size: int) -> list[list[Stretch]]:
+    """Chunks of about `size` records. Each has its share of every partition, so that partitions go
+    on side by side, as they did when the records were new."""
+    total = rows.count()
+    chunks = -(-total // size)
+    place = Window.partitionBy("topic", "partition")
+    number = f.row_number().over(place.orderBy("offset")) - 1
+    count = f.count("*").over(place)
+    share = f.floor(number * chunks / count).alias("chunk")
+    stretches = (
+        rows.select("topic", "partition", "offset", share)
+        .groupBy("chunk", "topic", "partition")
+        .agg(f.min("offset").alias("a"), f.max("offset").alias("z"), f.count("*").alias("n"))
+        .orderBy("chunk", "topic", "partition")
+    )
+    found: list[list[Stretch]] = [[] for _ in range(chunks)]
+    for row in stretches.collect():
+        stretch = Stretch(row["topic"], row["partition"], row["a"], row["z"], row["n"])
+        found[int(row["chunk"])].append(stretch)
+    return found
+
+
+def chunks_done(state: Path) -> int:
+    path = state / PROGRESS
+    if not path.exists():
+        return 0
+    return msgspec.json.decode(path.read_bytes(), type=Written).chunks_done
+
+
+def write(rows: DataFrame, chunk: list[Stretch], options: dict[str, str], id: str) -> None:
+    inside = f.lit(False)
+    for some in chunk:
+        inside |= (
+            (f.col("topic") == some.topic)
+            & (f.col("partition") == some.partition)
+            & f.col("offset").between(some.first, some.last)
+        )
+    # A partition's records are written by one task, in their order.
+    ordered = rows.where(inside).repartition("topic", "partition")
+    ordered = ordered.sortWithinPartitions("topic", "partition", "offset")
+    writer = ordered.select("key", "value", "headers", "event_time").write.format("fanlog")
+    writer.options(url=options["url"], topic=options["to"], transactionId=id).mode("append").save()
+
+
+if __name__ == "__main__":
+    replay(program_options(__file__, sys.argv[1:]))

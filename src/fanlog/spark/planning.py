@@ -1,0 +1,273 @@
+"""What the driver asks the broker before tasks run: which topics there are, where their logs begin
+and end, and where a query is to start. What a query can't get any more is `failOnDataLoss`'s to
+decide; it is never passed over in silence."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from fanlog.client.plain import PlainConnection
+from fanlog.errors import InvalidArgumentError, MessagesLostError, TopicNotFoundError
+from fanlog.format import messages
+from fanlog.format.frames import FrameKind
+from fanlog.model import Durability, Start, TopicInfo
+from fanlog.spark.filters import Bounds
+from fanlog.spark.offsets import Offsets, Place, Range
+from fanlog.spark.options import EARLIEST, LATEST, Places, ReadOptions
+
+logger = logging.getLogger("fanlog.spark")
+
+_GO_ON = "Set the option failOnDataLoss to false to go on without them."
+
+
+class Partition:
+    """One partition as the broker describes it."""
+
+    __slots__ = ("end", "place", "record_bytes", "start")
+
+    def __init__(self, place: Place, start: int, end: int, size: int) -> None:
+        self.place = place
+        self.start = start
+        self.end = end
+        self.record_bytes = size / (end - start) if end > start else 0.0
+
+    def range(self, first: int, end: int) -> Range:
+        return Range(self.place, first, end, self.record_bytes)
+
+
+View = dict[Place, Partition]
+
+
+def lose(options: ReadOptions, sentence: str) -> None:
+    """Records that a query wants are gone: an error, or a warning where that was asked for."""
+    if options.fail_on_data_loss:
+        raise MessagesLostError(f"{sentence} {_GO_ON}")
+    logger.warning("%s", sentence)
+
+
+def log_of(topic: TopicInfo | messages.TopicOpened, epoch: int) -> str:
+    """What tells a topic's log from another of the same name; see `offsets.py`."""
+    in_memory = topic.settings.level is Durability.MEMORY
+    return f"{topic.number}@{epoch}" if in_memory else str(topic.number)
+
+
+class Planner:
+    """The driver's side of a source, over one connection that is made when it is first used."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._connection: PlainConnection | None = None
+
+    @property
+    def broker(self) -> PlainConnection:
+        if self._connection is None:
+            self._connection = PlainConnection(self._options.url)
+        return self._connection
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    # What there is
+
+    def look(self) -> View:
+        """The partitions of all topics that are to be read, as they are now."""
+        broker = self.broker
+        options = self._options
+        if options.pattern:
+            wanted = messages.ListTopics(options.pattern)
+            topics = broker.ask(FrameKind.LIST_TOPICS, wanted, list[TopicInfo])
+        else:
+            topics = [
+                broker.ask(FrameKind.DESCRIBE_TOPIC, messages.NamedTopic(name), TopicInfo)
+                for name in options.topics
+            ]
+        view: View = {}
+        for topic in topics:
+            log = log_of(topic, broker.welcome.epoch)
+            for found in topic.partitions:
+                place = Place(topic.name, log, found.partition)
+                view[place] = Partition(place, found.start_offset, found.visible_end, found.bytes)
+        return view
+
+    # Where to begin and to end
+
+    def starts(self, view: View, default: Start) -> Offsets:
+        """Where a new query begins in each partition."""
+        return self._positions(view, self._options.starting or Places(default))
+
+    def _positions(self, view: View, places: Places) -> Offsets:
+        self._check_named(view, places)
+        found: Offsets = {}
+        times: dict[tuple[str, int], dict[int, int]] = {}
+        for place, partition in view.items():
+            start = places.of(place.topic, place.partition)
+            if start == EARLIEST:
+                found[place] = partition.start
+            elif start == LATEST:
+                found[place] = partition.end
+            elif start.kind == "offset":
+                found[place] = self._within(partition, start.value)
+            else:
+                key = (place.topic, start.value)
+                if key not in times:
+                    times[key] = self.find_time(place.topic, start.value)
+                found[place] = times[key].get(place.partition, partition.end)
+        return found
+
+    @staticmethod
+    def _check_named(view: View, places: Places) -> None:
+        """That offsets are given for what there is: a slip would read from somewhere else."""
+        known = {(place.topic, place.partition) for place in view}
+        for topic, chosen in places.topics.items():
+            wanted = (0,) if isinstance(chosen, Start) else chosen
+            for partition in wanted:
+                if (topic, partition) not in known:
+                    raise InvalidArgumentError(
+                        f"Offsets are given for partition {partition} of {topic!r}, which is not "
+                        "among what is read: correct startingOffsets or endingOffsets."
+                    )
+
+    def _within(self, partition: Partition, offset: int) -> int:
+        place = partition.place
+        if offset > partition.end:
+            raise InvalidArgumentError(
+                f"Offset {offset} of partition {place.partition} of {place.topic!r} is not there "
+                f"yet: the log ends at {partition.end}."
+            )
+        if offset < partition.start:
+            lose(self._options, gone(place, offset, partition.start))
+            return partition.start
+        return offset
+
+    def find_time(self, topic: str, time_us: int) -> dict[int, int]:
+        """The first offset of each partition that was appended at or after a time."""
+        wanted = messages.FindOffsets(topic, Start("time", time_us))
+        found = self.broker.ask(FrameKind.FIND_OFFSETS, wanted, messages.Positions)
+        return {position.partition: position.offset for position in found.positions}
+
+    # Batch reads
+
+    def batch_ranges(self, bounds: Bounds) -> list[Range]:
+        """What a batch reads, as far as filters leave it over."""
+        view = self.look()
+        if not view:
+            raise TopicNotFoundError(
+                f"No topic fits the pattern {self._options.pattern!r}. See what there is with: "
+                "fanlog topic list"
+            )
+        begins = self.starts(view, EARLIEST)
+        ends = self._positions(view, self._options.ending or Places(LATEST))
+        view = {
+            place: partition
+            for place, partition in view.items()
+            if bounds.has_topic(place.topic) and bounds.has_partition(place.partition)
+        }
+        first, end = bounds.offsets
+        ranges: list[Range] = []
+        for place, partition in view.items():
+            low, high = begins[place], ends[place]
+            low = low if first is None else max(low, first)
+            high = high if end is None else min(high, end)
+            ranges.append(partition.range(low, high))
+        return self._within_times(ranges, bounds.times_us)
+
+    def _within_times(
+        self, ranges: list[Range], times_us: tuple[int | None, int | None]
+    ) -> list[Range]:
+        first_us, end_us = times_us
+        topics = {some.place.topic for some in ranges if some.size}
+        from_time = {t: self.find_time(t, first_us) for t in topics} if first_us is not None else {}
+        to_time = {t: self.find_time(t, end_us) for t in topics} if end_us is not None else {}
+        narrowed: list[Range] = []
+        for some in ranges:
+            topic, _, partition = some.place
+            low = max(some.first, from_time.get(topic, {}).get(partition, some.first))
+            high = min(some.end, to_time.get(topic, {}).get(partition, some.end))
+            narrowed.append(Range(some.place, low, high, some.record_bytes))
+        return [some for some in narrowed if some.size]
+
+    # Streams
+
+    def stream_ranges(self, start: Offsets, view: View) -> list[Range]:
+        """What there is to read from `start` on. Topics and partitions that have appeared since
+        are read from their first record."""
+        self._check_gone(start, view)
+        ranges: list[Range] = []
+        for place, partition in view.items():
+            first = start.get(place, 0)
+            if first > partition.end:
+                lose(self._options, rewound(place, first, partition.end))
+                first = partition.start
+            ranges.append(partition.range(first, partition.end))
+        return ranges
+
+    def _check_gone(self, start: Iterable[Place], view: View) -> None:
+        logs = {place.topic: place.log for place in view}
+        for place in start:
+            if place in view:
+                continue
+            if logs.get(place.topic, place.log) != place.log:
+                lose(self._options, begun_anew(place.topic))
+            else:
+                lose(
+                    self._options,
+                    f"The topic {place.topic!r} was deleted; what was not read of it is gone.",
+                )
+
+    def readable(self, ranges: Iterable[Range], view: View) -> list[Range]:
+        """The ranges without what retention has removed."""
+        kept: list[Range] = []
+        for some in ranges:
+            partition = view.get(some.place)
+            if partition is None:
+                lose(
+                    self._options,
+                    f"Offsets {some.first} to {some.end - 1} of partition {some.place.partition} "
+                    f"of {some.place.topic!r} are gone: the topic was deleted or made anew.",
+                )
+                continue
+            first = some.first
+            if first < partition.start:
+                lose(self._options, gone(some.place, first, min(partition.start, some.end)))
+                first = min(partition.start, some.end)
+            if first < some.end:
+                kept.append(partition.range(first, some.end))
+        return kept
+
+    # Progress
+
+    def commit_to_group(self, group: str, offsets: Mapping[Place, int]) -> None:
+        """Moves a group, of which nobody is a member, to these offsets."""
+        broker = self.broker
+        for place, offset in offsets.items():
+            wanted = messages.ResetGroup(
+                group=group,
+                start=Start("offset", offset),
+                topic=place.topic,
+                partitions=(place.partition,),
+            )
+            broker.ask(FrameKind.RESET_GROUP, wanted, list[object])
+
+
+def gone(place: Place, first: int, next: int) -> str:
+    return (
+        f"Offsets {first} to {next - 1} of partition {place.partition} of {place.topic!r} are not "
+        f"kept any more: retention overtook the query, and the log begins at {next}."
+    )
+
+
+def rewound(place: Place, offset: int, end: int) -> str:
+    return (
+        f"The query is at offset {offset} of partition {place.partition} of {place.topic!r}, but "
+        f"the log ends at {end}: some of it was lost."
+    )
+
+
+def begun_anew(topic: str) -> str:
+    return (
+        f"The topic {topic!r} is not the one that the query knows: it was created again, or lives "
+        "in memory and the broker was restarted. What was not read of the old one is gone."
+    )

@@ -1,0 +1,186 @@
+"""A task's reading: a range of one partition, from the broker or from the files beside it, as
+Arrow record batches. While one stretch is turned into rows, the next is on its way."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from fanlog.client.plain import PlainConnection
+from fanlog.errors import (
+    ConnectionLostError,
+    DamagedError,
+    OffsetOutOfRangeError,
+    TopicDeletedError,
+    TopicNotFoundError,
+)
+from fanlog.format import messages
+from fanlog.format.batch import Batch, BatchHeader, check_batch, read_header
+from fanlog.format.frames import FETCHED_HEAD, FrameKind
+from fanlog.format.messages import decode
+from fanlog.log.scan import Owner
+from fanlog.log.spectator import find_partition, read_runs
+from fanlog.model import KIB
+from fanlog.spark.arrow import RowsBuilder
+from fanlog.spark.offsets import Range
+from fanlog.spark.options import EARLIEST, ReadOptions
+from fanlog.spark.planning import begun_anew, gone, log_of, lose, rewound
+
+logger = logging.getLogger("fanlog.spark")
+
+_FETCH_BYTES_MIN = 64 * KIB
+# A record's size is only a guess: better to get a little more than to ask once more.
+_FETCH_SPARE = 1.25
+
+
+class Piece(NamedTuple):
+    """Bytes of a log, and the batches in them: where each begins, and its header. `first` is the
+    offset that was asked for: the first batch may begin before it."""
+
+    first: int
+    data: bytes
+    batches: list[tuple[int, BatchHeader]]
+
+
+def read_range(options: ReadOptions, wanted: Range, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The records of a range as Spark's rows."""
+    limits = options.limits
+    rows = RowsBuilder(schema, wanted.place.topic, wanted.place.partition)
+    for piece in _pieces(options, wanted):
+        view = memoryview(piece.data)
+        for at, header in piece.batches:
+            batch = Batch(view[at : at + header.length], header)
+            rows.add(batch, piece.first, wanted.end)
+            if rows.rows >= limits.rows_max or rows.bytes >= limits.rows_bytes:
+                yield rows.take()
+    if rows.rows:
+        yield rows.take()
+
+
+def _pieces(options: ReadOptions, wanted: Range) -> Iterator[Piece]:
+    """All of a range: from files as far as they go, the rest from the broker."""
+    first = wanted.first
+    if options.data:
+        for piece in _file_pieces(options, wanted):
+            yield piece
+            first = piece.batches[-1][1].next_offset
+    if first < wanted.end:
+        yield from _Fetching(options, wanted, first).pieces()
+
+
+def _file_pieces(options: ReadOptions, wanted: Range) -> Iterator[Piece]:
+    place = wanted.place
+    if not place.log.isdecimal():
+        return  # a topic in memory has no files
+    owner = Owner(int(place.log), place.partition)
+    folder = find_partition(options.data, owner)
+    if folder is None:
+        logger.info("%s has nothing of %r here: the broker is asked.", options.data, place.topic)
+        return
+    chunk_bytes = options.limits.fetch_bytes
+    for run in read_runs(folder, owner, wanted.first, wanted.end, chunk_bytes=chunk_bytes):
+        batches: list[tuple[int, BatchHeader]] = []
+        at = 0
+        while at < run.size:
+            header = read_header(run.data, at)
+            batches.append((at, header))
+            at += header.length
+        yield Piece(wanted.first, run.data, batches)
+
+
+class _Fetching:
+    """A range over the network. A lost connection is made again, and goes on where it was."""
+
+    def __init__(self, options: ReadOptions, wanted: Range, first: int) -> None:
+        self._options = options
+        self._wanted = wanted
+        self._next = first
+        self._number = 0
+        self._request = 0
+
+    def pieces(self) -> Iterator[Piece]:
+        with PlainConnection(self._options.url) as broker:
+            self._begin(broker)
+            while self._next < self._wanted.end:
+                try:
+                    piece = self._answer(broker)
+                except ConnectionLostError as lost:
+                    logger.info("%s Connecting again.", lost)
+                    broker.reconnect()
+                    self._begin(broker)
+                    continue
+                if piece is not None:
+                    yield piece
+
+    def _begin(self, broker: PlainConnection) -> None:
+        place = self._wanted.place
+        wanted = messages.OpenTopic(place.topic, create=False)
+        try:
+            opened = decode(
+                messages.TopicOpened, broker.take(broker.post(FrameKind.OPEN_TOPIC, wanted))
+            )
+        except TopicNotFoundError:
+            self._end(begun_anew(place.topic))
+            return
+        if log_of(opened, broker.welcome.epoch) != place.log:
+            self._end(begun_anew(place.topic))
+            return
+        self._number = opened.number
+        self._ask(broker)
+
+    def _ask(self, broker: PlainConnection) -> None:
+        wanted, limits = self._wanted, self._options.limits
+        guess = int((wanted.end - self._next) * wanted.record_bytes * _FETCH_SPARE)
+        bytes_max = min(limits.fetch_bytes, max(guess, _FETCH_BYTES_MIN))
+        fetch = messages.Fetch(self._number, wanted.place.partition, self._next, bytes_max)
+        self._request = broker.post(FrameKind.FETCH, fetch)
+
+    def _answer(self, broker: PlainConnection) -> Piece | None:
+        """The next stretch; the one behind it is asked for before this one is worked on."""
+        place = self._wanted.place
+        try:
+            payload = broker.take(self._request)
+        except OffsetOutOfRangeError:
+            self._skip(broker)
+            return None
+        except DamagedError as damage:
+            lose(self._options, str(damage))
+            self._next = max(damage.next, self._next + 1)
+            self._ask(broker)
+            return None
+        except TopicDeletedError:
+            self._end(begun_anew(place.topic))
+            return None
+        batches: list[tuple[int, BatchHeader]] = []
+        at = FETCHED_HEAD.size
+        while at < len(payload):
+            header = check_batch(payload, at)
+            batches.append((at, header))
+            at += header.length
+        if not batches:
+            visible_end = FETCHED_HEAD.unpack_from(payload)[0]
+            self._end(rewound(place, self._next, visible_end))
+            return None
+        first, self._next = self._next, batches[-1][1].next_offset
+        if self._next < self._wanted.end:
+            self._ask(broker)
+        return Piece(first, payload, batches)
+
+    def _skip(self, broker: PlainConnection) -> None:
+        """Retention has come between the plan and the task."""
+        place = self._wanted.place
+        wanted = messages.FindOffsets(place.topic, EARLIEST)
+        found = broker.ask(FrameKind.FIND_OFFSETS, wanted, messages.Positions)
+        starts = {position.partition: position.offset for position in found.positions}
+        start = starts.get(place.partition, self._wanted.end)
+        lose(self._options, gone(place, self._next, min(start, self._wanted.end)))
+        self._next = max(self._next, start)
+        if self._next < self._wanted.end:
+            self._ask(broker)
+
+    def _end(self, sentence: str) -> None:
+        lose(self._options, sentence)
+        self._next = self._wanted.end

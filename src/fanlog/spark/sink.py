@@ -1,0 +1,333 @@
+"""The sinks: rows become visible exactly once, whatever Spark retries, speculates or restarts.
+
+Each attempt of a task stages its rows in a transaction of its own, and tells the driver its ticket
+when it is done. The driver commits the tickets of the attempts that count, all of them under one
+id, in one step. What other attempts have staged is never committed: it is aborted, or runs out of
+time. A stream's id is made of its query's id and the batch's, which are the same after a restart;
+to commit an id again does nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from fanlog.client.plain import PlainConnection
+from fanlog.config import ClientOptions
+from fanlog.errors import (
+    ConnectionLostError,
+    FanlogError,
+    InvalidArgumentError,
+    RequestTimeoutError,
+)
+from fanlog.format import messages
+from fanlog.format.buffers import encode_buffers
+from fanlog.format.codecs import Codec
+from fanlog.format.frames import FRAME_HEADER_BYTES, FrameKind
+from fanlog.spark.cutting import Cut, Target, buffers_of, cut_rows
+from fanlog.spark.options import WriteOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger("fanlog.spark")
+
+# Where Spark tells its tasks which query and which of its batches they belong to.
+_QUERY_ID = "sql.streaming.queryId"
+_BATCH_ID = "streaming.sql.batchId"
+_STAGE_HEAD_BYTES = FRAME_HEADER_BYTES + 16
+# How long a commit of many gigabytes may take to be in the logs.
+_COMMIT_SECONDS_MAX = 3600.0
+
+
+class Staged(WriterCommitMessage):
+    """What an attempt has staged. Without a ticket it had no rows, or there is nothing to commit
+    because its id was committed before."""
+
+    def __init__(self, ticket: str, rows: int, query: str = "") -> None:
+        self.ticket = ticket
+        self.rows = rows
+        self.query = query
+
+
+def stream_id(query: str, batch: int | str) -> str:
+    """The id under which a stream's batch is committed."""
+    return f"spark/{query}/{batch}"
+
+
+class BatchSink(DataSourceArrowWriter):
+    def __init__(self, options: WriteOptions, *, overwrite: bool) -> None:
+        _check_mode(overwrite, 'mode("append")')
+        self._options = options
+        self._id = options.transaction_id or f"spark/{secrets.token_hex(16)}"
+        _prepare_topic(options)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        return _stage(self._options, self._id, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        _commit(self._options, self._id, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        _abort(self._options, messages)
+
+
+class StreamSink(DataSourceStreamArrowWriter):
+    def __init__(self, options: WriteOptions, *, overwrite: bool) -> None:
+        _check_mode(overwrite, 'outputMode("append") or outputMode("update")')
+        self._options = options
+        _prepare_topic(options)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        query, batch = _task_property(_QUERY_ID), _task_property(_BATCH_ID)
+        staged = _stage(self._options, stream_id(query, batch), iterator)
+        staged.query = query
+        return staged
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        query = next((some.query for some in _staged(messages)), "")
+        _commit(self._options, stream_id(query, batchId), messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        _abort(self._options, messages)
+
+
+def _check_mode(overwrite: bool, instead: str) -> None:
+    if overwrite:
+        raise InvalidArgumentError(
+            f"A log only grows, so that nothing in it can be overwritten: write with {instead}."
+        )
+
+
+def _task_property(name: str) -> str:
+    context = TaskContext.get()
+    value = None if context is None else context.getLocalProperty(name)
+    if not value:
+        raise InvalidArgumentError(
+            f"Spark does not tell this task its {name!r}, without which a stream can't be written "
+            "exactly once: use Spark 4.3, or write from foreachBatch with the option transactionId."
+        )
+    return value
+
+
+# On the driver
+
+
+def _prepare_topic(options: WriteOptions) -> None:
+    """That there is the topic of the option; it is made where that is wanted."""
+    with PlainConnection(options.url) as broker:
+        if options.topic:
+            _open_topic(broker, options, options.topic)
+
+
+def _open_topic(broker: PlainConnection, options: WriteOptions, name: str) -> messages.TopicOpened:
+    if options.create_topics and options.partitions:
+        settings: dict[str, int | str] = {"partitions": options.partitions}
+        wanted = messages.OpenTopic(name, create=False)
+        try:
+            return broker.ask(FrameKind.OPEN_TOPIC, wanted, messages.TopicOpened)
+        except FanlogError:
+            made = messages.CreateTopic(name, settings, exist_ok=True)
+            broker.ask(FrameKind.CREATE_TOPIC, made, msgspec.Raw)
+    opened = messages.OpenTopic(name, create=options.create_topics)
+    return broker.ask(FrameKind.OPEN_TOPIC, opened, messages.TopicOpened)
+
+
+def _staged(given: Sequence[WriterCommitMessage | None]) -> list[Staged]:
+    return [some for some in given if isinstance(some, Staged)]
+
+
+def _commit(options: WriteOptions, id: str, given: Sequence[WriterCommitMessage | None]) -> None:
+    staged = [some for some in _staged(given) if some.ticket]
+    if not staged:
+        return
+    tickets = tuple(some.ticket for some in staged)
+    wanted = messages.CommitTransaction(tickets[0], id, tickets=tickets[1:])
+    patient = ClientOptions(name="fanlog.spark", request_timeout_seconds=_COMMIT_SECONDS_MAX)
+    with PlainConnection(options.url, patient) as broker:
+        done = broker.ask(FrameKind.COMMIT_TRANSACTION, wanted, messages.TransactionCommitted)
+    if done.already:
+        logger.info("%s was committed before: nothing was written now.", id)
+
+
+def _abort(options: WriteOptions, given: Sequence[WriterCommitMessage | None]) -> None:
+    """Drops what was staged, if the broker can be asked; otherwise it runs out of time."""
+    tickets = [some.ticket for some in _staged(given) if some.ticket]
+    if tickets:
+        with suppress(FanlogError), PlainConnection(options.url) as broker:
+            for ticket in tickets:
+                _abort_ticket(broker, ticket)
+
+
+def _abort_ticket(broker: PlainConnection, ticket: str) -> None:
+    wanted = messages.AbortTransaction(ticket)
+    broker.take(broker.post(FrameKind.ABORT_TRANSACTION, wanted))
+
+
+# In a task
+
+
+def _stage(options: WriteOptions, id: str, iterator: Iterator[pa.RecordBatch]) -> Staged:
+    """Stages all rows of one attempt."""
+    rows = _chunks(iterator, options.limits.rows_bytes)
+    first = next(rows, None)
+    if first is None:
+        return Staged("", 0)
+    with PlainConnection(options.url, ClientOptions(name="fanlog.spark")) as broker:
+        stager = Stager(broker, options, id)
+        if stager.committed:
+            # Every row is taken, or Spark would wait for somebody to do it.
+            for _ in rows:
+                pass
+            return Staged("", 0)
+        try:
+            stager.add(first)
+            for some in rows:
+                stager.add(some)
+            stager.flush()
+        except BaseException:
+            stager.abort()
+            raise
+    return Staged(stager.ticket, stager.rows)
+
+
+def _chunks(iterator: Iterator[pa.RecordBatch], bytes_min: int) -> Iterator[pa.RecordBatch]:
+    """What Spark brings, put together until it is worth a batch for each partition."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for some in iterator:
+        if len(some):
+            waiting.append(some)
+            size += some.nbytes
+        if size >= bytes_min:
+            yield pa.concat_batches(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield pa.concat_batches(waiting)
+
+
+class Stager:
+    """One attempt's transaction. Batches are numbered, so that what is sent again after a lost
+    connection is staged once."""
+
+    def __init__(self, broker: PlainConnection, options: WriteOptions, id: str) -> None:
+        self._broker = broker
+        self._options = options
+        begin = messages.BeginTransaction(id, options.transaction_timeout_seconds)
+        begun = broker.ask(FrameKind.BEGIN_TRANSACTION, begin, messages.TransactionBegun)
+        self.ticket = begun.ticket
+        self.committed = begun.committed
+        self.rows = 0
+        self._stager_id = secrets.randbits(63) | 1
+        self._number = 0
+        self._turn = secrets.randbelow(1 << 16)
+        self._targets: dict[str, tuple[Target, Codec]] = {}
+        # Frames that are not answered: their requests, and their bytes to send again.
+        self._in_flight: deque[tuple[int, bytes]] = deque()
+        self._head = bytes.fromhex(begun.ticket)
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        self._turn += 1
+        for cut in cut_rows(rows, self._options.topic, self._find, self._turn):
+            for some in self._pieces(cut):
+                self._send(some)
+        self.rows += len(rows)
+
+    def _find(self, name: str) -> Target:
+        return self._target(name)[0]
+
+    def _target(self, name: str) -> tuple[Target, Codec]:
+        known = self._targets.get(name)
+        if known is None:
+            opened = _open_topic(self._broker, self._options, name)
+            settings = opened.settings
+            target = Target(
+                opened.name, opened.number, settings.partitions, settings.message_bytes_max
+            )
+            codec = self._options.codec or Codec.NONE
+            if settings.compression != "producer":
+                codec = Codec[settings.compression.upper()]
+            known = self._targets[name] = (target, codec)
+        return known
+
+    def _pieces(self, cut: Cut) -> Iterator[Cut]:
+        """The rows in batches of about the size that is wanted."""
+        size = cut.rows.nbytes
+        count = len(cut.rows)
+        step = max(1, count * self._options.limits.stage_bytes // max(1, size))
+        if step >= count:
+            yield cut
+            return
+        for first in range(0, count, step):
+            yield cut._replace(rows=cut.rows.slice(first, step))
+
+    def _send(self, cut: Cut) -> None:
+        data = encode_buffers(
+            buffers_of(cut.rows, time.time_ns() // 1000),
+            codec=self._target(cut.target.name)[1],
+            topic=cut.target.number,
+            partition=cut.partition,
+            producer_id=self._stager_id,
+            first_sequence=self._number,
+        )
+        frame_bytes_max = self._broker.welcome.frame_bytes_max
+        if len(data) + _STAGE_HEAD_BYTES > frame_bytes_max and len(cut.rows) > 1:
+            # A few rows are far larger than the rest.
+            half = len(cut.rows) // 2
+            self._send(cut._replace(rows=cut.rows.slice(0, half)))
+            self._send(cut._replace(rows=cut.rows.slice(half)))
+            return
+        self._number += 1
+        while len(self._in_flight) >= self._options.limits.stages_in_flight:
+            self._answered()
+        self._in_flight.append((0, data))
+        self._post_last()
+
+    def _post_last(self) -> None:
+        _, data = self._in_flight[-1]
+        try:
+            self._in_flight[-1] = (self._post(data), data)
+        except ConnectionLostError:
+            self._again()
+
+    def _post(self, data: bytes) -> int:
+        return self._broker.post_parts(FrameKind.STAGE, self._head, data)
+
+    def _answered(self) -> None:
+        """Waits for the oldest frame's answer."""
+        try:
+            self._broker.take(self._in_flight[0][0])
+        except (ConnectionLostError, RequestTimeoutError):
+            self._again()
+            return
+        self._in_flight.popleft()
+
+    def _again(self) -> None:
+        """Sends all that is not answered once more, on a new connection."""
+        self._broker.reconnect()
+        frames = [data for _, data in self._in_flight]
+        self._in_flight = deque((self._post(data), data) for data in frames)
+
+    def flush(self) -> None:
+        while self._in_flight:
+            self._answered()
+
+    def abort(self) -> None:
+        """What was staged is of no use; if it can't be said, it runs out of time."""
+        with suppress(FanlogError):
+            _abort_ticket(self._broker, self.ticket)

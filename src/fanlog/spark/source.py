@@ -1,0 +1,208 @@
+"""The format `fanlog` as Spark sees it: a batch source, a stream source, and the sinks.
+
+Spark makes these objects on the driver, pickles them, and uses them in other processes: they hold
+options and plans, and open what they need where they run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from fanlog.spark.filters import Bounds, narrow
+from fanlog.spark.offsets import Offsets, Range, from_json, limited, split, to_json
+from fanlog.spark.options import LATEST, ReadOptions, read_options, write_options
+from fanlog.spark.planning import Planner, View
+from fanlog.spark.pull import read_range
+from fanlog.spark.rows import arrow_schema, check_sink_schema, check_source_schema, source_schema
+from fanlog.spark.sink import BatchSink, StreamSink
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class FanlogSource(DataSource):
+    """`spark.read.format("fanlog")` and its like. The options are in docs/spark.md."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "fanlog"
+
+    def schema(self) -> StructType:
+        return source_schema(read_options(self.options).columns)
+
+    def reader(self, schema: StructType) -> BatchReader:
+        check_source_schema(schema)
+        options = read_options(self.options, streaming=False)
+        return (NarrowingReader if options.push_filters else BatchReader)(options, schema)
+
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
+        check_source_schema(schema)
+        return StreamReader(read_options(self.options, streaming=True), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
+        options = write_options(self.options, streaming=False)
+        check_sink_schema(schema, options.topic)
+        return BatchSink(options, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:  # noqa: N802
+        options = write_options(self.options, streaming=True)
+        check_sink_schema(schema, options.topic)
+        return StreamSink(options, overwrite=overwrite)
+
+
+class RangePartition(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, range: Range) -> None:
+        super().__init__(None)
+        self.range = range
+
+
+class BatchReader(DataSourceReader):
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self.options = options
+        self._schema = schema
+        self.bounds = Bounds()
+
+    def partitions(self) -> Sequence[InputPartition]:
+        planner = Planner(self.options)
+        try:
+            ranges = planner.batch_ranges(self.bounds)
+        finally:
+            planner.close()
+        return [RangePartition(some) for some in split(ranges, self.options.min_partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        # Where there is nothing to read, Spark makes a partition of its own.
+        if isinstance(partition, RangePartition):
+            yield from read_range(self.options, partition.range, arrow_schema(self._schema))
+
+
+class NarrowingReader(BatchReader):
+    """A batch reader that takes filters, where the option `pushFilters` asks for it.
+
+    Spark 4.3 keeps what was planned with one query's filters for every later use of the same
+    DataFrame, filtered otherwise or not at all, which would then miss rows without a word. So it
+    is for whoever asks to say that a DataFrame is used for one query.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        self.bounds, left = narrow(filters)
+        return left
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One of these lives on the driver as long as the query; tasks have copies that only read."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self.options = options
+        self._schema = schema
+        self._planner: Planner | None = None
+        self._target: Offsets | None = None
+        self._told: dict[str, Any] = {}
+
+    def _plan(self) -> Planner:
+        if self._planner is None:
+            self._planner = Planner(self.options)
+        return self._planner
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_planner": None}
+
+    # Where the query is
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        planner = self._plan()
+        return to_json(planner.starts(planner.look(), LATEST))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        # Both may be given, and Spark carries only one: the other is added in `latestOffset`.
+        if self.options.records_max:
+            return ReadMaxRows(self.options.records_max)
+        if self.options.bytes_max:
+            return ReadMaxBytes(self.options.bytes_max)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._target = _ends(self._plan().look())
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        # Where the next batch starts is where the last one that is done has ended. Spark says so
+        # in `commit` too, but only when there is a next one.
+        self.commit(start)
+        planner = self._plan()
+        begin = from_json(start)
+        view = planner.look()
+        ranges = planner.stream_ranges(begin, view)
+        if self._target is not None:
+            ranges = [
+                Range(some.place, some.first, min(some.end, target), some.record_bytes)
+                for some in ranges
+                if (target := self._target.get(some.place)) is not None
+            ]
+        ends = limited(ranges, **self._limits(limit))
+        # What has gone, and may go, is not in the view; what is new and empty waits for a record.
+        known = {place: offset for place, offset in begin.items() if place in view}
+        return to_json(known | ends)
+
+    def _limits(self, limit: ReadLimit) -> dict[str, int]:
+        options = self.options
+        if isinstance(limit, ReadMaxRows):
+            return {"records_max": limit.max_rows, "bytes_max": options.bytes_max}
+        if isinstance(limit, ReadMaxBytes):
+            return {"records_max": options.records_max, "bytes_max": limit.max_bytes}
+        return {}
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+        return to_json(_ends(self._plan().look()))
+
+    # What tasks read
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        planner = self._plan()
+        begin = from_json(start)
+        wanted: list[Range] = []
+        for place, offset in from_json(end).items():
+            first = begin.get(place, 0)
+            # A log that was cut short, which `latestOffset` has told of, is read from its start.
+            wanted.append(Range(place, first if first <= offset else 0, offset))
+        ranges = planner.readable([some for some in wanted if some.size], planner.look())
+        return [RangePartition(some) for some in split(ranges, self.options.min_partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, RangePartition):
+            yield from read_range(self.options, partition.range, arrow_schema(self._schema))
+
+    # Progress
+
+    def commit(self, end: dict[str, Any]) -> None:
+        if self.options.group and end != self._told:
+            before = from_json(self._told).items()
+            moved = dict(from_json(end).items() - before)
+            self._plan().commit_to_group(self.options.group, moved)
+            self._told = end
+
+    def stop(self) -> None:
+        if self._planner is not None:
+            self._planner.close()
+
+
+def _ends(view: View) -> Offsets:
+    return {place: partition.end for place, partition in view.items()}

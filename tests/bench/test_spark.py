@@ -1,0 +1,39 @@
+"""Spark's benchmark, short: every way is measured, and every record was found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from fanlog.bench import SparkOptions, load_report, render, run_spark, save_plot, save_report
+from fanlog.bench.spark_jobs import CEILING, IDLE, WAYS
+from tests.spark.sessions import need_java
+
+
+@pytest.mark.timeout(400)
+def test_every_way_is_measured_beside_the_ceiling(tmp_path: Path) -> None:
+    need_java()
+    options = SparkOptions(
+        records=20_000,
+        row_records=2000,
+        sink_records=2000,
+        idle_s=2.0,
+        repeat=1,
+        directory=tmp_path,
+    )
+    steps: list[str] = []
+    report = run_spark(options, lambda done, total, label: steps.append(label))
+    assert [row.how for row in report.rows] == list(WAYS)
+    assert report.rows[0].how == CEILING
+    assert all(row.records_per_s > 0 for row in report.rows if row.how != IDLE)
+    assert steps[:2] == ["filling the topic", "starting Spark"]
+    assert steps[-1] == "done"
+
+    save_report(report, tmp_path / "spark.json")
+    assert load_report(tmp_path / "spark.json") == report
+    save_plot(report, tmp_path / "spark.png")
+    console = Console(width=100, record=True, quiet=True)
+    console.print(render(report))
+    assert "to the ceiling" in console.export_text()

@@ -1,0 +1,101 @@
+"""The plain connection: requests ahead of their answers, and a broker that goes and comes back."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import fanlog
+from fanlog.client.core import read_fetched
+from fanlog.client.plain import PlainConnection
+from fanlog.config import ClientOptions
+from fanlog.errors import (
+    ConnectError,
+    ConnectionLostError,
+    RequestTimeoutError,
+    TopicNotFoundError,
+)
+from fanlog.format import messages
+from fanlog.format.frames import FrameKind
+from fanlog.format.messages import decode
+from tests.scenarios.broker_process import BrokerProcess
+
+
+@pytest.fixture
+def broker(data: Path) -> Iterator[BrokerProcess]:
+    with BrokerProcess(data) as broker:
+        yield broker
+
+
+def status(connection: PlainConnection) -> str:
+    return connection.ask(FrameKind.STATUS, messages.Goodbye(), messages.BrokerStatus).state
+
+
+def test_answers_are_taken_in_any_order(broker: BrokerProcess) -> None:
+    with fanlog.sync.connect(broker.url) as client:
+        client.publish_many("t", [b"a", b"b"])
+        number = client.describe_topic("t").number
+    with PlainConnection(broker.url) as connection:
+        first = connection.post(FrameKind.FETCH, messages.Fetch(number, 0, 0))
+        second = connection.post(FrameKind.STATUS, messages.Goodbye())
+        assert decode(messages.BrokerStatus, connection.take(second)).state == "ok"
+        fetched = read_fetched(connection.take(first), "t")
+        assert [value for batch in fetched.batches for value in batch.values] == [b"a", b"b"]
+
+
+def test_what_a_broker_refuses_is_raised_and_the_connection_stays(broker: BrokerProcess) -> None:
+    with PlainConnection(broker.url) as connection:
+        wanted = messages.NamedTopic("nowhere")
+        with pytest.raises(TopicNotFoundError, match="There is no topic 'nowhere'"):
+            connection.ask(FrameKind.DESCRIBE_TOPIC, wanted, messages.TopicOpened)
+        assert status(connection) == "ok"
+
+
+def test_a_broker_that_was_restarted_is_asked_again(broker: BrokerProcess) -> None:
+    with PlainConnection(broker.url) as connection:
+        assert status(connection) == "ok"
+        epoch = connection.welcome.epoch
+        broker.kill()
+        waiting = threading.Timer(0.3, broker.start)
+        waiting.start()
+        assert status(connection) == "ok"
+        waiting.join()
+        assert connection.welcome.epoch > epoch
+
+
+def test_nobody_there_is_said_at_once() -> None:
+    with pytest.raises(ConnectError, match=r"No broker answers at 127\.0\.0\.1:1 .*fanlog serve"):
+        PlainConnection("fanlog://127.0.0.1:1")
+
+
+def test_somebody_else_on_the_port_is_not_taken_for_a_broker() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+
+        def answer() -> None:
+            taken, _ = other.accept()
+            with taken:
+                taken.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        with pytest.raises(ConnectError, match="did not greet as a broker does"):
+            PlainConnection(f"fanlog://127.0.0.1:{port}")
+        answering.join()
+
+
+def test_a_silent_broker_is_waited_for_only_so_long(broker: BrokerProcess) -> None:
+    options = ClientOptions(request_timeout_seconds=0.2)
+    with fanlog.sync.connect(broker.url) as client:
+        client.create_topic("t")
+        number = client.describe_topic("t").number
+    with PlainConnection(broker.url, options) as connection:
+        wanted = messages.Fetch(number, 0, 0, wait_ms=5000)
+        with pytest.raises(RequestTimeoutError, match="did not answer in time"):
+            connection.take(connection.post(FrameKind.FETCH, wanted))
+        with pytest.raises(ConnectionLostError):
+            connection.post(FrameKind.FETCH, wanted)

@@ -1,0 +1,144 @@
+"""The pipelines that are programs, end to end on generated data: archive, replay, drops."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import fanlog
+from fanlog.errors import ConfigError
+from fanlog.spark.examples import KINDS, Example, Shape
+from fanlog.spark.lake import Lake
+from fanlog.spark.pipelines import find
+from fanlog.spark.pipelines.progress import look
+from tests.scenarios.broker_process import BrokerProcess
+from tests.spark.pipelines.programs import load_program, run_program
+from tests.spark.test_kill import published
+
+RECORDS = 600
+# Two days of orders, one in five minutes.
+SLOW = Shape(per_second=1 / 300)
+
+
+def publish(client: fanlog.sync.Client, topic: str, shape: Shape = SLOW) -> list[Example]:
+    """Example orders in a topic of two partitions."""
+    client.create_topic(topic, partitions=2)
+    examples = list(islice(KINDS["orders"](1, shape), RECORDS))
+    for some in examples:
+        client.send(topic, some.value, key=some.key, event_time=some.event_time_us)
+    client.flush()
+    return examples
+
+
+def archived(client: fanlog.sync.Client, url: str, topic: str, folder: Path) -> list[Example]:
+    examples = publish(client, topic)
+    run_program(
+        "archive",
+        folder / "archive",
+        url=url,
+        topics=topic,
+        lake=str(folder / "lake"),
+        batch_records="100",
+        merge_files="2",
+    )
+    return examples
+
+
+@pytest.mark.timeout(180)
+def test_an_archive_lies_by_topic_and_date_in_few_files(
+    spark: SparkSession, broker: BrokerProcess, client: fanlog.sync.Client, tmp_path: Path
+) -> None:
+    examples = archived(client, broker.url, "archive.orders", tmp_path)
+    lake = Lake(tmp_path / "lake")
+    files = [str(path.relative_to(lake.root)) for path in lake.files()]
+    assert len(files) == 3, files
+    assert files[0].startswith("topic=archive.orders/date=2026-01-01/merged-")
+    rows = lake.read(spark).selectExpr("cast(value as string) as value", "event_time").collect()
+    assert Counter(row["value"] for row in rows) == Counter(e.value.decode() for e in examples)
+    # Once more: there is nothing new, and nothing comes twice.
+    options = {"url": broker.url, "topics": "archive.orders", "lake": str(lake.root)}
+    run_program("archive", tmp_path / "archive", **options)
+    assert lake.read(spark).count() == RECORDS
+    (stream,) = look(tmp_path / "archive")
+    assert stream.rows == RECORDS
+    assert stream.lag({("archive.orders", 0): 310, ("archive.orders", 1): 310}) == 20
+
+
+@pytest.mark.timeout(180)
+def test_a_slice_is_replayed_once_at_its_rate_even_if_it_is_started_again(
+    spark: SparkSession, broker: BrokerProcess, client: fanlog.sync.Client, tmp_path: Path
+) -> None:
+    examples = archived(client, broker.url, "replay.orders", tmp_path)
+    options = {
+        "url": broker.url,
+        "lake": str(tmp_path / "lake"),
+        "topics": "replay.orders",
+        "from": "2026-01-01T06:00:00Z",
+        "until": "2026-01-02T06:00:00Z",
+        "where": "get_json_object(cast(value as string), '$.item') <> 'pen'",
+        "to": "replay.again",
+        "rate": "20",
+    }
+    first, end = (1_767_225_600_000_000 + hours * 3_600_000_000 for hours in (6, 30))
+    wanted = Counter(
+        some.value.decode()
+        for some in examples
+        if first <= some.event_time_us < end and b'"pen"' not in some.value
+    )
+    pace = load_program(find("replay").program).Pace
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_program("replay", tmp_path / "replay", pace(lambda: 0.0, sleep), **options)
+    # It was ended after the second chunk was written and before that was noted.
+    state = tmp_path / "replay"
+    assert json.loads((state / "progress.json").read_text())["chunks_done"] == 1
+    run_program("replay", state, pace(lambda: 0.0, lambda _: None), **options)
+    assert published(client, "replay.again") == wanted
+    total = sum(wanted.values())
+    chunks = json.loads((state / "plan.json").read_text())["chunks"]
+    sizes = [sum(stretch["records"] for stretch in chunk) for chunk in chunks]
+    assert max(sizes) <= 20 * 5 + 2
+    assert slept == [sizes[0] / 20, (sizes[0] + sizes[1]) / 20]
+    (progress,) = look(state)
+    assert (progress.rows, progress.left) == (total, 0)
+    with pytest.raises(ConfigError, match="the replay of another slice"):
+        run_program("replay", state, **options | {"until": ""})
+
+
+@pytest.mark.timeout(180)
+def test_the_report_tells_of_dead_letters_and_lag_with_pictures(
+    spark: SparkSession, broker: BrokerProcess, client: fanlog.sync.Client, tmp_path: Path
+) -> None:
+    for number in range(6):
+        client.send("drops.jobs", str(number))
+    client.flush()
+    with client.work("drops.jobs", queue="drops.workers", reset="earliest") as worker:
+        for job, number in zip(worker, range(4), strict=False):
+            if number == 3:
+                job.ack()
+            else:
+                job.reject("the <printer> is on fire" if number else "no paper")
+    run_program("drops", tmp_path / "state", url=broker.url, report=str(tmp_path / "report"))
+    figures = json.loads((tmp_path / "report/report.json").read_text())
+    ours = {
+        some["reason"]: (some["letters"], some["waiting"])
+        for some in figures["letters"]
+        if some["queue"] == "drops.workers"
+    }
+    assert ours == {"the <printer> is on fire": (2, 2), "no paper": (1, 1)}
+    assert figures["lag"]["drops.workers"] == 2
+    page = (tmp_path / "report/report.html").read_text()
+    assert "the &lt;printer&gt; is on fire" in page
+    assert page.count("data:image/png;base64,") >= 2
+    assert (tmp_path / "report/dead.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,72 @@
+"""Offsets: how a checkpoint keeps them, and how a limit and many tasks share a range."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fanlog.errors import InvalidArgumentError
+from fanlog.spark.offsets import Place, Range, from_json, limited, split, to_json
+
+SIZES = st.lists(st.integers(0, 1000), min_size=1, max_size=8)
+
+
+def ranges_of(sizes: list[int]) -> list[Range]:
+    return [Range(Place("t", "1", i), 10, 10 + size, 100.0) for i, size in enumerate(sizes)]
+
+
+@given(st.dictionaries(st.tuples(st.sampled_from("abc"), st.integers(0, 5)), st.integers(0)))
+def test_offsets_come_back_from_a_checkpoint_as_they_went_in(
+    given_offsets: dict[tuple[str, int], int],
+) -> None:
+    offsets = {Place(topic, f"log of {topic}", p): n for (topic, p), n in given_offsets.items()}
+    text = json.dumps(to_json(offsets))
+    assert from_json(json.loads(text)) == offsets
+    # Spark compares texts to see whether there is news.
+    backwards = dict(reversed(offsets.items()))
+    assert json.dumps(to_json(backwards)) == text
+
+
+def test_a_checkpoint_of_another_source_is_told_from_ours() -> None:
+    with pytest.raises(InvalidArgumentError, match="not those of the source `fanlog`"):
+        from_json({"orders": {"0": 23}})
+
+
+@given(SIZES, st.integers(1, 2000))
+def test_a_limit_on_records_is_kept_and_something_goes_on(sizes: list[int], most: int) -> None:
+    ranges = ranges_of(sizes)
+    ends = limited(ranges, records_max=most)
+    taken = {some.place: ends[some.place] - some.first for some in ranges if some.size}
+    total = sum(sizes)
+    assert sum(taken.values()) <= max(1, min(most, total))
+    assert all(0 <= taken[some.place] <= some.size for some in ranges if some.size)
+    assert sum(taken.values()) > 0 or not total
+    if total <= most:
+        assert sum(taken.values()) == total
+
+
+@given(SIZES, st.integers(1, 100_000))
+def test_a_limit_on_bytes_goes_by_what_a_record_takes(sizes: list[int], most: int) -> None:
+    ranges = ranges_of(sizes)
+    taken = sum(limited(ranges, bytes_max=most).values()) - 10 * sum(1 for size in sizes if size)
+    assert taken * 100 <= max(100, most)
+
+
+def test_no_partition_waits_for_another() -> None:
+    ends = limited(ranges_of([1000, 10]), records_max=101)
+    assert [end - 10 for end in ends.values()] == [100, 1]
+
+
+@given(SIZES, st.integers(0, 50))
+def test_a_split_covers_every_record_once(sizes: list[int], tasks_min: int) -> None:
+    ranges = ranges_of(sizes)
+    pieces = split(ranges, tasks_min)
+    for some in ranges:
+        mine = [piece for piece in pieces if piece.place == some.place]
+        covered = [offset for piece in mine for offset in range(piece.first, piece.end)]
+        assert covered == list(range(some.first, some.end))
+    assert all(piece.size for piece in pieces)
+    assert len(pieces) >= min(tasks_min, sum(sizes))
