@@ -9,6 +9,7 @@ import msgspec
 from fanlog.broker.intake import partition_key
 from fanlog.broker.names import NameTree, check_name
 from fanlog.broker.producers import Producer, forget_longest_idle
+from fanlog.broker.settings import changed
 from fanlog.broker.topics import Partition, Topic
 from fanlog.config import BrokerOptions
 from fanlog.errors import (
@@ -120,16 +121,7 @@ class Catalog:
 
 def changed_settings(settings: TopicSettings, given: dict[str, int | str]) -> TopicSettings:
     """The settings with what is given in place of theirs, or an error that says what is wrong."""
-    unknown = set(given) - set(TopicSettings.__struct_fields__)
-    if unknown:
-        raise InvalidArgumentError(
-            f"There is no topic setting {min(unknown)!r}; there are "
-            f"{', '.join(TopicSettings.__struct_fields__)}."
-        )
-    try:
-        chosen = msgspec.convert(msgspec.structs.asdict(settings) | given, TopicSettings)
-    except msgspec.ValidationError as fault:
-        raise InvalidArgumentError(f"A topic setting is wrong: {fault}.") from fault
+    chosen = changed("topic", settings, given)
     return chosen if chosen.cleanup == "delete" else _for_compaction(chosen, settings, given)
 
 

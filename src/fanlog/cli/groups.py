@@ -102,7 +102,7 @@ def describe(name: Name, url: Url = DEFAULT_URL, as_json: AsJson = False) -> Non
         out().print(Text(f"Settings: {', '.join(words)}.", style="dim"))
         out().print(
             f"Since the start: {info.redelivered:,} delivered again, "
-            f"{info.dead_lettered:,} dead letters."
+            f"{info.dead_lettered:,} dead letter{'s' * (info.dead_lettered != 1)}."
         )
 
 

@@ -6,15 +6,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from fanlog.broker.core import Broker
 from fanlog.broker.cursors import Subscription
-from fanlog.broker.names import check_public_name
-from fanlog.broker.ports import Outlet, Piece
-from fanlog.broker.topics import Partition, Topic
+from fanlog.broker.topics import Partition
 from fanlog.config import ListenerOptions
 from fanlog.errors import (
     BadMagicError,
@@ -51,9 +49,10 @@ from fanlog.listeners import (
     log_requests,
     producer_requests,
     queue_requests,
+    topic_requests,
     transaction_requests,
 )
-from fanlog.model import Gap
+from fanlog.listeners.told import NativeOutlet, Told, failure_of
 
 logger = logging.getLogger("fanlog.listeners")
 
@@ -61,69 +60,6 @@ logger = logging.getLogger("fanlog.listeners")
 _REQUESTS_A_TURN = 32
 
 Handler = Callable[["NativeSession", int, int, memoryview], None]
-
-
-class NativeOutlet(Outlet, Protocol):
-    def write(self, data: bytes) -> None: ...
-    def respond(self, buffers: list[Piece]) -> None: ...
-    def full(self) -> bool:
-        """Whether the peer has to take answers before it may ask on."""
-        ...
-
-    def go_on(self) -> None:
-        """Feeds the session what it has kept."""
-        ...
-
-    def finish(self) -> None: ...
-
-
-class Told:
-    """Tells one subscription's reader what happens to it. `subscriptions` are all those of its
-    connection."""
-
-    __slots__ = ("_in_turn", "_key", "_outlet", "_subscriptions")
-
-    def __init__(
-        self, outlet: NativeOutlet, key: int, subscriptions: dict[int, Subscription]
-    ) -> None:
-        self._outlet = outlet
-        self._key = key
-        self._subscriptions = subscriptions
-        self._in_turn = False
-
-    def gap(self, gap: Gap, number: int) -> None:
-        notice = messages.GapNotice(number, gap.partition, gap.first, gap.next, gap.reason)
-        self._tell(FrameKind.GAP, notice)
-
-    def joined(self, joined: messages.Joined) -> None:
-        self._tell(FrameKind.JOINED, joined)
-
-    def left(self, number: int, name: str) -> None:
-        self._tell(FrameKind.LEFT, messages.Left(number, name))
-
-    def revoke(self, revoke: messages.Revoke) -> None:
-        self._tell(FrameKind.REVOKE, revoke)
-
-    def ended(self, error: FanlogError) -> None:
-        self._subscriptions.pop(self._key, None)
-        self._tell(FrameKind.ENDED, _failure(error))
-
-    def _tell(self, kind: FrameKind, notice: msgspec.Struct) -> None:
-        """A reader that takes nothing is not told without end: it is cut off, and comes back
-        with its positions. What it is told in one turn it can't have taken, however many topics
-        that is about."""
-        if self._outlet.full() and not self._in_turn:
-            self._outlet.turn_out(
-                LimitError("More than control_bytes_max wait for this reader, which takes nothing.")
-            )
-            return
-        if not self._in_turn:
-            self._in_turn = True
-            asyncio.get_running_loop().call_soon(self._end_turn)
-        self._outlet.write(message_frame(kind, notice, aux=self._key))
-
-    def _end_turn(self) -> None:
-        self._in_turn = False
 
 
 class NativeSession:
@@ -225,7 +161,7 @@ class NativeSession:
             self.outlet.write(message_frame(FrameKind.OK, answer, request=request))
 
     def fail(self, request: int, fault: FanlogError) -> None:
-        self.outlet.write(message_frame(FrameKind.ERROR, _failure(fault), request=request))
+        self.outlet.write(message_frame(FrameKind.ERROR, failure_of(fault), request=request))
 
     def later(self, request: int, work: Coroutine[Any, Any, None]) -> None:
         """Answers from a task, for what has to wait for the disk."""
@@ -274,7 +210,7 @@ class NativeSession:
 
     def farewell(self, error: FanlogError, subscription: Subscription | None) -> bytes:
         key = 0 if subscription is None else subscription.key
-        return message_frame(FrameKind.ERROR, _failure(error), aux=key)
+        return message_frame(FrameKind.ERROR, failure_of(error), aux=key)
 
     def greeted(self) -> bool:
         return self._greeted
@@ -301,38 +237,6 @@ class NativeSession:
         self.at_close.clear()
 
     # Requests
-
-    def open_topic(self, request: int, aux: int, payload: memoryview) -> None:
-        wanted = decode(messages.OpenTopic, payload)
-        if wanted.create:
-            check_public_name(wanted.name)
-        topic = self.broker.open_topic(wanted.name, create=wanted.create)
-        self.answer(request, self._opened(topic))
-
-    def _opened(self, topic: Topic) -> messages.TopicOpened:
-        return messages.TopicOpened(
-            topic.name,
-            topic.number,
-            self.broker.epoch,
-            topic.settings,
-            followers=self.broker.followers_of(topic),
-        )
-
-    def create_topic(self, request: int, aux: int, payload: memoryview) -> None:
-        wanted = decode(messages.CreateTopic, payload)
-        topic = self.broker.create_topic(wanted.name, wanted.settings, exist_ok=wanted.exist_ok)
-        self.answer(request, topic.info())
-
-    def list_topics(self, request: int, aux: int, payload: memoryview) -> None:
-        wanted = decode(messages.ListTopics, payload)
-        self.answer(request, self.broker.list_topics(wanted.pattern, internal=wanted.internal))
-
-    def describe_topic(self, request: int, aux: int, payload: memoryview) -> None:
-        self.answer(request, self.broker.describe(decode(messages.NamedTopic, payload).name))
-
-    def delete_topic(self, request: int, aux: int, payload: memoryview) -> None:
-        self.broker.delete_topic(decode(messages.NamedTopic, payload).name)
-        self.answer(request)
 
     def subscribe(self, request: int, aux: int, payload: memoryview) -> None:
         wanted = decode(messages.Subscribe, payload)
@@ -437,25 +341,6 @@ class NativeSession:
             self.broker.commit_positions(wanted.durable, wanted.positions)
         self.answer(request)
 
-    def committed(self, request: int, aux: int, payload: memoryview) -> None:
-        wanted = decode(messages.Committed, payload)
-        positions = self.broker.durable.positions(wanted.durable)
-        self.answer(request, messages.Positions(positions))
-
-    def find_offsets(self, request: int, aux: int, payload: memoryview) -> None:
-        wanted = decode(messages.FindOffsets, payload)
-        self.later(request, self._finding(request, wanted))
-
-    async def _finding(self, request: int, wanted: messages.FindOffsets) -> None:
-        found = await self.broker.find_offsets(wanted.topic, wanted.start)
-        epoch = self.broker.epoch
-        self.answer(
-            request,
-            messages.Positions(
-                tuple(messages.Position(wanted.topic, f.partition, f.offset, epoch) for f in found)
-            ),
-        )
-
     def ping(self, request: int, aux: int, payload: memoryview) -> None:
         self.outlet.write(frame(FrameKind.PONG, bytes(payload[:64]), request=request, aux=aux))
 
@@ -465,15 +350,6 @@ class NativeSession:
             subscription.keeper.leave(subscription)
         self.subscriptions.clear()
         self.outlet.finish()
-
-    def status(self, request: int, aux: int, payload: memoryview) -> None:
-        self.answer(request, self.broker.status())
-
-
-def _failure(fault: FanlogError) -> messages.Failure:
-    return messages.Failure(
-        fault.code, str(fault), getattr(fault, "first", 0), getattr(fault, "next", 0)
-    )
 
 
 def _check_begin(data: bytes) -> None:
@@ -489,22 +365,15 @@ def _check_begin(data: bytes) -> None:
 # What belongs together is in a file of its own: `group_requests.py` and its siblings.
 HANDLERS: dict[FrameKind, Handler] = (
     {
-        FrameKind.OPEN_TOPIC: NativeSession.open_topic,
-        FrameKind.CREATE_TOPIC: NativeSession.create_topic,
-        FrameKind.LIST_TOPICS: NativeSession.list_topics,
-        FrameKind.DESCRIBE_TOPIC: NativeSession.describe_topic,
-        FrameKind.DELETE_TOPIC: NativeSession.delete_topic,
         FrameKind.SUBSCRIBE: NativeSession.subscribe,
         FrameKind.UNSUBSCRIBE: NativeSession.unsubscribe,
         FrameKind.FETCH: NativeSession.fetch,
         FrameKind.COMMIT: NativeSession.commit,
-        FrameKind.COMMITTED: NativeSession.committed,
-        FrameKind.FIND_OFFSETS: NativeSession.find_offsets,
         FrameKind.CREDIT: NativeSession.credit,
         FrameKind.PING: NativeSession.ping,
         FrameKind.GOODBYE: NativeSession.goodbye,
-        FrameKind.STATUS: NativeSession.status,
     }
+    | topic_requests.HANDLERS
     | group_requests.HANDLERS
     | queue_requests.HANDLERS
     | transaction_requests.HANDLERS

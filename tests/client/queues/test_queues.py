@@ -36,15 +36,17 @@ async def fill(client: Any, count: int, topic: str = "jobs") -> list[bytes]:
 async def test_many_workers_get_each_job_once(way: Way) -> None:
     async with way.open() as client:
         await client.create_topic("jobs", partitions=3)
-        done: list[bytes] = []
+        got: list[bytes] = []
+        acked: list[bytes] = []
         finished = asyncio.Event()
 
         async def labour() -> None:
             async with work(client, "jobs", queue="q", prefetch=4) as worker:
                 async for job in worker:
-                    done.append(job.value)
+                    got.append(job.value)
                     await job.ack()
-                    if len(done) >= 300:
+                    acked.append(job.value)
+                    if len(acked) >= 300:
                         finished.set()
 
         labours = [asyncio.ensure_future(labour()) for _ in range(5)]
@@ -54,7 +56,7 @@ async def test_many_workers_get_each_job_once(way: Way) -> None:
         for one in labours:
             one.cancel()
         await asyncio.gather(*labours, return_exceptions=True)
-        assert sorted(done) == sorted(values)
+        assert sorted(got) == sorted(acked) == sorted(values)
         assert info["lag"] == 0
 
 

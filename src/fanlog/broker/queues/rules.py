@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import msgspec
-
 from fanlog.broker.names import check_public_name
+from fanlog.broker.settings import changed
 from fanlog.broker.topics import Partition, Topic
 from fanlog.config import BrokerOptions
 from fanlog.errors import InvalidArgumentError, InvalidNameError, LimitError, NoPositionError
@@ -41,19 +40,10 @@ def changed_queue_settings(
     settings: QueueSettings, given: dict[str, int | float | str | bool]
 ) -> QueueSettings:
     """The settings with what is given in place of theirs, or an error that says what is wrong."""
-    unknown = set(given) - set(QueueSettings.__struct_fields__)
-    if unknown:
-        raise InvalidArgumentError(
-            f"There is no queue setting {min(unknown)!r}; there are "
-            f"{', '.join(QueueSettings.__struct_fields__)}."
-        )
-    try:
-        changed = msgspec.convert(msgspec.structs.asdict(settings) | given, QueueSettings)
-    except msgspec.ValidationError as fault:
-        raise InvalidArgumentError(f"A queue setting is wrong: {fault}.") from fault
-    if changed.dead_letter:
-        check_public_name(changed.dead_letter)
-    return changed
+    chosen = changed("queue", settings, given)
+    if chosen.dead_letter:
+        check_public_name(chosen.dead_letter)
+    return chosen
 
 
 def check_dead_letter(topic: Topic, settings: QueueSettings) -> None:

@@ -1,0 +1,44 @@
+"""Settings that somebody changes by name: a topic's, a queue's. What is wrong is said of the one
+setting that is wrong, with what it may be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from fanlog.errors import InvalidArgumentError
+
+S = TypeVar("S", bound=msgspec.Struct)
+Given = Mapping[str, int | float | str | bool]
+
+
+def changed(what: str, settings: S, given: Given) -> S:
+    """The settings with what is given in place of theirs."""
+    kind = type(settings)
+    unknown = set(given) - set(kind.__struct_fields__)
+    if unknown:
+        raise InvalidArgumentError(
+            f"There is no {what} setting {min(unknown)!r}; there are "
+            f"{', '.join(kind.__struct_fields__)}."
+        )
+    before = msgspec.structs.asdict(settings)
+    for name, value in given.items():
+        try:
+            msgspec.convert({**before, name: value}, kind)
+        except msgspec.ValidationError as fault:
+            raise InvalidArgumentError(
+                f"The {what} setting {name} can't be {value!r}: {_allowed(kind, name, fault)}."
+            ) from fault
+    return msgspec.convert({**before, **given}, kind)
+
+
+def _allowed(kind: type[msgspec.Struct], name: str, fault: msgspec.ValidationError) -> str:
+    hint = get_type_hints(kind)[name]
+    if get_origin(hint) is Literal:
+        words = [word or "empty" for word in get_args(hint)]
+        return f"use {', '.join(words[:-1])} or {words[-1]}"
+    # Without the path, which is the setting's name once more.
+    sentence = str(fault).partition(" - at ")[0].replace("`", "")
+    return sentence[0].lower() + sentence[1:]

@@ -1,0 +1,84 @@
+"""The way out of a native session, and what a subscription's reader is told over it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+import msgspec
+
+from fanlog.broker.cursors import Subscription
+from fanlog.broker.ports import Outlet, Piece
+from fanlog.errors import FanlogError, LimitError
+from fanlog.format import messages
+from fanlog.format.frames import FrameKind, message_frame
+from fanlog.model import Gap
+
+
+class NativeOutlet(Outlet, Protocol):
+    def write(self, data: bytes) -> None: ...
+    def respond(self, buffers: list[Piece]) -> None: ...
+    def full(self) -> bool:
+        """Whether the peer has to take answers before it may ask on."""
+        ...
+
+    def go_on(self) -> None:
+        """Feeds the session what it has kept."""
+        ...
+
+    def finish(self) -> None: ...
+
+
+class Told:
+    """Tells one subscription's reader what happens to it. `subscriptions` are all those of its
+    connection."""
+
+    __slots__ = ("_in_turn", "_key", "_outlet", "_subscriptions")
+
+    def __init__(
+        self, outlet: NativeOutlet, key: int, subscriptions: dict[int, Subscription]
+    ) -> None:
+        self._outlet = outlet
+        self._key = key
+        self._subscriptions = subscriptions
+        self._in_turn = False
+
+    def gap(self, gap: Gap, number: int) -> None:
+        notice = messages.GapNotice(number, gap.partition, gap.first, gap.next, gap.reason)
+        self._tell(FrameKind.GAP, notice)
+
+    def joined(self, joined: messages.Joined) -> None:
+        self._tell(FrameKind.JOINED, joined)
+
+    def left(self, number: int, name: str) -> None:
+        self._tell(FrameKind.LEFT, messages.Left(number, name))
+
+    def revoke(self, revoke: messages.Revoke) -> None:
+        self._tell(FrameKind.REVOKE, revoke)
+
+    def ended(self, error: FanlogError) -> None:
+        self._subscriptions.pop(self._key, None)
+        self._tell(FrameKind.ENDED, failure_of(error))
+
+    def _tell(self, kind: FrameKind, notice: msgspec.Struct) -> None:
+        """A reader that takes nothing is not told without end: it is cut off, and comes back
+        with its positions. What it is told in one turn it can't have taken, however many topics
+        that is about."""
+        if self._outlet.full() and not self._in_turn:
+            self._outlet.turn_out(
+                LimitError("More than control_bytes_max wait for this reader, which takes nothing.")
+            )
+            return
+        if not self._in_turn:
+            self._in_turn = True
+            asyncio.get_running_loop().call_soon(self._end_turn)
+        self._outlet.write(message_frame(kind, notice, aux=self._key))
+
+    def _end_turn(self) -> None:
+        self._in_turn = False
+
+
+def failure_of(fault: FanlogError) -> messages.Failure:
+    return messages.Failure(
+        fault.code, str(fault), getattr(fault, "first", 0), getattr(fault, "next", 0)
+    )

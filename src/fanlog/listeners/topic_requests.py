@@ -1,0 +1,90 @@
+"""What a peer asks about topics, their offsets, and the broker as a whole."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fanlog.broker.names import check_public_name
+from fanlog.broker.topics import Topic
+from fanlog.format import messages
+from fanlog.format.frames import FrameKind
+from fanlog.format.messages import decode
+
+if TYPE_CHECKING:
+    from fanlog.listeners.native import Handler, NativeSession
+
+
+def open_topic(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+    wanted = decode(messages.OpenTopic, payload)
+    if wanted.create:
+        check_public_name(wanted.name)
+    topic = session.broker.open_topic(wanted.name, create=wanted.create)
+    session.answer(request, _opened(session, topic))
+
+
+def _opened(session: NativeSession, topic: Topic) -> messages.TopicOpened:
+    return messages.TopicOpened(
+        topic.name,
+        topic.number,
+        session.broker.epoch,
+        topic.settings,
+        followers=session.broker.followers_of(topic),
+    )
+
+
+def create_topic(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+    wanted = decode(messages.CreateTopic, payload)
+    topic = session.broker.create_topic(wanted.name, wanted.settings, exist_ok=wanted.exist_ok)
+    session.answer(request, topic.info())
+
+
+def list_topics(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+    wanted = decode(messages.ListTopics, payload)
+    session.answer(request, session.broker.list_topics(wanted.pattern, internal=wanted.internal))
+
+
+def describe_topic(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+    session.answer(request, session.broker.describe(decode(messages.NamedTopic, payload).name))
+
+
+def delete_topic(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+    session.broker.delete_topic(decode(messages.NamedTopic, payload).name)
+    session.answer(request)
+
+
+def committed(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+    wanted = decode(messages.Committed, payload)
+    positions = session.broker.durable.positions(wanted.durable)
+    session.answer(request, messages.Positions(positions))
+
+
+def find_offsets(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+    wanted = decode(messages.FindOffsets, payload)
+    session.later(request, _finding(session, request, wanted))
+
+
+async def _finding(session: NativeSession, request: int, wanted: messages.FindOffsets) -> None:
+    found = await session.broker.find_offsets(wanted.topic, wanted.start)
+    epoch = session.broker.epoch
+    session.answer(
+        request,
+        messages.Positions(
+            tuple(messages.Position(wanted.topic, f.partition, f.offset, epoch) for f in found)
+        ),
+    )
+
+
+def status(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+    session.answer(request, session.broker.status())
+
+
+HANDLERS: dict[FrameKind, Handler] = {
+    FrameKind.OPEN_TOPIC: open_topic,
+    FrameKind.CREATE_TOPIC: create_topic,
+    FrameKind.LIST_TOPICS: list_topics,
+    FrameKind.DESCRIBE_TOPIC: describe_topic,
+    FrameKind.DELETE_TOPIC: delete_topic,
+    FrameKind.COMMITTED: committed,
+    FrameKind.FIND_OFFSETS: find_offsets,
+    FrameKind.STATUS: status,
+}
