@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import subprocess
+import sys
 from types import ModuleType
 
 import pytest
@@ -120,3 +122,23 @@ def test_a_damaged_error_keeps_its_offsets_on_the_wire() -> None:
     back = errors.from_wire("damaged", "x", 3, 9)
     assert isinstance(back, errors.DamagedError)
     assert (back.first, back.next) == (3, 9)
+
+
+def test_every_public_name_is_there_when_it_is_asked_for() -> None:
+    for name in fanlog.__all__:
+        assert getattr(fanlog, name) is not None
+        assert name in dir(fanlog)
+
+
+def test_importing_fanlog_loads_no_client_and_no_broker() -> None:
+    program = "import fanlog, sys; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout.split()
+    heavy = ("asyncio", "uvloop", "fanlog.client", "fanlog.broker", "fanlog.node")
+    assert not set(heavy) & set(loaded)
+
+
+def test_a_name_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'conect'"):
+        fanlog.__getattr__("conect")

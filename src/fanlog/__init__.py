@@ -8,25 +8,66 @@
 
 `fanlog.connect` is for asyncio, `fanlog.sync.connect` for plain code, and `fanlog.Broker` runs a
 broker inside this program.
+
+Law: `import fanlog` loads no client and no broker. Each name brings its own when it is first used,
+so that a program pays for what it uses: Spark starts a Python for every question that it has.
 """
 
-from fanlog import errors, sync
-from fanlog.client.aio import Client, connect
-from fanlog.client.groups.member import GroupMember
-from fanlog.client.message import Message, MessageBatch
-from fanlog.client.queues.jobs import Job, JobBatch
-from fanlog.client.queues.worker import Worker
-from fanlog.client.subscription import Subscription
-from fanlog.client.transactions.transaction import Transaction
-from fanlog.client.transactions.transform import Outgoing
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from fanlog import errors
 from fanlog.config import ClientOptions, Config
 from fanlog.errors import FanlogError, MessagesLostError
-from fanlog.format.batch import Batch
 from fanlog.model import Durability, Gap, GroupInfo, Receipt, SlowPolicy, TopicInfo, TopicSettings
-from fanlog.node import Broker
 from fanlog.release import VERSION
 
+if TYPE_CHECKING:
+    from fanlog import sync
+    from fanlog.client.aio import Client, connect
+    from fanlog.client.groups.member import GroupMember
+    from fanlog.client.message import Message, MessageBatch
+    from fanlog.client.queues.jobs import Job, JobBatch
+    from fanlog.client.queues.worker import Worker
+    from fanlog.client.subscription import Subscription
+    from fanlog.client.transactions.transaction import Transaction
+    from fanlog.client.transactions.transform import Outgoing
+    from fanlog.format.batch import Batch
+    from fanlog.node import Broker
+
 __version__ = VERSION
+
+_HOMES = {
+    "Batch": "fanlog.format.batch",
+    "Broker": "fanlog.node",
+    "Client": "fanlog.client.aio",
+    "GroupMember": "fanlog.client.groups.member",
+    "Job": "fanlog.client.queues.jobs",
+    "JobBatch": "fanlog.client.queues.jobs",
+    "Message": "fanlog.client.message",
+    "MessageBatch": "fanlog.client.message",
+    "Outgoing": "fanlog.client.transactions.transform",
+    "Subscription": "fanlog.client.subscription",
+    "Transaction": "fanlog.client.transactions.transaction",
+    "Worker": "fanlog.client.queues.worker",
+    "connect": "fanlog.client.aio",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Loads a public name when it is first used."""
+    if name == "sync":
+        return import_module("fanlog.sync")
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'fanlog' has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(home), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
 
 __all__ = [
     "Batch",

@@ -11,11 +11,12 @@ from typing import Any
 
 import msgspec
 
+from fanlog.client.address import parse_url
 from fanlog.client.core import POLICIES
 from fanlog.client.dead_letters import DeadLetters
 from fanlog.client.groups.member import CommitMode, GroupMember, MemberOptions, OnPartitions
 from fanlog.client.groups.operators import Groups, joining
-from fanlog.client.link import Dial, parse_url, tcp_dial
+from fanlog.client.link import Dial, tcp_dial
 from fanlog.client.message import Message
 from fanlog.client.publishing import Headers, TopicOutbox, Value
 from fanlog.client.queues.requests import Handler, Requests, serve

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple, Protocol
-from urllib.parse import urlsplit
+from typing import Protocol
 
+from fanlog.client.address import Address
 from fanlog.client.core import ClientCore, Event
-from fanlog.config import NATIVE_PORT
-from fanlog.errors import ConnectError, ConnectionLostError, FormatError, InvalidArgumentError
+from fanlog.errors import ConnectError, ConnectionLostError, FormatError
 
 logger = logging.getLogger("fanlog.client")
 
@@ -64,28 +63,6 @@ class Link(asyncio.Protocol):
 
 
 Dial = Callable[[Link], Awaitable[Transport]]
-
-
-class Address(NamedTuple):
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
-
-
-def parse_url(url: str) -> Address:
-    """Host and port of `fanlog://host:port`, `host:port` or `host`."""
-    given = url if "://" in url else f"fanlog://{url}"
-    try:
-        parts = urlsplit(given)
-        host, port = parts.hostname, parts.port
-    except ValueError as fault:
-        raise InvalidArgumentError(f"{url!r} is no address: {fault}.") from fault
-    if parts.scheme != "fanlog" or not host or parts.path not in ("", "/"):
-        raise InvalidArgumentError(f"{url!r} is no address; write it as fanlog://host:port.")
-    return Address(host, NATIVE_PORT if port is None else port)
 
 
 def tcp_dial(address: Address, timeout_seconds: float) -> Dial:

@@ -16,8 +16,8 @@ from typing import TypeVar
 
 import msgspec
 
+from fanlog.client.address import Address, parse_url
 from fanlog.client.core import hello
-from fanlog.client.link import Address, parse_url
 from fanlog.config import ClientOptions
 from fanlog.errors import (
     ConnectError,

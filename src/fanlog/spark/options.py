@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from fanlog.client.link import parse_url
+from fanlog.client.address import parse_url
 from fanlog.config import NATIVE_PORT, SparkOptions
 from fanlog.errors import InvalidArgumentError
 from fanlog.format.codecs import Codec

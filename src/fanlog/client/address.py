@@ -1,0 +1,31 @@
+"""A broker's address, as people write it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from fanlog.config import NATIVE_PORT
+from fanlog.errors import InvalidArgumentError
+
+
+class Address(NamedTuple):
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+def parse_url(url: str) -> Address:
+    """Host and port of `fanlog://host:port`, `host:port` or `host`."""
+    given = url if "://" in url else f"fanlog://{url}"
+    try:
+        parts = urlsplit(given)
+        host, port = parts.hostname, parts.port
+    except ValueError as fault:
+        raise InvalidArgumentError(f"{url!r} is no address: {fault}.") from fault
+    if parts.scheme != "fanlog" or not host or parts.path not in ("", "/"):
+        raise InvalidArgumentError(f"{url!r} is no address; write it as fanlog://host:port.")
+    return Address(host, NATIVE_PORT if port is None else port)
