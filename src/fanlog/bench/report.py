@@ -30,6 +30,7 @@ from fanlog.bench.reports import (
     LeftOut,
     Report,
     SparkReport,
+    SparkRow,
     StallReport,
     StartupReport,
     StartupRow,
@@ -408,17 +409,22 @@ def ratio_beside(rows: list[GroupsRow], row: GroupsRow) -> float | None:
 
 
 def spark_table(report: SparkReport) -> Table:
-    """Rates, each compared with the ceiling, which is the first row."""
+    """Rates, each compared with the ceiling, which is the first row, and with the batch below."""
     title = f"Spark: records of {report.rows[0].payload} bytes"
-    table = new_table(title, "", "records/s", "to the ceiling")
-    ceiling = report.rows[0].records_per_s
+    table = new_table(title, "", "records/s", "to the ceiling", "to the batch")
+    ceiling, batch = report.rows[:2]
     for row in report.rows:
         if row.micro_batch_ms:
-            table.add_row(row.how, f"{row.micro_batch_ms:.0f} ms a look", "–")
+            table.add_row(row.how, f"{row.micro_batch_ms:.0f} ms a look", "–", "–")
         else:
-            ratio = f"{row.records_per_s / ceiling:.2f}×"
-            table.add_row(row.how, count(row.records_per_s), ratio)
+            ratios = (f"{spark_ratio(row, other):.2f}×" for other in (ceiling, batch))
+            table.add_row(row.how, count(row.records_per_s), *ratios)
     return table
+
+
+def spark_ratio(row: SparkRow, other: SparkRow) -> float:
+    """The median of the ratios of runs that took turns."""
+    return statistics.median(a / b for a, b in zip(row.runs, other.runs, strict=True))
 
 
 def left_out_note(left: LeftOut) -> Text:

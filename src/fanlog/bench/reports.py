@@ -264,7 +264,7 @@ class SparkRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SparkReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="benchmark", tag="spark"):
-    """A log read and written by Spark; the first row is the ceiling."""
+    """A log read and written by Spark; the first row is the ceiling, the second the batch."""
 
     rows: list[SparkRow]
     left_out: list[LeftOut]

@@ -426,3 +426,4 @@ def everything(
     topics(payload=payload, directory=directory, **files("topics"))
     startup(directory=directory, **files("startup"))
     groups(**common, **beside, **files("groups"))
+    spark(**common, directory=directory, **files("spark"))
