@@ -142,6 +142,18 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
     inbox_idle_seconds: Annotated[
         int, Meta(ge=1, description="An inbox for replies that nobody reads goes after this.")
     ] = 60
+    drops_pending_max: Annotated[
+        int,
+        Meta(ge=1, description="Readers' misses noted in a second; those past it share a record."),
+    ] = 1000
+    drops_retention_seconds: Annotated[
+        int,
+        Meta(ge=0, description="How long it is kept what readers missed: to look back a month."),
+    ] = 30 * 24 * 3600
+    drops_retention_bytes: Annotated[
+        int,
+        Meta(ge=64 * KIB, description="And how much of it: some hundred thousand records."),
+    ] = 64 * MIB
     pending_bytes_pause: Annotated[
         int,
         Meta(

@@ -141,7 +141,7 @@ class Node:
         if self._group is not None:
             self._group.close()
         self._runtime.close()
-        self.core.transactions.close()
+        self.core.close()
         self._store.close()
 
     def _sync_group(self) -> GroupCommit:

@@ -11,6 +11,7 @@ from typing import TypeVar
 from fanlog.broker.catalog import Catalog, changed_settings
 from fanlog.broker.commits import Commits, SyncGroup
 from fanlog.broker.compaction import Compactions
+from fanlog.broker.drops import DropNotes, Drops
 from fanlog.broker.durable import DurableNames
 from fanlog.broker.fanout import FanOut
 from fanlog.broker.groups.groups import Groups
@@ -76,11 +77,15 @@ class Broker:
         self._defaults = topic_defaults
         self._started_us = runtime.now_us()
         self._loader = Loader(runtime, log_options.read_cache_bytes)
-        self.renderer = Renderer(options.view_cache_bytes)
-        self.fan_out = FanOut(runtime, self._loader, self.renderer)
+        self.drop_notes = DropNotes(options.drops_pending_max, runtime.now_us)
+        self.renderer = Renderer(options.view_cache_bytes, self.drop_notes)
+        self.fan_out = FanOut(runtime, self._loader, self.renderer, self.drop_notes)
         self.commits = Commits(runtime, self.fan_out, sync_group, log_options.tail_total_bytes)
         self.catalog = Catalog(store, options)
         self.internal = InternalTopics(store, self.catalog, self.commits, runtime)
+        self.drops = Drops(
+            self.drop_notes, self.internal, options, runtime.now_us, self.fan_out.show
+        )
         self.durable = DurableNames(self.internal)
         self.subscriptions = Subscriptions(self)
         self.groups = Groups(self, runtime, options)
@@ -120,6 +125,12 @@ class Broker:
         self.groups.tick()
         self.queues.tick()
         self.transactions.tick()
+        self.drops.tick()
+
+    def close(self) -> None:
+        """The last that is written, before the store is closed."""
+        self.drops.write()
+        self.transactions.close()
 
     def housekeeping(self) -> None:
         """Retention, and readers that chose to be cut off; called by the node every so often."""

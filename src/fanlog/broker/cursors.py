@@ -17,12 +17,15 @@ UNLIMITED = 1 << 62
 
 class Subscription:
     """`sent_bytes` may run up to `limit_bytes`, which the reader moves as it takes messages in;
-    a piece that was begun is finished, so it can overshoot by one."""
+    a piece that was begun is finished, so it can overshoot by one. Who reads is in `client`, as it
+    calls itself, and in `durable` or `group`."""
 
     __slots__ = (
+        "client",
         "closed",
         "cursors",
         "durable",
+        "group",
         "keeper",
         "key",
         "limit_bytes",
@@ -50,6 +53,8 @@ class Subscription:
         window_bytes: int = 0,
         durable: str = "",
         partitions: tuple[int, ...] | None = None,
+        client: str = "",
+        group: str = "",
     ) -> None:
         self.key = key
         self.keeper = keeper
@@ -60,6 +65,8 @@ class Subscription:
         self.policy = policy
         self.durable = durable
         self.partitions = partitions
+        self.client = client
+        self.group = group
         self.sent_bytes = 0
         self.limit_bytes = window_bytes or UNLIMITED
         self.cursors: list[Cursor] = []
@@ -69,14 +76,15 @@ class Subscription:
 
 
 class Cursor:
-    """`offset` is the next record to send. A `live` cursor stands at the visible end, and there
-    its offset is not kept up: the partition's is. One that is `behind` reads history, because it
-    asked for it or because it was slow; its policy counts again once it is live. A `dropped` one
-    has been taken out of its subscription, and does nothing more. With a `view` it is sent that
-    form of the messages instead of the batches; as one of `several` of its reader it is sent them
-    together with the others."""
+    """`offset` is the next record to send, `begin` was the first. A `live` cursor stands at the
+    visible end, and there its offset is not kept up: the partition's is. One that is `behind`
+    reads history, because it asked for it or because it was slow; its policy counts again once it
+    is live. A `dropped` one has been taken out of its subscription, and does nothing more. With a
+    `view` it is sent that form of the messages instead of the batches; as one of `several` of its
+    reader it is sent them together with the others."""
 
     __slots__ = (
+        "begin",
         "behind",
         "dropped",
         "live",
@@ -93,7 +101,7 @@ class Cursor:
         self.subscription = subscription
         self.outlet = subscription.outlet
         self.partition = partition
-        self.offset = offset
+        self.offset = self.begin = offset
         self.live = False
         self.behind = False
         self.started = False

@@ -12,6 +12,7 @@ import logging
 from heapq import heapify, heappop, heapreplace
 
 from fanlog.broker.cursors import Cursor, Subscription
+from fanlog.broker.drops import DropKind, DropNotes
 from fanlog.broker.loader import Loader
 from fanlog.broker.ports import Outlet, Runtime
 from fanlog.broker.topics import Partition
@@ -30,10 +31,13 @@ _TURN_BYTES = 1 << 20
 class FanOut:
     """Moves cursors. All of it runs on the loop."""
 
-    def __init__(self, runtime: Runtime, loader: Loader, renderer: Renderer) -> None:
+    def __init__(
+        self, runtime: Runtime, loader: Loader, renderer: Renderer, notes: DropNotes
+    ) -> None:
         self._runtime = runtime
         self._loader = loader
         self._renderer = renderer
+        self._notes = notes
         self._disconnectable: dict[Cursor, None] = {}
         self._together: dict[Outlet, list[Cursor]] = {}
         self._views_shown = False
@@ -144,6 +148,17 @@ class FanOut:
                     self._leave(cursor)
                     self._park(cursor)
         self._renderer.end_turn()
+
+    def show(self, partition: Partition, base_offset: int) -> None:
+        """What the broker itself has written past the turn: those at the end read it like those
+        who are behind, and those who wait for more hear of it."""
+        for cursor in list(partition.live or ()):
+            cursor.offset = base_offset
+            self._leave(cursor)
+            self.pump(cursor)
+        waiters, partition.waiters = partition.waiters, None
+        for wake in waiters or ():
+            wake()
 
     def pump(self, cursor: Cursor) -> None:
         """Sends what the cursor has not seen, until it is live, or its socket or window is
@@ -354,12 +369,15 @@ class FanOut:
     def _move(self, cursor: Cursor, next_offset: int, reason: GapReason) -> None:
         topic, first = cursor.partition.topic, cursor.offset
         cursor.offset = next_offset
+        self._note(cursor, first, next_offset, reason, next_offset - first)
         gap = Gap(topic.name, cursor.partition.index, first, next_offset, reason)
         cursor.subscription.reader.gap(gap, topic.number)
 
     def _disconnect(self, cursor: Cursor) -> None:
         topic = cursor.partition.topic
         topic.count().disconnects += 1
+        # It is told where to go on: what it has not got is not lost to it.
+        self._note(cursor, cursor.offset, cursor.partition.visible_end, DropKind.DISCONNECTED, 0)
         self._disconnectable.pop(cursor, None)
         cursor.outlet.turn_out(
             SlowReaderError(
@@ -369,6 +387,12 @@ class FanOut:
             ),
             cursor.subscription,
         )
+
+    def _note(
+        self, cursor: Cursor, first: int, next: int, kind: GapReason | DropKind, records: int
+    ) -> None:
+        reader, begin = cursor.subscription, cursor.begin
+        self._notes.note(cursor.partition, first, next, kind, reader, records=records, begin=begin)
 
 
 def _next_time_us(cursor: Cursor) -> int:

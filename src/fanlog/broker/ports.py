@@ -5,7 +5,7 @@ and a reader that can't take it is left holding a view, never a copy."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from fanlog.errors import FanlogError
 from fanlog.format.messages import Joined
@@ -46,6 +46,13 @@ class Outlet(Protocol):
     def turn_out(self, error: FanlogError, subscription: Subscription | None = None) -> None:
         """Ends the connection, telling the peer why, and which subscription is to blame."""
         ...
+
+
+@runtime_checkable
+class Addressed(Protocol):
+    """An outlet over the network: it knows where its peer is."""
+
+    peer: str
 
 
 class Reader(Protocol):

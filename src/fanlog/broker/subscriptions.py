@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from fanlog.broker.cursors import Cursor, Subscription
+from fanlog.broker.drops import DROPS_TOPIC
 from fanlog.broker.names import NameTree, check_pattern
 from fanlog.broker.ports import Outlet, Reader
 from fanlog.broker.topics import Partition, Topic
@@ -49,7 +50,7 @@ class Subscriptions:
         return bool(self._wanting(name))
 
     async def add(
-        self, key: int, wanted: Subscribe, outlet: Outlet, reader: Reader
+        self, key: int, wanted: Subscribe, outlet: Outlet, reader: Reader, client: str = ""
     ) -> tuple[Subscription, list[Joined]]:
         """A subscription whose cursors stand ready; `start` sets them going.
 
@@ -67,6 +68,7 @@ class Subscriptions:
             window_bytes=wanted.window_bytes,
             durable=wanted.durable,
             partitions=wanted.partitions,
+            client=client,
         )
         joined: dict[Topic, Joined] = {}
         try:
@@ -166,6 +168,8 @@ class Subscriptions:
 
     def _topics(self, wanted: Subscribe) -> Iterator[Topic]:
         if not wanted.wildcard:
+            if wanted.target == DROPS_TOPIC:
+                self._broker.drops.make_topic()
             yield self._broker.open_topic(wanted.target, create=wanted.create)
             return
         if wanted.start.kind == "offset" or wanted.partitions is not None:
@@ -247,4 +251,8 @@ class Subscriptions:
         start = min(partition.log.start_offset, partition.visible_end)
         gap = Gap(partition.topic.name, partition.index, known.offset, start, GapReason.RESET)
         subscription.opening_gaps.append((gap, partition.topic.number))
+        # How much that was can't be told: what the old offsets stood for is gone.
+        self._broker.drop_notes.note(
+            partition, known.offset, start, GapReason.RESET, subscription, records=0
+        )
         return start

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from fanlog.broker.cursors import Cursor, Subscription
+from fanlog.broker.drops import DropKind, DropNotes
 from fanlog.errors import FormatError
 from fanlog.format.batch import Batch, read_header, split_batches
 
@@ -44,7 +45,8 @@ Place = tuple["Partition", View]
 class Renderer:
     """Makes views of pieces."""
 
-    def __init__(self, cache_bytes_max: int) -> None:
+    def __init__(self, cache_bytes_max: int, notes: DropNotes) -> None:
+        self._notes = notes
         self._runs: list[tuple[Partition, Values]] = []
         self._offered: dict[Partition, tuple[int, list[Values]]] = {}
         self._shown: dict[Partition, Values] = {}
@@ -76,7 +78,7 @@ class Renderer:
         else:
             # Others have published as well: the order among the partitions is not known.
             self._runs = [run for run in self._runs if run[0] is not partition]
-            values = decode_values(partition, piece)
+            values = decode_values(partition, piece, self._notes)
         self._shown[partition] = values
         return values
 
@@ -111,7 +113,7 @@ class Renderer:
         if known is not None and known[0] == len(piece):
             self._cache.move_to_end(key)
             return memoryview(known[1])
-        values = decode_values(partition, piece)
+        values = decode_values(partition, piece, self._notes)
         rendered = view.render(values) if values else b""
         self._forget(key)
         self._cache[key] = (len(piece), rendered)
@@ -134,7 +136,7 @@ def _rendered(views: Sequence[View], values: Values) -> bytes:
     return b"".join(view.render((value,)) for value in values for view in views)
 
 
-def decode_values(partition: Partition, piece: bytes | memoryview) -> Values:
+def decode_values(partition: Partition, piece: bytes | memoryview, notes: DropNotes) -> Values:
     """The values of all batches in a piece. One whose columns do not fit together is a producer's
     fault that nobody saw on the way in: its records are counted as lost."""
     values: list[bytes | None] = []
@@ -143,7 +145,10 @@ def decode_values(partition: Partition, piece: bytes | memoryview) -> Values:
         try:
             values += Batch(view[at : at + header.length], header).values
         except FormatError as fault:
-            partition.topic.count().lost_records += header.record_count
+            lost = header.record_count
+            partition.topic.count().lost_records += lost
+            first, next = header.base_offset, header.next_offset
+            notes.note(partition, first, next, DropKind.UNREADABLE, records=lost)
             logger.warning(
                 "offsets %d to %d of %s can't be shown: %s",
                 header.base_offset,

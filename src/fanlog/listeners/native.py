@@ -269,7 +269,7 @@ class NativeSession:
     async def _subscribing(self, request: int, key: int, wanted: messages.Subscribe) -> None:
         try:
             subscription, joined = await self.broker.subscriptions.add(
-                key, wanted, self.outlet, self.told(key)
+                key, wanted, self.outlet, self.told(key), self.client
             )
         finally:
             still_wanted = self._beginning.get(key) is wanted

@@ -96,6 +96,8 @@ class Groups:
             wanted.target,
             wildcard=wanted.wildcard,
             window_bytes=wanted.window_bytes,
+            client=client,
+            group=wanted.group,
         )
         epoch = wanted.epoch or group.next_epoch(self._broker.now_us())
         if member is None:

@@ -15,6 +15,7 @@ from fanlog.errors import DamagedError, FormatError, OffsetOutOfRangeError
 from fanlog.format.batch import Batch, BatchHeader, split_batches
 from fanlog.format.columns import SPARSE
 from fanlog.log.partition import Block
+from fanlog.model import Gap, GapReason
 
 logger = logging.getLogger("fanlog.broker")
 
@@ -24,6 +25,10 @@ _STRETCH_BYTES = 256 * 1024
 _STRETCHES = 2
 # A partition that could not be read is left alone for so long.
 _FAULT_PAUSE_US = 5_000_000
+_WHY = {
+    GapReason.RETENTION: "retention has deleted them",
+    GapReason.DAMAGED: "they are damaged on disk",
+}
 
 
 class LaneHost(Protocol):
@@ -34,6 +39,10 @@ class LaneHost(Protocol):
     ) -> None: ...
     def stir(self, lane: Lane) -> None:
         """The lane may have something to hand out now."""
+        ...
+
+    def missed(self, lane: Lane, gap: Gap, records: int) -> None:
+        """So many jobs in the gap that nobody will get."""
         ...
 
 
@@ -182,14 +191,16 @@ class Lane:
         """Jobs that retention has deleted count as done, and are counted."""
         start = self.partition.log.start_offset
         if start > self.jobs.floor:
-            self._lose(self.jobs.floor, start, "retention has deleted them")
+            self._lose(self.jobs.floor, start, GapReason.RETENTION)
 
-    def _lose(self, first: int, next: int, reason: str) -> None:
+    def _lose(self, first: int, next: int, reason: GapReason) -> None:
         lost = self.jobs.lose(first, next)
         if lost:
             self.lost_jobs += lost
             self.partition.topic.count().lost_records += lost
-            logger.warning("%d jobs of %s are lost: %s", lost, self.partition.name, reason)
+            topic, partition = self.partition.topic.name, self.partition.index
+            self._host.missed(self, Gap(topic, partition, first, next, reason), lost)
+            logger.warning("%d jobs of %s are lost: %s", lost, self.partition.name, _WHY[reason])
 
     # Batches
 
@@ -216,7 +227,7 @@ class Lane:
         if isinstance(got, Block):
             self._keep([memoryview(got.data)])
         elif isinstance(got, DamagedError):
-            self._lose(offset, max(got.next, offset + 1), "they are damaged on disk")
+            self._lose(offset, max(got.next, offset + 1), GapReason.DAMAGED)
         elif not isinstance(got, OffsetOutOfRangeError):
             logger.error("reading %s for its jobs failed: %r", self.partition.name, got)
             self.paused_until_us = now_us + _FAULT_PAUSE_US

@@ -22,7 +22,7 @@ from fanlog.format.frames import Lease, lease_frame
 from fanlog.format.messages import Work
 from fanlog.format.shelf import BatchShelf
 from fanlog.log.partition import Block
-from fanlog.model import Durability, QueueSettings
+from fanlog.model import Durability, Gap, QueueSettings
 
 # Leases of one queue before others get their turn.
 _LEASES_A_TURN = 512
@@ -44,6 +44,7 @@ class QueueHost(Protocol):
         self, partition: Partition, offset: int, done: Callable[[Block | Exception], None]
     ) -> None: ...
     def when_more(self, partition: Partition, wake: Callable[[], None]) -> None: ...
+    def missed(self, queue: Queue, lane: Lane, gap: Gap, records: int) -> None: ...
     def failed(self, queue: Queue, lane: Lane, again: list[Span], doomed: list[Span]) -> None:
         """Leases ran out: what follows from it is to be written down, or buried."""
         ...
@@ -231,6 +232,9 @@ class Queue:
         self, partition: Partition, offset: int, done: Callable[[Block | Exception], None]
     ) -> None:
         self._host.load_block(partition, offset, done)
+
+    def missed(self, lane: Lane, gap: Gap, records: int) -> None:
+        self._host.missed(self, lane, gap, records)
 
     def has(self, lane: Lane) -> bool:
         """Whether a lane is still this queue's: its topic may be gone, or it begun anew."""

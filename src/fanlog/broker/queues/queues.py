@@ -56,7 +56,7 @@ from fanlog.format.messages import (
     Work,
 )
 from fanlog.log.partition import Block
-from fanlog.model import GROUP_PREFIX, Durability, GroupInfo, QueueSettings, ResetStep
+from fanlog.model import GROUP_PREFIX, Durability, Gap, GroupInfo, QueueSettings, ResetStep
 
 if TYPE_CHECKING:
     from fanlog.broker.core import Broker
@@ -349,6 +349,11 @@ class Queues:
         self, partition: Partition, offset: int, done: Callable[[Block | Exception], None]
     ) -> None:
         self._broker.load_block(partition, offset, done)
+
+    def missed(self, queue: Queue, lane: Lane, gap: Gap, records: int) -> None:
+        self._broker.drop_notes.note(
+            lane.partition, gap.first, gap.next, gap.reason, queue.name, records=records
+        )
 
     def when_more(self, partition: Partition, wake: Callable[[], None]) -> None:
         self._broker.when_more(partition, wake)

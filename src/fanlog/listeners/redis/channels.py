@@ -21,6 +21,7 @@ class Follower(Protocol):
     """A connection, as far as channels need it."""
 
     number: int
+    name: bytes
     resp3: bool
 
     @property

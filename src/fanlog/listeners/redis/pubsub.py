@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _UNHEARD_MAX = 10_000
 _UNHEARD_NAME_BYTES_MAX = 255
 _CHECKED_A_SECOND = 2000
+# As much of a client's name as is written down when it misses something.
+_CLIENT_BYTES_MAX = 255
 
 
 class _Untold:
@@ -257,7 +259,13 @@ class PubSub:
     def _subscription(self, follower: Follower, target: str) -> Subscription:
         mine = self._subscriptions.setdefault(follower, {})
         subscription = Subscription(
-            0, self._reader, follower.outlet, self._reader, target, policy=self._policy
+            0,
+            self._reader,
+            follower.outlet,
+            self._reader,
+            target,
+            policy=self._policy,
+            client=follower.name[:_CLIENT_BYTES_MAX].decode(errors="replace"),
         )
         for other in mine:
             for cursor in other.cursors:
