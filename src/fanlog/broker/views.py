@@ -155,14 +155,19 @@ def decode_values(partition: Partition, piece: bytes | memoryview) -> Values:
 
 
 def follow(
-    fan_out: FanOut, subscription: Subscription, topic: Topic, view: View, *, several: bool = False
+    fan_out: FanOut,
+    subscription: Subscription,
+    partitions: Sequence[Partition],
+    view: View,
+    *,
+    several: bool = False,
 ) -> None:
-    """Sets a reader to the end of a topic, in a view. One of `several` that the reader follows:
-    what is published to them in one turn reaches it in one order."""
-    for partition in topic.partitions:
+    """Sets a reader to the end of these partitions, in a view. They are some of `several` that
+    the reader follows: what is published to them in one turn reaches it in one order."""
+    for partition in partitions:
         cursor = Cursor(subscription, partition, partition.visible_end)
         cursor.view = view
-        cursor.several = several or len(topic.partitions) > 1
+        cursor.several = several or len(partitions) > 1
         cursor.started = True
         partition.readers += 1
         subscription.cursors.append(cursor)

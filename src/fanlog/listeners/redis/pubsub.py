@@ -276,7 +276,8 @@ class PubSub:
     ) -> None:
         several = pattern is not None or len(self._subscriptions[follower]) > 1
         view = channel.view(follower.resp3, pattern)
-        follow(self._broker.fan_out, subscription, topic, view, several=several)
+        fan_out = self._broker.fan_out
+        follow(fan_out, subscription, topic.partitions, view, several=several)
 
     def _end(self, follower: Follower, subscription: Subscription) -> None:
         subscription.closed = True
@@ -345,6 +346,29 @@ class PubSub:
                 for follower, subscription in pattern.followers.items():
                     self._match(name, topic, pattern, follower, subscription)
 
+    def topic_grew(self, topic: Topic, new: list[Partition]) -> None:
+        """Who follows the topic follows its new partitions too, and from now on several of them."""
+        channel = self._by_topic.get(topic.name)
+        if channel is None or channel.topic is not topic:
+            return
+        self._follow_new(channel.followers, channel, new)
+        for pattern in self._patterns.values():
+            if not channel.shard and pattern.fits(channel.name):
+                self._follow_new(pattern.followers, channel, new, pattern.glob.text)
+
+    def _follow_new(
+        self,
+        followers: dict[Follower, Subscription],
+        channel: Channel,
+        new: list[Partition],
+        pattern: bytes | None = None,
+    ) -> None:
+        for follower, subscription in followers.items():
+            for cursor in subscription.cursors:
+                cursor.several = True
+            view = channel.view(follower.resp3, pattern)
+            follow(self._broker.fan_out, subscription, new, view, several=True)
+
     def topic_vanished(self, topic: Topic) -> None:
         """A topic was deleted: its followers wait for one of that name to come again."""
         self._made.pop(topic, None)
@@ -368,11 +392,12 @@ class PubSub:
         a native client reads them, or somebody has not got everything yet."""
         for topic in list(islice(self._made, _CHECKED_A_SECOND)):
             since, known_end = self._made.pop(topic)
-            partition = topic.partitions[0]
-            end = partition.next_offset
+            end = sum(partition.next_offset for partition in topic.partitions)
+            readers = sum(partition.readers for partition in topic.partitions)
             # Redis clients that have got everything are joined again when there is more.
-            live = sum(map(len, (partition.viewed or {}).values()))
-            if partition.readers > live or end != known_end:
+            viewed = [partition.viewed for partition in topic.partitions if partition.viewed]
+            live = sum(len(cursors) for views in viewed for cursors in views.values())
+            if readers > live or end != known_end:
                 since = now
             self._made[topic] = (since, end)
             if now - since > self._options.channel_idle_seconds:
