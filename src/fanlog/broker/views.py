@@ -157,17 +157,19 @@ def decode_values(partition: Partition, piece: bytes | memoryview) -> Values:
 def follow(
     fan_out: FanOut,
     subscription: Subscription,
-    partitions: Sequence[Partition],
+    topic: Topic,
     view: View,
     *,
     several: bool = False,
+    since: int = 0,
 ) -> None:
-    """Sets a reader to the end of these partitions, in a view. They are some of `several` that
-    the reader follows: what is published to them in one turn reaches it in one order."""
-    for partition in partitions:
+    """Sets a reader to the end of a topic, in a view, or of its partitions `since` it has grown.
+    One of `several` that the reader follows: what is published to them in one turn reaches it in
+    one order."""
+    for partition in topic.partitions[since:]:
         cursor = Cursor(subscription, partition, partition.visible_end)
         cursor.view = view
-        cursor.several = several or len(partitions) > 1
+        cursor.several = several or len(topic.partitions) > 1
         cursor.started = True
         partition.readers += 1
         subscription.cursors.append(cursor)

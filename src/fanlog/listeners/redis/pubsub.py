@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from fanlog.broker.cursors import Subscription
-from fanlog.broker.views import follow, unfollow
+from fanlog.broker.views import View, follow, unfollow
 from fanlog.errors import FanlogError, TopicNotFoundError
 from fanlog.format.batch import encode_batch
 from fanlog.format.channels import maybe_channel_of, topic_of
@@ -276,8 +276,7 @@ class PubSub:
     ) -> None:
         several = pattern is not None or len(self._subscriptions[follower]) > 1
         view = channel.view(follower.resp3, pattern)
-        fan_out = self._broker.fan_out
-        follow(fan_out, subscription, topic.partitions, view, several=several)
+        follow(self._broker.fan_out, subscription, topic, view, several=several)
 
     def _end(self, follower: Follower, subscription: Subscription) -> None:
         subscription.closed = True
@@ -351,23 +350,20 @@ class PubSub:
         channel = self._by_topic.get(topic.name)
         if channel is None or channel.topic is not topic:
             return
-        self._follow_new(channel.followers, channel, new)
+        for follower, subscription in channel.followers.items():
+            self._follow_more(subscription, topic, channel.view(follower.resp3), new)
         for pattern in self._patterns.values():
             if not channel.shard and pattern.fits(channel.name):
-                self._follow_new(pattern.followers, channel, new, pattern.glob.text)
+                for follower, subscription in pattern.followers.items():
+                    view = channel.view(follower.resp3, pattern.glob.text)
+                    self._follow_more(subscription, topic, view, new)
 
-    def _follow_new(
-        self,
-        followers: dict[Follower, Subscription],
-        channel: Channel,
-        new: list[Partition],
-        pattern: bytes | None = None,
+    def _follow_more(
+        self, subscription: Subscription, topic: Topic, view: View, new: list[Partition]
     ) -> None:
-        for follower, subscription in followers.items():
-            for cursor in subscription.cursors:
-                cursor.several = True
-            view = channel.view(follower.resp3, pattern)
-            follow(self._broker.fan_out, subscription, new, view, several=True)
+        for cursor in subscription.cursors:
+            cursor.several = True
+        follow(self._broker.fan_out, subscription, topic, view, since=new[0].index)
 
     def topic_vanished(self, topic: Topic) -> None:
         """A topic was deleted: its followers wait for one of that name to come again."""
