@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fanlog.broker.cursors import Subscription
 from fanlog.config import BrokerOptions
 from fanlog.errors import (
     DiskFullError,
@@ -17,7 +18,13 @@ from fanlog.errors import (
     PartitionNotFoundError,
     TopicNotFoundError,
 )
-from fanlog.format.messages import Joined, PartitionOffset, Position, RegisterProducer
+from fanlog.format.messages import (
+    Joined,
+    PartitionOffset,
+    Position,
+    RegisterProducer,
+    Subscribe,
+)
 from fanlog.log import store
 from fanlog.model import PARTITIONS_MAX, Start
 from tests.broker.stage import Peer, Publisher, Stage, no_room, stage
@@ -158,6 +165,32 @@ async def test_a_reader_that_is_blocked_gets_the_new_partitions_when_it_can() ->
         slow.drain(on.core)
         on.run()
         assert sorted(values(slow)) == [(0, b"to 0"), (0, b"to 0"), (1, b"to 1")]
+
+
+class CutOff(Peer):
+    """A reader whose connection, with all that it has, is closed as it is told something."""
+
+    def __init__(self, on: Stage) -> None:
+        super().__init__()
+        self._on = on
+        self.mine: list[Subscription] = []
+
+    def joined(self, joined: Joined) -> None:
+        super().joined(joined)
+        for subscription in self.mine:
+            self._on.core.subscriptions.remove(subscription)
+
+
+async def test_a_reader_that_is_cut_off_as_it_is_told_leaves_nothing_behind() -> None:
+    with stage() as on:
+        on.core.create_topic("t", {})
+        peer = CutOff(on)
+        for key in (1, 2):
+            added = await on.core.subscriptions.add(key, Subscribe(target="t"), peer, peer)
+            peer.mine.append(added[0])
+        on.core.grow_topic("t", 2)
+        assert len(peer.joins) == 1
+        assert [part.readers for part in on.core.describe("t").partitions] == [0, 0]
 
 
 async def test_a_topic_that_grows_while_a_reader_looks_for_its_place_is_read_whole(

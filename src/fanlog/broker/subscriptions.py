@@ -138,8 +138,7 @@ class Subscriptions:
     def topic_appeared(self, topic: Topic) -> None:
         """Everyone who wants a topic of this name reads it from its first record."""
         for subscription in self._wanting(topic.name):
-            subscription.reader.joined(self._join_new(subscription, topic, topic.partitions))
-            self.start(subscription)
+            self._join_later(subscription, topic, topic.partitions)
         for watcher in self.watchers:
             watcher.topic_appeared(topic)
 
@@ -147,12 +146,17 @@ class Subscriptions:
         """Everyone who reads the topic reads its new partitions from their first record, unless
         it has chosen others."""
         for subscription in self._wanting(topic.name):
-            joined = self._join_new(subscription, topic, new)
-            if joined.starts:
-                subscription.reader.joined(joined)
-                self.start(subscription)
+            chosen = subscription.partitions
+            if chosen is None or any(partition.index in chosen for partition in new):
+                self._join_later(subscription, topic, new)
         for watcher in self.watchers:
             watcher.topic_grew(topic, new)
+
+    def _join_later(self, subscription: Subscription, topic: Topic, new: list[Partition]) -> None:
+        # It may have been cut off just now, with another of its connection that was told first.
+        if not subscription.closed:
+            subscription.reader.joined(self._join_new(subscription, topic, new))
+            self.start(subscription)
 
     def topic_vanished(self, topic: Topic) -> None:
         for subscription in self._wanting(topic.name):

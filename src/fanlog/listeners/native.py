@@ -208,8 +208,9 @@ class NativeSession:
     def hear_of_growth(self) -> None:
         """From now on this peer is told of topics that grow: it may publish to them."""
         openers = self.broker.openers
-        openers[self] = None
-        self.at_close["growth"] = lambda: openers.pop(self, None)
+        if self not in openers:
+            openers[self] = None
+            self.at_close["growth"] = lambda: openers.pop(self, None)
 
     def grew(self, number: int, partitions: int) -> None:
         if self.outlet.full():
