@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from tests.scenarios.broker_process import BrokerProcess
 PUBLISHERS = 2
 MEMBERS = 3
 KEYS = 50
+KILLS = 6
 PATIENCE_SECONDS = 30.0
 
 
@@ -107,5 +109,32 @@ async def test_nothing_is_lost_or_doubled_while_topics_grow_and_the_broker_is_ki
             assert seen == values
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
+    finally:
+        broker.kill()
+
+
+async def test_a_kill_at_any_moment_leaves_the_old_count_or_the_new_one(data: Path) -> None:
+    dice = random.Random(5)
+    broker = BrokerProcess(data)
+    await asyncio.to_thread(broker.start)
+    try:
+        async with fanlog.connect(broker.url, backoff_max_seconds=0.05) as client:
+            await client.create_topic("t", durability="fsync")
+            count = stored = 1
+            await client.publish("t", b"x")
+            for _ in range(KILLS):
+                growing = asyncio.create_task(client.grow_topic("t", partitions=count + 2))
+                await asyncio.sleep(dice.uniform(0, 0.004))
+                growing.cancel()
+                broker.kill()
+                await asyncio.to_thread(broker.start)
+                info = await client.describe_topic("t")
+                assert len(info.partitions) == info.settings.partitions
+                assert len(info.partitions) in (count, count + 2)
+                assert (info.records, (await client.status()).problems) == (stored, ())
+                count = len(info.partitions)
+                for partition in range(count):
+                    await client.publish("t", b"x", partition=partition)
+                stored += count
     finally:
         broker.kill()
