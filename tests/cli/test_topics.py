@@ -1,4 +1,4 @@
-"""`fanlog topic`: create, list, describe, truncate, compact and delete."""
+"""`fanlog topic`: create, list, describe, grow, truncate, compact and delete."""
 
 from __future__ import annotations
 
@@ -107,6 +107,24 @@ def test_a_topic_is_truncated_before_an_offset(ask: Run, client: Client) -> None
     assert past.code != 0
     assert "ends at offset 10" in past.sentence
     assert ask("topic", "truncate", "cut", "--before", "3", "--partition", "2", "--yes").code == 3
+
+
+def test_a_topic_grows(ask: Run, client: Client) -> None:
+    client.create_topic("growing", partitions=2)
+    told = ask("topic", "grow", "growing", "8")
+    assert told.code == 0, told.err
+    assert told.out == (
+        "Topic growing has 8 partitions, 6 more than before. Keys go to other partitions from now "
+        "on.\n"
+    )
+    assert len(client.describe_topic("growing").partitions) == 8
+    assert ask("topic", "grow", "growing", "8").out == "Topic growing has 8 partitions already.\n"
+    assert len(ask("topic", "grow", "growing", "9", "--json").json["partitions"]) == 9
+    fewer = ask("topic", "grow", "growing", "3")
+    assert fewer.code != 0
+    assert "can only grow" in fewer.sentence
+    assert ask("topic", "grow", "nowhere", "3").code == 3
+    assert "order of a key's messages" in " ".join(ask("topic", "grow", "--help").out.split())
 
 
 def test_a_topic_is_compacted(ask: Run, client: Client) -> None:

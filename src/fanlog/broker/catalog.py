@@ -1,4 +1,4 @@
-"""Which topics there are, by name, by number and by pattern; creating and deleting them."""
+"""Which topics there are, by name, by number and by pattern; making, growing and deleting them."""
 
 from __future__ import annotations
 
@@ -101,6 +101,15 @@ class Catalog:
         topic = Topic(self._store.create(name, settings))
         self._add(topic)
         return topic
+
+    def grow(self, topic: Topic, settings: TopicSettings) -> list[Partition]:
+        """Gives a topic the partitions that its new settings ask for; which ones those are. The
+        new count is durable before they can be found."""
+        self._store.update(topic.stored, settings)
+        new = topic.grow()
+        for partition in new:
+            self.partitions[partition_key(topic.number, partition.index)] = partition
+        return new
 
     def remove(self, topic: Topic) -> None:
         topic.deleted = True

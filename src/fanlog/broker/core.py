@@ -15,13 +15,14 @@ from fanlog.broker.drops import DropNotes, Drops
 from fanlog.broker.durable import DurableNames
 from fanlog.broker.fanout import FanOut
 from fanlog.broker.groups.groups import Groups
+from fanlog.broker.growth import grow, wanted_growth
 from fanlog.broker.inboxes import INBOX_SETTINGS, Inboxes, is_inbox
 from fanlog.broker.intake import Intake
 from fanlog.broker.internal import InternalTopics
 from fanlog.broker.loader import Loader
 from fanlog.broker.named_producers import NamedProducers
 from fanlog.broker.names import check_public_name
-from fanlog.broker.ports import Origin, Outlet, Runtime
+from fanlog.broker.ports import Opener, Origin, Outlet, Runtime
 from fanlog.broker.producers import IdleProducers
 from fanlog.broker.queues.queues import Queues
 from fanlog.broker.subscriptions import Subscriptions
@@ -105,6 +106,7 @@ class Broker:
             check_owner=self.groups.check_owner,
         )
         self.compactions = Compactions(runtime, self._drop_copies, lambda: self.draining)
+        self.openers: dict[Opener, None] = {}
         self.connections = 0
         self.draining = False
 
@@ -192,6 +194,14 @@ class Broker:
             self.subscriptions.topic_appeared(topic)
             self.groups.topic_appeared(topic)
             self.queues.topic_appeared(topic)
+        return topic
+
+    def grow_topic(self, name: str, partitions: int) -> Topic:
+        """Gives a topic more partitions; as many as it has change nothing."""
+        topic = self.catalog.get(check_public_name(name))
+        settings = wanted_growth(topic, partitions)
+        if settings is not None:
+            grow(self, topic, settings, self._options.durable_positions_max)
         return topic
 
     def delete_topic(self, name: str) -> None:

@@ -45,6 +45,11 @@ class DurableNames:
     def names(self) -> Iterable[str]:
         return self._names.keys()
 
+    def names_in(self, topic: str) -> set[str]:
+        """The names that have committed in a topic, or will have."""
+        names = {name for name, known in self._names.items() if any(t == topic for t, _ in known)}
+        return names | {name for name, promised, _ in self._promised if promised == topic}
+
     def positions(self, name: str) -> tuple[Position, ...]:
         known = self._names.get(name, {})
         if self._promised:

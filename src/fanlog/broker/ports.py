@@ -87,6 +87,12 @@ class Origin(Protocol):
     ) -> None: ...
 
 
+class Opener(Protocol):
+    """Who has opened topics to publish to them, and must know how many partitions they have."""
+
+    def grew(self, number: int, partitions: int) -> None: ...
+
+
 class Runtime(Protocol):
     """Time, and the two places where work runs: the loop, and threads that may block."""
 

@@ -1,13 +1,15 @@
 """Subscribing: which partitions a reader follows, and where it begins in each.
 
 Every subscription is registered under what it wants, a name or a pattern, so that a topic that
-appears later, or again, is joined by itself.
+appears later, or again, or that grows, is joined by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
+
+import msgspec
 
 from fanlog.broker.cursors import Cursor, Subscription
 from fanlog.broker.drops import DROPS_TOPIC
@@ -29,6 +31,7 @@ class TopicWatcher(Protocol):
     `viewed_count`."""
 
     def topic_appeared(self, topic: Topic) -> None: ...
+    def topic_grew(self, topic: Topic, new: list[Partition]) -> None: ...
     def topic_vanished(self, topic: Topic) -> None: ...
 
 
@@ -71,8 +74,10 @@ class Subscriptions:
             client=client,
         )
         joined: dict[Topic, Joined] = {}
+        counts: dict[Topic, int] = {}
         try:
             for topic in self._topics(wanted):
+                counts[topic] = len(topic.partitions)
                 joined[topic] = await self._join(subscription, topic, wanted)
         except BaseException:
             for cursor in subscription.cursors:
@@ -80,8 +85,12 @@ class Subscriptions:
             raise
         # What has appeared while the others' places were looked up.
         for topic in self._topics(wanted):
+            more = topic.partitions[counts.get(topic, 0) :]
             if topic not in joined:
-                joined[topic] = self._join_new(subscription, topic)
+                joined[topic] = self._join_new(subscription, topic, more)
+            elif more:
+                starts = joined[topic].starts + self._join_new(subscription, topic, more).starts
+                joined[topic] = msgspec.structs.replace(joined[topic], starts=starts)
         self._register(subscription)
         return subscription, list(joined.values())
 
@@ -131,10 +140,25 @@ class Subscriptions:
     def topic_appeared(self, topic: Topic) -> None:
         """Everyone who wants a topic of this name reads it from its first record."""
         for subscription in self._wanting(topic.name):
-            subscription.reader.joined(self._join_new(subscription, topic))
-            self.start(subscription)
+            self._join_later(subscription, topic, topic.partitions)
         for watcher in self.watchers:
             watcher.topic_appeared(topic)
+
+    def topic_grew(self, topic: Topic, new: list[Partition]) -> None:
+        """Everyone who reads the topic reads its new partitions from their first record, unless
+        it has chosen others."""
+        for subscription in self._wanting(topic.name):
+            chosen = subscription.partitions
+            if chosen is None or any(partition.index in chosen for partition in new):
+                self._join_later(subscription, topic, new)
+        for watcher in self.watchers:
+            watcher.topic_grew(topic, new)
+
+    def _join_later(self, subscription: Subscription, topic: Topic, new: list[Partition]) -> None:
+        # It may have been cut off just now, with another of its connection that was told first.
+        if not subscription.closed:
+            subscription.reader.joined(self._join_new(subscription, topic, new))
+            self.start(subscription)
 
     def topic_vanished(self, topic: Topic) -> None:
         for subscription in self._wanting(topic.name):
@@ -179,9 +203,11 @@ class Subscriptions:
             )
         yield from self._broker.catalog.matching(check_pattern(wanted.target))
 
-    def _join_new(self, subscription: Subscription, topic: Topic) -> Joined:
+    def _join_new(
+        self, subscription: Subscription, topic: Topic, new: Iterable[Partition]
+    ) -> Joined:
         chosen = subscription.partitions
-        partitions = [p for p in topic.partitions if chosen is None or p.index in chosen]
+        partitions = [p for p in new if chosen is None or p.index in chosen]
         starts = [PartitionOffset(p.index, p.log.start_offset) for p in partitions]
         for partition, start in zip(partitions, starts, strict=True):
             self._cursor(subscription, partition, start.offset)

@@ -118,6 +118,15 @@ class Topic:
         self.counters: ReaderCounters | None = None
         self.deleted = False
 
+    def grow(self) -> list[Partition]:
+        """Takes in the logs that its store has got since; returns the partitions that are new.
+        The list is another one: whoever is in the middle of the old one goes on with that."""
+        self.settings = self.stored.settings
+        known = len(self.partitions)
+        new = [Partition(self, i, log) for i, log in enumerate(self.stored.logs) if i >= known]
+        self.partitions = [*self.partitions, *new]
+        return new
+
     def count(self) -> ReaderCounters:
         """The counters, made when there is first something to count."""
         if self.counters is None:

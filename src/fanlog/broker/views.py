@@ -160,11 +160,18 @@ def decode_values(partition: Partition, piece: bytes | memoryview, notes: DropNo
 
 
 def follow(
-    fan_out: FanOut, subscription: Subscription, topic: Topic, view: View, *, several: bool = False
+    fan_out: FanOut,
+    subscription: Subscription,
+    topic: Topic,
+    view: View,
+    *,
+    several: bool = False,
+    since: int = 0,
 ) -> None:
-    """Sets a reader to the end of a topic, in a view. One of `several` that the reader follows:
-    what is published to them in one turn reaches it in one order."""
-    for partition in topic.partitions:
+    """Sets a reader to the end of a topic, in a view, or of its partitions `since` it has grown.
+    One of `several` that the reader follows: what is published to them in one turn reaches it in
+    one order."""
+    for partition in topic.partitions[since:]:
         cursor = Cursor(subscription, partition, partition.visible_end)
         cursor.view = view
         cursor.several = several or len(topic.partitions) > 1

@@ -1,4 +1,4 @@
-"""`fanlog topic ...`: create, list, describe, truncate, compact and delete topics."""
+"""`fanlog topic ...`: create, list, describe, grow, truncate, compact and delete topics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fanlog.errors import InvalidArgumentError, PartitionNotFoundError
 from fanlog.model import PartitionInfo, TopicInfo, TopicSettings
 
 topic_app = typer.Typer(
-    help="Create, list, describe, truncate, compact and delete topics.",
+    help="Create, list, describe, grow, truncate, compact and delete topics.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
@@ -201,6 +201,38 @@ def _print_damage(partitions: tuple[PartitionInfo, ...]) -> None:
                 f"are damaged{where}{because}"
             )
             out().print(Text(sentence, style="bold red"))
+
+
+@topic_app.command(epilog="Example: [bold]fanlog topic grow orders 8[/]")
+def grow(
+    name: Name,
+    partitions: Annotated[
+        int, typer.Argument(help="How many there are to be.", metavar="PARTITIONS")
+    ],
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Give a topic more partitions, while it is in use.
+
+    Readers, groups and queues take the new ones in by themselves. Keys go to other partitions from
+    now on: the order of a key's messages holds among those published before, and among those
+    published after. It can't be undone.
+    """
+
+    async def work(client: Client) -> tuple[TopicInfo, TopicInfo]:
+        return await client.describe_topic(name), await client.grow_topic(name, partitions)
+
+    before, info = with_client(url, work)
+    count, more = len(info.partitions), len(info.partitions) - len(before.partitions)
+    if as_json:
+        print_json(as_document(info))
+    elif more <= 0:
+        say_done(f"Topic {name} has {count} partition{'s' * (count != 1)} already.")
+    else:
+        say_done(
+            f"Topic {name} has {count} partitions, {more} more than before. Keys go to other "
+            "partitions from now on."
+        )
 
 
 @topic_app.command(epilog="Example: [bold]fanlog topic truncate orders --before 1000 --yes[/]")

@@ -77,7 +77,7 @@ class Client(TopicCalls):
         >>> receipt.offset, receipt.durability  # doctest: +SKIP
         (0, 'os')
         """
-        outbox = await self._ready_outbox(topic)
+        outbox = await self._ready_outbox(topic, partition)
         return await self._publisher.publish(
             outbox, value, key, headers, event_time_us(event_time), partition=partition
         )
@@ -97,8 +97,12 @@ class Client(TopicCalls):
         next `flush` or `close`."""
         publisher = self._publisher
         outbox = publisher.topics.get(topic)
-        if outbox is None or publisher.buffered_bytes >= publisher.buffer_bytes_max:
-            outbox = await self._ready_outbox(topic)
+        if (
+            outbox is None
+            or publisher.buffered_bytes >= publisher.buffer_bytes_max
+            or (partition is not None and partition >= len(outbox.partitions))
+        ):
+            outbox = await self._ready_outbox(topic, partition)
         if type(value) is bytes and key is headers is event_time is partition is None:
             publisher.put_plain(outbox, value)
             return
@@ -118,11 +122,13 @@ class Client(TopicCalls):
             waiting.append(self._publisher.publish(outbox, value, key))
         return await asyncio.gather(*waiting)
 
-    async def _ready_outbox(self, topic: str) -> TopicOutbox:
+    async def _ready_outbox(self, topic: str, partition: int | None = None) -> TopicOutbox:
         while True:
             if self._session.closed is not None:
                 raise self._session.closed
             outbox = await self._publisher.topic(topic)
+            if partition is not None and partition >= len(outbox.partitions):
+                await self._publisher.look_again(outbox)
             if self._publisher.buffered_bytes < self._publisher.buffer_bytes_max:
                 return outbox
             await self._publisher.room()

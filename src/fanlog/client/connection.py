@@ -22,7 +22,7 @@ from fanlog.client.session import Session, SessionHooks
 from fanlog.client.starts import (
     topic_name,
 )
-from fanlog.client.transactions.stager import KnownTopics
+from fanlog.client.transactions.stager import KnownTopics, with_partitions
 from fanlog.config import ClientOptions
 from fanlog.errors import (
     FanlogError,
@@ -55,6 +55,8 @@ class Connection:
         self._subscriptions: dict[int, Follower] = {}
         self._subscription_number = 0
         self._numbers: dict[str, int] = {}
+        # How many partitions topics have, by number, where they grew on this connection.
+        self._grown: dict[int, int] = {}
         self._shared: OrderedDict[tuple[int, int, int], MessageBatch] = OrderedDict()
         self._shared_bytes = 0
         self._publisher = Publisher(self._session, options, self.open_topic)
@@ -112,6 +114,7 @@ class Connection:
 
     async def _resume(self, welcome: messages.Welcome) -> None:
         self._numbers.clear()
+        self._grown.clear()
         self._known_topics.forget()
         self._publisher.limit(welcome.frame_bytes_max)
         await self._publisher.register(self._register_producer)
@@ -150,6 +153,10 @@ class Connection:
                 self._publisher.acked(acks)
             case core.Refused(refused):
                 self._publisher.refused(refused)
+            case core.Grew(grew):
+                self._grown[grew.number] = grew.partitions
+                self._publisher.grew(grew.number, grew.partitions)
+                self._known_topics.grew(grew.number, grew.partitions)
             case core.Missed(key, gap) if key in self._subscriptions:
                 self._subscriptions[key].missed_some(gap)
             case core.TopicJoined(key, joined) if key in self._subscriptions:
@@ -231,12 +238,16 @@ class Connection:
     async def open_topic(self, name: str) -> messages.TopicOpened:
         """A topic's number and settings. It is made if need be, but for an inbox, which is only
         ever made by who reads it."""
-        return await self._session.ask(FrameKind.OPEN_TOPIC, _opening(name), messages.TopicOpened)
+        return self._opened(await self._session.request(FrameKind.OPEN_TOPIC, _opening(name)))
 
     async def _reopen_topic(self, name: str) -> messages.TopicOpened:
         """The same while a new connection is being made ready."""
-        payload = await self._session.request_now(FrameKind.OPEN_TOPIC, _opening(name))
-        return decode(messages.TopicOpened, payload)
+        return self._opened(await self._session.request_now(FrameKind.OPEN_TOPIC, _opening(name)))
+
+    def _opened(self, payload: bytes) -> messages.TopicOpened:
+        """The answer as of now: the topic may have grown since it was given."""
+        opened = decode(messages.TopicOpened, payload)
+        return with_partitions(opened, self._grown.get(opened.number, 0))
 
     async def _register_producer(
         self, wanted: messages.RegisterProducer

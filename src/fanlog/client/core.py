@@ -91,6 +91,10 @@ class Ended(NamedTuple):
     error: FanlogError
 
 
+class Grew(NamedTuple):
+    grew: messages.Grew
+
+
 class Draining(NamedTuple):
     reason: str
 
@@ -108,6 +112,7 @@ Event = (
     | Revoked
     | Leased
     | Ended
+    | Grew
     | Draining
 )
 
@@ -175,6 +180,7 @@ _RARE: dict[FrameKind, Callable[[int, memoryview], Event]] = {
     FrameKind.REVOKE: lambda aux, data: Revoked(aux, decode(messages.Revoke, data)),
     FrameKind.LEASE: lambda aux, data: Leased(aux, read_lease(data)),
     FrameKind.ENDED: lambda aux, data: Ended(aux, _error(data)),
+    FrameKind.GREW: lambda aux, data: Grew(decode(messages.Grew, data)),
     FrameKind.DRAINING: lambda aux, data: Draining(decode(messages.Goodbye, data).reason),
 }
 

@@ -262,17 +262,13 @@ class PartitionOutbox:
 
     def overdue(self, before: float) -> list[Records]:
         """Records that have waited since before that time and have not been told so."""
-        return [
-            records
-            for records in (
-                *(sent.records for sent in self.in_flight),
-                *(sent.records for sent in self.returned),
-                *(sent.records for sent in self.again),
-                *self.sealed,
-                *([] if self.open is None else [self.open]),
-            )
-            if records.since < before and records.waiters
-        ]
+        known = [*self.unanswered(), *([] if self.open is None else [self.open])]
+        return [records for records in known if records.since < before and records.waiters]
+
+    def unanswered(self) -> list[Records]:
+        """All that is sealed, sent or not, until its outcome is known."""
+        sent = [*self.in_flight, *self.returned, *self.again]
+        return [*(one.records for one in sent), *self.sealed]
 
     def _answered(self, sequence: int) -> Sent | None:
         if self.in_flight and self.in_flight[0].sequence == sequence:

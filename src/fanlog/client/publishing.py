@@ -162,6 +162,18 @@ class Publisher:
         self._by_number[topic.number] = topic
         return topic
 
+    def grew(self, number: int, partitions: int) -> None:
+        """A topic has more partitions than it had."""
+        topic = self._by_number.get(number)
+        if topic is not None:
+            topic.grow(partitions)
+            self._send_all(topic)
+
+    async def look_again(self, topic: TopicOutbox) -> None:
+        """Asks how many partitions there are: more than were heard of, perhaps."""
+        opened = await self._open_topic(topic.name)
+        self.grew(opened.number, opened.settings.partitions)
+
     async def room(self) -> None:
         """Waits until the buffer has room again."""
         while self.buffered_bytes >= self.buffer_bytes_max:
@@ -270,12 +282,18 @@ class Publisher:
         if not self._wire.ready:
             return
         while len(outbox.in_flight) < self._options.batches_in_flight:
+            if topic.before and topic.holds_back(outbox):
+                return
             if not outbox.sealed and not outbox.scheduled and not outbox.again:
                 outbox.seal()
             data = outbox.next_to_send(topic.number, self.identity, topic.codec)
             if data is None:
                 return
             self._wire.write(data)
+
+    def _send_all(self, topic: TopicOutbox) -> None:
+        for outbox in topic.partitions:
+            self._send(topic, outbox)
 
     def flush_soon(self) -> None:
         """Sends everything that lingers."""
@@ -314,6 +332,8 @@ class Publisher:
             if records is not None:
                 self.buffered_bytes -= records.bytes
                 touched[outbox] = topic
+                if topic.before and topic.answered((records,)):
+                    touched.update(dict.fromkeys(topic.partitions, topic))
         for outbox, topic in touched.items():
             self._send(topic, outbox)
         self._tell()
@@ -329,6 +349,8 @@ class Publisher:
         records = outbox.refused(refused)
         if records is not None:
             self._gone([records])
+            if topic.answered((records,)):
+                self._send_all(topic)
         if refused.code == "topic_not_found":
             # It is gone for good, and with it all that was meant for it.
             self._drop(topic, from_wire(refused.code, refused.message))
@@ -417,8 +439,7 @@ class Publisher:
 
     def resumed(self) -> None:
         for topic in self.topics.values():
-            for outbox in topic.partitions:
-                self._send(topic, outbox)
+            self._send_all(topic)
 
     def check_overdue(self) -> None:
         """Tells those who have waited too long that the outcome is unknown."""
@@ -449,6 +470,7 @@ class Publisher:
             self._dropped[topic.name] = topic
         for outbox in topic.partitions:
             self._gone(outbox.give_up(error))
+        topic.before.clear()
         self._tell()
 
 

@@ -1,8 +1,15 @@
-"""A topic that a client publishes to: its partitions' outboxes, and which log they are for."""
+"""A topic that a client publishes to: its partitions' outboxes, and which log they are for.
+
+When the topic grows, keys go to other partitions. So that a key's newer record is never stored
+before its older one, what is put after that goes out only when the broker has answered for all
+that was put before.
+"""
 
 from __future__ import annotations
 
-from fanlog.client.outbox import RECORD_OVERHEAD_BYTES, PartitionOutbox
+from collections.abc import Iterable
+
+from fanlog.client.outbox import RECORD_OVERHEAD_BYTES, PartitionOutbox, Records
 from fanlog.errors import MessageTooLargeError, PartitionNotFoundError
 from fanlog.format.codecs import Codec
 from fanlog.format.keys import partition_of
@@ -18,9 +25,11 @@ def log_of(opened: TopicOpened) -> tuple[int, int]:
 
 
 class TopicOutbox:
-    """A topic that this client publishes to."""
+    """A topic that this client publishes to. Keys are spread over the first `spread` partitions;
+    `before` is what has to be answered before anything else goes out."""
 
     __slots__ = (
+        "before",
         "codec",
         "log",
         "message_bytes_max",
@@ -29,6 +38,7 @@ class TopicOutbox:
         "only",
         "partitions",
         "plain_bytes_max",
+        "spread",
         "turn",
     )
 
@@ -40,14 +50,39 @@ class TopicOutbox:
         self.message_bytes_max = opened.settings.message_bytes_max
         self.partitions = [PartitionOutbox(i) for i in range(opened.settings.partitions)]
         self.only = self.partitions[0] if len(self.partitions) == 1 else None
+        self.spread = len(self.partitions)
+        self.before: set[Records] = set()
         self.plain_bytes_max = 0
         self.turn = 0
 
     def grow(self, partitions: int) -> None:
-        """The topic has got more partitions."""
+        """The topic has got more partitions. They are used at once, unless something still waits
+        for what was put before the topic grew the last time."""
         while len(self.partitions) < partitions:
             self.partitions.append(PartitionOutbox(len(self.partitions)))
             self.only = None
+        if self.spread < len(self.partitions) and not self.before:
+            self.spread = len(self.partitions)
+            for outbox in self.partitions:
+                outbox.seal()
+                self.before.update(outbox.unanswered())
+
+    def answered(self, records: Iterable[Records]) -> bool:
+        """The broker has answered for these; True if something has waited for just that."""
+        if not self.before:
+            return False
+        self.before.difference_update(records)
+        if self.before:
+            return False
+        self.grow(len(self.partitions))
+        return True
+
+    def holds_back(self, outbox: PartitionOutbox) -> bool:
+        """Whether what an outbox would send next has to wait. What was sent before, and comes
+        back, never has."""
+        if not self.before or outbox.again or outbox.returned:
+            return False
+        return not outbox.sealed or outbox.sealed[0] not in self.before
 
     def go_on_after(self, former: TopicOutbox) -> None:
         """Numbers on where an outbox of the same log has stopped. What that one had in flight has
@@ -58,13 +93,13 @@ class TopicOutbox:
 
     def pick(self, key: bytes | None) -> PartitionOutbox:
         """A key's own partition; without one, in turn, a batch each."""
-        partitions = self.partitions
+        partitions, spread = self.partitions, self.spread
         if key is not None:
-            return partitions[partition_of(key, len(partitions))]
-        chosen = partitions[self.turn % len(partitions)]
+            return partitions[partition_of(key, spread)]
+        chosen = partitions[self.turn % spread]
         if chosen.open is None:
             self.turn += 1
-            chosen = partitions[self.turn % len(partitions)]
+            chosen = partitions[self.turn % spread]
         return chosen
 
     def partition(self, index: int) -> PartitionOutbox:

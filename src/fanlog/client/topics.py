@@ -53,6 +53,17 @@ class TopicCalls(Connection):
             FrameKind.DESCRIBE_TOPIC, messages.NamedTopic(topic_name(name)), TopicInfo
         )
 
+    async def grow_topic(self, name: str, partitions: int) -> TopicInfo:
+        """Gives a topic more partitions while it is in use, and returns what it is then; as many
+        as it has change nothing. Readers, groups and queues take the new ones in by themselves,
+        from their first message. Keys go to other partitions from now on: the order of a key's
+        messages holds among those published before, and among those published after.
+
+        >>> await client.grow_topic("orders", partitions=8)  # doctest: +SKIP
+        """
+        wanted = checked(messages.GrowTopic(topic_name(name), partitions))
+        return await self._session.ask(FrameKind.GROW_TOPIC, wanted, TopicInfo)
+
     async def delete_topic(self, name: str) -> None:
         await self._session.request(
             FrameKind.DELETE_TOPIC, messages.NamedTopic(topic_name(name)), repeat=False

@@ -72,6 +72,7 @@ class FrameKind(IntEnum):
     ABORT_TRANSACTION = 0x23
     DELETE_RECORDS = 0x29
     COMPACT_TOPIC = 0x2A
+    GROW_TOPIC = 0x2B
     # both ways
     BATCH = KIND_BATCH
     # from the broker
@@ -90,6 +91,7 @@ class FrameKind(IntEnum):
     REVOKE = 0x8D
     LEASE = 0x8E
     ENDED = 0x8F
+    GREW = 0x90
 
 
 class FrameHeader(NamedTuple):

@@ -63,6 +63,20 @@ class NamedTopic(msgspec.Struct, frozen=True):
     name: str
 
 
+class GrowTopic(msgspec.Struct, frozen=True):
+    """`partitions` is how many there are to be."""
+
+    name: str
+    partitions: int
+
+
+class Grew(msgspec.Struct, frozen=True):
+    """A topic has more partitions than it had; whoever publishes to it uses them from now on."""
+
+    number: int
+    partitions: int
+
+
 class Position(msgspec.Struct, frozen=True):
     """The next offset that a reader wants of a partition, and the log's epoch that it knew. The
     topic's number tells a topic from another that has got its name since; 0 is not known."""

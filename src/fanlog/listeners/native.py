@@ -203,6 +203,24 @@ class NativeSession:
         )
         self.outlet.write(message_frame(FrameKind.REFUSED, refused))
 
+    # The broker's Opener
+
+    def hear_of_growth(self) -> None:
+        """From now on this peer is told of topics that grow: it may publish to them."""
+        openers = self.broker.openers
+        if self not in openers:
+            openers[self] = None
+            self.at_close["growth"] = lambda: openers.pop(self, None)
+
+    def grew(self, number: int, partitions: int) -> None:
+        if self.outlet.full():
+            # It is not told without end. When it comes back, it opens its topics again.
+            self.outlet.turn_out(
+                LimitError("More than control_bytes_max wait for this peer, which takes nothing.")
+            )
+            return
+        self.outlet.write(message_frame(FrameKind.GREW, messages.Grew(number, partitions)))
+
     # The connection's side: the pump's Session
 
     def marker(self, subscription: Subscription) -> bytes:

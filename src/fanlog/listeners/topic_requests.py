@@ -19,6 +19,7 @@ def open_topic(session: NativeSession, request: int, aux: int, payload: memoryvi
     if wanted.create:
         check_public_name(wanted.name)
     topic = session.broker.open_topic(wanted.name, create=wanted.create)
+    session.hear_of_growth()
     session.answer(request, _opened(session, topic))
 
 
@@ -36,6 +37,11 @@ def create_topic(session: NativeSession, request: int, aux: int, payload: memory
     wanted = decode(messages.CreateTopic, payload)
     topic = session.broker.create_topic(wanted.name, wanted.settings, exist_ok=wanted.exist_ok)
     session.answer(request, topic.info())
+
+
+def grow_topic(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+    wanted = decode(messages.GrowTopic, payload)
+    session.answer(request, session.broker.grow_topic(wanted.name, wanted.partitions).info())
 
 
 def list_topics(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
@@ -81,6 +87,7 @@ def status(session: NativeSession, request: int, aux: int, payload: memoryview) 
 HANDLERS: dict[FrameKind, Handler] = {
     FrameKind.OPEN_TOPIC: open_topic,
     FrameKind.CREATE_TOPIC: create_topic,
+    FrameKind.GROW_TOPIC: grow_topic,
     FrameKind.LIST_TOPICS: list_topics,
     FrameKind.DESCRIBE_TOPIC: describe_topic,
     FrameKind.DELETE_TOPIC: delete_topic,

@@ -459,6 +459,49 @@ def test_a_topic_that_appears_is_read_from_its_first_record(memory: Stage) -> No
     assert a.offsets == [0]
 
 
+def test_a_topic_that_grows_is_shared_out_anew_from_its_first_records(memory: Stage) -> None:
+    a, b = Member(memory, "a").join(reset="latest"), Member(memory, "b").join(reset="latest")
+    kept, asked = a.has | b.has, list(a.asked)
+    memory.core.grow_topic("t", 6)
+    memory.publish("t", [b"x"], partition=4)
+    memory.publish("t", [b"y"], partition=5)
+    memory.run()
+    assert [len(member.partitions) for member in (a, b)] == [3, 3]
+    assert sorted(a.partitions + b.partitions) == list(range(6))
+    assert kept.items() <= (a.has | b.has).items()
+    assert (a.asked, b.asked) == (asked, [])
+    assert sorted(batch.header.partition for m in (a, b) for batch in m.batches) == [4, 5]
+
+
+@pytest.mark.parametrize("reset", ["latest", "none"])
+def test_a_group_that_is_away_leaves_nothing_of_new_partitions_out(data: Path, reset: str) -> None:
+    with stage(data) as on:
+        on.core.create_topic("t", {})
+        a = Member(on, "a").join(reset="latest")
+        a.leave()
+        on.core.grow_topic("t", 2)
+        on.publish("t", [b"x"], partition=1)
+        on.run()
+    with stage(data) as on:
+        b = Member(on, "b").join(reset=reset)
+        later(on, 3)
+        assert b.has == {("t", 0): 0, ("t", 1): 0}
+        assert [batch.values for batch in b.batches] == [[b"x"]]
+
+
+def test_a_member_that_is_lost_while_a_topic_grows_finds_the_new_partitions(
+    memory: Stage,
+) -> None:
+    a = Member(memory, "a").join(reset="latest")
+    a.lose()
+    memory.core.grow_topic("t", 5)
+    memory.publish("t", [b"x"], partition=4)
+    memory.run()
+    a.come_back(reset="latest")
+    assert a.has["t", 4] == 0
+    assert [batch.values for batch in a.batches] == [[b"x"]]
+
+
 def test_a_topic_that_vanishes_is_left_and_may_come_again(memory: Stage) -> None:
     a = Member(memory, "a").join()
     b = Member(memory, "b", slow=True).join()

@@ -21,6 +21,8 @@ from tests.broker.model.world import LARGE_BYTES, SECOND_US, SEGMENT_BYTES, Plac
 from tests.broker.stage import Publisher
 
 RETENTION_SECONDS = 100
+# A topic that has more partitions than this does not grow.
+PARTITIONS_MOST = 4
 TOMBSTONE_SECONDS = 50
 KEYS = (b"a", b"b", b"c", None)
 GRACE_SECONDS = 2.0
@@ -176,6 +178,27 @@ class BrokerMachine(RuleBasedStateMachine):
                 assert not all_synced
                 waiting.append(answer)
         self.answers = waiting
+
+    # Growing
+
+    @rule(more=st.integers(1, 2))
+    def grow(self, more: int) -> None:
+        """Partitions come while everything runs."""
+        settings = self.topics["t.a"]
+        before = int(settings["partitions"])
+        if before > PARTITIONS_MOST:
+            return
+        self.topics["t.a"] = {**settings, "partitions": before + more}
+        self.world.on.core.grow_topic("t.a", before + more)
+        new = [("t.a", partition) for partition in range(before, before + more)]
+        for place in new:
+            self.logs[place] = PartitionModel(str(settings["durability"]))
+        self.grew(new)
+        self.world.on.run()
+        self.turned(all_synced=False)
+
+    def grew(self, new: list[Place]) -> None:
+        """There are new partitions, of which nobody has been told yet."""
 
     # The disk, and time
 

@@ -42,6 +42,13 @@ class GroupRules(BrokerMachine):
     def group_places(self) -> list[Place]:
         return sorted(place for place in self.logs if place[0].startswith("t."))
 
+    def grew(self, new: list[Place]) -> None:
+        """A group that has been in the topic, or that has members, begins with the first record,
+        whoever is there."""
+        super().grew(new)
+        if self.world.on.core.groups.find(GROUP) or any(p[0] == "t.a" for p in self.committed):
+            self.committed |= dict.fromkeys(new, 0)
+
     def granted(self, who: Consumer, place: Place, offset: int) -> None:
         """A partition begins where the group has committed, or where whoever comes back was; and
         nobody else has it."""

@@ -211,6 +211,40 @@ def test_a_topic_that_appeared_after_the_queue_is_worked_on_from_its_first_recor
         assert sorted(again.offsets_taken()) == [0, 1, 2]
 
 
+def test_a_topic_that_grows_is_worked_on_from_its_first_records() -> None:
+    with stage() as on:
+        on.core.create_topic("t", {})
+        ann, bob = hire(on, "ann", reset="latest"), hire(on, "bob", target="t.>")
+        on.core.grow_topic("t", 3)
+        assert [(s.partition, s.offset) for s in ann.joins[-1].starts] == [(1, 0), (2, 0)]
+        assert bob.joins == []
+        for partition in range(3):
+            on.publish("t", [b"x"], partition=partition)
+        on.run()
+        jobs = ann.jobs()
+        assert sorted(job.partition for job in jobs) == [0, 1, 2]
+        assert ann.ack(jobs) == []
+        assert [part.lag for part in described(on).partitions] == [0, 0, 0]
+
+
+def test_a_queue_without_workers_leaves_nothing_of_new_partitions_out(data: Path) -> None:
+    with stage(data) as on:
+        on.core.create_topic("t", {})
+        ann = hire(on, "ann", reset="latest")
+        on.core.queues.leave(ann.subscription)
+        on.core.grow_topic("t", 2)
+        on.publish("t", [b"x"], partition=1)
+        on.run()
+    with stage(data) as on:
+        ann = hire(on, "ann", max_deliveries=1)
+        (job,) = ann.jobs()
+        assert (job.partition, job.value) == (1, b"x")
+        ann.nack([job])
+        assert [(letter.death.partition, letter.value) for letter in letters(on)] == [(1, b"x")]
+    with stage(data) as on:
+        assert hire(on, "ann").jobs() == []
+
+
 def test_what_is_out_is_bounded() -> None:
     with stage(options=BrokerOptions(queue_in_flight_max=30)) as on:
         publish(on, 100)

@@ -55,6 +55,22 @@ def test_nothing_is_seen_before_the_commit_and_all_of_it_after(
         assert on.values("b", 1) == [b"4"]
 
 
+def test_one_that_was_begun_before_a_topic_grew_may_stage_into_its_new_partitions(
+    data: Path,
+) -> None:
+    with stage(data) as on:
+        on.core.create_topic("a", {})
+        mine = Staging(on)
+        mine.stage("a", b"1")
+        on.core.grow_topic("a", 2)
+        mine.stage("a", b"2", partition=1)
+        outcomes = mine.commit()
+        settle(on)
+        assert outcomes.only.records == 2
+    with stage(data) as on:
+        assert [on.values("a", i) for i in range(2)] == [[b"1"], [b"2"]]
+
+
 @SIZES
 def test_it_works_in_a_broker_without_a_folder(options: BrokerOptions) -> None:
     with stage(options=options) as on:

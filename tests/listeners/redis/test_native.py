@@ -133,6 +133,30 @@ def test_a_topic_with_partitions_is_followed_in_all_of_them(broker: BrokerProces
         reader.expect(b"".join(push("message", "wide", f"{i}") for i in range(100)))
 
 
+def test_a_topic_that_grows_is_followed_in_all_its_partitions_and_in_order(
+    broker: BrokerProcess,
+) -> None:
+    with (
+        fanlog.sync.connect(broker.url) as client,
+        Wire(broker.redis_port) as reader,
+        Wire(broker.redis_port) as matcher,
+        Wire(broker.redis_port) as publisher,
+    ):
+        client.create_topic("wide")
+        reader.tell("SUBSCRIBE", "wide", wanted=push("subscribe", "wide", 1))
+        matcher.tell("PSUBSCRIBE", "w*", wanted=push("psubscribe", "w*", 1))
+        wanted: list[str] = []
+        for partitions in (1, 3, 8):
+            client.grow_topic("wide", partitions)
+            client.publish("wide", "native", partition=partitions - 1)
+            publisher.send_raw(b"".join(command("PUBLISH", "wide", f"{i}") for i in range(50)))
+            publisher.expect(b":2\r\n" * 50)
+            wanted += ["native", *map(str, range(50))]
+        reader.expect(b"".join(push("message", "wide", value) for value in wanted))
+        matcher.expect(b"".join(push("pmessage", "w*", "wide", value) for value in wanted))
+        assert [part.readers for part in client.describe_topic("wide").partitions] == [2] * 8
+
+
 def test_a_pattern_does_not_find_inboxes_and_topics_of_the_broker_by_chance(
     broker: BrokerProcess,
 ) -> None:

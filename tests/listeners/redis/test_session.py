@@ -204,6 +204,27 @@ def test_whoever_goes_leaves_nothing_behind() -> None:
         assert desk.pubsub.pattern_count == 0
 
 
+def test_a_channel_that_has_grown_is_not_idle_while_one_of_its_partitions_is_used() -> None:
+    with stage() as made:
+        desk = Desk(made)
+        session, wire = desk.session()
+        publisher, _ = desk.session()
+        session.feed(command("SUBSCRIBE", "a"))
+        publisher.feed(publish("a", "1"))
+        made.run()
+        made.core.grow_topic("a", 3)
+        wire.heard()
+        idle = RedisOptions().channel_idle_seconds
+        for i in range(5):
+            made.publish("a", [b"x"], partition=2)
+            made.run()
+            desk.pubsub.forget_idle(i * idle)
+        assert wire.heard() == push("message", "a", "x") * 5
+        for i in range(5, 8):
+            desk.pubsub.forget_idle(i * idle)
+        assert made.core.catalog.find("a") is None
+
+
 def test_very_many_names_are_followed_step_by_step() -> None:
     with stage() as made:
         desk = Desk(made)

@@ -267,6 +267,15 @@ class Groups:
             group.fresh.add(topic.name)
             self._settle_soon(group)
 
+    def following(self, topic: Topic) -> set[str]:
+        """The durable names of the groups whose members follow a topic."""
+        return {group.offsets for group in self._followers.fitting(topic.name)}
+
+    def topic_grew(self, topic: Topic) -> None:
+        """Its new partitions are shared out; where each group begins in them is committed."""
+        for group in set(self._followers.fitting(topic.name)):
+            self._settle_soon(group)
+
     def topic_vanished(self, topic: Topic) -> None:
         for group in self._groups.values():
             group.fresh.discard(topic.name)

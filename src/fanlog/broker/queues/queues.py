@@ -265,6 +265,31 @@ class Queues:
                 for partition in topic.partitions:
                     worker.queue.stir(worker.queue.lanes[topic.number, partition.index])
 
+    def prepare_growth(self, topic: Topic, new: range) -> None:
+        """Writes down, before there are new partitions, that whoever works on the topic begins
+        with their first record. One that nobody works in now must not leave any out either."""
+        if topic.settings.level is not Durability.MEMORY:
+            for queue in self._working_on(topic):
+                lanes = (StoredLane(topic.name, i, topic.number, 1, self._jobs(queue)) for i in new)
+                self._ledger.write([lane_entry(queue.name, lane) for lane in lanes])
+
+    def topic_grew(self, topic: Topic, new: list[Partition]) -> None:
+        for queue in self._working_on(topic):
+            for partition in new:
+                queue.add_lane(partition, self._jobs(queue), sequence=1)
+        starts = tuple(PartitionOffset(partition.index, 0) for partition in new)
+        joined = Joined(topic.number, topic.name, self._broker.epoch, starts)
+        for worker in self._followers.of(topic):
+            if worker.reader is not None and topic.number in worker.topics:
+                worker.reader.joined(joined)
+                for partition in new:
+                    worker.queue.stir(worker.queue.lanes[topic.number, partition.index])
+
+    def _working_on(self, topic: Topic) -> list[Queue]:
+        """The queues that have met the topic, with workers or without."""
+        queues = self._queues.values()
+        return [queue for queue in queues if any(n == topic.number for n, _ in queue.lanes)]
+
     def topic_vanished(self, topic: Topic) -> None:
         for worker in self._followers.of(topic):
             if worker.reader is not None and topic.number in worker.topics:
@@ -301,8 +326,10 @@ class Queues:
         return Joined(topic.number, topic.name, self._broker.epoch, tuple(starts))
 
     def _begin(self, queue: Queue, partition: Partition, offset: int) -> Lane:
-        jobs = Jobs(offset, queue.in_hand, ordered=queue.settings.ordered)
-        return queue.add_lane(partition, jobs)
+        return queue.add_lane(partition, self._jobs(queue, offset))
+
+    def _jobs(self, queue: Queue, offset: int = 0) -> Jobs:
+        return Jobs(offset, queue.in_hand, ordered=queue.settings.ordered)
 
     # Verdicts
 
@@ -393,7 +420,7 @@ class Queues:
         topic = self._broker.catalog.get(step.topic)
         old = queue.lanes.get((topic.number, step.partition))
         sequence = 1 if old is None else old.sequence + 1
-        jobs = Jobs(step.after, queue.in_hand, ordered=queue.settings.ordered)
+        jobs = self._jobs(queue, step.after)
         kept = StoredLane(topic.name, step.partition, topic.number, sequence, jobs)
         return topic.partitions[step.partition], kept
 

@@ -382,6 +382,10 @@ class Client:
     def describe_topic(self, name: str) -> TopicInfo:
         return self._loop.call(self._client.describe_topic(name))
 
+    def grow_topic(self, name: str, partitions: int) -> TopicInfo:
+        """Gives a topic more partitions while it is in use; see the asyncio client."""
+        return self._loop.call(self._client.grow_topic(name, partitions))
+
     def delete_topic(self, name: str) -> None:
         self._loop.call(self._client.delete_topic(name))
 

@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Awaitable
 from typing import Protocol
 
+import msgspec
+
 from fanlog.client.outbox import Identity, PartitionOutbox
 from fanlog.client.publishing import OpenTopic, Publisher
 from fanlog.client.topic_outbox import TopicOutbox
@@ -48,9 +50,23 @@ class KnownTopics:
             opened = self._opened[name] = await self._open_topic(name)
         return opened
 
+    def grew(self, number: int, partitions: int) -> None:
+        """Transactions that begin from now on use a topic's new partitions."""
+        for name, opened in self._opened.items():
+            if opened.number == number:
+                self._opened[name] = with_partitions(opened, partitions)
+
     def forget(self) -> None:
         """The connection is another, or a topic has another number than it had."""
         self._opened.clear()
+
+
+def with_partitions(opened: TopicOpened, partitions: int) -> TopicOpened:
+    """A topic as it is known, with so many partitions if that is more."""
+    if partitions <= opened.settings.partitions:
+        return opened
+    settings = msgspec.structs.replace(opened.settings, partitions=partitions)
+    return msgspec.structs.replace(opened, settings=settings)
 
 
 class Stager(Publisher):
@@ -71,15 +87,21 @@ class Stager(Publisher):
     def _send(self, topic: TopicOutbox, outbox: PartitionOutbox) -> None:
         """Takes over what the outbox has; nothing of it is ever numbered for a log here."""
         outbox.seal()
-        while outbox.sealed:
-            records = outbox.sealed.popleft()
+        taken, outbox.sealed = outbox.sealed, deque()
+        for records in taken:
             data = records.encode(
                 topic.number, outbox.index, self._stager, self._number, topic.codec
             )
             self._number += 1
             self._waiting.append((data, records.bytes))
+        # They are stored in this order, whatever their partitions: nothing has to wait for them.
+        topic.answered(taken)
         if self._waiting and self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._stage_all())
+
+    async def look_again(self, topic: TopicOutbox) -> None:
+        self._known.forget()
+        await super().look_again(topic)
 
     async def flush(self) -> None:
         """Waits until all is staged; raises what it ran into."""

@@ -182,6 +182,8 @@ class Transaction:
         outbox = stager.topics.get(topic)
         if outbox is None:
             outbox = await stager.topic(topic)
+        if partition is not None and partition >= len(outbox.partitions):
+            await stager.look_again(outbox)
         if stager.buffered_bytes >= stager.buffer_bytes_max:
             await stager.room()
             stager.raise_error()

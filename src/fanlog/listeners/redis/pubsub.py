@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from fanlog.broker.cursors import Subscription
-from fanlog.broker.views import follow, unfollow
+from fanlog.broker.views import View, follow, unfollow
 from fanlog.errors import FanlogError, TopicNotFoundError
 from fanlog.format.batch import encode_batch
 from fanlog.format.channels import maybe_channel_of, topic_of
@@ -353,6 +353,26 @@ class PubSub:
                 for follower, subscription in pattern.followers.items():
                     self._match(name, topic, pattern, follower, subscription)
 
+    def topic_grew(self, topic: Topic, new: list[Partition]) -> None:
+        """Who follows the topic follows its new partitions too, and from now on several of them."""
+        channel = self._by_topic.get(topic.name)
+        if channel is None or channel.topic is not topic:
+            return
+        for follower, subscription in channel.followers.items():
+            self._follow_more(subscription, topic, channel.view(follower.resp3), new)
+        for pattern in self._patterns.values():
+            if not channel.shard and pattern.fits(channel.name):
+                for follower, subscription in pattern.followers.items():
+                    view = channel.view(follower.resp3, pattern.glob.text)
+                    self._follow_more(subscription, topic, view, new)
+
+    def _follow_more(
+        self, subscription: Subscription, topic: Topic, view: View, new: list[Partition]
+    ) -> None:
+        for cursor in subscription.cursors:
+            cursor.several = True
+        follow(self._broker.fan_out, subscription, topic, view, since=new[0].index)
+
     def topic_vanished(self, topic: Topic) -> None:
         """A topic was deleted: its followers wait for one of that name to come again."""
         self._made.pop(topic, None)
@@ -376,11 +396,12 @@ class PubSub:
         a native client reads them, or somebody has not got everything yet."""
         for topic in list(islice(self._made, _CHECKED_A_SECOND)):
             since, known_end = self._made.pop(topic)
-            partition = topic.partitions[0]
-            end = partition.next_offset
+            end = sum(partition.next_offset for partition in topic.partitions)
+            readers = sum(partition.readers for partition in topic.partitions)
             # Redis clients that have got everything are joined again when there is more.
-            live = sum(map(len, (partition.viewed or {}).values()))
-            if partition.readers > live or end != known_end:
+            viewed = [partition.viewed for partition in topic.partitions if partition.viewed]
+            live = sum(len(cursors) for views in viewed for cursors in views.values())
+            if readers > live or end != known_end:
                 since = now
             self._made[topic] = (since, end)
             if now - since > self._options.channel_idle_seconds:

@@ -1,0 +1,71 @@
+"""Growing a topic: more partitions, while everything runs.
+
+Durable names, groups and queues are given their place in each new partition, its first record,
+before there is one: whoever is away must not leave anything out. Then the new count is made
+durable, and only then does anybody hear of it. A crash in between leaves places in partitions that
+are not there. Nobody looks at them, and they are right when the topic grows after all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fanlog.broker.settings import changed
+from fanlog.broker.topics import Topic
+from fanlog.errors import InvalidArgumentError, LimitError
+from fanlog.format.messages import Position
+from fanlog.model import TopicSettings
+
+if TYPE_CHECKING:
+    from fanlog.broker.core import Broker
+
+
+def wanted_growth(topic: Topic, partitions: int) -> TopicSettings | None:
+    """The settings of a topic with so many partitions; None if it has as many already."""
+    settings = changed("topic", topic.settings, {"partitions": partitions})
+    now = len(topic.partitions)
+    if partitions == now:
+        return None
+    if partitions < now:
+        raise InvalidArgumentError(
+            f"Topic {topic.name!r} has {now} partitions, and they can only grow: the messages in "
+            f"the others would be lost. Create another topic with {partitions}."
+        )
+    if settings.cleanup == "compact":
+        raise InvalidArgumentError(
+            f"Topic {topic.name!r} is compacted, and can't grow: keys would go to other "
+            "partitions, and their old messages would stay behind for good. Create another topic "
+            f"with {partitions}, and publish what is in this one to it."
+        )
+    return settings
+
+
+def grow(broker: Broker, topic: Topic, settings: TopicSettings, positions_max: int) -> None:
+    """Gives a topic the partitions that `settings` say, and tells everyone."""
+    # What was published before comes before what will be, also to who follows all partitions.
+    broker.commits.turn()
+    coming = range(len(topic.partitions), settings.partitions)
+    _commit_places(broker, topic, coming, positions_max)
+    broker.queues.prepare_growth(topic, coming)
+    new = broker.catalog.grow(topic, settings)
+    broker.subscriptions.topic_grew(topic, new)
+    broker.groups.topic_grew(topic)
+    broker.queues.topic_grew(topic, new)
+    for opener in list(broker.openers):
+        opener.grew(topic.number, len(topic.partitions))
+
+
+def _commit_places(broker: Broker, topic: Topic, coming: range, positions_max: int) -> None:
+    """Commits, for all who have committed in the topic and all groups that follow it, that they
+    begin with the first record."""
+    durable = broker.durable
+    names = sorted(durable.names_in(topic.name) | broker.groups.following(topic))
+    if durable.count + len(names) * len(coming) > positions_max:
+        raise LimitError(
+            f"This broker holds {durable.count} positions of durable names. {len(names)} of them "
+            f"follow {topic.name!r}, and would have one in each new partition: more than "
+            "durable_positions_max allows."
+        )
+    places = tuple(Position(topic.name, index, 0, broker.epoch) for index in coming)
+    for name in names:
+        durable.commit([(name, places)])
