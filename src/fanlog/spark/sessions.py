@@ -1,12 +1,14 @@
-"""A Spark session that Fanlog works in, with a sentence where Spark or Java is missing."""
+"""A Spark session that Fanlog works in, with a sentence where Spark or Java is missing. Its workers
+run this Python, which has Fanlog: on this machine by way of `worker-python`, a faster start."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from fanlog.errors import ConfigError
 
@@ -20,6 +22,7 @@ JAVA_MISSING = (
 SPARK_MISSING = "This needs Spark: run pip install 'fanlog[spark]'."
 # Where it is off, which is Spark's default, Spark says so to who asks for `pushFilters`.
 PUSHDOWN_SETTING = "spark.sql.python.filterPushdown.enabled"
+WORKER = Path(__file__).with_name("worker-python")
 
 
 def check_java() -> None:
@@ -27,6 +30,17 @@ def check_java() -> None:
     home = os.environ.get("JAVA_HOME")  # noqa: TID251 - where Spark looks for it
     if not shutil.which("java") and not (home and Path(home, "bin/java").exists()):
         raise ConfigError(JAVA_MISSING)
+
+
+def worker_environment(master: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """What tells Spark which Python its workers run, unless the environment says so already."""
+    if environment.get("PYSPARK_PYTHON", str(WORKER)) != str(WORKER):
+        return {}
+    # Elsewhere there is no such file, and another Spark's archives may not be what is installed.
+    ours = master.startswith("local") and "SPARK_HOME" not in environment
+    if ours and os.access(WORKER, os.X_OK):
+        return {"PYSPARK_PYTHON": str(WORKER), "FANLOG_WORKER_PYTHON": sys.executable}
+    return {"PYSPARK_PYTHON": sys.executable}
 
 
 def session(master: str = "local[*]", **settings: str) -> SparkSession:
@@ -41,7 +55,8 @@ def session(master: str = "local[*]", **settings: str) -> SparkSession:
     except ImportError:
         raise ConfigError(SPARK_MISSING) from None
     # Spark takes a worker's Python from nowhere else.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # noqa: TID251
+    environment = cast("dict[str, str]", os.environ)  # noqa: TID251
+    environment.update(worker_environment(master, environment))
     builder = SparkSession.builder.master(master).appName("fanlog")
     for name, value in settings.items():
         builder = builder.config(name, value)

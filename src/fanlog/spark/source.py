@@ -31,10 +31,11 @@ from fanlog.spark.options import LATEST, ReadOptions, read_options, write_option
 from fanlog.spark.planning import Planner, View
 from fanlog.spark.pull import read_range
 from fanlog.spark.rows import arrow_schema, check_sink_schema, check_source_schema, source_schema
-from fanlog.spark.sink import BatchSink, StreamSink
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from fanlog.spark.sink import BatchSink, StreamSink
 
 
 class FanlogSource(DataSource):
@@ -59,11 +60,16 @@ class FanlogSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
         options = write_options(self.options, streaming=False)
         check_sink_schema(schema, options.topic)
+        # What sinks need of Arrow is slow to load, and readers do without.
+        from fanlog.spark.sink import BatchSink  # noqa: PLC0415
+
         return BatchSink(options, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:  # noqa: N802
         options = write_options(self.options, streaming=True)
         check_sink_schema(schema, options.topic)
+        from fanlog.spark.sink import StreamSink  # noqa: PLC0415
+
         return StreamSink(options, overwrite=overwrite)
 
 
