@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
@@ -9,17 +10,26 @@ from rich.console import Console
 
 from fanlog.bench import SparkOptions, load_report, render, run_spark, save_plot, save_report
 from fanlog.bench.spark_jobs import CEILING, IDLE, WAYS
+from tests.spark.processes import SHORT_LIVED, WORKERS
 from tests.spark.sessions import need_java
 
 
+@pytest.fixture
+def quick_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Spark that is not there for long: its Java compiles little, its Python nothing."""
+    for name, value in (WORKERS | SHORT_LIVED).items():
+        monkeypatch.setenv(name, value)
+
+
 @pytest.mark.timeout(400)
+@pytest.mark.usefixtures("quick_start")
 def test_every_way_is_measured_beside_the_ceiling(tmp_path: Path) -> None:
     need_java()
     options = SparkOptions(
-        records=20_000,
-        row_records=2000,
-        sink_records=2000,
-        idle_s=2.0,
+        records=4000,
+        row_records=1000,
+        sink_records=1000,
+        idle_s=1.0,
         repeat=1,
         directory=tmp_path,
     )
@@ -34,6 +44,6 @@ def test_every_way_is_measured_beside_the_ceiling(tmp_path: Path) -> None:
     save_report(report, tmp_path / "spark.json")
     assert load_report(tmp_path / "spark.json") == report
     save_plot(report, tmp_path / "spark.png")
-    console = Console(width=100, record=True, quiet=True)
-    console.print(render(report))
-    assert "to the ceiling" in console.export_text()
+    text = io.StringIO()
+    Console(width=160, file=text).print(render(report))
+    assert "to the ceiling" in text.getvalue()

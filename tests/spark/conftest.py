@@ -14,14 +14,21 @@ from pyspark.sql import DataFrame, SparkSession
 
 import fanlog
 from tests.scenarios.broker_process import BrokerProcess
-from tests.spark.sessions import need_java, session
+from tests.spark.killing import Killed, kill_while_data_flows
+from tests.spark.sessions import CONNECT, connect_url, need_java, session
+
+TEST_SECONDS_MAX = 300
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Spark leaves sockets open and warns of other people's releases: not ours to mend."""
+    """Spark leaves sockets open and warns of other people's releases: not ours to mend. And a busy
+    machine makes it very slow, which is no fault: whoever has no limit of its own gets a long one.
+    """
     for item in items:
         if "tests/spark/" in str(item.path) and "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.filterwarnings("ignore"))
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(TEST_SECONDS_MAX))
 
 
 @pytest.fixture(scope="session")
@@ -38,14 +45,28 @@ def data_folder(broker: BrokerProcess) -> Path:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     need_java()
+    tables = tmp_path_factory.mktemp("tables").as_uri()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         # A task may fail thrice, as on a cluster; alone, Spark gives up with the first.
-        made = session("local[2,4]")
+        made = session("local[2,4]", **CONNECT, **{"spark.sql.warehouse.dir": tables})
         yield made
         made.stop()
+
+
+@pytest.fixture(scope="session")
+def connect(spark: SparkSession) -> str:
+    """The same Spark for clients of Spark Connect: its address, such as `sc://127.0.0.1:40000`."""
+    return connect_url(spark)
+
+
+@pytest.fixture(scope="session")
+def killed(broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory) -> Killed:
+    """What ten kills have left of two streams, which share their drivers: starts take long."""
+    need_java()
+    return kill_while_data_flows(broker.url, tmp_path_factory.mktemp("killed"))
 
 
 @pytest.fixture

@@ -1,4 +1,7 @@
-"""Drivers in processes of their own, which tests wait for or kill, and what runs below them."""
+"""Programs in processes of their own, which tests wait for or kill, and what runs below them.
+
+Law: what was started is gone when its block ends, however that ends; it is found by its process id.
+"""
 
 from __future__ import annotations
 
@@ -8,65 +11,109 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from fanlog.spark.sessions import WORKER
 
 ROOT = Path(__file__).parents[2]
 JOBS = Path(__file__).parent / "jobs"
+# What Spark's workers run, and where they find these tests: Spark may give them another folder.
+WORKERS = {
+    "PYSPARK_PYTHON": str(WORKER),
+    "FANLOG_WORKER_PYTHON": sys.executable,
+    "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path[1:]]),
+}
+# A Java that lives for seconds: compiling well takes longer than it saves.
+SHORT_LIVED = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
+# Far more than anything here takes: whoever waits as long waits for nothing.
+PATIENCE_SECONDS = 240.0
+TOLD_CHARACTERS = 5000
 
 
-class Driver:
-    """`python jobs/NAME.py ARGUMENTS`, in a group of its own, with what it says in a file."""
+class Program:
+    """A command, in a group of its own and in a folder, with what it says in a file there."""
 
-    def __init__(self, folder: Path, name: str, *arguments: str) -> None:
-        self._command = [sys.executable, str(JOBS / f"{name}.py"), *arguments]
-        self._output = folder / f"{name}.txt"
+    def __init__(self, folder: Path, command: Sequence[str], **environment: str) -> None:
+        self._folder = folder
+        self._command = command
+        self._environment = {
+            **os.environ,
+            **WORKERS,
+            **SHORT_LIVED,
+            **environment,
+        }
+        self._output = folder / f"{Path(command[0]).stem}-{time.monotonic_ns()}.txt"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        env = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path[1:]])}
+        self.kill()
         with self._output.open("ab") as output:
             self._process = subprocess.Popen(
-                self._command, stdout=output, stderr=output, env=env, start_new_session=True
+                self._command,
+                cwd=self._folder,
+                stdout=output,
+                stderr=output,
+                env=self._environment,
+                start_new_session=True,
             )
 
     @property
     def alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    def wait(self, timeout_seconds: float) -> int:
+    def end_well(self, patience_seconds: float = PATIENCE_SECONDS) -> str:
+        """Waits for a good end; what was said until then."""
         assert self._process is not None
-        return self._process.wait(timeout_seconds)
+        try:
+            code = self._process.wait(patience_seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(self.told(f"is not done in {patience_seconds:.0f} s")) from None
+        assert code == 0, self.told(f"ended with {code}")
+        return self.said()
 
     def said(self) -> str:
-        return self._output.read_text(errors="replace")
+        return self._output.read_text(errors="replace") if self._output.exists() else ""
+
+    def told(self, what: str) -> str:
+        """A sentence about the program, and the end of what it said."""
+        return f"{' '.join(self._command)} {what}. It said:\n{self.said()[-TOLD_CHARACTERS:]}"
 
     def kill(self) -> None:
-        """Kills Spark's driver, the Java process, and then sweeps up what was below it."""
+        """Kills Spark's driver, the Java process, and then sweeps up what was beside and below."""
         process, self._process = self._process, None
         if process is None:
             return
-        for pid in list(_below(process.pid)):
-            if b"java" in _command_of(pid).split(b"\0")[0]:
-                _kill(pid)
+        below = list(_below(process.pid))
+        for pid in sorted(below, key=lambda pid: not _is_java(pid)):
+            _kill(pid)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
-    def kill_worker(self, chance: random.Random) -> bool:
-        """Kills one of the Python processes that work for Java, whichever; False if none does."""
+    def kill_workers(self, chance: random.Random, count: int) -> int:
+        """Kills some of the Python processes that work for Java, whichever; how many it found."""
         assert self._process is not None
         workers = [pid for pid in _below(self._process.pid) if b"daemon" in _command_of(pid)]
-        if workers:
-            _kill(chance.choice(workers))
-        return bool(workers)
+        chosen = chance.sample(workers, min(count, len(workers)))
+        for pid in chosen:
+            _kill(pid)
+        return len(chosen)
 
-    def __enter__(self) -> Driver:
+    def __enter__(self) -> Program:
         self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.kill()
+
+
+class Driver(Program):
+    """`python jobs/NAME.py ARGUMENTS`."""
+
+    def __init__(self, folder: Path, name: str, *arguments: str) -> None:
+        super().__init__(folder, [sys.executable, str(JOBS / f"{name}.py"), *arguments])
 
 
 def _below(pid: int) -> Iterator[int]:
@@ -83,6 +130,10 @@ def _command_of(pid: int) -> bytes:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return b""
+
+
+def _is_java(pid: int) -> bool:
+    return b"java" in _command_of(pid).split(b"\0")[0]
 
 
 def _kill(pid: int) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.spark.processes import PATIENCE_SECONDS, WORKERS
 
 SETTINGS = {
     "spark.ui.enabled": "false",
@@ -23,6 +25,15 @@ SETTINGS = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+
+# Makes a session a server of Spark Connect as well, on a free port.
+CONNECT = {
+    "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+    "spark.connect.grpc.binding.address": "127.0.0.1",
+    "spark.connect.grpc.binding.port": "0",
+    "spark.sql.artifact.isolation.enabled": "true",
+    "spark.sql.artifact.isolation.alwaysApplyClassloader": "true",
 }
 
 
@@ -39,10 +50,27 @@ def need_java() -> None:
 
 def session(master: str, **settings: Any) -> SparkSession:
     """A session whose workers run this Python."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ.update(WORKERS)
     builder = SparkSession.builder.master(master).appName("fanlog")
     for name, value in (SETTINGS | settings).items():
         builder = builder.config(name, value)
     made = builder.getOrCreate()
     made.sparkContext.setLogLevel("ERROR")
     return made
+
+
+def connect_url(spark: SparkSession) -> str:
+    """Where a session that was made with `CONNECT` is found by others; only Java knows the port."""
+    java = cast("Any", spark)._jvm
+    service = getattr(java, "org.apache.spark.sql.connect.service.SparkConnectService$")
+    return f"sc://127.0.0.1:{getattr(service, 'MODULE$').localPort()}"
+
+
+def wait_for_end(query: StreamingQuery) -> None:
+    """Waits for a stream that ends by itself, and raises what it ends with; no longer than that."""
+    try:
+        ended = query.awaitTermination(int(PATIENCE_SECONDS))
+        seen = f"{query.status}, {query.lastProgress}"
+    finally:
+        query.stop()
+    assert ended, f"the stream has not ended in {PATIENCE_SECONDS:.0f} s: {seen}"

@@ -58,3 +58,13 @@ def test_some_messages_are_bad_if_one_asks_for_them() -> None:
     assert all(is_good(example) for example in some("orders"))
     bad = [example for example in some("orders", bad_per_mille=100) if not is_good(example)]
     assert 20 < len(bad) < 90
+
+
+def test_the_messages_that_are_not_bad_are_the_same_as_without_bad_ones() -> None:
+    for kind in KINDS:
+        plain, mixed = some(kind), some(kind, bad_per_mille=100)
+        assert [(e.key, e.event_time_us) for e in plain] == [
+            (e.key, e.event_time_us) for e in mixed
+        ]
+        spoiled = [one for one, other in zip(mixed, plain, strict=True) if one != other]
+        assert 20 < len(spoiled) < 90

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import fanlog
 from tests.spark.conftest import Reading
+from tests.spark.sessions import wait_for_end
 from tests.spark.test_source import fill
 
 NO_BROKER = "fanlog://127.0.0.1:1"
@@ -34,7 +35,7 @@ def test_a_broker_that_is_not_there(spark: SparkSession, tmp_path: Path) -> None
     stream = spark.readStream.format("fanlog").option("url", NO_BROKER).load("orders")
     query = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()
     with pytest.raises(PySparkException, match=said):
-        query.awaitTermination(60)
+        wait_for_end(query)
     rows = spark.range(3).selectExpr("cast(id as string) value")
     with pytest.raises(PySparkException, match=said):
         rows.write.format("fanlog").option("url", NO_BROKER).mode("append").save("orders")
@@ -97,4 +98,4 @@ def test_a_stream_with_an_end(spark: SparkSession, reading: Reading, tmp_path: P
     stream = spark.readStream.format("fanlog").options(url=reading.url, endingOffsets="latest")
     query = stream.load("orders").writeStream.format("noop")
     with pytest.raises(PySparkException, match="a stream has no end"):
-        query.option("checkpointLocation", str(tmp_path)).start().awaitTermination(60)
+        wait_for_end(query.option("checkpointLocation", str(tmp_path)).start())

@@ -16,9 +16,8 @@ import fanlog
 from fanlog.format.keys import partition_of
 from tests.scenarios.broker_process import BrokerProcess
 from tests.spark.conftest import Reading
+from tests.spark.sessions import wait_for_end
 from tests.spark.test_source import fill
-
-PATIENCE_SECONDS = 60
 
 
 def write(rows: DataFrame, url: str, **options: Any) -> None:
@@ -155,8 +154,7 @@ class TopicToTopic:
         writer = rows.writeStream.format("fanlog").options(
             url=self._url, topic=f"{self._topic}.out", checkpointLocation=str(self.checkpoint)
         )
-        query = writer.options(**options).trigger(availableNow=True).start()
-        assert query.awaitTermination(PATIENCE_SECONDS)
+        wait_for_end(writer.options(**options).trigger(availableNow=True).start())
 
     def forget_last_commit(self) -> None:
         """As if the driver had died after the broker's commit and before Spark's own."""

@@ -14,9 +14,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 import fanlog
 from tests.scenarios.broker_process import BrokerProcess
 from tests.spark.conftest import Reading
+from tests.spark.sessions import wait_for_end
 from tests.spark.test_source import fill
-
-PATIENCE_SECONDS = 60
 
 
 class Copying:
@@ -38,7 +37,7 @@ class Copying:
         """Reads all that is there; what each batch said of itself."""
         self._options |= options
         query = self.start(availableNow=True)
-        assert query.awaitTermination(PATIENCE_SECONDS)
+        wait_for_end(query)
         return [progress for progress in query.recentProgress if progress["numInputRows"]]
 
     def places(self) -> list[tuple[str, int, int]]:
@@ -106,24 +105,15 @@ def test_topics_that_appear_and_partitions_that_grow_are_read_from_their_first_r
             query.processAllAvailable()
             # The stream outlives its broker's restart, too.
             broker.stop()
-            grow(tmp_path / "data", f"{topic}.a", partitions=3)
             broker.start()
             with fanlog.sync.connect(broker.url) as client:
+                client.grow_topic(f"{topic}.a", 3)
                 fill(client, f"{topic}.b", 3, partitions=1)
                 client.publish(f"{topic}.a", b"new", partition=2)
             query.processAllAvailable()
             assert stream.places() == [(f"{topic}.a", 2, 0), *all_of(f"{topic}.b", 3)]
         finally:
             query.stop()
-
-
-def grow(data: Path, topic: str, partitions: int) -> None:
-    """Gives a topic more partitions, which no command does yet."""
-    for path in (data / "topics").glob("*/topic.json"):
-        described = json.loads(path.read_text())
-        if described["name"] == topic:
-            described["settings"]["partitions"] = partitions
-            path.write_text(json.dumps(described))
 
 
 def test_a_stream_that_retention_overtook_says_so_or_goes_on_if_it_may(

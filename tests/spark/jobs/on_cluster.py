@@ -1,5 +1,5 @@
 """A driver on a cluster: `python on_cluster.py MASTER URL FROM TO CHECKPOINT`. It copies a topic to
-another as a stream, then writes rows whose slowest task is tried by two executors at once."""
+another as a stream, then writes rows whose last task is tried by two executors at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ SPECULATION = {
     "spark.executor.memory": "512m",
     "spark.cores.max": "2",
 }
-SLOW_SECONDS = 30.0
+# Longer than anybody waits: without a second attempt there is no end.
+SLOW_SECONDS = 3600.0
 
 
 def slow_at_first(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -43,10 +44,8 @@ def main(master: str, url: str, source: str, target: str, checkpoint: str) -> No
     writer.trigger(availableNow=True).start().awaitTermination()
 
     rows = spark.range(0, 400, 1, 4).selectExpr("cast(id as string) value")
-    began = time.monotonic()
     slow = rows.mapInArrow(slow_at_first, "value string").write.format("fanlog").mode("append")
     slow.options(url=url, topic=f"{target}.speculated").save()
-    print("speculated" if time.monotonic() - began < SLOW_SECONDS else "waited", flush=True)
     spark.stop()
 
 

@@ -1,8 +1,7 @@
-"""A client of Spark Connect, and its server: `python over_connect.py URL FROM TO CHECKPOINT`."""
+"""A client of Spark Connect: `python over_connect.py SERVER URL FROM TO CHECKPOINT`."""
 
 from __future__ import annotations
 
-import os
 import sys
 
 from pyspark.sql import SparkSession
@@ -10,11 +9,8 @@ from pyspark.sql import SparkSession
 import fanlog.spark
 
 
-def main(url: str, source: str, target: str, checkpoint: str) -> None:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    # Makes Spark's server take a free port instead of its own.
-    os.environ["SPARK_TESTING"] = "1"
-    spark = SparkSession.builder.remote("local[2]").getOrCreate()
+def main(server: str, url: str, source: str, target: str, checkpoint: str) -> None:
+    spark = SparkSession.builder.remote(server).getOrCreate()
     fanlog.spark.register(spark)
     rows = spark.read.format("fanlog").option("url", url).load(source)
     print("read", rows.where("partition = 0").count(), rows.count())
