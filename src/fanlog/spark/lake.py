@@ -5,11 +5,14 @@
 | `batch-<batch>-<part>.parquet`      | what one task of a stream's batch brought               |
 | `merged-<first>-<last>.parquet`     | the batches `first` to `last` of this folder, in one    |
 | `_archive/state.json`               | whose lake it is, and the last batch that is in it      |
-| `_archive/staged/<batch>/`          | a batch on its way: complete if it has a `_SUCCESS`     |
+| `_archive/staged/<batch>-<try>/`    | one try to write a batch                                |
+| `_archive/whole/<batch>.json`       | the try that counts, and its files                      |
 
-Law: a batch is staged whole before its first file is moved, and a file's name says what it holds.
-So a crash at any point is mended by going on: what is staged whole is moved on, what is not is
-written again, and a file whose batches are in a wider merged file is dropped.
+Law: what is named in `whole/` is on the disk, and is made once for a batch, by whoever comes first.
+From there on a batch can only go forward: its files are moved, then `state.json` says that it is
+done. A file's name says what it holds, so that one whose batches are in a wider merged file does
+not count. So a crash or a power cut at any point is mended by going on, and a writer that should be
+dead by now can do no harm.
 """
 
 from __future__ import annotations
@@ -19,11 +22,12 @@ import fcntl
 import json
 import os
 import re
+import secrets
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
@@ -31,6 +35,8 @@ from fanlog.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+T = TypeVar("T")
 
 # Timestamps as other readers of Parquet know them, and dates that are UTC's.
 SETTINGS = {
@@ -42,9 +48,14 @@ _IN_A_FILE = (
     "event_time timestamp, headers array<struct<key: string, value: binary>>"
 )
 SCHEMA = f"{_IN_A_FILE}, topic string, date date"
+# Files appear when all tasks are done. The other way, which some clusters prefer, lets a task that
+# fails at its end leave files beside those of its next attempt.
+_COMMIT_AT_ONCE = {"mapreduce.fileoutputcommitter.algorithm.version": "1"}
 # A writer whose Spark was killed lives on for a moment.
 LOCK_SECONDS_MAX = 60.0
 _LOCK_POLL_SECONDS = 0.2
+# A query meets a merge now and then, but hardly one after the other.
+QUERY_TRIES_MAX = 5
 _NAME = re.compile(r"(batch|merged)-(\d{10})-(\d{10})?.*\.parquet")
 
 
@@ -80,29 +91,66 @@ class Lake:
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
         self._own = self.root / "_archive"
+        self._staged = self._own / "staged"
+        self._whole = self._own / "whole"
         self._lock: IO[str] | None = None
         self._state = State("")
 
     # Reading
 
     def files(self) -> list[Path]:
-        """The files that count: all but those that a merged one has replaced a moment ago."""
-        found: list[Path] = []
-        for folder in self._folders():
-            held = _held(folder)
-            found += [some.path for some in held if not _replaced(some, held)]
-        return found
+        """The files that count: those of batches that are whole, but not those that a merged one
+        has replaced a moment ago."""
+        # Who looks while files are merged may see neither the old ones nor the new one, or a new
+        # one with a batch that was done since: then it takes another look.
+        before: list[Held] | None = None
+        while True:
+            # First what is done, then what is there: or a batch could lack a file.
+            done = self._done_on_disk()
+            held = [some for folder in self._folders() for some in _counting(folder)]
+            found = [some for some in held if done is None or some.last <= done]
+            if found == before and not any(some.merged for some in held if some not in found):
+                return [some.path for some in found]
+            before = found
 
     def read(self, spark: SparkSession) -> DataFrame:
-        """Every record once, also while files are merged."""
-        files = [str(path) for path in self.files()]
-        if not files:
-            raise ConfigError(f"There is nothing in the lake {self.root}: archive something first.")
+        """Every record once. Files that are merged while a query runs can make it fail; `query`
+        tries it again then."""
+        return self._read(spark, self.files())
+
+    def query(self, spark: SparkSession, ask: Callable[[DataFrame], T]) -> T:
+        """What `ask` makes of the lake's records. It is asked again if files that it reads were
+        merged in the midst, so it must do no harm by that.
+
+        >>> Lake(Path("lake")).query(spark, lambda rows: rows.count())  # doctest: +SKIP
+        """
+        for _ in range(QUERY_TRIES_MAX - 1):
+            files = self.files()
+            try:
+                return ask(self._read(spark, files))
+            except Exception:
+                if all(path.exists() for path in files):
+                    raise
+        return ask(self.read(spark))
+
+    def check_filled(self) -> None:
+        """That there is something to read, which can be said without Spark."""
+        _check_some(self.root, self.files())
+
+    def _read(self, spark: SparkSession, files: list[Path]) -> DataFrame:
+        _check_some(self.root, files)
         reader = spark.read.schema(SCHEMA).option("basePath", str(self.root))
-        return reader.parquet(*files)
+        return reader.parquet(*map(str, files))
 
     def _folders(self) -> Iterator[Path]:
         yield from sorted(self.root.glob("topic=*/date=*"))
+
+    def _done_on_disk(self) -> int | None:
+        """The last batch that is whole; None where nobody says so."""
+        path = self._own / "state.json"
+        if not path.exists():
+            return None
+        return msgspec.json.decode(path.read_bytes(), type=State).done
 
     # Writing
 
@@ -110,11 +158,13 @@ class Lake:
         """Makes this process the lake's only writer, for the stream that it belongs to."""
         if self._lock is not None:
             return
-        self._own.mkdir(parents=True, exist_ok=True)
+        for folder in (self._staged, self._whole):
+            folder.mkdir(parents=True, exist_ok=True)
         lock = (self._own / "lock").open("w")
         try:
             _wait_for(lock, self.root)
-            self._state = self._load(query)
+            self._save(self._load(query))
+            sync(self.root)
         except BaseException:
             lock.close()
             raise
@@ -146,27 +196,70 @@ class Lake:
         """Puts a batch into the lake; once, however often it is said."""
         if batch <= self._state.done:
             return
-        staged = self._own / "staged" / f"{batch:010}"
-        if not (staged / "_SUCCESS").exists():
-            shutil.rmtree(staged, ignore_errors=True)
-            rows.write.partitionBy("topic", "date").parquet(str(staged))
-        for path in sorted(staged.glob("topic=*/date=*/part-*.parquet")):
-            folder = self.root / path.relative_to(staged).parent
+        if not self._listing(batch).exists():
+            # A folder for each try: what an earlier one's tasks may still write is not in it.
+            staged = self._staged / f"{batch:010}-{secrets.token_hex(4)}"
+            writer = rows.write.partitionBy("topic", "date").options(**_COMMIT_AT_ONCE)
+            writer.parquet(str(staged))
+            self._declare_whole(batch, staged)
+        self._finish(batch)
+
+    def _listing(self, batch: int) -> Path:
+        return self._whole / f"{batch:010}.json"
+
+    def _declare_whole(self, batch: int, staged: Path) -> None:
+        """Makes this try the one that counts, unless another is it already."""
+        files = sorted(staged.glob("topic=*/date=*/part-*.parquet"))
+        folders = {folder for path in files for folder in path.parents[:2]}
+        for path in (*files, *folders, staged, self._staged):
+            sync(path)
+        names = [str(path.relative_to(self._staged)) for path in files]
+        # A link can't replace a file, so that one try wins, whoever else is writing.
+        made = self._whole / f"{staged.name}.new"
+        write_whole(made, msgspec.json.encode(names))
+        with contextlib.suppress(FileExistsError):
+            os.link(made, self._listing(batch))
+        sync(self._whole)
+        made.unlink()
+
+    def _finish(self, batch: int) -> None:
+        """Moves the files of a batch that is whole to where they belong."""
+        # Somebody else may have done it, and then the listing was ours alone.
+        done = self._done_on_disk()
+        if done is not None and batch <= done:
+            self._forget(batch)
+            self._state = msgspec.structs.replace(self._state, done=done)
+            return
+        touched: set[Path] = set()
+        for name in msgspec.json.decode(self._listing(batch).read_bytes(), type=list[str]):
+            staged = self._staged / name
+            folder = self.root.joinpath(*Path(name).parts[1:-1])
             folder.mkdir(parents=True, exist_ok=True)
             # Spark's own name stays in it: the same file has the same name whoever moves it.
-            path.rename(folder / f"batch-{batch:010}-{path.name}")
+            target = folder / f"batch-{batch:010}-{staged.name}"
+            if not target.exists():
+                staged.rename(target)
+            touched |= {folder, folder.parent}
+        for folder in (*touched, self.root):
+            sync(folder)
         self._save(msgspec.structs.replace(self._state, done=batch))
-        shutil.rmtree(staged, ignore_errors=True)
+        self._forget(batch)
+
+    def _forget(self, batch: int) -> None:
+        _drop([self._listing(batch)])
+        for staged in self._staged.glob(f"{batch:010}-*"):
+            shutil.rmtree(staged, ignore_errors=True)
 
     def _tidy(self) -> None:
-        """Drops what a crash has left: batches that are done, half a merge, replaced files."""
-        for staged in self._own.glob("staged/*"):
-            if int(staged.name) <= self._state.done:
-                shutil.rmtree(staged)
-        shutil.rmtree(self._own / "merging", ignore_errors=True)
+        """Goes on with what a crash has left, and drops what is of no use any more."""
+        for listing in sorted(self._whole.glob("??????????.json")):
+            self._finish(int(listing.stem))
+        for left in (*self._staged.iterdir(), *self._own.glob("merging-*")):
+            shutil.rmtree(left, ignore_errors=True)
+        _drop(self._whole.glob("*.new*"))
         for folder in self._folders():
-            held = _held(folder)
-            _drop(some.path for some in held if _replaced(some, held))
+            counting = {some.path for some in _counting(folder)}
+            _drop(some.path for some in _held(folder) if some.path not in counting)
 
     # Small files
 
@@ -175,33 +268,66 @@ class Lake:
         Returns how many were merged."""
         count = 0
         for folder in self._folders():
-            for run in _runs(_held(folder), bytes_max):
+            for run in _runs(_counting(folder), bytes_max):
                 if len(run) >= files_min:
                     self._merge(spark, folder, run)
                     count += len(run)
         return count
 
     def _merge(self, spark: SparkSession, folder: Path, run: list[Held]) -> None:
-        merging = self._own / "merging"
-        shutil.rmtree(merging, ignore_errors=True)
+        merging = self._own / f"merging-{secrets.token_hex(4)}"
         rows = spark.read.schema(_IN_A_FILE).parquet(*(str(some.path) for some in run))
         sorted_rows = rows.coalesce(1).sortWithinPartitions("partition", "offset")
         sorted_rows.write.parquet(str(merging))
         (made,) = merging.glob("part-*.parquet")
+        sync(made)
         name = f"merged-{run[0].first:010}-{max(some.last for some in run):010}.parquet"
+        if not all(some.path.exists() for some in run):
+            raise ConfigError(
+                f"Another process has merged files of the lake {self.root}: one at a time may "
+                "write to it."
+            )
         made.rename(folder / name)
+        # The merged file must be there to stay before the others go.
+        sync(folder)
         _drop(some.path for some in run if some.path.name != name)
         shutil.rmtree(merging, ignore_errors=True)
 
 
+def _check_some(root: Path, files: list[Path]) -> None:
+    if not files:
+        raise ConfigError(f"There is nothing in the lake {root}: archive something first.")
+
+
 def write_whole(path: Path, content: bytes) -> None:
-    """A file with this content or with what it had before, whenever the process ends."""
+    """A file with this content or with what it had before, whenever the machine stops."""
     new = path.with_name(f"{path.name}.new")
     with new.open("wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
     new.replace(path)
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Puts a file, or the names in a folder, on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def keep_plan(checkpoint: Path, batch: int) -> None:
+    """Puts on the disk what Spark has planned for a batch, which Spark itself leaves to the kernel.
+
+    The lake takes a batch by its number. Were the plan lost in a power cut, and the lake not, Spark
+    would give the same number to other records, and the lake would not take them.
+    """
+    plans = checkpoint / "offsets"
+    for path in (checkpoint / "metadata", plans / str(batch), plans, checkpoint, checkpoint.parent):
+        sync(path)
 
 
 def query_id(checkpoint: Path) -> str:
@@ -236,8 +362,10 @@ def _held(folder: Path) -> list[Held]:
     return sorted(found)
 
 
-def _replaced(some: Held, held: Iterable[Held]) -> bool:
-    return any(some.within(other) for other in held)
+def _counting(folder: Path) -> list[Held]:
+    """The files of a folder without those that a merged one has replaced."""
+    held = _held(folder)
+    return [some for some in held if not any(some.within(other) for other in held)]
 
 
 def _runs(held: list[Held], bytes_max: int) -> Iterator[list[Held]]:

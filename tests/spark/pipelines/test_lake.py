@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -57,27 +58,112 @@ def test_a_batch_that_comes_again_is_there_once(spark: SparkSession, lake: Lake)
     assert held(again, spark) == list(range(20))
 
 
+def staged_whole(lake: Lake, some: DataFrame, batch: int, name: str = "1") -> list[Path]:
+    """A batch as a crash leaves it after it was declared whole; its files."""
+    staged = lake.root / f"_archive/staged/{batch:010}-{name}"
+    some.write.partitionBy("topic", "date").parquet(str(staged))
+    lake._declare_whole(batch, staged)  # pyright: ignore[reportPrivateUsage]
+    return sorted(staged.glob("topic=*/date=*/part-*.parquet"))
+
+
+def move(lake: Lake, path: Path, batch: int) -> None:
+    """One file of a batch to where it belongs."""
+    target = lake.root.joinpath(*path.parts[-3:-1])
+    path.rename(target / f"batch-{batch:010}-{path.name}")
+
+
 def test_a_batch_that_was_moved_by_half_is_moved_on(spark: SparkSession, lake: Lake) -> None:
     lake.add(rows(spark, 0, 10), 0)
-    staged = lake.root / "_archive/staged/0000000001"
-    rows(spark, 10, 20).write.partitionBy("topic", "date").parquet(str(staged))
-    moved = min(staged.glob("topic=*/date=*/part-*.parquet"))
-    target = lake.root / moved.relative_to(staged).parent
-    moved.rename(target / f"batch-0000000001-{moved.name}")
+    move(lake, staged_whole(lake, rows(spark, 10, 20), 1)[0], 1)
+    assert held(lake, spark) == list(range(10)), "half a batch was seen"
     again = reopened(lake)
-    # Other tasks have other rows this time: what is staged whole counts.
+    assert held(again, spark) == list(range(20))
+    # Other tasks have other rows this time: what was whole first counts.
     again.add(rows(spark, 10, 20, parts=5), 1)
     assert held(again, spark) == list(range(20))
     assert not list(lake.root.glob("_archive/staged/*"))
+    assert not list(lake.root.glob("_archive/whole/*"))
+
+
+def test_a_batch_that_was_moved_but_not_noted_is_noted(spark: SparkSession, lake: Lake) -> None:
+    lake.add(rows(spark, 0, 10), 0)
+    for path in staged_whole(lake, rows(spark, 10, 20), 1):
+        move(lake, path, 1)
+    assert held(reopened(lake), spark) == list(range(20))
 
 
 def test_a_batch_that_was_staged_by_half_is_written_anew(spark: SparkSession, lake: Lake) -> None:
-    staged = lake.root / "_archive/staged/0000000000"
+    # Spark's own mark is there, but a power cut may have left nothing in the files beside it.
+    staged = lake.root / "_archive/staged/0000000000-1"
     rows(spark, 0, 5).write.partitionBy("topic", "date").parquet(str(staged))
-    (staged / "_SUCCESS").unlink()
+    assert (staged / "_SUCCESS").exists()
     again = reopened(lake)
     again.add(rows(spark, 0, 10), 0)
     assert held(again, spark) == list(range(10))
+
+
+def test_of_two_writers_of_a_batch_the_first_one_counts(spark: SparkSession, lake: Lake) -> None:
+    """A driver that should be dead and its successor: as if the lock had been lost."""
+    staged_whole(lake, rows(spark, 0, 10), 0, "zombie")
+    staged_whole(lake, rows(spark, 0, 10, parts=5), 0, "heir")
+    lake.add(rows(spark, 0, 10), 0)
+    assert held(lake, spark) == list(range(10))
+    # The other one comes again, long after: what is done stays as it is.
+    staged_whole(lake, rows(spark, 0, 10), 0, "again")
+    lake._finish(0)  # pyright: ignore[reportPrivateUsage]
+    assert held(lake, spark) == list(range(10))
+    assert held(reopened(lake), spark) == list(range(10))
+
+
+def test_a_batch_without_rows_is_a_batch(spark: SparkSession, lake: Lake) -> None:
+    lake.add(rows(spark, 0, 0), 0)
+    lake.add(rows(spark, 0, 10), 1)
+    assert held(reopened(lake), spark) == list(range(10))
+
+
+def test_all_is_on_the_disk_before_a_batch_is_called_done(
+    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a power cut takes is what was not synced: files, and names in folders."""
+    synced: list[Path] = []
+    real = os.fsync
+
+    def fsync(handle: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{handle}")))
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    lake.add(rows(spark, 0, 10), 0)
+    noted = synced.index(lake.root / "_archive/state.json.new")
+    before = {path.name for path in synced[:noted]}
+    for path in lake.files():
+        assert path.name.removeprefix("batch-0000000000-") in before
+        assert {path.parent, path.parent.parent} <= set(synced[:noted])
+    assert lake.root in synced[:noted]
+    assert synced[-1] == lake.root / "_archive"
+
+
+def test_a_query_whose_files_are_merged_in_the_midst_is_asked_again(
+    spark: SparkSession, lake: Lake
+) -> None:
+    for batch in range(2):
+        lake.add(rows(spark, batch * 10, batch * 10 + 10), batch)
+    asked: list[int] = []
+
+    def ask(found: DataFrame) -> int:
+        asked.append(len(lake.files()))
+        if len(asked) == 1:
+            lake.compact(spark, files_min=2, bytes_max=1 << 20)
+        return found.count()
+
+    assert lake.query(spark, ask) == 20
+    assert len(asked) == 2
+
+    def fail(found: DataFrame) -> int:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        lake.query(spark, fail)
 
 
 def test_small_files_are_merged_and_nothing_else_changes(spark: SparkSession, lake: Lake) -> None:
@@ -114,6 +200,31 @@ def test_files_stay_apart_that_would_be_too_large(spark: SparkSession, lake: Lak
     assert held(lake, spark) == list(range(30))
 
 
+def test_who_lists_the_files_while_they_are_merged_misses_none(
+    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.add(rows(spark, 0, 10), 0)
+    before = lake.files()
+    real = Lake._done_on_disk  # pyright: ignore[reportPrivateUsage]
+    looks: list[int | None] = []
+
+    def done_on_disk(self: Lake) -> int | None:
+        done = real(self)
+        looks.append(done)
+        if len(looks) == 1:
+            # Between the one look and the other a batch is done, and all files become one.
+            monkeypatch.undo()
+            self.add(rows(spark, 10, 20), 1)
+            self.compact(spark, files_min=2, bytes_max=1 << 20)
+            monkeypatch.setattr(Lake, "_done_on_disk", done_on_disk)
+        return done
+
+    monkeypatch.setattr(Lake, "_done_on_disk", done_on_disk)
+    assert held(lake, spark) == list(range(20))
+    assert looks[:2] == [0, 1]
+    assert not any(path.exists() for path in before)
+
+
 def test_another_streams_lake_is_refused(spark: SparkSession, lake: Lake) -> None:
     lake.add(rows(spark, 0, 2), 0)
     lake.release()
@@ -124,3 +235,5 @@ def test_another_streams_lake_is_refused(spark: SparkSession, lake: Lake) -> Non
 def test_an_empty_lake(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="archive something first"):
         Lake(tmp_path).read(spark)
+    with pytest.raises(ConfigError, match="archive something first"):
+        Lake(tmp_path).check_filled()

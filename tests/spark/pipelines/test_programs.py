@@ -15,8 +15,11 @@ from fanlog.errors import ConfigError
 from fanlog.spark.examples import KINDS, Example, Shape
 from fanlog.spark.lake import Lake
 from fanlog.spark.pipelines import find
+from fanlog.spark.pipelines.drops_page import Facts, write_report
 from fanlog.spark.pipelines.progress import look
 from tests.scenarios.broker_process import BrokerProcess
+from tests.scenarios.test_drops import DROPS, TAIL_BYTES, first_gap, slow_reader
+from tests.scenarios.test_drops import publish as publish_much
 from tests.spark.pipelines.programs import load_program, run_program
 from tests.spark.test_kill import published
 
@@ -116,8 +119,19 @@ def test_a_slice_is_replayed_once_at_its_rate_even_if_it_is_started_again(
         run_program("replay", state, **options | {"until": ""})
 
 
+def miss(broker: BrokerProcess, client: fanlog.sync.Client, topic: str) -> tuple[int, int]:
+    """A reader that skips, until that is written down: from where, and up to where."""
+    client.create_topic(topic, durability="memory", tail_bytes=TAIL_BYTES)
+    with client.subscribe(DROPS) as log, slow_reader(broker.port, topic) as reader:
+        publish_much(client, topic)
+        gap = first_gap(reader)
+        while json.loads(log.next(20).value or b"")["topic"] != topic:
+            pass
+    return gap.first, gap.next
+
+
 @pytest.mark.timeout(180)
-def test_the_report_tells_of_dead_letters_and_lag_with_pictures(
+def test_the_report_tells_of_misses_dead_letters_and_lag_with_pictures(
     spark: SparkSession, broker: BrokerProcess, client: fanlog.sync.Client, tmp_path: Path
 ) -> None:
     for number in range(6):
@@ -129,6 +143,7 @@ def test_the_report_tells_of_dead_letters_and_lag_with_pictures(
                 job.ack()
             else:
                 job.reject("the <printer> is on fire" if number else "no paper")
+    first, end = miss(broker, client, "drops.busy")
     run_program("drops", tmp_path / "state", url=broker.url, report=str(tmp_path / "report"))
     figures = json.loads((tmp_path / "report/report.json").read_text())
     ours = {
@@ -138,7 +153,22 @@ def test_the_report_tells_of_dead_letters_and_lag_with_pictures(
     }
     assert ours == {"the <printer> is on fire": (2, 2), "no paper": (1, 1)}
     assert figures["lag"]["drops.workers"] == 2
+    (reader,) = [some for some in figures["missed"]["readers"] if some["topic"] == "drops.busy"]
+    assert (reader["reader"], reader["records"]) == ("durable wall", end - first)
+    assert (reader["published"], reader["warning"]) == (end, True)
+    (count,) = [some for some in figures["missed"]["counts"] if some["topic"] == "drops.busy"]
+    assert (count["kind"], count["records"]) == ("skipped", end - first)
+    (gap,) = [some for some in figures["missed"]["gaps"] if some["topic"] == "drops.busy"]
+    assert (gap["first"], gap["next"], gap["kind"]) == (first, end, "skipped")
+    assert figures["counted"]["drops.busy"]["skipped_records"] == end - first
     page = (tmp_path / "report/report.html").read_text()
     assert "the &lt;printer&gt; is on fire" in page
-    assert page.count("data:image/png;base64,") >= 2
-    assert (tmp_path / "report/dead.png").read_bytes().startswith(b"\x89PNG")
+    assert "<tr class=warn><td>durable wall</td><td>drops.busy</td>" in page
+    assert page.count("data:image/png;base64,") == 5
+    for name in ("missed", "missed-topics", "missed-readers", "dead", "lag"):
+        assert (tmp_path / f"report/{name}.png").read_bytes().startswith(b"\x89PNG")
+    # Where nothing was written down, there are the broker's counters.
+    write_report(tmp_path / "less", Facts(client.topics(), [], None, [], []), reasons_max=8)
+    page = (tmp_path / "less/report.html").read_text()
+    assert "Counted since the broker started" in page
+    assert f"<td>drops.busy</td><td class=n>{end - first}</td>" in page

@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 import fanlog.spark
-from fanlog.spark.lake import SETTINGS, Lake, query_id
+from fanlog.spark.lake import SETTINGS, Lake, keep_plan, query_id
 from fanlog.spark.pipelines import program_options, topic_options
 
 
@@ -24,6 +24,7 @@ def archive(options: dict[str, str]) -> None:
 
     def add(rows: DataFrame, batch: int) -> None:
         lake.claim(query_id(checkpoint))
+        keep_plan(checkpoint, batch)
         lake.add(rows, batch)
         if (batch + 1) % merge_batches == 0:
             merge()
@@ -31,7 +32,7 @@ def archive(options: dict[str, str]) -> None:
     source = spark.readStream.format("fanlog").options(
         url=options["url"],
         startingOffsets="earliest",
-        group="pipeline.archive",
+        group=options["group"],
         maxRecordsPerTrigger=options["batch_records"],
         **topic_options(options["topics"]),
     )

@@ -9,17 +9,20 @@ import secrets
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
 import fanlog.spark
-from fanlog.errors import ConfigError
+from fanlog.errors import ConfigError, InvalidArgumentError
 from fanlog.spark.lake import SETTINGS, Lake, write_whole
-from fanlog.spark.pipelines import program_options
+from fanlog.spark.pipelines import fault_in_short, program_options
+from fanlog.spark.pipelines.kinds import split_names, time_of
 from fanlog.spark.pipelines.progress import PROGRESS, Written
 
 # With a limit, a chunk is what may go out in so many seconds; without, so many records.
@@ -53,9 +56,11 @@ class Pace(NamedTuple):
 
 
 def replay(options: dict[str, str], pace: Pace = Pace()) -> None:  # noqa: B008 - it is frozen
-    spark = fanlog.spark.session(options["master"], **SETTINGS)
     state = Path(options["state"])
-    plan = planned(state, chosen(spark, options), options)
+    lake = Lake(Path(options["lake"]))
+    lake.check_filled()
+    spark = fanlog.spark.session(options["master"], **SETTINGS)
+    plan = lake.query(spark, lambda rows: planned(state, chosen(rows, options), options))
     rate = float(options["rate"])
     done = 0
     begun = pace.now()
@@ -63,8 +68,8 @@ def replay(options: dict[str, str], pace: Pace = Pace()) -> None:  # noqa: B008 
     for number, chunk in enumerate(plan.chunks):
         records = sum(stretch.records for stretch in chunk)
         if number >= chunks_done(state):
-            # Chosen anew: files may have been merged since the last chunk.
-            write(chosen(spark, options), chunk, options, f"replay/{plan.id}/{number}")
+            id = f"replay/{plan.id}/{number}"
+            lake.query(spark, partial(write, chunk=chunk, options=options, id=id))
             if rate:
                 pace.sleep(max(0.0, begun + (done + records) / rate - pace.now()))
         elif rate:
@@ -75,20 +80,29 @@ def replay(options: dict[str, str], pace: Pace = Pace()) -> None:  # noqa: B008 
         write_whole(state / PROGRESS, msgspec.json.encode(written))
 
 
-def chosen(spark: SparkSession, options: dict[str, str]) -> DataFrame:
-    """The slice, as the lake has it now."""
-    rows = Lake(Path(options["lake"])).read(spark)
+def chosen(rows: DataFrame, options: dict[str, str]) -> DataFrame:
+    """The slice of the lake's rows."""
     if options["topics"]:
-        rows = rows.where(f.col("topic").isin(options["topics"].split(",")))
+        rows = rows.where(f.col("topic").isin(split_names(options["topics"])))
     if options["from"]:
-        first = f.lit(options["from"]).cast("timestamp")
+        first = f.lit(time_of(options["from"]))
         rows = rows.where((f.col("event_time") >= first) & (f.col("date") >= f.to_date(first)))
     if options["until"]:
-        end = f.lit(options["until"]).cast("timestamp")
+        end = f.lit(time_of(options["until"]))
         rows = rows.where((f.col("event_time") < end) & (f.col("date") <= f.to_date(end)))
     if options["where"]:
-        rows = rows.where(options["where"])
+        rows = filtered(rows, options["where"])
     return rows
+
+
+def filtered(rows: DataFrame, where: str) -> DataFrame:
+    try:
+        return rows.where(where)
+    except AnalysisException as fault:
+        raise InvalidArgumentError(
+            f"The option 'where' is no condition on the lake's columns ({fault_in_short(fault)}): "
+            f"they are {', '.join(rows.columns)}."
+        ) from None
 
 
 def planned(state: Path, rows: DataFrame, options: dict[str, str]) -> Plan:
@@ -148,7 +162,7 @@ def write(rows: DataFrame, chunk: list[Stretch], options: dict[str, str], id: st
             & f.col("offset").between(some.first, some.last)
         )
     # A partition's records are written by one task, in their order.
-    ordered = rows.where(inside).repartition("topic", "partition")
+    ordered = chosen(rows, options).where(inside).repartition("topic", "partition")
     ordered = ordered.sortWithinPartitions("topic", "partition", "offset")
     writer = ordered.select("key", "value", "headers", "event_time").write.format("fanlog")
     writer.options(url=options["url"], topic=options["to"], transactionId=id).mode("append").save()
