@@ -3,19 +3,41 @@
 from __future__ import annotations
 
 import datetime as dt
+import fcntl
 import os
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 import yaml
 
+from fanlog.cli.exits import ExitCode
 from fanlog.spark import pipelines
 from fanlog.spark.pipelines.runs import Run
 from tests.cli.conftest import Run as Runner
+from tests.cli.conftest import Serving
 from tests.spark.sessions import need_java
 
 NAMES = ["archive", "clean", "drops", "join", "replay", "rollup"]
+
+
+def leave_run(state: Path, *, pid: int = 1, **more: Any) -> None:
+    """A state folder as a run leaves it."""
+    now = dt.datetime.now(dt.UTC)
+    run = Run(pipeline="archive", options={}, pid=pid, started=now, **more)
+    state.mkdir()
+    (state / "run.json").write_bytes(msgspec.json.encode(run))
+
+
+@contextmanager
+def held_lock(state: Path) -> Generator[None]:
+    """The lock that a run holds as long as it lives."""
+    with (state / "run.lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def test_the_list_tells_what_each_does_with_its_options(typed: Runner) -> None:
@@ -45,7 +67,8 @@ def test_a_projects_spec_has_the_defaults_of_its_options(tmp_path: Path, name: s
     assert spec["storage"] == f"file://{tmp_path}/{name}/checkpoints"
     given = {key.removeprefix("fanlog."): value for key, value in spec["configuration"].items()}
     for option, described in pipelines.find(name).options.items():
-        assert given[option] == described.default
+        own = {"group": f"pipeline.{name}"}
+        assert given[option] == own.get(option, described.default)
 
 
 def test_mistakes_are_told_before_spark_starts(typed: Runner, tmp_path: Path) -> None:
@@ -58,7 +81,41 @@ def test_mistakes_are_told_before_spark_starts(typed: Runner, tmp_path: Path) ->
     assert form.sentence == "'topic' is no option: write it as name=value."
     needed = typed("pipeline", "run", "replay", "--state", state)
     assert needed.sentence.startswith("The pipeline replay needs the option 'to'")
+    kind = typed("pipeline", "run", "rollup", "--option", "window=long", "--state", state)
+    assert kind.sentence.startswith("The option 'window' is 'long': give an interval such as")
     assert not Path(state).exists()
+
+
+def test_a_broker_or_a_topic_that_is_not_there_is_told_before_spark_starts(
+    typed: Runner, broker: Serving, tmp_path: Path
+) -> None:
+    need_java()
+    state = tmp_path / "state"
+    nobody = typed(
+        "pipeline", "run", "join", "--url", "fanlog://127.0.0.1:1", "--state", str(state)
+    )
+    assert nobody.sentence.startswith("No broker answers at 127.0.0.1:1")
+    given = ("--url", broker.url, "--state", str(state), "--option", "topics=nosuch.topic")
+    missing = typed("pipeline", "run", "archive", *given)
+    assert missing.sentence.startswith("There is no topic 'nosuch.topic'.")
+    assert missing.code == ExitCode.NOT_FOUND
+    assert not state.exists()
+
+
+def test_a_state_folder_that_the_engine_would_miss_is_refused(
+    typed: Runner, tmp_path: Path
+) -> None:
+    need_java()
+    ended = typed("pipeline", "run", "join", "--state", str(tmp_path / "my state"))
+    assert ended.sentence.endswith("name a folder without spaces, %, # and ? with --state.")
+
+
+def test_each_state_folder_has_a_group_of_its_own(tmp_path: Path) -> None:
+    archive = pipelines.find("archive")
+    assert archive.settle({}, tmp_path / "archive")["group"] == "pipeline.archive"
+    assert archive.settle({}, tmp_path / "the other")["group"] == "pipeline.the-other"
+    assert archive.settle({"group": "mine"}, tmp_path)["group"] == "mine"
+    assert "group" not in pipelines.find("drops").settle({}, tmp_path)
 
 
 def test_a_machine_without_java(
@@ -71,11 +128,11 @@ def test_a_machine_without_java(
 
 
 def test_the_status_shows_runs_and_how_far_they_are(typed: Runner, tmp_path: Path) -> None:
-    now = dt.datetime.now(dt.UTC)
-    for name, pid, code in (("a", os.getpid(), None), ("b", 2**22 + 1, None), ("c", 1, 1)):
-        run = Run(pipeline=name, options={}, pid=pid, started=now, exit_code=code)
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "run.json").write_bytes(msgspec.json.encode(run))
+    # The process id of b is in use, but by somebody else: a run is what holds the lock.
+    leave_run(tmp_path / "a", pid=1)
+    leave_run(tmp_path / "b", pid=os.getpid())
+    leave_run(tmp_path / "c", exit_code=1)
+    leave_run(tmp_path / "d", exit_code=-2, stopped=True)
     checkpoint = tmp_path / "a/checkpoint"
     for folder in ("offsets", "commits"):
         (checkpoint / folder).mkdir(parents=True)
@@ -83,18 +140,24 @@ def test_the_status_shows_runs_and_how_far_they_are(typed: Runner, tmp_path: Pat
     (checkpoint / "offsets/4").write_text(f"v1\n{{}}\n{offsets}\n")
     (checkpoint / "offsets/5").write_text(f"v1\n{{}}\n{offsets}\n")
     (checkpoint / "commits/4").write_text("v1\n{}")
-    found = {
-        some["pipeline"]: some for some in typed("pipeline", "status", str(tmp_path), "--json").json
-    }
-    assert [found[name]["state"] for name in "abc"] == ["running", "killed", "failed"]
+    with held_lock(tmp_path / "a"):
+        found = {
+            Path(some["folder"]).name: some
+            for some in typed("pipeline", "status", str(tmp_path), "--json").json
+        }
+    states = [found[name]["state"] for name in "abcd"]
+    assert states == ["running", "killed", "failed", "stopped"]
     (stream,) = found["a"]["streams"]
     assert (stream["batch"], stream["rows"]) == (4, 20)
     assert "killed" in typed("pipeline", "status", str(tmp_path)).out
 
 
-def test_a_folder_in_which_something_runs_is_left_alone(typed: Runner, tmp_path: Path) -> None:
+def test_a_folder_in_which_something_runs_is_left_alone(
+    typed: Runner, broker: Serving, tmp_path: Path
+) -> None:
     need_java()
-    run = Run(pipeline="join", options={}, pid=os.getpid(), started=dt.datetime.now(dt.UTC))
-    (tmp_path / "run.json").write_bytes(msgspec.json.encode(run))
-    ended = typed("pipeline", "run", "join", "--state", str(tmp_path))
-    assert "join is still running in" in ended.sentence
+    leave_run(tmp_path / "state", pid=17)
+    given = ("--state", str(tmp_path / "state"), "--url", broker.url, "--option", "topics=>")
+    with held_lock(tmp_path / "state"):
+        ended = typed("pipeline", "run", "archive", *given)
+    assert ended.sentence.startswith("archive (process 17) is still running in")

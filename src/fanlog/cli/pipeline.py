@@ -4,19 +4,19 @@ process with a folder of its own, so that watching one needs nothing but to look
 from __future__ import annotations
 
 import os
+import signal
 import time
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Group
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from fanlog.cli.exits import CommandError, ExitCode
+from fanlog.cli.pipeline_display import Watching, display, find_bounds, number
 from fanlog.cli.session import DEFAULT_URL, AsJson, with_client
 from fanlog.cli.terminal import (
     err,
@@ -26,12 +26,22 @@ from fanlog.cli.terminal import (
     print_json,
     printable,
     say_done,
+    say_warning,
 )
 from fanlog.client.aio import Client
-from fanlog.errors import FanlogError, TopicNotFoundError
+from fanlog.errors import FanlogError
 from fanlog.spark import pipelines
-from fanlog.spark.pipelines.progress import Ends, Progress, look
-from fanlog.spark.pipelines.runs import LOG, RECORD, Run, Running, last_run
+from fanlog.spark.pipelines.kinds import wanted_topics
+from fanlog.spark.pipelines.progress import look
+from fanlog.spark.pipelines.runs import (
+    RECORD,
+    STOPS,
+    Run,
+    Running,
+    check_ready,
+    condition,
+    last_run,
+)
 
 pipeline_app = typer.Typer(
     help="Ready-made Spark pipelines: list, copy, run, watch.",
@@ -41,7 +51,13 @@ pipeline_app = typer.Typer(
 
 RUNS = Path("fanlog-pipelines")
 _LOOK_SECONDS = 1.0
-_STYLES = {"running": "green", "done": "dim", "failed": "bold red", "killed": "yellow"}
+_STYLES = {
+    "running": "green",
+    "done": "dim",
+    "stopped": "yellow",
+    "failed": "bold red",
+    "killed": "yellow",
+}
 
 Name = Annotated[
     str, typer.Argument(help="A pipeline's name, or a folder that init has made.", metavar="NAME")
@@ -83,7 +99,9 @@ def init(
     pipeline = pipelines.find(name)
     target = folder or Path(pipeline.name)
     pipelines.copy(pipeline, target)
-    say_done(f"{pipeline.name} is in {target}: run it with `fanlog pipeline run ./{target}`.")
+    # With the dot it is no ready-made pipeline, whatever it is called.
+    named = target if target.is_absolute() else f"./{target}"
+    say_done(f"{pipeline.name} is in {target}: run it with `fanlog pipeline run {named}`.")
 
 
 @pipeline_app.command(
@@ -111,14 +129,22 @@ def run(
     """Run a pipeline, and show how far it is."""
     pipeline = pipelines.find(name)
     given = ({"url": url} if url else {}) | pipelines.parse_options(option or [])
-    options = pipeline.settle(_absolute(given, pipeline))
     # A copy has the name of its pipeline, but a state of its own.
     folder = state or RUNS / pipeline.folder.name
-    while True:
-        _run_once(pipeline, options, folder, master)
-        if not every:
-            return
-        time.sleep(every)
+    options = pipeline.settle(_absolute(given, pipeline), folder)
+    try:
+        with _terminated_as_interrupted():
+            _run_once(pipeline, options, folder, master)
+            while every:
+                time.sleep(every)
+                try:
+                    _run_once(pipeline, options, folder, master)
+                except FanlogError as fault:
+                    # It went well before: a broker that restarts is no reason to give up.
+                    say_warning(f"{fault.message} It is tried again in {every:g} s.")
+    except KeyboardInterrupt:
+        err().print(f"{pipeline.name} is stopped; run it again, and it goes on where it was.")
+        raise
 
 
 # Options that are folders: a run has a folder of its own, so that they must not depend on it.
@@ -135,6 +161,18 @@ def _absolute(given: dict[str, str], pipeline: pipelines.Pipeline) -> dict[str, 
     return given | folders
 
 
+def _check_topics(pipeline: pipelines.Pipeline, options: dict[str, str]) -> None:
+    """That there is a broker, and in it what is to be read: Spark takes half a minute to say so."""
+    topics = wanted_topics(pipeline.options, options)
+
+    async def work(client: Client) -> None:
+        for topic in topics:
+            await client.describe_topic(topic)
+
+    if "url" in options:
+        with_client(options["url"], work)
+
+
 def _run_once(
     pipeline: pipelines.Pipeline, options: dict[str, str], folder: Path, master: str
 ) -> None:
@@ -142,134 +180,42 @@ def _run_once(
     if master.startswith("local"):
         # A laptop's name may lead to an address that is not there.
         environment.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    watching = Watching(options.get("url", DEFAULT_URL), look(folder))
+    check_ready(pipeline, folder)
+    _check_topics(pipeline, options)
+    watching = Watching(options.get("url", DEFAULT_URL), folder)
     running = Running(pipeline, options, folder, master, environment)
-    shown: AbstractContextManager[Callable[[str], None]] = (
-        LiveDisplay(watching, folder) if err().is_terminal else nullcontext(Lines(watching, folder))
-    )
     try:
-        with shown as show:
+        with display(watching) as show:
             while not running.wait(_LOOK_SECONDS):
                 show(running.last_event())
             show(running.last_event())
-    except KeyboardInterrupt:
-        running.stop()
-        err().print(f"{pipeline.name} is stopped; run it again, and it goes on where it was.")
+    except BaseException:
+        _stop(running)
         raise
     if running.run.exit_code:
-        raise CommandError(
-            f"{running.why()}\n{pipeline.name} failed; all that it said is in {folder / LOG}.",
-            ExitCode.FAILED,
-        )
-    read = sum(watching.read.values())
-    say_done(f"{pipeline.name} is done: {read:,} records in {watching.seconds:.0f} s.")
+        raise CommandError(running.why(), ExitCode.FAILED)
+    say_done(f"{pipeline.name} is done{watching.summary()}.")
 
 
-class Watching:
-    """What a run's state folder and the broker say together, from one look to the next."""
-
-    def __init__(self, url: str, before: Iterable[Progress] = ()) -> None:
-        self._url = url
-        self._begun = time.monotonic()
-        self._before = {some.name: some.rows for some in before}
-        self._last: dict[str, tuple[float, int]] = {}
-        self.read: dict[str, int] = {}
-        self._rates: dict[str, float] = {}
-
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self._begun
-
-    def rate(self, some: Progress) -> float:
-        """Records in a second since the stream's batch before this one."""
-        now = time.monotonic()
-        first = self._before.get(some.name, 0)
-        self.read[some.name] = some.rows - first
-        at, rows = self._last.get(some.name, (self._begun, first))
-        if some.rows != rows:
-            self._rates[some.name] = (some.rows - rows) / max(0.001, now - at)
-            self._last[some.name] = (now, some.rows)
-        return self._rates.get(some.name, 0.0)
-
-    def ends(self, streams: Iterable[Progress]) -> Ends:
-        """The ends of the streams' topics; without a broker, nothing is known."""
-        topics = sorted({topic for some in streams for topic in some.topics})
-
-        async def work(client: Client) -> Ends:
-            found: dict[tuple[str, int], int] = {}
-            for topic in topics:
-                try:
-                    info = await client.describe_topic(topic)
-                except TopicNotFoundError:
-                    continue
-                found |= {(topic, some.partition): some.visible_end for some in info.partitions}
-            return found
-
-        if not topics:
-            return {}
-        try:
-            return with_client(self._url, work)
-        except FanlogError:
-            return {}
+def _stop(running: Running) -> None:
+    try:
+        running.stop()
+    except KeyboardInterrupt:  # typed again: somebody is in a hurry
+        running.stop(STOPS[-1:])
 
 
-class Lines:
-    """Progress where no person looks: a line for each batch."""
+@contextmanager
+def _terminated_as_interrupted() -> Generator[None]:
+    """A service manager says SIGTERM where a person types Ctrl-C."""
 
-    def __init__(self, watching: Watching, folder: Path) -> None:
-        self._watching = watching
-        self._folder = folder
-        self._said: dict[str, int] = {}
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
 
-    def __call__(self, event: str) -> None:
-        streams = look(self._folder)
-        new = [some for some in streams if self._said.get(some.name) != some.batch]
-        if not new:
-            return
-        ends = self._watching.ends(new)
-        for some in new:
-            rate = self._watching.rate(some)
-            lag = some.lag(ends)
-            behind = "" if lag is None else f", {lag:,} behind"
-            err().print(f"{some.name}: batch {some.batch}, {rate:,.0f} records/s{behind}")
-            self._said[some.name] = some.batch
-
-
-class LiveDisplay:
-    """Progress as a table that changes in its place."""
-
-    def __init__(self, watching: Watching, folder: Path) -> None:
-        self._watching = watching
-        self._folder = folder
-        self._live = Live(console=err(), transient=True)
-
-    def __enter__(self) -> Callable[[str], None]:
-        self._live.__enter__()
-        self._show("Spark is starting.")
-        return self._show
-
-    def __exit__(self, *_: object) -> None:
-        self._live.__exit__(None, None, None)
-
-    def _show(self, event: str) -> None:
-        streams = look(self._folder)
-        ends = self._watching.ends(streams)
-        table = new_table("STREAM", ">BATCH", ">RECORDS", ">RECORDS/S", ">LAG")
-        for some in streams:
-            rate = self._watching.rate(some)
-            table.add_row(
-                Text(printable(some.name), style="bold cyan"),
-                f"{some.batch:,}",
-                f"{self._watching.read[some.name]:,}",
-                f"{rate:,.0f}",
-                _number(some.lag(ends)),
-            )
-        said = Text(f"{self._watching.seconds:.0f} s  {printable(event)}", style="dim")
-        self._live.update(Group(table, said))
-
-
-def _number(some: int | None) -> str:
-    return "-" if some is None else f"{some:,}"
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @pipeline_app.command(epilog="Example: [bold]fanlog pipeline status[/]")
@@ -296,26 +242,27 @@ def status(
 
 def _add_rows(table: Table, state: Path, run: Run) -> None:
     streams = look(state)
-    ends = Watching(run.options.get("url", DEFAULT_URL)).ends(streams)
+    ends = find_bounds(run.options.get("url", DEFAULT_URL), streams).ends
+    now = condition(state, run)
     head = (
         Text(printable(run.pipeline), style="bold cyan"),
-        Text(run.state, style=_STYLES[run.state]),
+        Text(now, style=_STYLES[now]),
         run.started.astimezone().strftime("%Y-%m-%d %H:%M:%S"),
     )
     if not streams:
         table.add_row(*head, "", "", "", "")
     for i, some in enumerate(streams):
-        figures = (f"{some.batch:,}", f"{some.rows:,}", _number(some.lag(ends)))
+        figures = (f"{some.batch:,}", f"{some.rows:,}", number(some.lag(ends)))
         table.add_row(*(head if i == 0 else ("", "", "")), printable(some.name), *figures)
 
 
 def _document(state: Path, run: Run) -> dict[str, object]:
     streams = look(state)
-    ends = Watching(run.options.get("url", DEFAULT_URL)).ends(streams)
+    ends = find_bounds(run.options.get("url", DEFAULT_URL), streams).ends
     return {
         "pipeline": run.pipeline,
         "folder": str(state),
-        "state": run.state,
+        "state": condition(state, run),
         "started": run.started,
         "ended": run.ended,
         "exit_code": run.exit_code,

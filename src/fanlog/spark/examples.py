@@ -2,6 +2,7 @@
 
 Law: the same seed gives the same messages, byte for byte, on every machine. Messages of a kind
 come in the order of their event times; payments come some while after their orders, as they do.
+Which messages are bad is drawn apart, so that all others are the same as without bad ones.
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ class Shape(NamedTuple):
 def orders(seed: int, shape: Shape) -> Iterator[Example]:
     """Orders of a shop: who, what, how many, for how much (in cents)."""
     chance = random.Random(f"orders {seed}")
+    spoiling = random.Random(f"bad orders {seed}")
     for i, time_us in enumerate(_times(chance, shape)):
         item, price = chance.choice(_ITEMS)
         # A few customers order most of what is ordered.
@@ -88,17 +90,18 @@ def orders(seed: int, shape: Shape) -> Iterator[Example]:
             "price_cents": price,
             "placed_at": time_us,
         }
-        yield _example(("orders", str(order["order_id"]), time_us), order, chance, shape)
+        yield _example(("orders", str(order["order_id"]), time_us), order, spoiling, shape)
 
 
 def payments(seed: int, shape: Shape) -> Iterator[Example]:
     """Payments of the orders of the same seed and shape, as they come in."""
     chance = random.Random(f"payments {seed}")
+    spoiling = random.Random(f"bad payments {seed}")
     clean = shape._replace(bad_per_mille=0)
     waiting: list[tuple[int, int, dict[str, object]]] = []
     for i, order in enumerate(orders(seed, clean)):
         while waiting and waiting[0][0] <= order.event_time_us:
-            yield _payment(*heapq.heappop(waiting), chance, shape)
+            yield _payment(*heapq.heappop(waiting), spoiling, shape)
         placed = msgspec.json.decode(order.value)
         if chance.random() < _UNPAID:
             continue
@@ -118,15 +121,16 @@ def payments(seed: int, shape: Shape) -> Iterator[Example]:
 
 
 def _payment(
-    paid_at: int, number: int, payment: dict[str, object], chance: random.Random, shape: Shape
+    paid_at: int, number: int, payment: dict[str, object], spoiling: random.Random, shape: Shape
 ) -> Example:
     del number
-    return _example(("payments", str(payment["order_id"]), paid_at), payment, chance, shape)
+    return _example(("payments", str(payment["order_id"]), paid_at), payment, spoiling, shape)
 
 
 def sensors(seed: int, shape: Shape) -> Iterator[Example]:
     """Readings of temperature and humidity; each sensor wanders around a level of its own."""
     chance = random.Random(f"sensors {seed}")
+    spoiling = random.Random(f"bad sensors {seed}")
     levels = [chance.gauss(20.0, 5.0) for _ in range(_SENSORS)]
     for time_us in _times(chance, shape):
         sensor = chance.randrange(_SENSORS)
@@ -137,12 +141,13 @@ def sensors(seed: int, shape: Shape) -> Iterator[Example]:
             "humidity": round(min(100.0, max(0.0, chance.gauss(55.0, 10.0))), 1),
             "read_at": time_us,
         }
-        yield _example(("sensors", f"s-{sensor:03d}", time_us), reading, chance, shape)
+        yield _example(("sensors", f"s-{sensor:03d}", time_us), reading, spoiling, shape)
 
 
 def chat(seed: int, shape: Shape) -> Iterator[Example]:
     """What people say in rooms, some of which are busier than others."""
     chance = random.Random(f"chat {seed}")
+    spoiling = random.Random(f"bad chat {seed}")
     for time_us in _times(chance, shape):
         room = _ROOMS[int(len(_ROOMS) * chance.random() ** 2)]
         said = {
@@ -151,7 +156,7 @@ def chat(seed: int, shape: Shape) -> Iterator[Example]:
             "text": ", ".join(chance.choices(_SAID, k=chance.randint(1, 3))),
             "said_at": time_us,
         }
-        yield _example(("chat", room, time_us), said, chance, shape)
+        yield _example(("chat", room, time_us), said, spoiling, shape)
 
 
 Generator = Callable[[int, Shape], Iterator[Example]]
@@ -172,13 +177,16 @@ def _times(chance: random.Random, shape: Shape) -> Iterator[int]:
 
 
 def _example(
-    place: tuple[str, str, int], content: Mapping[str, object], chance: random.Random, shape: Shape
+    place: tuple[str, str, int],
+    content: Mapping[str, object],
+    spoiling: random.Random,
+    shape: Shape,
 ) -> Example:
     """A message with this topic, key and time; a bad one now and then, if that is wanted."""
     topic, key, time_us = place
     value = _encode(content)
-    if shape.bad_per_mille and chance.randrange(1000) < shape.bad_per_mille:
-        value = _spoiled(value, content, chance)
+    if shape.bad_per_mille and spoiling.randrange(1000) < shape.bad_per_mille:
+        value = _spoiled(value, content, spoiling)
     return Example(topic, key.encode(), value, time_us)
 
 

@@ -12,6 +12,7 @@ Nothing here imports pyspark before it is used.
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -19,6 +20,8 @@ from pathlib import Path
 import msgspec
 
 from fanlog.errors import ConfigError, InvalidArgumentError
+from fanlog.format.patterns import is_pattern
+from fanlog.spark.pipelines.kinds import Kind, check_value
 
 FOLDER = Path(__file__).parent
 DESCRIPTION = "pipeline.toml"
@@ -26,14 +29,19 @@ SPEC = "spark-pipeline.yml"
 # Options of every pipeline. `state` is where it keeps how far it is.
 STATE = "state"
 MASTER = "master"
-# What a spec says in place of the folder that it lies in, which has to be absolute.
+# An option of those that read topics: the group which shows on the broker how far it is.
+GROUP = "group"
+# What a spec says in place of the folder that it lies in, which has to be absolute, and of the
+# folder's name.
 _FOLDER_WORD = "THIS_FOLDER"
+_NAME_WORD = "THIS_NAME"
 
 
 class Option(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     about: str
     default: str = ""
     required: bool = False
+    kind: Kind = "text"
 
 
 class _Described(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -58,8 +66,8 @@ class Pipeline(msgspec.Struct, frozen=True):
     def program(self) -> Path:
         return self.folder / f"{self.name}.py"
 
-    def settle(self, given: Mapping[str, str]) -> dict[str, str]:
-        """The options that were given and the defaults of the others."""
+    def settle(self, given: Mapping[str, str], state: Path) -> dict[str, str]:
+        """The options that were given and the defaults of the others, all of them checked."""
         for name in given:
             if name not in self.options:
                 raise InvalidArgumentError(
@@ -73,7 +81,16 @@ class Pipeline(msgspec.Struct, frozen=True):
                     f"The pipeline {self.name} needs the option {name!r} ({some.about}): "
                     f"give --option {name}=..."
                 )
+            check_value(name, some, settled[name])
+        # Two runs of a pipeline have two states, so that neither moves the other's group.
+        if settled.get(GROUP) == "":
+            settled[GROUP] = group_of(state)
         return settled
+
+
+def group_of(state: Path) -> str:
+    """The group of the run that has this state folder, unless an option names another."""
+    return "pipeline." + re.sub(r"[^\w.-]+", "-", state.resolve().name)
 
 
 def names() -> list[str]:
@@ -115,7 +132,9 @@ def copy(pipeline: Pipeline, folder: Path) -> None:
     shutil.copytree(pipeline.folder, folder, dirs_exist_ok=True, ignore=ignored)
     spec = folder / SPEC
     if spec.exists():
-        spec.write_text(spec.read_text().replace(_FOLDER_WORD, str(folder.resolve())))
+        home = folder.resolve()
+        text = spec.read_text().replace(_FOLDER_WORD, str(home))
+        spec.write_text(text.replace(f"pipeline.{_NAME_WORD}", group_of(home)))
 
 
 def program_options(program: str, arguments: Iterable[str]) -> dict[str, str]:
@@ -126,7 +145,7 @@ def program_options(program: str, arguments: Iterable[str]) -> dict[str, str]:
     pipeline = load(Path(program).parent)
     given = parse_options(arguments)
     ours = {name: given.pop(name, default) for name, default in _everywhere(pipeline).items()}
-    return pipeline.settle(given) | ours
+    return pipeline.settle(given, Path(ours[STATE])) | ours
 
 
 def parse_options(arguments: Iterable[str]) -> dict[str, str]:
@@ -145,4 +164,22 @@ def _everywhere(pipeline: Pipeline) -> dict[str, str]:
 
 def topic_options(topics: str) -> dict[str, str]:
     """The options of the source for names with commas between, or for a pattern."""
-    return {"pattern" if set(topics) & set("*>") else "topics": topics}
+    return {"pattern" if is_pattern(topics) else "topics": topics}
+
+
+def fault_in_short(fault: Exception) -> str:
+    """What Spark says is wrong, without the page that it says besides.
+
+    >>> fault_in_short(ValueError("[NO_SUCH] It is not there. SQLSTATE: 42601 (line 1)"))
+    'It is not there'
+    """
+    return spark_said(str(fault).strip()) or type(fault).__name__
+
+
+def spark_said(text: str) -> str:
+    """The sentence in a text that has Spark's code of an error in front; nothing if none has."""
+    found = _SPARK_SAID.search(text)
+    return found["said"].strip().rstrip(".") if found else ""
+
+
+_SPARK_SAID = re.compile(r"\[[A-Z][A-Z0-9_.]+\] (?P<said>.+?)( SQLSTATE: .*)?$", re.MULTILINE)

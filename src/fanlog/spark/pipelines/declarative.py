@@ -2,13 +2,14 @@
 SPEC STATE MASTER`.
 
 It is what `spark-pipelines run` does, but for two things: Spark Connect, which the engine needs,
-takes a free port instead of 15002, so that several pipelines run beside each other; and tables
-stay known between runs, in a catalogue below the state's folder.
+takes a free port instead of 15002, so that several pipelines run beside each other; and tables, if
+there are any, stay known between runs, in a catalogue below the state's folder.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import subprocess
 import sys
@@ -21,48 +22,68 @@ from pyspark.pipelines import cli
 from fanlog.spark.sessions import session
 
 _TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
+SERVER = {
+    "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+    "spark.connect.grpc.binding.port": "0",
+    "spark.sql.artifact.isolation.enabled": "true",
+    "spark.sql.artifact.isolation.alwaysApplyClassloader": "true",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
 
 
 def main(spec: str, state: str, master: str) -> int:
     # Spark takes both from nowhere else.
     environment = cast("dict[str, str]", os.environ)  # noqa: TID251
     if master.startswith("sc://"):
-        return _run(spec, environment, master)
+        # In place of this one, so that who stops it stops the engine's program, which then tells
+        # the server: otherwise the flows would go on there.
+        os.execve(sys.executable, _command(spec), _connected(environment, master))
     environment[_TOKEN] = secrets.token_hex(16)
-    server = session(master, **_server_settings(Path(state)))
+    settings = dict(SERVER)
+    if has_tables(Path(spec).parent):
+        settings |= catalogue(Path(state))
+    server = session(master, **settings)
     try:
         # Which port it took, only the Java side knows.
         java = cast("Any", server)._jvm
         service = getattr(java, "org.apache.spark.sql.connect.service.SparkConnectService$")
         port = getattr(service, "MODULE$").localPort()
-        return _run(spec, environment, f"sc://localhost:{port}")
+        # A process of its own: Spark wants one kind of session a process.
+        remote = _connected(environment, f"sc://localhost:{port}")
+        return subprocess.run(_command(spec), env=remote, check=False).returncode
     finally:
         server.stop()
 
 
-def _run(spec: str, environment: Mapping[str, str], remote: str) -> int:
-    """The engine's own program, in a process of its own: Spark wants one kind of session a
-    process."""
-    command = [sys.executable, cli.__file__, "run", "--spec", spec]
-    told = {"SPARK_REMOTE": remote, "SPARK_CONNECT_MODE_ENABLED": "1"}
-    return subprocess.run(command, env={**environment, **told}, check=False).returncode
+def _command(spec: str) -> list[str]:
+    """The engine's own program."""
+    return [sys.executable, cli.__file__, "run", "--spec", spec]
 
 
-def _server_settings(state: Path) -> dict[str, str]:
-    catalogue = state / "catalogue"
+def _connected(environment: Mapping[str, str], remote: str) -> dict[str, str]:
+    return {**environment, "SPARK_REMOTE": remote, "SPARK_CONNECT_MODE_ENABLED": "1"}
+
+
+def has_tables(project: Path) -> bool:
+    """Whether a project makes tables, or at least speaks of any."""
+    sources = [path for path in project.rglob("*") if path.suffix in (".py", ".sql")]
+    return any(_TABLES.search(path.read_text()) for path in sources)
+
+
+_TABLES = re.compile("table|materialized_view", re.IGNORECASE)
+
+
+def catalogue(state: Path) -> dict[str, str]:
+    """What keeps tables from one run to the next. It takes Spark some seconds longer to start."""
     return {
-        "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
-        "spark.connect.grpc.binding.port": "0",
-        "spark.sql.artifact.isolation.enabled": "true",
-        "spark.sql.artifact.isolation.alwaysApplyClassloader": "true",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
         "spark.sql.catalogImplementation": "hive",
-        "spark.sql.warehouse.dir": (state / "tables").as_uri(),
+        "spark.sql.warehouse.dir": f"file://{state / 'tables'}",
         "spark.hadoop.javax.jdo.option.ConnectionURL": (
-            f"jdbc:derby:;databaseName={catalogue};create=true"
+            f"jdbc:derby:;databaseName={state / 'catalogue'};create=true"
         ),
-        "spark.driver.extraJavaOptions": f"-Dderby.stream.error.file={state / 'derby.log'}",
+        # Quoted: there may be a space in it.
+        "spark.driver.extraJavaOptions": f'"-Dderby.stream.error.file={state / "derby.log"}"',
     }
 
 

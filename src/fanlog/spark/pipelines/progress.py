@@ -16,7 +16,8 @@ import msgspec
 PROGRESS = "progress.json"
 _HEAD_LINES = 2
 
-Ends = Mapping[tuple[str, int], int]
+Place = tuple[str, int]  # a topic, and one of its partitions
+Ends = Mapping[Place, int]
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -35,7 +36,7 @@ class Progress(NamedTuple):
     name: str
     batch: int
     rows: int
-    offsets: dict[tuple[str, int], int]
+    offsets: dict[Place, int]
     left: int | None = None
 
     def lag(self, ends: Ends) -> int | None:
@@ -89,9 +90,9 @@ def _stream(state: Path, folder: Path) -> Progress | None:
 _DULL_PARTS = frozenset({"checkpoint", "checkpoints", "_checkpoints", "spark_catalog", "default"})
 
 
-def _offsets(path: Path) -> dict[tuple[str, int], int]:
+def _offsets(path: Path) -> dict[Place, int]:
     """Where the sources of a batch end that are Fanlog's; a file source's line looks otherwise."""
-    found: dict[tuple[str, int], int] = {}
+    found: dict[Place, int] = {}
     try:
         lines = path.read_bytes().splitlines()[_HEAD_LINES:]
     except FileNotFoundError:  # a batch that Spark has tidied away meanwhile

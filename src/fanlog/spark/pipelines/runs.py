@@ -3,6 +3,7 @@
 | in the folder  | what it is                                             |
 | -------------- | ------------------------------------------------------ |
 | `run.json`     | the last run: with which options, since when, its end  |
+| `run.lock`     | which the run holds as long as it lives                |
 | `run.log`      | what it said                                           |
 | `project/`     | a declarative project as it was run                    |
 | everything else | the pipeline's own: checkpoints, tables, plans        |
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import fcntl
 import importlib.util
 import os
 import re
@@ -19,21 +21,27 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Generator, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 
 from fanlog.errors import ConfigError
 from fanlog.spark.lake import write_whole
-from fanlog.spark.pipelines import MASTER, SPEC, STATE, Pipeline
-from fanlog.spark.sessions import SPARK_MISSING, check_java
+from fanlog.spark.pipelines import MASTER, SPEC, STATE, Pipeline, spark_said
+from fanlog.spark.sessions import SPARK_MISSING, check_java, worker_environment
 
 RECORD = "run.json"
 LOG = "run.log"
-STOP_SECONDS_MAX = 30.0
+LOCK = "run.lock"
+# How long a run may take to end after each signal, the gentlest first: to the first one Spark
+# tells its servers that it goes.
+STOPS = ((signal.SIGINT, 10.0), (signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0))
+_STOP_POLL_SECONDS = 0.05
 _LAST_BYTES = 1 << 14
+_LAST_LINES = 15
 PIPELINES_MISSING = (
     "Declarative pipelines need more of Spark: run pip install 'pyspark[pipelines]'."
 )
@@ -51,12 +59,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     started: dt.datetime
     ended: dt.datetime | None = None
     exit_code: int | None = None
-
-    @property
-    def state(self) -> str:
-        if self.exit_code is not None:
-            return "done" if self.exit_code == 0 else "failed"
-        return "running" if _alive(self.pid) else "killed"
+    stopped: bool = False
 
 
 class Running:
@@ -70,17 +73,23 @@ class Running:
         master: str,
         environment: Mapping[str, str],
     ) -> None:
-        check_ready(pipeline)
-        _check_idle(state)
+        check_ready(pipeline, state)
         self.state = state.absolute()
         self.state.mkdir(parents=True, exist_ok=True)
         self._log = self.state / LOG
-        command = _command(pipeline, options, self.state, master)
         # Python that Spark starts must be this one, which has Fanlog.
-        env = {"PYSPARK_PYTHON": sys.executable, **environment}
-        with self._log.open("wb") as log:
+        env = {**environment, **worker_environment(master, environment)}
+        with _locked(self.state) as lock, self._log.open("wb") as log, _heard_interrupts():
             self._process = subprocess.Popen(
-                command, stdout=log, stderr=log, cwd=self.state, env=env, start_new_session=True
+                _command(pipeline, options, self.state, master),
+                stdout=log,
+                stderr=log,
+                cwd=self.state,
+                env=env,
+                # A group of processes that can be ended together, and that no Ctrl-C reaches.
+                start_new_session=True,
+                # It has the lock from now on, and with its end, however that comes, the lock ends.
+                pass_fds=(lock.fileno(),),
             )
         self.run = Run(
             pipeline=pipeline.name,
@@ -100,13 +109,24 @@ class Running:
         self._save()
         return True
 
-    def stop(self) -> None:
+    def stop(self, stops: Iterable[tuple[signal.Signals, float]] = STOPS) -> None:
         """Ends it and all that it has started, gently first."""
-        for number in (signal.SIGTERM, signal.SIGKILL):
+        self.run = msgspec.structs.replace(self.run, stopped=True)
+        for number, patience_seconds in stops:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
-            if self.wait(STOP_SECONDS_MAX):
-                return
+            give_up_at = time.monotonic() + patience_seconds
+            while time.monotonic() < give_up_at:
+                if self.wait(_STOP_POLL_SECONDS) and self._all_gone():
+                    return
+
+    def _all_gone(self) -> bool:
+        try:
+            os.killpg(self._process.pid, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(_STOP_POLL_SECONDS)
+        return False
 
     def _save(self) -> None:
         write_whole(self.state / RECORD, msgspec.json.encode(self.run))
@@ -120,32 +140,74 @@ class Running:
         return ""
 
     def why(self) -> str:
-        """The sentence that explains a failure, or the end of what was said."""
-        lines = _lines(self._log)
-        for line in lines:
-            found = _OURS.search(line)
-            if found:
-                return found["said"].strip()
-        return "\n".join(lines[-15:])
+        """The sentence that explains a failure."""
+        return why_failed(self._log)
 
 
-def check_ready(pipeline: Pipeline) -> None:
-    """That what the pipeline needs is installed."""
+def why_failed(log: Path) -> str:
+    """The sentence of a log that explains a failure: ours, or Spark's; or the end of the log."""
+    lines = _lines(log)
+    for line in lines:
+        found = _OURS.search(line)
+        if found:
+            return found["said"].strip()
+    more = f"All that the pipeline said is in {log}."
+    for line in reversed(lines):
+        said = spark_said(line)
+        if said:
+            return f"Spark says: {said}. {more}"
+    return "\n".join((*lines[-_LAST_LINES:], more))
+
+
+def check_ready(pipeline: Pipeline, state: Path) -> None:
+    """That what the pipeline needs is installed, and that it can work in its state folder."""
     check_java()
+    # The engine writes such characters as in an address, and then takes that for the path.
+    if pipeline.declarative and re.search(r"[\s%#?]", str(state.absolute())):
+        raise ConfigError(
+            f"Declarative pipelines can't keep their state in {str(state)!r}: name a folder "
+            "without spaces, %, # and ? with --state."
+        )
     if not _installed("pyspark"):
         raise ConfigError(SPARK_MISSING)
     if pipeline.declarative and not all(map(_installed, ("yaml", "grpc", "pandas"))):
         raise ConfigError(PIPELINES_MISSING)
 
 
-def _check_idle(state: Path) -> None:
-    """That nobody works in the folder: a run goes on if only its display was killed."""
-    before = last_run(state)
-    if before is not None and before.state == "running":
+@contextlib.contextmanager
+def _heard_interrupts() -> Generator[None]:
+    """What is started here hears SIGINT, which stops it gently. In the background of a shell this
+    process may have been told to ignore it, and that would be handed down."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _locked(state: Path) -> IO[bytes]:
+    """The lock of a folder in which nobody works: a run goes on if only its display was killed."""
+    lock = (state / LOCK).open("ab")
+    if not _try_lock(lock, fcntl.LOCK_EX):
+        lock.close()
+        before = last_run(state)
+        what = "A pipeline" if before is None else f"{before.pipeline} (process {before.pid})"
         raise ConfigError(
-            f"{before.pipeline} is still running in {state} (process {before.pid}): wait for it, "
-            "stop it, or give another --state."
+            f"{what} is still running in {state}: wait for it, stop it, or give another --state."
         )
+    return lock
+
+
+def _try_lock(lock: IO[bytes], how: int) -> bool:
+    """A few times: who only looks whether something runs has the lock for a moment as well."""
+    for _ in range(3):
+        try:
+            fcntl.flock(lock, how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(_STOP_POLL_SECONDS)
+        else:
+            return True
+    return False
 
 
 def last_run(state: Path) -> Run | None:
@@ -154,6 +216,18 @@ def last_run(state: Path) -> Run | None:
         return msgspec.json.decode((state / RECORD).read_bytes(), type=Run)
     except FileNotFoundError:
         return None
+
+
+def condition(state: Path, run: Run) -> str:
+    """How the last run of a state folder is: running, done, stopped, failed or killed."""
+    if run.exit_code is not None:
+        ending = "stopped" if run.stopped else "failed"
+        return ending if run.exit_code else "done"
+    try:
+        with (state / LOCK).open("rb") as lock:
+            return "killed" if _try_lock(lock, fcntl.LOCK_SH) else "running"
+    except FileNotFoundError:
+        return "killed"
 
 
 def _command(pipeline: Pipeline, options: Mapping[str, str], state: Path, master: str) -> list[str]:
@@ -174,7 +248,7 @@ def _project(pipeline: Pipeline, options: Mapping[str, str], state: Path) -> Pat
     shutil.copytree(pipeline.folder, project, ignore=shutil.ignore_patterns("__pycache__"))
     path = project / SPEC
     spec: dict[str, Any] = yaml.safe_load(path.read_text())
-    spec["storage"] = (state / "checkpoints").as_uri()
+    spec["storage"] = f"file://{state / 'checkpoints'}"
     spec["configuration"] = {
         **spec.get("configuration", {}),
         **{f"fanlog.{name}": value for name, value in options.items()},
@@ -186,18 +260,8 @@ def _project(pipeline: Pipeline, options: Mapping[str, str], state: Path) -> Pat
 def _installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ValueError:
+    except (ImportError, ValueError):
         return False
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _lines(path: Path, last_bytes: int = sys.maxsize) -> list[str]:

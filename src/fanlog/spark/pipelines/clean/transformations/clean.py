@@ -4,11 +4,14 @@ so that `fanlog dead list` shows them and `fanlog dead replay` puts them back.""
 from typing import cast
 
 from pyspark import pipelines as dp
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructField, StructType
 
 import fanlog
+from fanlog.errors import InvalidArgumentError
+from fanlog.spark.pipelines import fault_in_short
 
 spark = SparkSession.active()
 
@@ -18,33 +21,51 @@ def option(name: str) -> str:
 
 
 URL = option("url")
-SCHEMA = cast("StructType", StructType.fromDDL(option("schema")))
 TEXT = f.col("value").cast("string")
 NO_OBJECT = "it is JSON, but no object"
 HEADERS = "array<struct<key: string, value: binary>>"
 
 
+def parse_schema(text: str) -> StructType:
+    try:
+        return cast("StructType", StructType.fromDDL(text))
+    except PySparkException as fault:
+        raise InvalidArgumentError(
+            f"The option 'schema' is no list of fields ({fault_in_short(fault)}): write it as in "
+            "'order_id STRING NOT NULL, quantity INT'."
+        ) from None
+
+
+SCHEMA = parse_schema(option("schema"))
+
+
 def fault(field: StructField) -> Column:
-    """What is wrong with one field; null if nothing is."""
+    """What is wrong with one field; null if nothing is. The value is looked into again only where
+    the field was not got from it."""
     raw = f.get_json_object(TEXT, f"$['{field.name}']")
-    is_type = f.lit(f"`{field.name}` is no {field.dataType.simpleString()}")
-    wrong = f.when(raw.isNotNull() & f.col("parsed")[field.name].isNull(), is_type)
-    if field.nullable:
-        return wrong
-    return f.when(raw.isNull(), f.lit(f"`{field.name}` is missing")).otherwise(wrong)
+    missing = f.lit(None if field.nullable else f"`{field.name}` is missing")
+    return (
+        f.when(f.col("parsed")[field.name].isNotNull(), f.lit(None))
+        .when(raw.isNull(), missing)
+        .otherwise(f"`{field.name}` is no {field.dataType.simpleString()}")
+    )
 
 
-def checked(group: str) -> DataFrame:
+def checked(side: str) -> DataFrame:
     """The topic's rows with `parsed`, and `reason` where a row is bad."""
     source = spark.readStream.format("fanlog").options(
-        url=URL, topics=option("topic"), startingOffsets="earliest", group=group
+        url=URL,
+        topics=option("topic"),
+        startingOffsets="earliest",
+        maxRecordsPerTrigger=option("batch_records"),
+        group=f"{option('group')}.{side}",
     )
     rows = source.load().withColumn("parsed", f.from_json(TEXT, SCHEMA))
     return rows.withColumn(
         "reason",
         f.when(f.col("value").isNull(), "there is no value")
         .when(f.try_parse_json(TEXT).isNull(), "it is no JSON")
-        .when(~f.schema_of_variant(f.try_parse_json(TEXT)).startswith("OBJECT"), NO_OBJECT)
+        .when(~TEXT.rlike(r"^\s*\{"), NO_OBJECT)
         .otherwise(f.coalesce(*(fault(field) for field in SCHEMA.fields), f.lit(None))),
     )
 
@@ -55,7 +76,7 @@ dp.create_sink("good", "fanlog", {"url": URL, "topic": option("good")})
 @dp.append_flow(target="good")
 def pass_on() -> DataFrame:
     """Good rows: the fields of the schema, and nothing else that was in the value."""
-    good = checked("pipeline.clean.good").where("reason is null")
+    good = checked("good").where("reason is null")
     return good.select("key", f.to_json("parsed").alias("value"), "event_time", "headers")
 
 
@@ -75,7 +96,7 @@ def header(name: str, value: Column) -> Column:
 @dp.append_flow(target="bad")
 def bury() -> DataFrame:
     """Bad rows as they came, with what a dead letter says beside it."""
-    bad = checked("pipeline.clean.bad").where("reason is not null")
+    bad = checked("bad").where("reason is not null")
     place = f.concat_ws("/", "topic", "partition", "offset", f.lit("clean"))
     said = f.array(
         header("topic", f.col("topic")),

@@ -22,7 +22,8 @@ def records(side: str) -> DataFrame:
         url=URL,
         topics=option(side),
         startingOffsets="earliest",
-        group="pipeline.join",
+        maxRecordsPerTrigger=option("batch_records"),
+        group=option("group"),
         columns=",".join(COLUMNS),
     )
     keyed = source.load().where("key is not null")

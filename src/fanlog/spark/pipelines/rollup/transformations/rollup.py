@@ -23,7 +23,8 @@ def windows() -> DataFrame:
     source = spark.readStream.format("fanlog").options(
         url=URL,
         startingOffsets="earliest",
-        group="pipeline.rollup",
+        maxRecordsPerTrigger=option("batch_records"),
+        group=option("group"),
         columns="key,value,topic,timestamp,event_time",
         **topic_options(option("topics")),
     )

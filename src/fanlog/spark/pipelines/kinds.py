@@ -1,0 +1,126 @@
+"""What an option's value may be, so that a slip is told before Spark has started.
+
+| kind       | a value of it                                             |
+| ---------- | --------------------------------------------------------- |
+| `text`     | anything                                                  |
+| `number`   | `1000`: whole, 0 or more                                  |
+| `rate`     | `0.5`: 0 or more                                          |
+| `interval` | `90 seconds`, `1 hour 30 minutes`                         |
+| `pause`    | an interval, or `now`                                     |
+| `time`     | `2026-01-31T12:00:00Z`; without a zone it is UTC          |
+| `flag`     | `yes` or `no`                                             |
+| `topic`    | a topic that is there                                     |
+| `topics`   | some, with commas between, or a pattern such as `orders.>` |
+
+Whether topics are there, only a broker can say: `wanted_topics` tells what to ask it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Literal, Protocol
+
+from fanlog.errors import InvalidArgumentError
+from fanlog.format.patterns import is_pattern
+
+Kind = Literal["text", "number", "rate", "interval", "pause", "time", "flag", "topic", "topics"]
+
+_UNIT = r"(microsecond|millisecond|second|minute|hour|day|week)s?"
+_INTERVAL = re.compile(rf"\d+ +{_UNIT}( +\d+ +{_UNIT})*", re.IGNORECASE)
+
+
+class Described(Protocol):
+    """As much of an option as is needed here."""
+
+    @property
+    def kind(self) -> Kind: ...
+    @property
+    def default(self) -> str: ...
+
+
+def check_value(name: str, option: Described, value: str) -> None:
+    """That the value is of the option's kind. What has no default may stay without a value."""
+    if not value and not option.default:
+        return
+    fits, wanted = _RULES[option.kind]
+    if not fits(value):
+        raise InvalidArgumentError(f"The option {name!r} is {value!r}: give {wanted}.")
+
+
+def wanted_topics(options: Mapping[str, Described], values: Mapping[str, str]) -> list[str]:
+    """The topics that a pipeline reads by name. A pattern may fit some later."""
+    return [
+        topic
+        for name, option in options.items()
+        if option.kind in ("topic", "topics")
+        for topic in split_names(values[name])
+        if not is_pattern(topic)
+    ]
+
+
+def split_names(value: str) -> list[str]:
+    return [name for part in value.split(",") if (name := part.strip())]
+
+
+def time_of(value: str) -> dt.datetime:
+    """A time as ISO 8601 has it; UTC where it does not say."""
+    time = dt.datetime.fromisoformat(value)
+    return time if time.tzinfo is not None else time.replace(tzinfo=dt.UTC)
+
+
+def _is_number(value: str) -> bool:
+    return value.isascii() and value.isdigit()
+
+
+def _is_rate(value: str) -> bool:
+    try:
+        rate = float(value)
+    except ValueError:
+        return False
+    return math.isfinite(rate) and rate >= 0
+
+
+def _is_interval(value: str) -> bool:
+    return _INTERVAL.fullmatch(value.strip()) is not None
+
+
+def _is_pause(value: str) -> bool:
+    return value == "now" or _is_interval(value)
+
+
+def _is_time(value: str) -> bool:
+    try:
+        time_of(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_flag(value: str) -> bool:
+    return value in ("yes", "no")
+
+
+def _is_topic(value: str) -> bool:
+    return bool(value) and not is_pattern(value)
+
+
+def _is_topics(value: str) -> bool:
+    """Names, or one pattern: the source takes either."""
+    names = split_names(value)
+    return bool(names) and (len(names) == 1 or not any(map(is_pattern, names)))
+
+
+_RULES: Mapping[Kind, tuple[Callable[[str], bool], str]] = {
+    "text": (lambda _: True, "a text"),
+    "number": (_is_number, "a whole number of 0 or more"),
+    "rate": (_is_rate, "a number of 0 or more"),
+    "interval": (_is_interval, "an interval such as '10 seconds' or '1 hour 30 minutes'"),
+    "pause": (_is_pause, "now, or an interval such as '10 seconds'"),
+    "time": (_is_time, "a time such as 2026-01-31T12:00:00Z"),
+    "flag": (_is_flag, "yes or no"),
+    "topic": (_is_topic, "the name of one topic"),
+    "topics": (_is_topics, "names with commas between, or one pattern such as orders.>"),
+}
