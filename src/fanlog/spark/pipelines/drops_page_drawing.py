@@ -105,7 +105,8 @@ def _all_starts(known: set[dt.datetime]) -> list[dt.datetime]:
 def _time_axis(axes: Any, starts: Sequence[dt.datetime]) -> None:
     step = -(-len(starts) // TICKS_MAX)
     ticks = list(range(0, len(starts), step))
-    labels = [starts[i].strftime("%H:%M\n%d %b") for i in ticks]
+    clock = "%H:%M:%S" if any(start.second for start in starts) else "%H:%M"
+    labels = [starts[i].strftime(f"{clock}\n%d %b") for i in ticks]
     axes.set_xticks(ticks, labels)
     room = max(0, BARS_MIN - len(starts)) / 2
     axes.set_xlim(-0.7 - room, len(starts) - 0.3 + room)
