@@ -232,6 +232,26 @@ async def test_a_durable_name_that_is_away_leaves_nothing_of_new_partitions_out(
         assert values(unknown) == []
 
 
+async def test_places_are_on_the_disk_before_the_new_count_is(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with stage(data) as on:
+        on.core.create_topic("t", {"partitions": 1})
+        on.core.durable.commit([("me", (Position("t", 0, 0, on.core.epoch),))])
+        synced: list[str] = []
+        fdatasync, fsync = os.fdatasync, os.fsync
+
+        def note(fd: int) -> None:
+            synced.append(Path(f"/proc/self/fd/{fd}").readlink().name)
+
+        monkeypatch.setattr(os, "fdatasync", lambda fd: (note(fd), fdatasync(fd)))
+        monkeypatch.setattr(os, "fsync", lambda fd: (note(fd), fsync(fd)))
+        on.core.grow_topic("t", 2)
+        ledger = next(i for i, name in enumerate(synced) if name.endswith(".log"))
+        count = next(i for i, name in enumerate(synced) if name.startswith("topic.json"))
+        assert ledger < count
+
+
 async def test_names_that_never_committed_in_the_topic_get_no_position(data: Path) -> None:
     with stage(data) as on:
         publish(on, "t", 0)

@@ -83,6 +83,9 @@ class DurableNames:
         """Makes all that was committed durable, in a thread."""
         self._ledger.sync(done)
 
+    def sync_now(self) -> None:
+        self._ledger.sync_now()
+
     def commit(self, commits: Iterable[tuple[str, tuple[Position, ...]]]) -> None:
         """Remembers the positions of names, all or none of them."""
         wanted = [(name, position) for name, positions in commits for position in positions]

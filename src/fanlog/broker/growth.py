@@ -69,3 +69,5 @@ def _commit_places(broker: Broker, topic: Topic, coming: range, positions_max: i
     places = tuple(Position(topic.name, index, 0, broker.epoch) for index in coming)
     for name in names:
         durable.commit([(name, places)])
+    # A power cut must not keep the new count and lose the places.
+    durable.sync_now()

@@ -62,11 +62,22 @@ class InternalTopics:
         def synced(result: Exception | None) -> None:
             if result is None or isinstance(result, FanlogError):
                 done(result)
-                return
-            # The kernel tells of a lost write only once: the next sync would say that all is well.
-            fault = LogFailedError(f"{partition.name} could not be synced: {result}.")
-            log.failure = log.failure or fault
-            done(fault)
+            else:
+                done(_failed(partition, result))
 
         log.track_unsynced()
         self._runtime.in_thread(log.sync, synced)
+
+    def sync_internal_now(self, partition: Partition) -> None:
+        partition.log.track_unsynced()
+        try:
+            partition.log.sync()
+        except OSError as fault:
+            raise _failed(partition, fault) from fault
+
+
+def _failed(partition: Partition, fault: Exception) -> LogFailedError:
+    """The kernel tells of a lost write only once: the next sync would say that all is well."""
+    error = LogFailedError(f"{partition.name} could not be synced: {fault}.")
+    partition.log.failure = partition.log.failure or error
+    return error

@@ -47,6 +47,10 @@ class LedgerHost(Protocol):
         """Makes all that was written durable, in a thread."""
         ...
 
+    def sync_internal_now(self, partition: Partition) -> None:
+        """The same, and waits for it."""
+        ...
+
 
 class Ledger:
     """`everything` gives all entries that count, for a snapshot.
@@ -127,6 +131,12 @@ class Ledger:
             done(None)
         else:
             self._host.sync_internal(partition, done)
+
+    def sync_now(self) -> None:
+        """The same, and waits: for what is rare, and has to be durable before all that follows."""
+        partition = self._host.find_internal(self._name)
+        if partition is not None:
+            self._host.sync_internal_now(partition)
 
     def _write(
         self, partition: Partition, entries: Sequence[Entry], done: Done | None = None

@@ -284,8 +284,12 @@ async def test_jobs_that_the_application_drops_go_out_again(way: Way) -> None:
             job = await worker.next(PATIENCE_SECONDS)
             assert job.deliveries == 1
             del job
-            gc.collect()
-            again = await worker.next(PATIENCE_SECONDS)
+            waiting = asyncio.ensure_future(worker.next(PATIENCE_SECONDS))
+            while not waiting.done():
+                # The thread that handed it over may let go of it a moment later.
+                gc.collect()
+                await asyncio.sleep(0.05)
+            again = await waiting
             assert again.deliveries == 2
             await again.ack()
 

@@ -67,6 +67,7 @@ class QueueLedger:
         self._ledger = Ledger(host, "queues", everything)
         self.write = self._ledger.write
         self.write_or_owe = self._ledger.write_or_owe
+        self.sync_now = self._ledger.sync_now
 
     def load(self) -> list[StoredQueue]:
         queues: dict[str, StoredQueue] = {}

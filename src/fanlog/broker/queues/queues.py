@@ -272,6 +272,7 @@ class Queues:
             for queue in self._working_on(topic):
                 lanes = (StoredLane(topic.name, i, topic.number, 1, self._jobs(queue)) for i in new)
                 self._ledger.write([lane_entry(queue.name, lane) for lane in lanes])
+            self._ledger.sync_now()
 
     def topic_grew(self, topic: Topic, new: list[Partition]) -> None:
         for queue in self._working_on(topic):
