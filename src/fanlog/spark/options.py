@@ -58,6 +58,22 @@ WRITE_NAMES = (
 _SPARKS_OWN = frozenset(
     ("path", "checkpointlocation", "queryname", "outputmode", "header", "inferschema", "paths")
 )
+# What Kafka's source and sink call it, for those who come from there.
+_KAFKA_NAMES = {
+    "kafka.bootstrap.servers": "url",
+    "subscribe": "topics",
+    "subscribepattern": "pattern",
+    "assign": "topics",
+    "startingtimestamp": "startingOffsets",
+    "startingoffsetsbytimestamp": "startingOffsets",
+    "endingtimestamp": "endingOffsets",
+    "endingoffsetsbytimestamp": "endingOffsets",
+    "maxoffsetspertrigger": "maxRecordsPerTrigger",
+    "kafka.group.id": "group",
+    "groupidprefix": "group",
+}
+_STREAM_ONLY = ("maxRecordsPerTrigger", "maxBytesPerTrigger", "group")
+_BATCH_ONLY = ("data", "pushFilters")
 _NOT_YET = frozenset(("tls", "tlsca", "tlscert", "key", "keyfile"))
 
 
@@ -132,10 +148,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None = None) -> 
             "The option `endingOffsets` is for batch reads: a stream has no end. Leave it out, or "
             "use the trigger availableNow."
         )
-    if streaming and options.text("data"):
-        raise InvalidArgumentError(
-            "The option `data` is for batch reads: a stream reads from the broker. Leave it out."
-        )
+    options.only_for(streaming)
     if ending is not None and _holds(ending, EARLIEST):
         raise InvalidArgumentError(
             "The option `endingOffsets` can't be earliest: give latest, a time, or offsets."
@@ -208,12 +221,27 @@ class _Given:
                     f"This release of Fanlog speaks no TLS and knows no keys yet: leave out the "
                     f"option `{name}`."
                 )
-            near = difflib.get_close_matches(name, names, n=1)
-            hint = f"did you mean `{names[near[0]]}`?" if near else f"it has {', '.join(known)}."
-            raise InvalidArgumentError(f"The {side} `fanlog` has no option `{name}`: {hint}")
+            raise InvalidArgumentError(
+                f"The {side} `fanlog` has no option `{name}`: {_hint(name, names)}"
+            )
 
     def text(self, name: str) -> str:
         return self._given.get(name.lower(), "")
+
+    def only_for(self, streaming: bool | None) -> None:
+        """That nothing is given which would be ignored, as soon as it is known what this is."""
+        if streaming is None:
+            return
+        wrong, kind, other = (
+            (_BATCH_ONLY, "batch reads", "a stream reads from the broker")
+            if streaming
+            else (_STREAM_ONLY, "streams", "a batch reads all that there is, and keeps no place")
+        )
+        for name in wrong:
+            if self.text(name):
+                raise InvalidArgumentError(
+                    f"The option `{name}` is for {kind}: {other}. Leave it out."
+                )
 
     def names(self, name: str) -> tuple[str, ...]:
         return tuple(part.strip() for part in self.text(name).split(",") if part.strip())
@@ -271,6 +299,15 @@ class _Given:
             else:
                 topics[topic] = _start(chosen, name)
         return Places(LATEST if name == "endingOffsets" else EARLIEST, topics)
+
+
+def _hint(name: str, names: Mapping[str, str]) -> str:
+    """What somebody who wrote this name may have meant."""
+    known = _KAFKA_NAMES.get(name)
+    if known is not None and known.lower() in names:
+        return f"what Kafka calls so is `{known}` here."
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean `{names[near[0]]}`?" if near else f"it has {', '.join(names.values())}."
 
 
 def _each(
