@@ -33,7 +33,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Owner]:
             return topic.number
 
     owner = Owner(asyncio.run(write()), 0)
-    found = find_partition(str(folder), owner)
+    found = find_partition(str(folder), owner, "t")
     assert found is not None
     assert len(list(Path(found).glob("*.log"))) > 2
     return found, owner
@@ -87,6 +87,17 @@ def test_nothing_is_changed_in_a_folder_that_is_only_looked_at(
 
 
 def test_a_folder_that_is_not_here_is_no_fault(tmp_path: Path) -> None:
-    assert find_partition(str(tmp_path / "nowhere"), Owner(1, 0)) is None
+    assert find_partition(str(tmp_path / "nowhere"), Owner(1, 0), "t") is None
     (tmp_path / "topics/1-t").mkdir(parents=True)
-    assert find_partition(str(tmp_path), Owner(1, 0)) is None
+    assert find_partition(str(tmp_path), Owner(1, 0), "t") is None
+    (tmp_path / "topics/1-t/0").mkdir()
+    assert find_partition(str(tmp_path), Owner(1, 0), "t") is None
+
+
+def test_a_folder_with_another_topic_under_the_number_is_left_alone(
+    written: tuple[str, Owner],
+) -> None:
+    folder, owner = written
+    data = str(Path(folder).parents[2])
+    assert find_partition(data, owner, "t") == folder
+    assert find_partition(data, owner, "salaries") is None

@@ -99,6 +99,39 @@ def test_rows_are_the_records_within_the_range(batches: list[Batch], first: int,
         assert builder.rows == 0
 
 
+@given(logs(), st.integers(1, 20), st.integers(1, 500))
+def test_rows_are_the_same_in_however_many_pieces(
+    batches: list[Batch], rows_max: int, bytes_max: int
+) -> None:
+    builder = RowsBuilder(SCHEMA, "t", 3, rows_max=rows_max, bytes_max=bytes_max)
+    pieces = [piece for batch in batches for piece in builder.add(batch, 0, 5000)]
+    if builder.rows:
+        pieces.append(builder.take())
+    expected = [record for batch in batches for record in records_of(batch)]
+    assert [row for piece in pieces for row in rows_of(piece)] == expected
+    assert all(len(piece) for piece in pieces)
+
+
+def test_what_compresses_well_comes_in_pieces_of_its_unpacked_size() -> None:
+    builder = RowsBuilder(SCHEMA, "t", 0, bytes_max=500_000)
+    pieces: list[pa.RecordBatch] = []
+    base = 0
+    for count in (1, 2, 3, 1, 40, 1, 1):
+        data = encode_batch([b"z" * 100_000] * count, event_times_us=[1] * count, codec=Codec.ZSTD)
+        assert len(data) < 2000
+        pieces += builder.add(
+            Batch(stamp(data, base_offset=base, append_time_us=1, leader_epoch=1, topic=1)), 0, 99
+        )
+        base += count
+    pieces.append(builder.take())
+    assert [offset for piece in pieces for offset in piece.column("offset").to_pylist()] == list(
+        range(base)
+    )
+    # The batch of forty is cut into nine; the others are put together as far as they go.
+    assert [len(piece) for piece in pieces] == [3, 4, 4, 4, 5, 4, 5, 4, 5, 4, 5, 2]
+    assert all(piece.nbytes < 502_000 for piece in pieces)
+
+
 def test_a_single_batch_is_not_copied() -> None:
     data = stamp(
         encode_batch([b"abc"] * 100), base_offset=0, append_time_us=1, leader_epoch=1, topic=1

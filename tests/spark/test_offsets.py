@@ -44,6 +44,8 @@ def test_a_limit_on_records_is_kept_and_something_goes_on(sizes: list[int], most
     assert sum(taken.values()) <= max(1, min(most, total))
     assert all(0 <= taken[some.place] <= some.size for some in ranges if some.size)
     assert sum(taken.values()) > 0 or not total
+    if most >= len(taken):
+        assert all(taken.values())
     if total <= most:
         assert sum(taken.values()) == total
 
@@ -57,7 +59,16 @@ def test_a_limit_on_bytes_goes_by_what_a_record_takes(sizes: list[int], most: in
 
 def test_no_partition_waits_for_another() -> None:
     ends = limited(ranges_of([1000, 10]), records_max=101)
-    assert [end - 10 for end in ends.values()] == [100, 1]
+    assert [end - 10 for end in ends.values()] == [99, 1]
+    # However busy the other is: an event-time query's watermark goes by the slowest.
+    ends = limited(ranges_of([1_000_000, 5]), records_max=1000, bytes_max=50_000)
+    assert [end - 10 for end in ends.values()] == [498, 1]
+
+
+def test_large_records_are_not_left_behind_for_ever() -> None:
+    small, large = Place("small", "1", 0), Place("large", "2", 0)
+    ranges = [Range(small, 0, 1000, 10.0), Range(large, 0, 2, 50_000.0)]
+    assert limited(ranges, bytes_max=1000) == {small: 0, large: 1}
 
 
 @given(SIZES, st.integers(0, 50))

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.streaming.query import StreamingQuery
 
 import fanlog
+from fanlog.errors import MessagesLostError, TopicNotFoundError
+from fanlog.spark.options import read_options
+from fanlog.spark.rows import SOURCE_SCHEMA
+from fanlog.spark.source import RangePartition, StreamReader
 from tests.scenarios.broker_process import BrokerProcess
 from tests.spark.conftest import Reading
 from tests.spark.sessions import wait_for_end
@@ -143,6 +149,131 @@ def test_a_topic_that_was_made_anew_is_not_taken_for_the_old_one(
         stream.run()
     stream.run(failOnDataLoss="false")
     assert stream.places() == sorted(all_of(topic, 5) + all_of(topic, 8))
+
+
+Readers = Callable[..., StreamReader]
+
+
+@pytest.fixture
+def reader_of(broker: BrokerProcess) -> Iterator[Readers]:
+    """Makes a stream's reader as the driver has it, without Spark."""
+    made: list[StreamReader] = []
+
+    def make(**options: str) -> StreamReader:
+        given = read_options({"url": broker.url, **options}, streaming=True)
+        made.append(StreamReader(given, SOURCE_SCHEMA))
+        return made[-1]
+
+    yield make
+    for reader in made:
+        reader.stop()
+
+
+def ranges_of(reader: StreamReader, start: Any, end: Any) -> list[tuple[int, int]]:
+    parts = reader.partitions(start, end)
+    return [(p.range.first, p.range.end) for p in parts if isinstance(p, RangePartition)]
+
+
+def test_a_log_that_was_cut_short_is_not_read_again(
+    client: fanlog.sync.Client,
+    topic: str,
+    reader_of: Readers,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fill(client, topic, 10, partitions=1)
+    log = str(client.describe_topic(topic).number)
+    start = {topic: {"log": log, "offsets": {"0": 12}}}
+    with pytest.raises(MessagesLostError, match=r"is at offset 12 .* the log ends at 10"):
+        reader_of(topics=topic).latestOffset(start, ReadAllAvailable())
+    group = f"spark {topic}"
+    reader = reader_of(topics=topic, failOnDataLoss="false", group=group)
+    end = reader.latestOffset(start, ReadAllAvailable())
+    reader.commit(start)
+    assert [p.committed for p in client.groups.describe(group).partitions] == [10]
+    assert end == {topic: {"log": log, "offsets": {"0": 10}}}
+    assert ranges_of(reader, start, end) == []
+    assert "goes on at offset 10; nothing is read again" in caplog.text
+    # What comes gets the lost ones' offsets, and is read.
+    fill(client, topic, 1, partitions=1)
+    assert ranges_of(reader, end, reader.latestOffset(end, ReadAllAvailable())) == [(10, 11)]
+
+
+def test_what_retention_has_removed_takes_no_part_in_a_batchs_limit(
+    client: fanlog.sync.Client,
+    topic: str,
+    reader_of: Readers,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fill(client, topic, 20, partitions=1)
+    client.delete_records(topic, {0: 15})
+    log = str(client.describe_topic(topic).number)
+    start = {topic: {"log": log, "offsets": {"0": 3}}}
+    reader = reader_of(topics=topic, failOnDataLoss="false")
+    end = reader.latestOffset(start, ReadMaxRows(2))
+    assert ranges_of(reader, start, end) == [(15, 17)]
+    assert ranges_of(reader, end, reader.latestOffset(end, ReadMaxRows(2))) == [(17, 19)]
+    assert caplog.text.count("are not kept any more") == 1
+    assert "Offsets 3 to 14" in caplog.text
+
+
+def test_a_group_is_told_only_of_logs_that_are_there(
+    client: fanlog.sync.Client, topic: str, broker: BrokerProcess, reader_of: Readers
+) -> None:
+    for name in ("kept", "deleted", "anew"):
+        fill(client, f"{topic}.{name}", 5, partitions=1)
+    start = reader_of(pattern=f"{topic}.*").initialOffset()
+    for name in ("deleted", "anew"):
+        client.delete_topic(f"{topic}.{name}")
+    with fanlog.sync.connect(broker.url) as another:
+        fill(another, f"{topic}.anew", 8, partitions=1)
+    options = {"pattern": f"{topic}.*", "group": f"spark {topic}"}
+    with pytest.raises(MessagesLostError):
+        reader_of(**options).latestOffset(start, ReadAllAvailable())
+    assert f"spark {topic}" not in {group.name for group in client.groups.list()}
+    reader = reader_of(**options, failOnDataLoss="false")
+    reader.commit(start)
+    end = reader.latestOffset(start, ReadAllAvailable())
+    described = client.groups.describe(f"spark {topic}")
+    assert {p.topic: p.committed for p in described.partitions} == {f"{topic}.kept": 5}
+    reader.commit(end)
+    described = client.groups.describe(f"spark {topic}")
+    assert {p.topic: p.committed for p in described.partitions} == {
+        f"{topic}.kept": 5,
+        f"{topic}.anew": 8,
+    }
+
+
+def test_a_checkpoint_of_other_topics_is_told_from_topics_that_were_deleted(
+    client: fanlog.sync.Client, topic: str, reader_of: Readers
+) -> None:
+    for name in ("a", "b"):
+        fill(client, f"{topic}.{name}", 3, partitions=1)
+    start = reader_of(topics=f"{topic}.a").initialOffset()
+    with pytest.raises(MessagesLostError, match=r"use another checkpoint folder .* failOnDataLoss"):
+        reader_of(topics=f"{topic}.b").latestOffset(start, ReadAllAvailable())
+    reader = reader_of(topics=f"{topic}.b", failOnDataLoss="false")
+    assert list(reader.latestOffset(start, ReadAllAvailable())) == [f"{topic}.b"]
+    client.delete_topic(f"{topic}.a")
+    with pytest.raises(MessagesLostError, match="was deleted"):
+        reader_of(pattern=f"{topic}.*").latestOffset(start, ReadAllAvailable())
+
+
+def test_a_topic_that_was_read_and_is_deleted_is_told_from_one_that_never_was(
+    client: fanlog.sync.Client, topic: str, reader_of: Readers
+) -> None:
+    for name in ("a", "b"):
+        fill(client, f"{topic}.{name}", 3, partitions=1)
+    both = f"{topic}.a,{topic}.b"
+    start = reader_of(topics=both).initialOffset()
+    client.delete_topic(f"{topic}.a")
+    reader = reader_of(topics=both)
+    reader.prepareForTriggerAvailableNow()
+    with pytest.raises(MessagesLostError, match=r"\.a' was deleted"):
+        reader.latestOffset(start, ReadAllAvailable())
+    reader = reader_of(topics=both, failOnDataLoss="false")
+    assert list(reader.latestOffset(start, ReadAllAvailable())) == [f"{topic}.b"]
+    with pytest.raises(TopicNotFoundError):
+        reader_of(topics=f"{topic}.c").latestOffset({}, ReadAllAvailable())
 
 
 def test_a_streams_progress_shows_as_a_groups_lag(

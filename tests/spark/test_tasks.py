@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import select
+import socket
+import struct
+import sys
+import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -62,6 +70,85 @@ def test_a_task_goes_on_where_it_was_when_its_broker_comes_back(broker: BrokerPr
     broker.kill()
     broker.start()
     assert found + list(offsets) == list(range(RECORDS))
+
+
+class Cutting(threading.Thread):
+    """A way to a broker that resets the first connection as soon as it has carried so many frames
+    of the broker's, as load balancers do; later ones last."""
+
+    def __init__(self, port: int, frames: int) -> None:
+        super().__init__(daemon=True)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._broker_port = port
+        self._frames = frames
+        self.url = f"fanlog://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.was_cut = threading.Event()
+
+    def run(self) -> None:
+        with self._listener:
+            for frames in (self._frames, sys.maxsize):
+                client, _ = self._listener.accept()
+                with client, socket.create_connection(("127.0.0.1", self._broker_port)) as broker:
+                    self._carry(client, broker, frames)
+                    reset = struct.pack("ii", 1, 0)
+                    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+                self.was_cut.set()
+
+    @staticmethod
+    def _carry(client: socket.socket, broker: socket.socket, frames: int) -> None:
+        while frames:
+            if client in select.select([client, broker], [], [])[0]:
+                data = client.recv(1 << 16)
+                if not data:
+                    return
+                broker.sendall(data)
+                continue
+            size = broker.recv(4, socket.MSG_WAITALL)
+            if not size:
+                return
+            length = struct.unpack("<I", size)[0]
+            client.sendall(size + broker.recv(length - 4, socket.MSG_WAITALL))
+            frames -= 1
+
+
+def test_what_has_come_is_given_though_the_connection_is_lost_behind_it(
+    broker: BrokerProcess,
+) -> None:
+    with fanlog.sync.connect(broker.url) as client:
+        for i in range(200):
+            client.send("t", f"{i:01000d}".encode())
+            if i % 10 == 9:
+                client.flush()
+    wanted, _ = plan(broker)
+    # A greeting, the topic, and two answers, the second of which waits while the first is read.
+    way = Cutting(broker.port, frames=4)
+    way.start()
+    given = read_options({"url": way.url, "topics": "t", "fetchBytes": "4096"})
+    given = replace(given, limits=msgspec.structs.replace(given.limits, rows_max=1))
+    rows = read_range(given, wanted, SCHEMA)
+    found = next(rows).column("offset").to_pylist()
+    assert way.was_cut.wait(10)
+    for some in rows:
+        found += some.column("offset").to_pylist()
+    way.join(10)
+    assert found == list(range(200))
+
+
+def test_files_of_another_broker_are_not_taken_for_the_topics(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    async def write() -> int:
+        async with fanlog.Broker(tmp_path / "other") as other:
+            await other.publish("salaries", b"not for everybody")
+            return (await other.describe_topic("salaries")).number
+
+    with fanlog.sync.connect(broker.url) as client:
+        client.publish("t", b"for everybody")
+        assert asyncio.run(write()) == client.describe_topic("t").number
+    given = read_options({"url": broker.url, "topics": "t", "data": str(tmp_path / "other")})
+    wanted, _ = plan(broker)
+    (rows,) = read_range(given, wanted, SCHEMA)
+    assert rows.column("value").to_pylist() == [b"for everybody"]
 
 
 def test_records_that_go_while_a_task_reads_are_told_of(

@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from fanlog.errors import FormatError
-from fanlog.log.catalog import number_of
+from fanlog.errors import FolderUnusableError, FormatError
+from fanlog.log.catalog import load_topic, number_of
 from fanlog.log.files import read_file
 from fanlog.log.index import decode_index
 from fanlog.log.scan import NO_STOP, Damage, Owner, Run, walk_file
@@ -31,8 +31,9 @@ class _File(NamedTuple):
     next_offset: int
 
 
-def find_partition(data: str, owner: Owner) -> str | None:
-    """The folder of a partition, if this machine has it."""
+def find_partition(data: str, owner: Owner, topic: str) -> str | None:
+    """The folder of a partition, if this machine has it. Another broker's folder has topics under
+    the same numbers: the name must be the same, too."""
     topics = f"{data}/topics"
     try:
         names = os.listdir(topics)
@@ -41,8 +42,16 @@ def find_partition(data: str, owner: Owner) -> str | None:
     for name in names:
         folder = f"{topics}/{name}/{owner.partition}"
         if number_of(name) == owner.topic and os.path.isdir(folder):
-            return folder
+            return folder if _is_of(f"{topics}/{name}", owner, topic) else None
     return None
+
+
+def _is_of(folder: str, owner: Owner, topic: str) -> bool:
+    try:
+        found = load_topic(folder)
+    except (OSError, FormatError, FolderUnusableError):
+        return False
+    return (found.number, found.name) == (owner.topic, topic)
 
 
 def read_runs(

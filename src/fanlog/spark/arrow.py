@@ -8,6 +8,9 @@ together, which is a copy of memory.
 
 from __future__ import annotations
 
+import sys
+from itertools import pairwise
+from struct import error as StructError
 from typing import NamedTuple
 
 import numpy as np
@@ -16,10 +19,19 @@ import pyarrow as pa
 
 from fanlog.errors import FormatError
 from fanlog.format.batch import HEADER_BYTES, Batch
-from fanlog.format.columns import SPAN, SPARSE, BinaryColumn
+from fanlog.format.columns import (
+    EVENT_TIMES,
+    SIZES,
+    SPAN,
+    SPARSE,
+    TIME_RANGE,
+    BinaryColumn,
+    places_bytes,
+)
 
 _BINARY = pa.binary()
 _STRING = pa.string()
+_NO_LIMIT = sys.maxsize
 
 
 Ints = npt.NDArray[np.int64]
@@ -42,20 +54,33 @@ class _Part(NamedTuple):
 class RowsBuilder:
     """Collects batches of one partition, and makes one record batch of them.
 
-    `schema` says which columns are wanted, in Spark's own Arrow types.
+    `schema` says which columns are wanted, in Spark's own Arrow types. A record batch is full with
+    `rows_max` rows, or before it would have more than `bytes_max` bytes, counted as they are
+    unpacked: what compresses well must not grow past what Arrow and memory can hold.
     """
 
-    def __init__(self, schema: pa.Schema, topic: str, partition: int) -> None:
+    def __init__(
+        self,
+        schema: pa.Schema,
+        topic: str,
+        partition: int,
+        *,
+        rows_max: int = _NO_LIMIT,
+        bytes_max: int = _NO_LIMIT,
+    ) -> None:
         self._schema = schema
         self._topic = topic
         self._partition = partition
         self._parts: list[_Part] = []
         self._constants: dict[str, pa.Array] = {}
+        self._rows_max = rows_max
+        self._bytes_max = bytes_max
         self.rows = 0
         self.bytes = 0
 
-    def add(self, batch: Batch, first: int, end: int) -> None:
-        """Adds those of a batch's records whose offsets lie from `first` up to `end`."""
+    def add(self, batch: Batch, first: int, end: int) -> list[pa.RecordBatch]:
+        """Adds those of a batch's records whose offsets lie from `first` up to `end`. Returns
+        what is full with them: a batch that is too large by itself comes in several pieces."""
         offsets = None
         if batch.header.flags & SPARSE:
             offsets = _sparse_offsets(batch)
@@ -63,10 +88,22 @@ class RowsBuilder:
         else:
             base = batch.base_offset
             low, high = max(0, first - base), min(len(batch), end - base)
-        if high > low:
-            self._parts.append(_Part(batch, low, high, offsets))
-            self.rows += high - low
-            self.bytes += batch.header.length
+        if high <= low:
+            return []
+        size = high - low
+        total_bytes = unpacked_bytes(batch) * size // len(batch)
+        count = min(size, max(1, -(-total_bytes // self._bytes_max)))
+        full: list[pa.RecordBatch] = []
+        for begin, stop in pairwise(low + size * i // count for i in range(count + 1)):
+            part = _Part(batch, begin, stop, offsets)
+            if self.rows and self.bytes + total_bytes // count > self._bytes_max:
+                full.append(self.take())
+            self._parts.append(part)
+            self.rows += part.size
+            self.bytes += total_bytes // count
+            if self.rows >= self._rows_max or self.bytes >= self._bytes_max:
+                full.append(self.take())
+        return full
 
     def take(self) -> pa.RecordBatch:
         """The rows that were added since the last time."""
@@ -143,6 +180,20 @@ class RowsBuilder:
         if all(part.batch.columns.header_columns is None for part in self._parts):
             return pa.nulls(self.rows, type)
         return _joined([_headers_array(part, type) for part in self._parts])
+
+
+def unpacked_bytes(batch: Batch) -> int:
+    """What a batch takes once its columns are unpacked, as it says itself."""
+    header = batch.header
+    if not header.codec:
+        return header.length
+    at = HEADER_BYTES + places_bytes(header.flags, header.record_count)
+    if header.flags & EVENT_TIMES:
+        at += TIME_RANGE.size
+    try:
+        return at + SIZES.unpack_from(batch.data, at)[0]
+    except StructError as fault:
+        raise FormatError("A batch ends before it says how large its columns are.") from fault
 
 
 def _sparse_offsets(batch: Batch) -> Ints:

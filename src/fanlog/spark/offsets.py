@@ -72,26 +72,36 @@ class Range:
     def size(self) -> int:
         return max(0, self.end - self.first)
 
+    @property
+    def bytes(self) -> float:
+        return self.size * self.record_bytes
+
 
 def limited(
     ranges: Iterable[Range], *, records_max: int = 0, bytes_max: int = 0
 ) -> dict[Place, int]:
-    """The ends of what may be read at once: each partition gets its share of the limit, so that
-    none waits for another, and something always goes on. 0 is no limit."""
+    """The ends of what may be read at once. Each partition gets a record as far as the limits
+    go, those with the most to read first, and its share of what is left: none waits for another,
+    however busy, and something always goes on. 0 is no limit."""
     chosen = [some for some in ranges if some.size]
     total = sum(some.size for some in chosen)
-    total_bytes = sum(some.size * some.record_bytes for some in chosen)
-    share = 1.0
-    if records_max and total > records_max:
-        share = records_max / total
-    if bytes_max and total_bytes > bytes_max:
-        share = min(share, bytes_max / total_bytes)
-    if share == 1.0:
+    total_bytes = sum(some.bytes for some in chosen)
+    records_most = min(total, records_max or total)
+    bytes_most = min(total_bytes, bytes_max or total_bytes)
+    if records_most == total and bytes_most == total_bytes:
         return {some.place: some.end for some in chosen}
-    taken = {some.place: int(some.size * share) for some in chosen}
-    if not any(taken.values()):
-        # Less than a record each: the one with the most to read goes on.
-        taken[max(chosen, key=lambda some: some.size).place] = 1
+    taken = {some.place: 0 for some in chosen}
+    got, got_bytes = 0, 0.0
+    for some in sorted(chosen, key=lambda some: (some.bytes, some.size), reverse=True):
+        if not got or (got < records_most and got_bytes + some.record_bytes <= bytes_most):
+            taken[some.place] = 1
+            got += 1
+            got_bytes += some.record_bytes
+    left = [(records_most - got, total - got), (bytes_most - got_bytes, total_bytes - got_bytes)]
+    for some in chosen:
+        if taken[some.place]:
+            more = [(some.size - 1) * max(0, spare) / rest for spare, rest in left if rest > 0]
+            taken[some.place] += int(min(more, default=0))
     return {some.place: some.first + taken[some.place] for some in chosen}
 
 

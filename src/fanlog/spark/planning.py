@@ -5,12 +5,13 @@ decide; it is never passed over in silence."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from fanlog.client.plain import PlainConnection
 from fanlog.errors import InvalidArgumentError, MessagesLostError, TopicNotFoundError
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind
+from fanlog.format.patterns import fits
 from fanlog.model import Durability, Start, TopicInfo
 from fanlog.spark.filters import Bounds
 from fanlog.spark.offsets import Offsets, Place, Range
@@ -39,11 +40,12 @@ class Partition:
 View = dict[Place, Partition]
 
 
-def lose(options: ReadOptions, sentence: str) -> None:
-    """Records that a query wants are gone: an error, or a warning where that was asked for."""
+def lose(options: ReadOptions, sentence: str, then: str = "") -> None:
+    """Records that a query wants are gone: an error, or a warning where that was asked for, which
+    says what happens `then`."""
     if options.fail_on_data_loss:
         raise MessagesLostError(f"{sentence} {_GO_ON}")
-    logger.warning("%s", sentence)
+    logger.warning("%s", f"{sentence} {then}".rstrip())
 
 
 def log_of(topic: TopicInfo | messages.TopicOpened, epoch: int) -> str:
@@ -72,18 +74,17 @@ class Planner:
 
     # What there is
 
-    def look(self) -> View:
-        """The partitions of all topics that are to be read, as they are now."""
+    def look(self, may_lack: Collection[str] = ()) -> View:
+        """The partitions of all topics that are to be read, as they are now. A topic that is not
+        there is an error, but for those in `may_lack`: what was read once may be deleted."""
         broker = self.broker
         options = self._options
         if options.pattern:
             wanted = messages.ListTopics(options.pattern)
             topics = broker.ask(FrameKind.LIST_TOPICS, wanted, list[TopicInfo])
         else:
-            topics = [
-                broker.ask(FrameKind.DESCRIBE_TOPIC, messages.NamedTopic(name), TopicInfo)
-                for name in options.topics
-            ]
+            found = (self._describe(name, name in may_lack) for name in options.topics)
+            topics = [topic for topic in found if topic is not None]
         view: View = {}
         for topic in topics:
             log = log_of(topic, broker.welcome.epoch)
@@ -91,6 +92,15 @@ class Planner:
                 place = Place(topic.name, log, found.partition)
                 view[place] = Partition(place, found.start_offset, found.visible_end, found.bytes)
         return view
+
+    def _describe(self, name: str, may_lack: bool) -> TopicInfo | None:
+        wanted = messages.NamedTopic(name)
+        try:
+            return self.broker.ask(FrameKind.DESCRIBE_TOPIC, wanted, TopicInfo)
+        except TopicNotFoundError:
+            if may_lack:
+                return None
+            raise
 
     # Where to begin and to end
 
@@ -138,7 +148,7 @@ class Planner:
                 f"yet: the log ends at {partition.end}."
             )
         if offset < partition.start:
-            lose(self._options, gone(place, offset, partition.start))
+            lose(self._options, gone(place, offset, partition.start, partition.start))
             return partition.start
         return offset
 
@@ -192,30 +202,38 @@ class Planner:
     # Streams
 
     def stream_ranges(self, start: Offsets, view: View) -> list[Range]:
-        """What there is to read from `start` on. Topics and partitions that have appeared since
-        are read from their first record."""
-        self._check_gone(start, view)
+        """What there is to read from `start` on, of every partition in the view. Topics and
+        partitions that have appeared since are read from their first record."""
+        for sentence in {self._absence(place, view): None for place in start if place not in view}:
+            lose(self._options, sentence)
         ranges: list[Range] = []
         for place, partition in view.items():
             first = start.get(place, 0)
-            if first > partition.end:
-                lose(self._options, rewound(place, first, partition.end))
+            if first < partition.start:
+                lose(self._options, gone(place, first, partition.start, partition.start))
                 first = partition.start
+            elif first > partition.end:
+                # All below was delivered, and what comes gets these offsets again.
+                lose(
+                    self._options,
+                    rewound(place, first, partition.end),
+                    f"The query goes on at offset {partition.end}; nothing is read again.",
+                )
+                first = partition.end
             ranges.append(partition.range(first, partition.end))
         return ranges
 
-    def _check_gone(self, start: Iterable[Place], view: View) -> None:
-        logs = {place.topic: place.log for place in view}
-        for place in start:
-            if place in view:
-                continue
-            if logs.get(place.topic, place.log) != place.log:
-                lose(self._options, begun_anew(place.topic))
-            else:
-                lose(
-                    self._options,
-                    f"The topic {place.topic!r} was deleted; what was not read of it is gone.",
-                )
+    def _absence(self, place: Place, view: View) -> str:
+        """Why the query's place is not among what is read."""
+        topic, options = place.topic, self._options
+        if any(some.topic == topic and some.log != place.log for some in view):
+            return begun_anew(topic)
+        if topic in options.topics or (options.pattern and fits(topic, options.pattern)):
+            return f"The topic {topic!r} was deleted; what was not read of it is gone."
+        return (
+            f"The checkpoint is of a query that read {topic!r}, which the options `topics` and "
+            "`pattern` don't name any more: use another checkpoint folder for another query."
+        )
 
     def readable(self, ranges: Iterable[Range], view: View) -> list[Range]:
         """The ranges without what retention has removed."""
@@ -226,13 +244,14 @@ class Planner:
                 lose(
                     self._options,
                     f"Offsets {some.first} to {some.end - 1} of partition {some.place.partition} "
-                    f"of {some.place.topic!r} are gone: the topic was deleted or made anew.",
+                    f"of {some.place.topic!r} can't be read. {self._absence(some.place, view)}",
                 )
                 continue
             first = some.first
             if first < partition.start:
-                lose(self._options, gone(some.place, first, min(partition.start, some.end)))
-                first = min(partition.start, some.end)
+                next = min(partition.start, some.end)
+                lose(self._options, gone(some.place, first, next, partition.start))
+                first = next
             if first < some.end:
                 kept.append(partition.range(first, some.end))
         return kept
@@ -249,13 +268,18 @@ class Planner:
                 topic=place.topic,
                 partitions=(place.partition,),
             )
-            broker.ask(FrameKind.RESET_GROUP, wanted, list[object])
+            try:
+                broker.ask(FrameKind.RESET_GROUP, wanted, list[object])
+            except TopicNotFoundError:
+                # Deleted since the query looked: it finds that out when it looks again.
+                logger.info("The topic %r is gone, and its progress with it.", place.topic)
 
 
-def gone(place: Place, first: int, next: int) -> str:
+def gone(place: Place, first: int, next: int, start: int) -> str:
+    """`first` up to, not including, `next` lie before the log's `start`."""
     return (
         f"Offsets {first} to {next - 1} of partition {place.partition} of {place.topic!r} are not "
-        f"kept any more: retention overtook the query, and the log begins at {next}."
+        f"kept any more: retention overtook the query, and the log begins at {start}."
     )
 
 

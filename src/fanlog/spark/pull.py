@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -48,14 +49,18 @@ class Piece(NamedTuple):
 def read_range(options: ReadOptions, wanted: Range, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The records of a range as Spark's rows."""
     limits = options.limits
-    rows = RowsBuilder(schema, wanted.place.topic, wanted.place.partition)
+    rows = RowsBuilder(
+        schema,
+        wanted.place.topic,
+        wanted.place.partition,
+        rows_max=limits.rows_max,
+        bytes_max=limits.rows_bytes,
+    )
     for piece in _pieces(options, wanted):
         view = memoryview(piece.data)
         for at, header in piece.batches:
             batch = Batch(view[at : at + header.length], header)
-            rows.add(batch, piece.first, wanted.end)
-            if rows.rows >= limits.rows_max or rows.bytes >= limits.rows_bytes:
-                yield rows.take()
+            yield from rows.add(batch, piece.first, wanted.end)
     if rows.rows:
         yield rows.take()
 
@@ -76,9 +81,9 @@ def _file_pieces(options: ReadOptions, wanted: Range) -> Iterator[Piece]:
     if not place.log.isdecimal():
         return  # a topic in memory has no files
     owner = Owner(int(place.log), place.partition)
-    folder = find_partition(options.data, owner)
+    folder = find_partition(options.data, owner, place.topic)
     if folder is None:
-        logger.info("%s has nothing of %r here: the broker is asked.", options.data, place.topic)
+        logger.info("%s has no files of %r: the broker is asked.", options.data, place.topic)
         return
     chunk_bytes = options.limits.fetch_bytes
     for run in read_runs(folder, owner, wanted.first, wanted.end, chunk_bytes=chunk_bytes):
@@ -166,7 +171,10 @@ class _Fetching:
             return None
         first, self._next = self._next, batches[-1][1].next_offset
         if self._next < self._wanted.end:
-            self._ask(broker)
+            # What has come is given in any case: a connection that is lost now is met by the
+            # next answer, which is taken from it in vain.
+            with suppress(ConnectionLostError):
+                self._ask(broker)
         return Piece(first, payload, batches)
 
     def _skip(self, broker: PlainConnection) -> None:
@@ -176,7 +184,7 @@ class _Fetching:
         found = broker.ask(FrameKind.FIND_OFFSETS, wanted, messages.Positions)
         starts = {position.partition: position.offset for position in found.positions}
         start = starts.get(place.partition, self._wanted.end)
-        lose(self._options, gone(place, self._next, min(start, self._wanted.end)))
+        lose(self._options, gone(place, self._next, min(start, self._wanted.end), start))
         self._next = max(self._next, start)
         if self._next < self._wanted.end:
             self._ask(broker)

@@ -122,12 +122,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._planner: Planner | None = None
         self._target: Offsets | None = None
-        self._told: dict[str, Any] = {}
+        # Where logs begin that retention has cut past the query, and what the group was told.
+        self._lifted: Offsets = {}
+        self._told: Offsets = {}
 
     def _plan(self) -> Planner:
         if self._planner is None:
             self._planner = Planner(self.options)
         return self._planner
+
+    def _look(self) -> View:
+        """What there is. Whether something lacks is for `latestOffset` to say."""
+        return self._plan().look(may_lack=self.options.topics)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_planner": None}
@@ -147,26 +153,27 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._target = _ends(self._plan().look())
+        self._target = _ends(self._look())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        # Where the next batch starts is where the last one that is done has ended. Spark says so
-        # in `commit` too, but only when there is a next one.
-        self.commit(start)
         planner = self._plan()
         begin = from_json(start)
-        view = planner.look()
+        view = planner.look(may_lack={place.topic for place in begin})
         ranges = planner.stream_ranges(begin, view)
+        firsts = {some.place: some.first for some in ranges}
+        self._lifted = {place: n for place, n in firsts.items() if n > begin.get(place, 0)}
+        # What has gone, and may go, is not in the view; what is new and empty waits for a record.
+        known = {place: n for place, n in firsts.items() if place in begin or place in self._lifted}
+        # Where the next batch starts is where the last one that is done has ended. Spark says so
+        # in `commit` too, but only when there is a next one.
+        self._tell_group(known)
         if self._target is not None:
             ranges = [
                 Range(some.place, some.first, min(some.end, target), some.record_bytes)
                 for some in ranges
                 if (target := self._target.get(some.place)) is not None
             ]
-        ends = limited(ranges, **self._limits(limit))
-        # What has gone, and may go, is not in the view; what is new and empty waits for a record.
-        known = {place: offset for place, offset in begin.items() if place in view}
-        return to_json(known | ends)
+        return to_json(known | limited(ranges, **self._limits(limit)))
 
     def _limits(self, limit: ReadLimit) -> dict[str, int]:
         options = self.options
@@ -177,7 +184,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {}
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        return to_json(_ends(self._plan().look()))
+        return to_json(_ends(self._look()))
 
     # What tasks read
 
@@ -186,10 +193,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = from_json(start)
         wanted: list[Range] = []
         for place, offset in from_json(end).items():
-            first = begin.get(place, 0)
-            # A log that was cut short, which `latestOffset` has told of, is read from its start.
-            wanted.append(Range(place, first if first <= offset else 0, offset))
-        ranges = planner.readable([some for some in wanted if some.size], planner.look())
+            # What is gone `latestOffset` has told of, if it planned this batch; in a log that
+            # was cut short, the batch ends before it begins.
+            first = max(begin.get(place, 0), self._lifted.get(place, 0))
+            wanted.append(Range(place, first, offset))
+        ranges = planner.readable([some for some in wanted if some.size], self._look())
         return [RangePartition(some) for some in split(ranges, self.options.min_partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -199,11 +207,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Progress
 
     def commit(self, end: dict[str, Any]) -> None:
-        if self.options.group and end != self._told:
-            before = from_json(self._told).items()
-            moved = dict(from_json(end).items() - before)
+        done = from_json(end)
+        if self.options.group and done.items() - self._told.items():
+            # As `latestOffset` has it: only logs that are there, and as far as they go.
+            view = self._look()
+            self._tell_group(
+                {
+                    place: min(max(offset, view[place].start), view[place].end)
+                    for place, offset in done.items()
+                    if place in view
+                }
+            )
+
+    def _tell_group(self, done: Offsets) -> None:
+        """Commits places of logs that are there: offsets of an old one mean nothing in a new."""
+        if self.options.group:
+            moved = dict(done.items() - self._told.items())
             self._plan().commit_to_group(self.options.group, moved)
-            self._told = end
+            self._told = done
 
     def stop(self) -> None:
         if self._planner is not None:
