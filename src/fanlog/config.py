@@ -356,9 +356,17 @@ class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
     stages_in_flight: Annotated[
         int, Meta(ge=1, description="Frames of staged batches that wait for their answers.")
     ] = 4
+    stage_rounds_max: Annotated[
+        int,
+        Meta(ge=1, description="New connections in a row on which no staged batch is answered."),
+    ] = 10
     transaction_timeout_seconds: Annotated[
         float,
         Meta(gt=0, description="How long what a task has staged waits for the driver's commit."),
+    ] = 3600.0
+    commit_timeout_seconds: Annotated[
+        float,
+        Meta(gt=0, description="How long a commit of many gigabytes may take to be in the logs."),
     ] = 3600.0
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -99,3 +102,67 @@ def test_a_silent_broker_is_waited_for_only_so_long(broker: BrokerProcess) -> No
             connection.take(connection.post(FrameKind.FETCH, wanted))
         with pytest.raises(ConnectionLostError):
             connection.post(FrameKind.FETCH, wanted)
+
+
+def test_a_broker_that_is_restarting_is_waited_for_by_who_is_patient(
+    broker: BrokerProcess,
+) -> None:
+    broker.kill()
+    waiting = threading.Timer(0.3, broker.start)
+    waiting.start()
+    with PlainConnection(broker.url, patient=True) as connection:
+        assert status(connection) == "ok"
+    waiting.join()
+    gone = ClientOptions(request_timeout_seconds=0.2)
+    with pytest.raises(ConnectError, match="No broker answers"):
+        PlainConnection("fanlog://127.0.0.1:1", gone, patient=True)
+
+
+def test_who_waits_long_pings_so_that_the_broker_keeps_the_connection(
+    data: Path, tmp_path: Path
+) -> None:
+    strict = tmp_path / "strict.toml"
+    strict.write_text("[listener]\nidle_timeout_seconds = 0.5\n")
+    with BrokerProcess(data, "--config", str(strict)) as broker:
+        with fanlog.sync.connect(broker.url) as client:
+            client.create_topic("t")
+            number = client.describe_topic("t").number
+        wanted = messages.Fetch(number, 0, 0, wait_ms=3000)
+        with PlainConnection(broker.url) as connection:
+            with pytest.raises(ConnectionLostError, match="a client must ping"):
+                connection.take(connection.post(FrameKind.FETCH, wanted))
+            connection.connect()
+            asked = connection.post(FrameKind.FETCH, wanted)
+            connection._await(asked, time.monotonic() + 30)
+            assert read_fetched(connection.take(asked), "t").batches == []
+
+
+def ask_at_length(connection: PlainConnection) -> str:
+    kind, asked = FrameKind.STATUS, messages.Goodbye()
+    return connection.ask_at_length(kind, asked, messages.BrokerStatus, 60).state
+
+
+def test_what_takes_long_is_asked_again_when_the_broker_was_restarted(
+    broker: BrokerProcess,
+) -> None:
+    with PlainConnection(broker.url) as connection:
+        broker.kill()
+        waiting = threading.Timer(0.2, broker.start)
+        waiting.start()
+        assert ask_at_length(connection) == "ok"
+        waiting.join()
+
+
+def test_a_broker_that_falls_silent_is_asked_again_and_one_that_is_gone_is_not_waited_for(
+    broker: BrokerProcess,
+) -> None:
+    options = ClientOptions(request_timeout_seconds=0.6, connect_timeout_seconds=30)
+    with PlainConnection(broker.url, options) as connection:
+        os.kill(broker.pid, signal.SIGSTOP)
+        waiting = threading.Timer(1.2, os.kill, (broker.pid, signal.SIGCONT))
+        waiting.start()
+        assert ask_at_length(connection) == "ok"
+        waiting.join()
+        broker.kill()
+        with pytest.raises(ConnectError, match="No broker answers"):
+            ask_at_length(connection)

@@ -51,15 +51,21 @@ def test_rows_go_to_the_topic_and_partition_that_they_name() -> None:
     rows = pa.record_batch(
         {
             "value": pa.array(["1", "2", "3", "4"]),
-            "topic": pa.array(["a", "b", None, "a"]),
+            "topic": pa.array(["a", "b", "b", "a"]),
             "partition": pa.array([3, None, 1, 0], pa.int32()),
         }
     )
     found = {
         (cut.target.name, cut.partition): cut.rows.column("value").to_pylist()
-        for cut in cut_rows(rows, "c", target, 2)
+        for cut in cut_rows(rows, "", target, 2)
     }
-    assert found == {("a", 0): ["4"], ("a", 3): ["1"], ("b", 2): ["2"], ("c", 1): ["3"]}
+    assert found == {("a", 0): ["4"], ("a", 3): ["1"], ("b", 2): ["2"], ("b", 1): ["3"]}
+
+
+def test_a_topic_that_is_named_is_for_all_rows() -> None:
+    rows = pa.record_batch({"value": pa.array(["1", "2"]), "topic": pa.array(["a", None])})
+    (cut,) = cut_rows(rows, "c", target, 0)
+    assert (cut.target.name, len(cut.rows)) == ("c", 2)
 
 
 def test_a_row_that_can_not_be_placed_is_one_sentence() -> None:
@@ -75,3 +81,15 @@ def test_a_row_that_is_too_large_is_refused_before_it_is_staged() -> None:
     rows = pa.record_batch({"value": pa.array(["x", "y" * 999]), "key": pa.array(["k", "kk"])})
     with pytest.raises(MessageTooLargeError, match="1001 bytes; topic 't' takes 1000"):
         list(cut_rows(rows, "t", target, 0))
+
+
+def test_headers_count_as_well() -> None:
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    given = [[], None, [{"key": "ab", "value": b"c" * 990}, {"key": "d", "value": None}], []]
+    headers = pa.array(given, kind)
+    rows = pa.record_batch({"value": pa.array(["x" * 7] * 4), "headers": headers})
+    assert len(list(cut_rows(rows, "t", target, 0))) == 1
+    rows = pa.record_batch({"value": pa.array(["x" * 8] * 4), "headers": headers})
+    with pytest.raises(MessageTooLargeError, match="1001 bytes; topic 't' takes 1000"):
+        list(cut_rows(rows.slice(1), "t", target, 0))
+    assert len(list(cut_rows(rows.slice(3), "t", target, 0))) == 1

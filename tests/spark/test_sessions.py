@@ -31,6 +31,14 @@ def test_a_session_elsewhere_after_one_here_does_not_keep_the_script() -> None:
     assert worker_environment("spark://host:7077", here) == {"PYSPARK_PYTHON": sys.executable}
 
 
+def test_a_java_that_ran_before_is_not_told_of_the_script() -> None:
+    plain = worker_environment("local[2]", {}, java_runs=True)
+    assert plain == {"PYSPARK_PYTHON": sys.executable}
+    assert not worker_environment("local[2]", plain, java_runs=True)
+    ours = worker_environment("local[2]", {})
+    assert worker_environment("local[2]", ours, java_runs=True) == ours
+
+
 def test_who_has_said_which_python_has_it() -> None:
     assert not worker_environment("local[2]", {"PYSPARK_PYTHON": "python3.12"})
 
@@ -47,3 +55,11 @@ def test_the_script_leaves_out_what_is_installed_and_nothing_else(tmp_path: Path
         check=True,
     )
     assert ended.stdout == f"{':'.join(kept)} a *\n"
+
+
+def test_the_script_runs_the_first_python_where_it_is_not_told_which() -> None:
+    path = str(Path(sys.executable).parent)
+    ended = subprocess.run(
+        [str(WORKER), "-c", "print(1 + 1)"], env={"PATH": path}, capture_output=True, check=True
+    )
+    assert ended.stdout == b"2\n"

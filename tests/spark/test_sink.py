@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,12 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 import fanlog
+from fanlog.client.plain import PlainConnection
+from fanlog.errors import ConnectionLostError, MessageTooLargeError, TransactionNotFoundError
+from fanlog.format.frames import FrameKind
 from fanlog.format.keys import partition_of
+from fanlog.spark import sink
+from fanlog.spark.options import write_options
 from tests.scenarios.broker_process import BrokerProcess
 from tests.spark.conftest import Reading
 from tests.spark.sessions import wait_for_end
@@ -75,6 +82,33 @@ def test_rows_of_many_megabytes_are_committed_as_a_whole(
     assert found.count() == found.distinct().count() == 60_000
 
 
+def test_an_id_in_foreach_batch_counts_within_its_query(
+    spark: SparkSession, client: fanlog.sync.Client, topic: str, reading: Reading, tmp_path: Path
+) -> None:
+    fill(client, topic, 6, partitions=1)
+
+    def add(rows: DataFrame, batch: int) -> None:
+        write(rows, reading.url, topic=f"{topic}.copy", transactionId=f"copy/{batch}")
+
+    def run(checkpoint: Path) -> None:
+        stream = spark.readStream.format("fanlog").options(
+            url=reading.url, topics=topic, startingOffsets="earliest"
+        )
+        writer = stream.load().select("value").writeStream.foreachBatch(add)
+        writer = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+        wait_for_end(writer.start())
+
+    run(tmp_path / "one")
+    assert len(reading.values(f"{topic}.copy")) == 6
+    # Spark has not noted that the batch is done, and repeats it.
+    (tmp_path / "one/commits/0").unlink()
+    (tmp_path / "one/commits/.0.crc").unlink(missing_ok=True)
+    run(tmp_path / "one")
+    assert len(reading.values(f"{topic}.copy")) == 6
+    run(tmp_path / "another")
+    assert len(reading.values(f"{topic}.copy")) == 12
+
+
 def test_nothing_to_write_is_no_mistake(spark: SparkSession, topic: str, reading: Reading) -> None:
     write(numbers(spark, 0), reading.url, topic=topic)
     assert reading.values(topic) == []
@@ -131,6 +165,95 @@ def test_a_job_that_fails_leaves_nothing(
     with pytest.raises(Exception, match="this task never ends well"):
         write(rows, reading.url, topic=topic)
     assert reading.values(topic) == []
+
+
+# Without Spark: what tasks and the driver do
+
+
+def some_rows(*values: str, **columns: list[Any]) -> pa.RecordBatch:
+    return pa.record_batch(
+        {name: pa.array(some) for name, some in {"value": [*values], **columns}.items()}
+    )
+
+
+def batch_sink(url: str, **options: str) -> sink.BatchSink:
+    return sink.BatchSink(write_options({"url": url, **options}, streaming=False), overwrite=False)
+
+
+def test_a_row_that_fits_no_frame_is_refused_with_a_sentence(
+    broker: BrokerProcess, client: fanlog.sync.Client, topic: str
+) -> None:
+    client.create_topic(topic, message_bytes_max=64 << 20)
+    writer = batch_sink(broker.url, topic=topic)
+    with pytest.raises(MessageTooLargeError, match=r"A row has 17\d+ bytes .*frame_bytes_max"):
+        writer.write(iter([some_rows("small", "x" * (17 << 20))]))
+
+
+class Losing(PlainConnection):
+    """A connection that is lost with every batch that is staged."""
+
+    lost = 0
+
+    def post_parts(self, kind: FrameKind, *parts: bytes | memoryview) -> int:
+        self.lost += 1
+        self.close()
+        raise ConnectionLostError("lost once more")
+
+
+def test_a_task_gives_up_when_no_new_connection_brings_it_on(
+    broker: BrokerProcess, topic: str
+) -> None:
+    options = write_options({"url": broker.url, "topic": topic}, streaming=False)
+    with Losing(broker.url) as connection:
+        stager = sink.Stager(connection, options, "never")
+        with pytest.raises(ConnectionLostError, match="lost once more"):
+            stager.add(some_rows("x"))
+        assert connection.lost == 1 + options.limits.stage_rounds_max
+
+
+def test_a_connection_that_is_lost_before_a_new_topic_is_noticed(
+    broker: BrokerProcess, client: fanlog.sync.Client, topic: str
+) -> None:
+    options = write_options({"url": broker.url}, streaming=False)
+    with PlainConnection(broker.url) as connection:
+        stager = sink.Stager(connection, options, topic)
+        stager.add(some_rows("1", topic=[f"{topic}.a"]))
+        connection.close()
+        stager.add(some_rows("2", "3", topic=[f"{topic}.b"] * 2))
+        stager.flush()
+    writer = batch_sink(broker.url, transactionId=topic)
+    writer.commit([sink.Staged(stager.ticket, stager.rows)])
+    assert client.describe_topic(f"{topic}.a").records == 1
+    assert client.describe_topic(f"{topic}.b").records == 2
+
+
+def test_an_id_that_was_committed_leaves_nothing_open_and_is_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    narrow = tmp_path / "narrow.toml"
+    narrow.write_text("[broker]\ntransactions_max = 1\n")
+    with BrokerProcess(tmp_path / "data", "--config", str(narrow)) as broker:
+        writer = batch_sink(broker.url, topic="t", transactionId="a job")
+        writer.commit([writer.write(iter([some_rows("1")]))])
+        assert not caplog.messages
+        # Each would be one too many, if it stayed open.
+        again = [writer.write(iter([some_rows("1")])) for _ in range(3)]
+        assert [(some.ticket, some.committed) for some in again] == [("", True)] * 3
+        broker.kill()
+        waiting = threading.Timer(0.3, broker.start)
+        waiting.start()
+        with caplog.at_level(logging.WARNING, "fanlog.spark"):
+            writer.commit([*again, None])
+        waiting.join()
+        assert "a job was committed before: nothing was written now" in caplog.text
+        # What must have been committed is not committed in part.
+        other = batch_sink(broker.url, topic="t", transactionId="another")
+        staged = other.write(iter([some_rows("2")]))
+        with pytest.raises(TransactionNotFoundError):
+            other.commit([staged, again[0]])
+        other.commit([staged])
+        with fanlog.sync.connect(broker.url) as client:
+            assert client.describe_topic("t").records == 2
 
 
 class TopicToTopic:

@@ -1,18 +1,20 @@
 """A connection for programs that do one thing at a time: a blocking socket and no thread.
 
 What Spark's tasks read and write with. Requests may be sent ahead of their answers, so that the
-next stretch of a log is on its way while the last one is being worked on. It sends no pings: a
-connection that the broker has closed meanwhile is made again by the next `ask`.
+next stretch of a log is on its way while the last one is being worked on. It pings only while it
+waits for what takes long (`ask_at_length`): a connection that the broker has closed between two
+requests is made again by the next `ask`.
 """
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
 import time
 from contextlib import suppress
 from types import TracebackType
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import msgspec
 
@@ -45,20 +47,23 @@ _TIMEVAL = struct.Struct("@ll")
 
 
 class PlainConnection:
-    """One connection to a broker. Close it, or use `with`.
+    """One connection to a broker. Close it, or use `with`. A broker that is not there is told of at
+    once; if it is `patient`, it is waited for, as it is when a connection is lost.
 
     >>> with PlainConnection("fanlog://127.0.0.1:7420") as broker:  # doctest: +SKIP
     ...     broker.ask(FrameKind.STATUS, messages.Goodbye(), messages.BrokerStatus)
     """
 
-    def __init__(self, url: str, options: ClientOptions | None = None) -> None:
+    def __init__(
+        self, url: str, options: ClientOptions | None = None, *, patient: bool = False
+    ) -> None:
         self.address: Address = parse_url(url)
         self._options = options or ClientOptions()
         self._socket: socket.socket | None = None
         self._request_number = 0
         # Answers that came before they were asked for.
         self._early: dict[int, bytes | FanlogError] = {}
-        self.welcome: messages.Welcome = self.connect()
+        self.welcome: messages.Welcome = self.reconnect() if patient else self.connect()
 
     # The connection
 
@@ -92,14 +97,13 @@ class PlainConnection:
         self._limit_waiting(opened, options.request_timeout_seconds)
         return self.welcome
 
-    def reconnect(self) -> None:
-        """Brings a lost connection back, as long as a request may take."""
+    def reconnect(self) -> messages.Welcome:
+        """Brings a lost connection back; it is tried as long as a request may take."""
         give_up_at = time.monotonic() + self._options.request_timeout_seconds
         backoff = self._options.backoff_first_seconds
         while True:
             try:
-                self.connect()
-                return
+                return self.connect()
             except ConnectError:
                 if time.monotonic() + backoff > give_up_at:
                     raise
@@ -114,7 +118,7 @@ class PlainConnection:
                 opened.sendall(frame(FrameKind.GOODBYE))
             opened.close()
 
-    def __enter__(self) -> PlainConnection:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -139,6 +143,22 @@ class PlainConnection:
             self.reconnect()
             return self.take(self._post(frame(kind, payload, request=self._next_number())))
 
+    def ask_at_length(
+        self, kind: FrameKind, message: msgspec.Struct, answer: type[T], seconds: float
+    ) -> T:
+        """Asks for what may take long, and again whenever the connection is lost or silent. Only
+        for what may be asked many times. Who can't be reached any more is not waited for."""
+        give_up_at = time.monotonic() + seconds
+        while True:
+            try:
+                number = self.post(kind, message)
+                self._await(number, give_up_at)
+                return decode(answer, self.take(number))
+            except (ConnectionLostError, RequestTimeoutError):
+                if time.monotonic() >= give_up_at:
+                    raise
+            self.reconnect()
+
     def post(self, kind: FrameKind, message: msgspec.Struct) -> int:
         """Sends a request; `take` waits for its answer."""
         return self._post(message_frame(kind, message, request=self._next_number()))
@@ -162,6 +182,33 @@ class PlainConnection:
         if isinstance(answer, FanlogError):
             raise answer
         return answer
+
+    def _await(self, number: int, give_up_at: float) -> None:
+        """Waits until there is an answer, with pings, so that the broker keeps the connection. One
+        that does not answer those either is taken for lost."""
+        silence_max = self._options.request_timeout_seconds
+        idle_max = self.welcome.idle_timeout_seconds
+        between = min(self._options.ping_seconds, idle_max / 3, silence_max / 3)
+        heard = time.monotonic()
+        while number not in self._early:
+            if time.monotonic() >= min(heard + silence_max, give_up_at):
+                self.close()
+                raise self._silence()
+            if self._readable(between):
+                self._receive()
+                heard = time.monotonic()
+            else:
+                self._send(frame(FrameKind.PING))
+
+    def _readable(self, seconds: float) -> bool:
+        waiting = select.poll()
+        waiting.register(self._opened(), select.POLLIN)
+        return bool(waiting.poll(seconds * 1000))
+
+    def _silence(self) -> RequestTimeoutError:
+        return RequestTimeoutError(
+            f"The broker at {self.address} did not answer in time. The outcome is unknown."
+        )
 
     def _next_number(self) -> int:
         self._request_number = self._request_number % 0xFFFFFFFF + 1
@@ -215,9 +262,7 @@ class PlainConnection:
                 missing -= len(data)
         except BlockingIOError:
             self.close()
-            raise RequestTimeoutError(
-                f"The broker at {self.address} did not answer in time. The outcome is unknown."
-            ) from None
+            raise self._silence() from None
         except OSError as fault:
             self.close()
             raise ConnectionLostError(f"The connection to the broker was lost: {fault}.") from fault

@@ -45,8 +45,8 @@ class Cut(NamedTuple):
 def cut_rows(
     rows: pa.RecordBatch, topic: str, find: Callable[[str], Target], turn: int
 ) -> Iterator[Cut]:
-    """The rows by topic and partition. `topic` is for rows that name none; rows without a key go
-    to one partition together, the next one with each `turn`."""
+    """The rows by topic and partition. A `topic` that is named is for all rows; rows without a key
+    go to one partition together, the next one with each `turn`."""
     for name, of_topic in _by_topic(rows, topic):
         target = find(name)
         _check_sizes(of_topic, target)
@@ -61,16 +61,16 @@ def cut_rows(
 
 
 def _by_topic(rows: pa.RecordBatch, topic: str) -> Iterator[tuple[str, pa.RecordBatch]]:
-    if "topic" not in rows.schema.names:
+    """A topic that was named is for all rows, as in Kafka's sink: or rows that were read, and
+    still have their column `topic`, would go back to where they come from."""
+    if topic:
         yield topic, rows
         return
     column = rows.column("topic")
     if column.null_count:
-        if not topic:
-            raise InvalidArgumentError(
-                "A row's `topic` is null, and no option `topic` says where such rows go."
-            )
-        column = pc.fill_null(column, topic)
+        raise InvalidArgumentError(
+            "A row's `topic` is null, and no option `topic` says where rows go."
+        )
     names: list[str] = pc.unique(column).to_pylist()
     for name in names:
         yield name, rows if len(names) == 1 else rows.filter(pc.equal(column, name))
@@ -128,12 +128,28 @@ def _check_sizes(rows: pa.RecordBatch, target: Target) -> None:
     keys = _named(rows, "key")
     if keys is not None:
         sizes = pc.add(sizes, pc.fill_null(pc.binary_length(keys), 0))
-    largest = pc.max(sizes).as_py() or 0
+    sizes = np.asarray(sizes, np.int64)
+    headers = _named(rows, "headers")
+    if headers is not None:
+        sizes = sizes + _header_sizes(headers)
+    largest = int(sizes.max(initial=0))
     if largest > target.message_bytes_max:
         raise MessageTooLargeError(
             f"A row has {largest} bytes; topic {target.name!r} takes {target.message_bytes_max} "
             "(message_bytes_max)."
         )
+
+
+def _header_sizes(column: pa.Array) -> Ints:
+    """The bytes of each row's headers, names included."""
+    ends = np.cumsum(np.asarray(pc.fill_null(pc.list_value_length(column), 0), np.int64))
+    entries = pc.list_flatten(column)
+    bytes_to = np.zeros(len(entries) + 1, np.int64)
+    for part in ("key", "value"):
+        lengths = pc.fill_null(pc.binary_length(pc.struct_field(entries, part)), 0)
+        bytes_to[1:] += np.asarray(lengths, np.int64)
+    np.cumsum(bytes_to, out=bytes_to)
+    return np.diff(bytes_to[ends], prepend=0)
 
 
 def _named(rows: pa.RecordBatch, name: str) -> pa.Array | None:

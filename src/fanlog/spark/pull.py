@@ -107,7 +107,7 @@ class _Fetching:
         self._request = 0
 
     def pieces(self) -> Iterator[Piece]:
-        with PlainConnection(self._options.url) as broker:
+        with PlainConnection(self._options.url, patient=True) as broker:
             self._begin(broker)
             while self._next < self._wanted.end:
                 try:

@@ -32,13 +32,17 @@ def check_java() -> None:
         raise ConfigError(JAVA_MISSING)
 
 
-def worker_environment(master: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """What tells Spark which Python its workers run, unless the environment says so already."""
+def worker_environment(
+    master: str, environment: Mapping[str, str], *, java_runs: bool = False
+) -> dict[str, str]:
+    """What tells Spark which Python its workers run, unless the environment says so already. A
+    Java that runs has the environment in which it was started."""
     if environment.get("PYSPARK_PYTHON", str(WORKER)) != str(WORKER):
         return {}
     # Elsewhere there is no such file, and another Spark's archives may not be what is installed.
     ours = master.startswith("local") and "SPARK_HOME" not in environment
-    if ours and os.access(WORKER, os.X_OK):
+    told = not java_runs or "FANLOG_WORKER_PYTHON" in environment
+    if ours and told and os.access(WORKER, os.X_OK):
         return {"PYSPARK_PYTHON": str(WORKER), "FANLOG_WORKER_PYTHON": sys.executable}
     return {"PYSPARK_PYTHON": sys.executable}
 
@@ -51,12 +55,14 @@ def session(master: str = "local[*]", **settings: str) -> SparkSession:
     check_java()
     try:
         # pyspark is optional, and slow to import.
+        from pyspark import SparkContext  # noqa: PLC0415
         from pyspark.sql import SparkSession  # noqa: PLC0415
     except ImportError:
         raise ConfigError(SPARK_MISSING) from None
     # Spark takes a worker's Python from nowhere else.
     environment = cast("dict[str, str]", os.environ)  # noqa: TID251
-    environment.update(worker_environment(master, environment))
+    java_runs = getattr(SparkContext, "_gateway", None) is not None
+    environment.update(worker_environment(master, environment, java_runs=java_runs))
     builder = SparkSession.builder.master(master).appName("fanlog")
     for name, value in settings.items():
         builder = builder.config(name, value)

@@ -31,6 +31,7 @@ from fanlog.errors import (
     ConnectionLostError,
     FanlogError,
     InvalidArgumentError,
+    MessageTooLargeError,
     RequestTimeoutError,
 )
 from fanlog.format import messages
@@ -49,18 +50,18 @@ logger = logging.getLogger("fanlog.spark")
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 _STAGE_HEAD_BYTES = FRAME_HEADER_BYTES + 16
-# How long a commit of many gigabytes may take to be in the logs.
-_COMMIT_SECONDS_MAX = 3600.0
+_CLIENT = ClientOptions(name="fanlog.spark")
 
 
 class Staged(WriterCommitMessage):
-    """What an attempt has staged. Without a ticket it had no rows, or there is nothing to commit
-    because its id was committed before."""
+    """What an attempt has staged. Without a ticket it had no rows, or its id was `committed`
+    before."""
 
-    def __init__(self, ticket: str, rows: int, query: str = "") -> None:
+    def __init__(self, ticket: str, rows: int, *, committed: bool = False) -> None:
         self.ticket = ticket
         self.rows = rows
-        self.query = query
+        self.committed = committed
+        self.query = ""
 
 
 def stream_id(query: str, batch: int | str) -> str:
@@ -76,10 +77,24 @@ class BatchSink(DataSourceArrowWriter):
         _prepare_topic(options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        return _stage(self._options, self._id, iterator)
+        # In a stream's foreachBatch, tasks know their query: the id is one of its own there, so
+        # that a new checkpoint, which counts its batches anew, is no repetition.
+        query = _property(_QUERY_ID) if self._options.transaction_id else ""
+        staged = _stage(self._options, self._id_in(query), iterator)
+        staged.query = query
+        return staged
+
+    def _id_in(self, query: str) -> str:
+        return stream_id(query, self._id) if query else self._id
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        _commit(self._options, self._id, messages)
+        id = self._id_in(_query_of(messages))
+        if _commit(self._options, id, messages):
+            logger.warning(
+                "%s was committed before: nothing was written now. Give what is to be written "
+                "anew another transactionId.",
+                id,
+            )
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         _abort(self._options, messages)
@@ -87,7 +102,7 @@ class BatchSink(DataSourceArrowWriter):
 
 class StreamSink(DataSourceStreamArrowWriter):
     def __init__(self, options: WriteOptions, *, overwrite: bool) -> None:
-        _check_mode(overwrite, 'outputMode("append") or outputMode("update")')
+        _check_mode(overwrite, 'outputMode("append"), or from foreachBatch')
         self._options = options
         _prepare_topic(options)
 
@@ -98,8 +113,9 @@ class StreamSink(DataSourceStreamArrowWriter):
         return staged
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        query = next((some.query for some in _staged(messages)), "")
-        _commit(self._options, stream_id(query, batchId), messages)
+        id = stream_id(_query_of(messages), batchId)
+        if _commit(self._options, id, messages):
+            logger.info("%s was committed before: nothing was written now.", id)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         _abort(self._options, messages)
@@ -112,9 +128,14 @@ def _check_mode(overwrite: bool, instead: str) -> None:
         )
 
 
-def _task_property(name: str) -> str:
+def _property(name: str) -> str:
+    """What Spark tells this task; nothing where it says nothing."""
     context = TaskContext.get()
-    value = None if context is None else context.getLocalProperty(name)
+    return "" if context is None else context.getLocalProperty(name) or ""
+
+
+def _task_property(name: str) -> str:
+    value = _property(name)
     if not value:
         raise InvalidArgumentError(
             f"Spark does not tell this task its {name!r}, without which a stream can't be written "
@@ -150,17 +171,30 @@ def _staged(given: Sequence[WriterCommitMessage | None]) -> list[Staged]:
     return [some for some in given if isinstance(some, Staged)]
 
 
-def _commit(options: WriteOptions, id: str, given: Sequence[WriterCommitMessage | None]) -> None:
-    staged = [some for some in _staged(given) if some.ticket]
-    if not staged:
-        return
-    tickets = tuple(some.ticket for some in staged)
+def _query_of(given: Sequence[WriterCommitMessage | None]) -> str:
+    return next((some.query for some in _staged(given) if some.query), "")
+
+
+def _commit(options: WriteOptions, id: str, given: Sequence[WriterCommitMessage | None]) -> bool:
+    """Commits, and waits until all is stored; True if the id was committed before. That is waited
+    for, too: who comes next must not land in the middle of it."""
+    staged = _staged(given)
+    # No broker has a ticket that is empty: it asks for what must be committed, and commits nothing.
+    tickets = tuple(some.ticket for some in staged if some.ticket or some.committed)
+    if not tickets:
+        return False
     wanted = messages.CommitTransaction(tickets[0], id, tickets=tickets[1:])
-    patient = ClientOptions(name="fanlog.spark", request_timeout_seconds=_COMMIT_SECONDS_MAX)
-    with PlainConnection(options.url, patient) as broker:
-        done = broker.ask(FrameKind.COMMIT_TRANSACTION, wanted, messages.TransactionCommitted)
-    if done.already:
-        logger.info("%s was committed before: nothing was written now.", id)
+    with PlainConnection(options.url, _CLIENT, patient=True) as broker:
+        greeted = broker.welcome
+        done = broker.ask_at_length(
+            FrameKind.COMMIT_TRANSACTION,
+            wanted,
+            messages.TransactionCommitted,
+            options.limits.commit_timeout_seconds,
+        )
+        # Who had to ask on a second connection may be told of what it has committed itself.
+        once = broker.welcome is greeted
+    return done.already and (once or any(some.committed for some in staged))
 
 
 def _abort(options: WriteOptions, given: Sequence[WriterCommitMessage | None]) -> None:
@@ -186,13 +220,14 @@ def _stage(options: WriteOptions, id: str, iterator: Iterator[pa.RecordBatch]) -
     first = next(rows, None)
     if first is None:
         return Staged("", 0)
-    with PlainConnection(options.url, ClientOptions(name="fanlog.spark")) as broker:
+    with PlainConnection(options.url, _CLIENT, patient=True) as broker:
         stager = Stager(broker, options, id)
         if stager.committed:
+            stager.abort()
             # Every row is taken, or Spark would wait for somebody to do it.
             for _ in rows:
                 pass
-            return Staged("", 0)
+            return Staged("", 0, committed=True)
         try:
             stager.add(first)
             for some in rows:
@@ -239,6 +274,8 @@ class Stager:
         self._targets: dict[str, tuple[Target, Codec]] = {}
         # Frames that are not answered: their requests, and their bytes to send again.
         self._in_flight: deque[tuple[int, bytes]] = deque()
+        # New connections since the last answer.
+        self._rounds = 0
         self._head = bytes.fromhex(begun.ticket)
 
     def add(self, rows: pa.RecordBatch) -> None:
@@ -254,6 +291,8 @@ class Stager:
     def _target(self, name: str) -> tuple[Target, Codec]:
         known = self._targets.get(name)
         if known is None:
+            # To ask may take a new connection, on which nothing of the old one is answered.
+            self.flush()
             opened = _open_topic(self._broker, self._options, name)
             settings = opened.settings
             target = Target(
@@ -286,7 +325,12 @@ class Stager:
             first_sequence=self._number,
         )
         frame_bytes_max = self._broker.welcome.frame_bytes_max
-        if len(data) + _STAGE_HEAD_BYTES > frame_bytes_max and len(cut.rows) > 1:
+        if len(data) + _STAGE_HEAD_BYTES > frame_bytes_max:
+            if len(cut.rows) == 1:
+                raise MessageTooLargeError(
+                    f"A row has {len(data)} bytes as a batch of its own, headers included; this "
+                    f"broker takes {frame_bytes_max} in a frame (listener.frame_bytes_max)."
+                )
             # A few rows are far larger than the rest.
             half = len(cut.rows) // 2
             self._send(cut._replace(rows=cut.rows.slice(0, half)))
@@ -302,8 +346,8 @@ class Stager:
         _, data = self._in_flight[-1]
         try:
             self._in_flight[-1] = (self._post(data), data)
-        except ConnectionLostError:
-            self._again()
+        except ConnectionLostError as fault:
+            self._again(fault)
 
     def _post(self, data: bytes) -> int:
         return self._broker.post_parts(FrameKind.STAGE, self._head, data)
@@ -312,16 +356,23 @@ class Stager:
         """Waits for the oldest frame's answer."""
         try:
             self._broker.take(self._in_flight[0][0])
-        except (ConnectionLostError, RequestTimeoutError):
-            self._again()
+        except (ConnectionLostError, RequestTimeoutError) as fault:
+            self._again(fault)
             return
+        self._rounds = 0
         self._in_flight.popleft()
 
-    def _again(self) -> None:
+    def _again(self, fault: FanlogError) -> None:
         """Sends all that is not answered once more, on a new connection."""
-        self._broker.reconnect()
-        frames = [data for _, data in self._in_flight]
-        self._in_flight = deque((self._post(data), data) for data in frames)
+        while self._rounds < self._options.limits.stage_rounds_max:
+            self._rounds += 1
+            self._broker.reconnect()
+            try:
+                self._in_flight = deque((self._post(data), data) for _, data in self._in_flight)
+                return
+            except ConnectionLostError as lost:
+                fault = lost
+        raise fault
 
     def flush(self) -> None:
         while self._in_flight:

@@ -381,7 +381,7 @@ def _commit_positions(on: Stage, id: str, offset: int) -> Outcomes:
     transaction = on.core.transactions._open.pop(mine.ticket)
     intent = Intent(id, (transaction.part(),), (("group/g", (Position("a", 0, offset, 1),)),))
     outcomes = Outcomes()
-    commit = Commit(mine.ticket, intent, ())
+    commit = Commit(mine.ticket, intent, {})
     on.core.transactions._commits.begin(commit, outcomes.append)
     return outcomes
 

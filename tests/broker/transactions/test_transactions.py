@@ -588,3 +588,37 @@ def test_many_small_ones_that_are_committed_together_go_through_files(
         intent = on.core.transactions._commits._commits["all"].intent
         assert all(part.file_bytes and not part.data for part in intent.parts)
         assert on.values("a") == [b"%d" % i * 100 for i in range(5)]
+
+
+def test_tickets_follow_each_other_whatever_is_in_files(data: Path) -> None:
+    options = BrokerOptions(transaction_memory_bytes=1000)
+    expected = [b"%d" % i * size for i, size in enumerate((2000, 5, 5, 3000, 2000, 5))]
+    with stage(data, options=options) as on:
+        parts = [Staging(on, stager=1 + i) for i in range(len(expected))]
+        for part, value in zip(parts, expected, strict=True):
+            part.stage("a", value)
+        outcomes = parts[0].commit("all", tickets=tuple(part.ticket for part in parts[1:]))
+        settle(on)
+        assert outcomes.only.records == len(expected)
+        assert on.values("a") == expected
+        checkpoint(on)
+        assert producers_of(on, "a") == set()
+
+
+def test_who_has_no_ticket_may_wait_for_a_known_id_and_commits_no_other(data: Path) -> None:
+    with stage(data) as on:
+        mine, late = Staging(on, "job", stager=1), Staging(on, "job", stager=2)
+        mine.stage("a", b"1")
+        late.stage("a", b"2")
+        outcomes: list[Outcomes] = [Outcomes() for _ in range(3)]
+        commit = on.core.transactions.commit
+        commit(CommitTransaction("", "job", tickets=(late.ticket,)), outcomes[0].append)
+        assert isinstance(outcomes[0][0], TransactionNotFoundError)
+        commit(CommitTransaction(mine.ticket, "job"), outcomes[1].append)
+        commit(CommitTransaction("", "job", tickets=(late.ticket,)), outcomes[2].append)
+        assert outcomes[2] == []  # not before it is stored
+        settle(on)
+        assert not outcomes[1].only.already
+        assert outcomes[2].only.already
+        assert on.values("a") == [b"1"]
+        assert len(on.core.transactions) == 0

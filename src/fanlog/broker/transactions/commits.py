@@ -106,13 +106,14 @@ class TransactionCommits:
             self._broker.commits.turn()
 
     def _recovered(self, ticket: str, intent: Intent) -> Commit:
-        staged: list[Staged] = []
+        staged: dict[str, Staged] = {}
         fault: StorageError | None = None
         try:
             for part in intent.parts:
                 if part.file_bytes:
                     path = f"{self._folder}/{part.ticket}"
-                    staged.append(Staged.reopen(path, part.file_bytes, part.file_crc))
+                    reopened = Staged.reopen(path, part.file_bytes, part.file_crc)
+                    staged[part.ticket] = reopened
         except StorageError as found:
             fault = found
             logger.error("the committed transaction %r can't be stored: %s", intent.id, fault)
@@ -194,14 +195,15 @@ class TransactionCommits:
         except FanlogError as fault:
             self._hold_up(commit, fault)
             return
-        if not commit.memory_stored:
-            self._feed(commit, commit.intent.memory)
-        elif not commit.files:
+        piece = commit.pieces[0] if commit.pieces else None
+        if piece is None:
             self._finish(commit)
+        elif isinstance(piece, bytes):
+            self._feed(commit, piece)
         elif self._broker.congested():
             self._broker.commits.when_relieved(lambda: self._go_on(commit))
         else:
-            self._read(commit, commit.files[0], _PIECE_BYTES)
+            self._read(commit, piece, _PIECE_BYTES)
 
     def _commit_positions(self, commit: Commit) -> None:
         durable = self._broker.durable
@@ -268,13 +270,11 @@ class TransactionCommits:
         if fault is not None:
             self._hold_up(commit, fault)
             return
-        if not commit.memory_stored:
-            commit.memory_stored = True
-        else:
-            commit.at += size
-            if commit.at >= commit.files[0].length:
-                commit.files.popleft()
-                commit.at = 0
+        piece = commit.pieces[0]
+        commit.at += size
+        if isinstance(piece, bytes) or commit.at >= piece.length:
+            commit.pieces.popleft()
+            commit.at = 0
         self._go_on(commit)
 
     def _hold_up(self, commit: Commit, fault: FanlogError) -> None:
@@ -320,7 +320,7 @@ class TransactionCommits:
 
     def close(self) -> None:
         for commit in self._commits.values():
-            for staged in commit.staged:
+            for staged in commit.staged.values():
                 staged.close()
 
     # The checkpoint: positions durable, then ids durable, then the intents go.
@@ -365,7 +365,7 @@ class TransactionCommits:
             self._forget_producer(commit.intent)
             if commit.intent.positions:
                 self._marks.append(commit.mark)
-            for staged in commit.staged:
+            for staged in commit.staged.values():
                 self._runtime.in_thread(staged.discard, _log_fault)
         self._ledger.write_or_owe(gone)
         self._forget_marks()

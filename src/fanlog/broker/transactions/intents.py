@@ -4,7 +4,8 @@ its bytes on their way through the intake."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
+from itertools import groupby
 
 import msgspec
 
@@ -54,26 +55,21 @@ class Intent(msgspec.Struct, frozen=True, array_like=True):
     def partitions(self) -> list[int]:
         return [key for part in self.parts for key in part.partitions]
 
-    @property
-    def memory(self) -> bytes:
-        """The batches of the parts that are no files."""
-        return b"".join(part.data for part in self.parts)
-
 
 encode_intent = msgspec.msgpack.Encoder().encode
 decode_intent = msgspec.msgpack.Decoder(Intent).decode
 
 
 class Commit:
-    """A committed transaction, until it is known to be stored for good. What is in memory goes
-    first, all at once; then `files`, of which the first is stored up to `at`."""
+    """A committed transaction, until it is known to be stored for good. `pieces` are what is
+    missing, in the order of its parts: files, of which the first is stored up to `at`, and what is
+    in memory between two of them, which goes at once. `staged` are the files by ticket."""
 
     __slots__ = (
         "at",
         "fault",
-        "files",
         "intent",
-        "memory_stored",
+        "pieces",
         "positioned",
         "recovered",
         "staged",
@@ -82,15 +78,14 @@ class Commit:
         "waiting",
     )
 
-    def __init__(self, ticket: str, intent: Intent, staged: Iterable[Staged]) -> None:
+    def __init__(self, ticket: str, intent: Intent, staged: Mapping[str, Staged]) -> None:
         self.ticket = ticket
         self.intent = intent
-        self.staged = tuple(staged)
-        self.files = deque(self.staged)
+        self.staged = staged
+        self.pieces = _in_order(intent, staged)
         self.waiting: list[Outcome] = []
         self.recovered = False
         self.positioned = False
-        self.memory_stored = False
         self.stored = False
         self.at = 0
         self.fault: FanlogError | None = None
@@ -106,6 +101,16 @@ class Commit:
         waiting, self.waiting = self.waiting, []
         for tell in waiting:
             tell(outcome)
+
+
+def _in_order(intent: Intent, staged: Mapping[str, Staged]) -> deque[bytes | Staged]:
+    pieces: deque[bytes | Staged] = deque()
+    for in_file, parts in groupby(intent.parts, lambda part: part.ticket in staged):
+        if in_file:
+            pieces.extend(staged[part.ticket] for part in parts)
+        else:
+            pieces.append(b"".join(part.data for part in parts))
+    return pieces
 
 
 class Answers:

@@ -332,7 +332,7 @@ class Transactions:
             raise
         positions = tuple((GROUP_PREFIX + some.group, some.positions) for some in offsets)
         intent = Intent(id, tuple(part.part() for part in parts), positions)
-        files = [part.staged for part in parts if part.staged.in_file]
+        files = {part.ticket: part.staged for part in parts if part.staged.in_file}
         self._commits.begin(Commit(parts[0].ticket, intent, files), tell)
         # The bytes are the commit's now.
         for part in parts:
