@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from fanlog.cli.exits import ExitCode
+from fanlog.errors import ConfigError
 from fanlog.spark import pipelines
 from fanlog.spark.pipelines.runs import Run
 from tests.cli.conftest import Run as Runner
@@ -116,6 +117,39 @@ def test_each_state_folder_has_a_group_of_its_own(tmp_path: Path) -> None:
     assert archive.settle({}, tmp_path / "the other")["group"] == "pipeline.the-other"
     assert archive.settle({"group": "mine"}, tmp_path)["group"] == "mine"
     assert "group" not in pipelines.find("drops").settle({}, tmp_path)
+
+
+def test_a_state_is_for_what_its_first_run_has_decided(tmp_path: Path) -> None:
+    archive, join = pipelines.find("archive"), pipelines.find("join")
+    state = tmp_path / "state"
+    lake = str(tmp_path / "lake")
+
+    def run_with(**given: str) -> None:
+        pipelines.check_same(archive, archive.settle(given, state), state)
+
+    run_with(topics="orders", lake=lake)
+    # How it is done may change, and topics may be added.
+    run_with(topics="orders", lake=f"{state}/../lake", batch_records="7", group="mine")
+    run_with(topics="payments, orders", lake=lake)
+    with pytest.raises(ConfigError, match="give another --state for topics='payments'"):
+        run_with(topics="payments", lake=lake)
+    with pytest.raises(ConfigError, match="give another --state for lake="):
+        run_with(topics="orders,payments", lake=str(tmp_path / "other"))
+    with pytest.raises(ConfigError, match="holds how far archive is: give another --state"):
+        pipelines.check_same(join, join.settle({}, state), state)
+
+
+def test_a_run_that_decides_otherwise_is_refused(
+    typed: Runner, broker: Serving, tmp_path: Path
+) -> None:
+    need_java()
+    archive = pipelines.find("archive")
+    state = tmp_path / "state"
+    pipelines.check_same(archive, archive.settle({"topics": "some.>"}, state), state)
+    given = ("--state", str(state), "--url", broker.url, "--option", "topics=>")
+    ended = typed("pipeline", "run", "archive", *given)
+    assert ended.sentence.endswith("with topics='some.>': give another --state for topics='>'.")
+    assert not (state / "run.json").exists()
 
 
 def test_a_machine_without_java(

@@ -4,15 +4,26 @@ checkpoint is some files."""
 from __future__ import annotations
 
 import json
+import logging
+import os
+import shutil
+from collections.abc import Generator
+from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 from rich.console import Console
 
 import fanlog
+from fanlog.cli.pipeline import watch
 from fanlog.cli.pipeline_display import Lines, LiveDisplay, Watching
+from fanlog.spark import pipelines
+from fanlog.spark.pipelines.progress import look
+from fanlog.spark.pipelines.runs import Running
 from tests.cli.conftest import Serving
+from tests.spark.sessions import need_java
 
 ERASE_LINE = "\x1b[2K"
 
@@ -123,3 +134,62 @@ def test_a_person_sees_a_table_that_is_gone_at_the_end(
     *_, after = shown.split("Flow good is RUNNING.")
     assert after.count(ERASE_LINE) >= 3
     assert "STREAM" not in after
+
+
+@contextmanager
+def coming_and_going(folder: Path) -> Generator[None]:
+    """Folders that are made and dropped all the time, as Spark's are."""
+    over = Event()
+
+    def churn() -> None:
+        while not over.is_set():
+            (folder / "a/b/commits").mkdir(parents=True, exist_ok=True)
+            (folder / "a/b/offsets").mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(folder / "a", ignore_errors=True)
+
+    thread = Thread(target=churn)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_folders_that_vanish_meanwhile_are_passed_over(tmp_path: Path) -> None:
+    commit(tmp_path, "good", 0, "orders", p0=60)
+    with coming_and_going(tmp_path):
+        for _ in range(300):
+            assert [some.name for some in look(tmp_path)] == ["good"]
+
+
+def test_looking_again_leaves_nothing_behind(tmp_path: Path) -> None:
+    watching = Watching("fanlog://127.0.0.1:1", tmp_path)
+    commit(tmp_path, "good", 0, "orders", p0=60)
+    watching.look()
+    handlers = list(logging.getLogger().handlers)
+    watching.look()
+    assert logging.getLogger().handlers == handlers
+
+
+def test_a_display_that_fails_does_not_end_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    need_java()
+    pipelines.copy(pipelines.find("drops"), tmp_path / "mine")
+    # It leaves what nobody can read, and goes on until that was looked at.
+    (tmp_path / "mine/drops.py").write_text(
+        "import pathlib, time\n"
+        "pathlib.Path('progress.json').write_text('{')\n"
+        "time.sleep(2)\n"
+        "pathlib.Path('end').touch()\n"
+    )
+    state = tmp_path / "state"
+    watching = Watching("fanlog://127.0.0.1:1", state)
+    pipeline = pipelines.find(str(tmp_path / "mine"))
+    running = Running(pipeline, {}, state, "local[1]", os.environ)
+    assert watch(running, watching) == ""
+    assert running.run.exit_code == 0, running.why()
+    assert (state / "end").exists()
+    said = capsys.readouterr().err
+    assert said.count("The progress can't be shown, but the run goes on") == 1

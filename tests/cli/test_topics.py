@@ -10,7 +10,7 @@ from tests.cli.conftest import Run
 
 def test_a_topic_is_created_with_its_settings_listed_described_and_deleted(ask: Run) -> None:
     created = ask(
-        *("topic", "create", "made.one", "--partitions", "3", "--durability", "fsync"),
+        *("topic", "create", "with.settings", "--partitions", "3", "--durability", "fsync"),
         *("--retention", "2d", "--retention-bytes", "10GB", "--segment-bytes", "1MiB"),
         *("--compression", "zstd", "--message-bytes-max", "2MB", "--tail-bytes", "64KiB", "--json"),
         *("--cleanup", "compact", "--tombstones", "2h", "--compact-after-bytes", "4MiB"),
@@ -30,11 +30,13 @@ def test_a_topic_is_created_with_its_settings_listed_described_and_deleted(ask: 
         "compact_after_bytes": 4 << 20,
         "role": "",
     }
-    assert ask("topic", "describe", "made.one", "--json").json == created.json
-    listed = ask("topic", "list", "made.>", "--json").json
-    assert [topic["name"] for topic in listed] == ["made.one"]
-    assert ask("topic", "delete", "made.one", "--yes").out == "Topic made.one is deleted.\n"
-    assert ask("topic", "list", "made.>", "--json").json == []
+    assert ask("topic", "describe", "with.settings", "--json").json == created.json
+    listed = ask("topic", "list", "with.>", "--json").json
+    assert [topic["name"] for topic in listed] == ["with.settings"]
+    assert (
+        ask("topic", "delete", "with.settings", "--yes").out == "Topic with.settings is deleted.\n"
+    )
+    assert ask("topic", "list", "with.>", "--json").json == []
 
 
 def test_a_topic_that_is_there_is_an_error_unless_that_is_fine(ask: Run, client: Client) -> None:

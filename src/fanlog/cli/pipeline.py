@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -185,16 +185,31 @@ def _run_once(
     watching = Watching(options.get("url", DEFAULT_URL), folder)
     running = Running(pipeline, options, folder, master, environment)
     try:
-        with display(watching) as show:
-            while not running.wait(_LOOK_SECONDS):
-                show(running.last_event())
-            show(running.last_event())
+        summary = watch(running, watching)
     except BaseException:
         _stop(running)
         raise
     if running.run.exit_code:
         raise CommandError(running.why(), ExitCode.FAILED)
-    say_done(f"{pipeline.name} is done{watching.summary()}.")
+    report = options.get("report")
+    where = f" Open {Path(report, 'report.html')}." if report else ""
+    say_done(f"{pipeline.name} is done{summary}.{where}")
+
+
+def watch(running: Running, watching: Watching) -> str:
+    """Shows a run until it ends; its summary. Who looks may fail, and the run goes on without."""
+    try:
+        with display(watching) as show:
+            while not running.wait(_LOOK_SECONDS):
+                show(running.last_event())
+            show(running.last_event())
+        return watching.summary()
+    except Exception as fault:  # noqa: BLE001 - looking is one thing, and the run another
+        with suppress(OSError):  # nobody reads it any more
+            say_warning(f"The progress can't be shown, but the run goes on: {fault!r}.")
+    while not running.wait(_LOOK_SECONDS):
+        pass
+    return ""
 
 
 def _stop(running: Running) -> None:

@@ -144,8 +144,7 @@ class Watching:
             return f" in {seconds:.0f} s"
         if not self.records:
             return f": there was nothing new ({seconds:.0f} s)"
-        per_second = self.records / max(0.001, seconds)
-        return f": {self.records:,} records in {seconds:.0f} s, {per_second:,.0f} records/s"
+        return f": {self.records:,} records in {seconds:.0f} s, with Spark's start"
 
 
 def display(watching: Watching) -> AbstractContextManager[Show]:

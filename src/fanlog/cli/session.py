@@ -17,6 +17,9 @@ T = TypeVar("T")
 
 DEFAULT_URL = f"fanlog://{DEFAULT_HOST}:{NATIVE_PORT}"
 
+# What a person needs to know is raised, and said once; log lines would say it again.
+_SILENCE = logging.NullHandler()
+
 Url = Annotated[str, typer.Option("--url", help="The broker.", metavar="URL", envvar="FANLOG_URL")]
 AsJson = Annotated[bool, typer.Option("--json", help="Answer as JSON.")]
 
@@ -25,8 +28,7 @@ def with_client(
     url: str, work: Callable[[Client], Awaitable[T]], *, reconnect: bool = False, **options: Any
 ) -> T:
     """Runs `work` with a connection. Only what may last long comes back after a lost one."""
-    # What a person needs to know is raised, and said once; log lines would say it again.
-    logging.getLogger().addHandler(logging.NullHandler())
+    logging.getLogger().addHandler(_SILENCE)  # which is there once, however often it is added
 
     async def connected() -> T:
         async with connect(url, name="fanlog-cli", reconnect=reconnect, **options) as client:

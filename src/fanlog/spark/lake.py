@@ -11,8 +11,9 @@
 Law: what is named in `whole/` is on the disk, and is made once for a batch, by whoever comes first.
 From there on a batch can only go forward: its files are moved, then `state.json` says that it is
 done. A file's name says what it holds, so that one whose batches are in a wider merged file does
-not count. So a crash or a power cut at any point is mended by going on, and a writer that should be
-dead by now can do no harm.
+not count. So a crash or a power cut at any point is mended by going on. The lock keeps writers
+apart; where it can't (some network disks), one that should be dead by now makes nothing count
+twice, and takes nothing back but what is done while it replaces `state.json`, for a moment.
 """
 
 from __future__ import annotations
@@ -56,6 +57,9 @@ LOCK_SECONDS_MAX = 60.0
 _LOCK_POLL_SECONDS = 0.2
 # A query meets a merge now and then, but hardly one after the other.
 QUERY_TRIES_MAX = 5
+# One more look shows what a merge has changed; a lake that is written all the time may take more.
+LOOKS_MAX = 20
+_LOOK_AGAIN_SECONDS = 0.05
 _NAME = re.compile(r"(batch|merged)-(\d{10})-(\d{10})?.*\.parquet")
 
 
@@ -104,14 +108,24 @@ class Lake:
         # Who looks while files are merged may see neither the old ones nor the new one, or a new
         # one with a batch that was done since: then it takes another look.
         before: list[Held] | None = None
-        while True:
+        ahead: list[Held] = []
+        for _ in range(LOOKS_MAX):
             # First what is done, then what is there: or a batch could lack a file.
             done = self._done_on_disk()
             held = [some for folder in self._folders() for some in _counting(folder)]
             found = [some for some in held if done is None or some.last <= done]
-            if found == before and not any(some.merged for some in held if some not in found):
+            ahead = [some for some in held if some.merged and some not in found]
+            if found == before and not ahead:
                 return [some.path for some in found]
+            if before is not None:
+                time.sleep(_LOOK_AGAIN_SECONDS)
             before = found
+        if ahead:
+            raise ConfigError(
+                f"{ahead[0].path} holds batches that _archive/state.json knows nothing of, as in "
+                "a copy of a lake in use: copy the lake again while no archive writes to it."
+            )
+        raise ConfigError(f"The lake {self.root} changes all the time: try again in a moment.")
 
     def read(self, spark: SparkSession) -> DataFrame:
         """Every record once. Files that are merged while a query runs can make it fail; `query`
@@ -140,7 +154,7 @@ class Lake:
     def _read(self, spark: SparkSession, files: list[Path]) -> DataFrame:
         _check_some(self.root, files)
         reader = spark.read.schema(SCHEMA).option("basePath", str(self.root))
-        return reader.parquet(*map(str, files))
+        return reader.parquet(*map(_literal, files))
 
     def _folders(self) -> Iterator[Path]:
         yield from sorted(self.root.glob("topic=*/date=*"))
@@ -189,6 +203,10 @@ class Lake:
         return state
 
     def _save(self, state: State) -> None:
+        # Another writer, where the lock keeps none away, may be further: what is done stays done.
+        done = self._done_on_disk()
+        if done is not None and done > state.done:
+            state = msgspec.structs.replace(state, done=done)
         write_whole(self._own / "state.json", msgspec.json.encode(state))
         self._state = state
 
@@ -196,6 +214,7 @@ class Lake:
         """Puts a batch into the lake; once, however often it is said."""
         if batch <= self._state.done:
             return
+        self._check_next(batch)
         if not self._listing(batch).exists():
             # A folder for each try: what an earlier one's tasks may still write is not in it.
             staged = self._staged / f"{batch:010}-{secrets.token_hex(4)}"
@@ -203,6 +222,16 @@ class Lake:
             writer.parquet(str(staged))
             self._declare_whole(batch, staged)
         self._finish(batch)
+
+    def _check_next(self, batch: int) -> None:
+        """Spark counts the batches of a checkpoint from 0 and hands over each, also one without
+        rows: a gap is something that this lake has never got, or has no more."""
+        if batch != self._state.done + 1:
+            raise ConfigError(
+                f"The lake {self.root} is not the one that this checkpoint has written: it lacks "
+                f"the batches {self._state.done + 1} to {batch - 1}. Bring the lake back, or give "
+                "another --state to archive from the start."
+            )
 
     def _listing(self, batch: int) -> Path:
         return self._whole / f"{batch:010}.json"
@@ -276,7 +305,7 @@ class Lake:
 
     def _merge(self, spark: SparkSession, folder: Path, run: list[Held]) -> None:
         merging = self._own / f"merging-{secrets.token_hex(4)}"
-        rows = spark.read.schema(_IN_A_FILE).parquet(*(str(some.path) for some in run))
+        rows = spark.read.schema(_IN_A_FILE).parquet(*(_literal(some.path) for some in run))
         sorted_rows = rows.coalesce(1).sortWithinPartitions("partition", "offset")
         sorted_rows.write.parquet(str(merging))
         (made,) = merging.glob("part-*.parquet")
@@ -348,6 +377,11 @@ def _wait_for(lock: IO[str], root: Path) -> None:
             time.sleep(_LOCK_POLL_SECONDS)
         else:
             return
+
+
+def _literal(path: Path) -> str:
+    """A path as Spark reads it, which takes some characters for a pattern."""
+    return re.sub(r"[\\{}\[\]*?]", r"\\\g<0>", str(path))
 
 
 def _held(folder: Path) -> list[Held]:

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from fanlog.errors import ConfigError
-from fanlog.spark.lake import Lake
+from fanlog.spark.lake import Lake, State
 
 
 def rows(spark: SparkSession, first: int, end: int, parts: int = 2) -> DataFrame:
@@ -113,6 +113,47 @@ def test_of_two_writers_of_a_batch_the_first_one_counts(spark: SparkSession, lak
     lake._finish(0)  # pyright: ignore[reportPrivateUsage]
     assert held(lake, spark) == list(range(10))
     assert held(reopened(lake), spark) == list(range(10))
+
+
+def test_a_writer_that_comes_late_takes_nothing_back(spark: SparkSession, lake: Lake) -> None:
+    heir = reopened(lake)
+    heir.add(rows(spark, 0, 10), 0)
+    heir.add(rows(spark, 10, 20), 1)
+    lake._save(State("q", done=0))  # pyright: ignore[reportPrivateUsage]
+    assert held(heir, spark) == list(range(20))
+    again = reopened(heir)
+    again.add(rows(spark, 10, 20), 1)
+    assert held(again, spark) == list(range(20))
+
+
+def test_a_lake_that_lacks_batches_of_its_checkpoint_takes_no_more(
+    spark: SparkSession, lake: Lake
+) -> None:
+    wanted = "it lacks the batches 0 to 6. Bring the lake back, or give another --state"
+    with pytest.raises(ConfigError, match=wanted):
+        lake.add(rows(spark, 0, 10), 7)
+    lake.add(rows(spark, 0, 10), 0)
+    with pytest.raises(ConfigError, match="it lacks the batches 1 to 1"):
+        lake.add(rows(spark, 0, 10), 2)
+    assert held(lake, spark) == list(range(10))
+
+
+def test_a_copy_whose_state_is_older_than_its_files_is_refused(lake: Lake) -> None:
+    folder = lake.root / "topic=t/date=2026-01-01"
+    folder.mkdir(parents=True)
+    (folder / "merged-0000000000-0000000001.parquet").touch()
+    with pytest.raises(ConfigError, match="copy the lake again while no archive writes to it"):
+        lake.check_filled()
+
+
+def test_a_folder_whose_name_is_a_pattern_to_spark(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(tmp_path / r"a [lake] of {a,b} *? and \ more")
+    lake.claim("q")
+    for batch in range(2):
+        lake.add(rows(spark, batch * 10, batch * 10 + 10), batch)
+    assert held(lake, spark) == list(range(20))
+    assert lake.compact(spark, files_min=2, bytes_max=1 << 20) == 8
+    assert held(lake, spark) == list(range(20))
 
 
 def test_a_batch_without_rows_is_a_batch(spark: SparkSession, lake: Lake) -> None:

@@ -21,7 +21,8 @@ import msgspec
 
 from fanlog.errors import ConfigError, InvalidArgumentError
 from fanlog.format.patterns import is_pattern
-from fanlog.spark.pipelines.kinds import Kind, check_value
+from fanlog.spark.lake import write_whole
+from fanlog.spark.pipelines.kinds import Kind, check_value, goes_on, kept_value
 
 FOLDER = Path(__file__).parent
 DESCRIPTION = "pipeline.toml"
@@ -31,6 +32,8 @@ STATE = "state"
 MASTER = "master"
 # An option of those that read topics: the group which shows on the broker how far it is.
 GROUP = "group"
+# In a state folder: the options that decide, as they were in its first run.
+DECIDED = "decided.json"
 # What a spec says in place of the folder that it lies in, which has to be absolute, and of the
 # folder's name.
 _FOLDER_WORD = "THIS_FOLDER"
@@ -42,12 +45,19 @@ class Option(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     default: str = ""
     required: bool = False
     kind: Kind = "text"
+    # What is read, what is made of it, or where it goes: it stays the same as long as the state.
+    decides: bool = False
 
 
 class _Described(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     about: str
     options: dict[str, Option]
+
+
+class _Decided(msgspec.Struct, frozen=True):
+    pipeline: str
+    options: dict[str, str]
 
 
 class Pipeline(msgspec.Struct, frozen=True):
@@ -86,6 +96,34 @@ class Pipeline(msgspec.Struct, frozen=True):
         if settled.get(GROUP) == "":
             settled[GROUP] = group_of(state)
         return settled
+
+
+def check_same(pipeline: Pipeline, options: Mapping[str, str], state: Path) -> None:
+    """That a state folder is used for one thing. The first run of it is kept there; one that reads
+    something else, or writes it elsewhere, would go on where that was."""
+    path = state / DECIDED
+    decided = {
+        name: kept_value(some.kind, options[name])
+        for name, some in pipeline.options.items()
+        if some.decides
+    }
+    if path.exists():
+        before = msgspec.json.decode(path.read_bytes(), type=_Decided)
+        if before.pipeline != pipeline.name:
+            raise ConfigError(
+                f"{state} holds how far {before.pipeline} is: give another --state for "
+                f"{pipeline.name}."
+            )
+        for name, value in decided.items():
+            was = before.options.get(name, value)
+            if not goes_on(pipeline.options[name].kind, was, value):
+                raise ConfigError(
+                    f"{state} holds how far {pipeline.name} is with {name}={was!r}: "
+                    f"give another --state for {name}={value!r}."
+                )
+    if decided:
+        state.mkdir(parents=True, exist_ok=True)
+        write_whole(path, msgspec.json.encode(_Decided(pipeline.name, decided)))
 
 
 def group_of(state: Path) -> str:
@@ -145,7 +183,10 @@ def program_options(program: str, arguments: Iterable[str]) -> dict[str, str]:
     pipeline = load(Path(program).parent)
     given = parse_options(arguments)
     ours = {name: given.pop(name, default) for name, default in _everywhere(pipeline).items()}
-    return pipeline.settle(given, Path(ours[STATE])) | ours
+    state = Path(ours[STATE])
+    options = pipeline.settle(given, state)
+    check_same(pipeline, options, state)
+    return options | ours
 
 
 def parse_options(arguments: Iterable[str]) -> dict[str, str]:

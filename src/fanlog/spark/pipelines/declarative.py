@@ -19,6 +19,7 @@ from typing import Any, cast
 
 from pyspark.pipelines import cli
 
+from fanlog.spark.pipelines.ended import recorded
 from fanlog.spark.sessions import session
 
 _TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
@@ -38,7 +39,8 @@ def main(spec: str, state: str, master: str) -> int:
     if master.startswith("sc://"):
         # In place of this one, so that who stops it stops the engine's program, which then tells
         # the server: otherwise the flows would go on there.
-        os.execve(sys.executable, _command(spec), _connected(environment, master))
+        command = recorded(Path(state), Path(cli.__file__), *_given(spec))
+        os.execve(sys.executable, command, _connected(environment, master))
     environment[_TOKEN] = secrets.token_hex(16)
     settings = dict(SERVER)
     if has_tables(Path(spec).parent):
@@ -51,14 +53,15 @@ def main(spec: str, state: str, master: str) -> int:
         port = getattr(service, "MODULE$").localPort()
         # A process of its own: Spark wants one kind of session a process.
         remote = _connected(environment, f"sc://localhost:{port}")
-        return subprocess.run(_command(spec), env=remote, check=False).returncode
+        command = [sys.executable, cli.__file__, *_given(spec)]
+        return subprocess.run(command, env=remote, check=False).returncode
     finally:
         server.stop()
 
 
-def _command(spec: str) -> list[str]:
-    """The engine's own program."""
-    return [sys.executable, cli.__file__, "run", "--spec", spec]
+def _given(spec: str) -> list[str]:
+    """What the engine's own program is given."""
+    return ["run", "--spec", spec]
 
 
 def _connected(environment: Mapping[str, str], remote: str) -> dict[str, str]:

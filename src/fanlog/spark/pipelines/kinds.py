@@ -4,11 +4,14 @@
 | ---------- | --------------------------------------------------------- |
 | `text`     | anything                                                  |
 | `number`   | `1000`: whole, 0 or more                                  |
+| `count`    | `50`: whole, 1 or more                                    |
 | `rate`     | `0.5`: 0 or more                                          |
 | `interval` | `90 seconds`, `1 hour 30 minutes`                         |
 | `pause`    | an interval, or `now`                                     |
 | `time`     | `2026-01-31T12:00:00Z`; without a zone it is UTC          |
 | `flag`     | `yes` or `no`                                             |
+| `truth`    | `true` or `false`, as an option of Spark's own            |
+| `folder`   | a path; the same one however it is written                |
 | `topic`    | a topic that is there                                     |
 | `topics`   | some, with commas between, or a pattern such as `orders.>` |
 
@@ -21,12 +24,26 @@ import datetime as dt
 import math
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Literal, Protocol
 
 from fanlog.errors import InvalidArgumentError
 from fanlog.format.patterns import is_pattern
 
-Kind = Literal["text", "number", "rate", "interval", "pause", "time", "flag", "topic", "topics"]
+Kind = Literal[
+    "text",
+    "number",
+    "count",
+    "rate",
+    "interval",
+    "pause",
+    "time",
+    "flag",
+    "truth",
+    "folder",
+    "topic",
+    "topics",
+]
 
 _UNIT = r"(microsecond|millisecond|second|minute|hour|day|week)s?"
 _INTERVAL = re.compile(rf"\d+ +{_UNIT}( +\d+ +{_UNIT})*", re.IGNORECASE)
@@ -61,6 +78,19 @@ def wanted_topics(options: Mapping[str, Described], values: Mapping[str, str]) -
     ]
 
 
+def goes_on(kind: Kind, before: str, value: str) -> bool:
+    """Whether a run with this value goes on where one with the value before was."""
+    if kind == "topics" and not is_pattern(before):
+        # Topics may be added: they are read from their beginning.
+        return set(split_names(before)) <= set(split_names(value))
+    return before == value
+
+
+def kept_value(kind: Kind, value: str) -> str:
+    """A value as it is kept: a folder is the same one wherever a run is started."""
+    return str(Path(value).resolve()) if kind == "folder" else value
+
+
 def split_names(value: str) -> list[str]:
     return [name for part in value.split(",") if (name := part.strip())]
 
@@ -73,6 +103,10 @@ def time_of(value: str) -> dt.datetime:
 
 def _is_number(value: str) -> bool:
     return value.isascii() and value.isdigit()
+
+
+def _is_count(value: str) -> bool:
+    return _is_number(value) and int(value) > 0
 
 
 def _is_rate(value: str) -> bool:
@@ -103,6 +137,10 @@ def _is_flag(value: str) -> bool:
     return value in ("yes", "no")
 
 
+def _is_truth(value: str) -> bool:
+    return value in ("true", "false")
+
+
 def _is_topic(value: str) -> bool:
     return bool(value) and not is_pattern(value)
 
@@ -116,11 +154,14 @@ def _is_topics(value: str) -> bool:
 _RULES: Mapping[Kind, tuple[Callable[[str], bool], str]] = {
     "text": (lambda _: True, "a text"),
     "number": (_is_number, "a whole number of 0 or more"),
+    "count": (_is_count, "a whole number of 1 or more"),
     "rate": (_is_rate, "a number of 0 or more"),
     "interval": (_is_interval, "an interval such as '10 seconds' or '1 hour 30 minutes'"),
     "pause": (_is_pause, "now, or an interval such as '10 seconds'"),
     "time": (_is_time, "a time such as 2026-01-31T12:00:00Z"),
     "flag": (_is_flag, "yes or no"),
+    "truth": (_is_truth, "true or false"),
+    "folder": (bool, "a folder"),
     "topic": (_is_topic, "the name of one topic"),
     "topics": (_is_topics, "names with commas between, or one pattern such as orders.>"),
 }

@@ -7,7 +7,9 @@ it is done). The first two lines of the former are Spark's; then each source has
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import contextlib
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,24 +59,28 @@ class _TopicOffsets(msgspec.Struct, frozen=True):
 
 
 def look(state: Path) -> list[Progress]:
-    """All streams of a state folder that have done something."""
+    """All streams of a state folder that have done something. Spark makes and drops folders in it
+    meanwhile: what is gone before it is read does not count."""
     found = [some for folder in _checkpoints(state) if (some := _stream(state, folder))]
-    written = state / PROGRESS
-    if written.exists():
-        some = msgspec.json.decode(written.read_bytes(), type=Written)
+    with contextlib.suppress(FileNotFoundError):
+        some = msgspec.json.decode((state / PROGRESS).read_bytes(), type=Written)
         left = some.records - some.records_done
         found.append(Progress(state.name, some.chunks_done, some.records_done, {}, left))
     return found
 
 
-def _checkpoints(state: Path) -> Iterator[Path]:
-    for commits in sorted(state.glob("**/commits")):
-        if (commits.parent / "offsets").is_dir():
-            yield commits.parent
+def _checkpoints(state: Path) -> list[Path]:
+    # Unlike a glob, a walk goes on where a folder has vanished.
+    walked = ((Path(folder), names) for folder, names, _ in os.walk(state))
+    return sorted(folder for folder, names in walked if {"commits", "offsets"} <= set(names))
 
 
 def _stream(state: Path, folder: Path) -> Progress | None:
-    batches = [int(path.name) for path in (folder / "commits").iterdir() if path.name.isdigit()]
+    try:
+        names = [path.name for path in (folder / "commits").iterdir()]
+    except FileNotFoundError:
+        return None
+    batches = [int(name) for name in names if name.isdigit()]
     if not batches:
         return None
     batch = max(batches)

@@ -5,6 +5,8 @@
 | `run.json`     | the last run: with which options, since when, its end  |
 | `run.lock`     | which the run holds as long as it lives                |
 | `run.log`      | what it said                                           |
+| `run.end`      | its exit code, from itself: nobody else may be there   |
+| `decided.json` | what it reads and writes, which stays the same         |
 | `project/`     | a declarative project as it was run                    |
 | everything else | the pipeline's own: checkpoints, tables, plans        |
 """
@@ -30,12 +32,14 @@ import msgspec
 
 from fanlog.errors import ConfigError
 from fanlog.spark.lake import write_whole
-from fanlog.spark.pipelines import MASTER, SPEC, STATE, Pipeline, spark_said
+from fanlog.spark.pipelines import MASTER, SPEC, STATE, Pipeline, check_same, spark_said
+from fanlog.spark.pipelines.ended import END, recorded
 from fanlog.spark.sessions import SPARK_MISSING, check_java, worker_environment
 
 RECORD = "run.json"
 LOG = "run.log"
 LOCK = "run.lock"
+DECLARATIVE = Path(__file__).with_name("declarative.py")
 # How long a run may take to end after each signal, the gentlest first: to the first one Spark
 # tells its servers that it goes.
 STOPS = ((signal.SIGINT, 10.0), (signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0))
@@ -74,12 +78,14 @@ class Running:
         environment: Mapping[str, str],
     ) -> None:
         check_ready(pipeline, state)
+        check_same(pipeline, options, state)
         self.state = state.absolute()
         self.state.mkdir(parents=True, exist_ok=True)
         self._log = self.state / LOG
         # Python that Spark starts must be this one, which has Fanlog.
         env = {**environment, **worker_environment(master, environment)}
         with _locked(self.state) as lock, self._log.open("wb") as log, _heard_interrupts():
+            (self.state / END).unlink(missing_ok=True)
             self._process = subprocess.Popen(
                 _command(pipeline, options, self.state, master),
                 stdout=log,
@@ -213,9 +219,21 @@ def _try_lock(lock: IO[bytes], how: int) -> bool:
 def last_run(state: Path) -> Run | None:
     """The last run of a state folder, if it is one."""
     try:
-        return msgspec.json.decode((state / RECORD).read_bytes(), type=Run)
+        run = msgspec.json.decode((state / RECORD).read_bytes(), type=Run)
     except FileNotFoundError:
         return None
+    return run if run.exit_code is not None else _with_own_end(run, state / END)
+
+
+def _with_own_end(run: Run, end: Path) -> Run:
+    """A run whose display was gone when it ended has said itself how."""
+    try:
+        code = int(end.read_bytes())
+        ended = dt.datetime.fromtimestamp(end.stat().st_mtime, dt.UTC)
+    except FileNotFoundError:
+        return run
+    stopped = run.stopped or code == -signal.SIGINT
+    return msgspec.structs.replace(run, ended=ended, exit_code=code, stopped=stopped)
 
 
 def condition(state: Path, run: Run) -> str:
@@ -233,10 +251,9 @@ def condition(state: Path, run: Run) -> str:
 def _command(pipeline: Pipeline, options: Mapping[str, str], state: Path, master: str) -> list[str]:
     if pipeline.declarative:
         spec = _project(pipeline, options, state)
-        module = "fanlog.spark.pipelines.declarative"
-        return [sys.executable, "-m", module, str(spec), str(state), master]
+        return recorded(state, DECLARATIVE, str(spec), str(state), master)
     given = {**options, STATE: str(state), MASTER: master}
-    return [sys.executable, str(pipeline.program), *(f"{k}={v}" for k, v in given.items())]
+    return recorded(state, pipeline.program, *(f"{k}={v}" for k, v in given.items()))
 
 
 def _project(pipeline: Pipeline, options: Mapping[str, str], state: Path) -> Path:

@@ -33,6 +33,7 @@ def archive(options: dict[str, str]) -> None:
         url=options["url"],
         startingOffsets="earliest",
         group=options["group"],
+        failOnDataLoss=options["failOnDataLoss"],
         maxRecordsPerTrigger=options["batch_records"],
         **topic_options(options["topics"]),
     )

@@ -2,7 +2,8 @@
 
 The slice is cut into chunks before the first is written, and the plan is kept. A chunk is a
 transaction whose id is in the plan, so that a replay which is started again goes on, and writes no
-chunk twice.
+chunk twice. Chunks, and the records in each, are in the order in which the broker once took them:
+so a key's records stay in order though its topic grew, and they moved to another partition.
 """
 
 import secrets
@@ -11,11 +12,11 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
 import fanlog.spark
@@ -30,6 +31,12 @@ CHUNK_SECONDS = 5
 CHUNK_RECORDS = 200_000
 # What decides which records are in the slice, and where they go.
 SLICE_OPTIONS = ("url", "lake", "topics", "from", "until", "where", "to")
+# Spark takes these for what they are when a query starts, and so the same all through it.
+CLOCKS = ("CurrentTimestamp", "CurrentDate", "CurrentTime", "LocalTimestamp", "Now")
+
+
+# Where a record was.
+PLACE = ("topic", "partition", "offset")
 
 
 class Stretch(msgspec.Struct, frozen=True):
@@ -62,22 +69,23 @@ def replay(options: dict[str, str], pace: Pace = Pace()) -> None:  # noqa: B008 
     spark = fanlog.spark.session(options["master"], **SETTINGS)
     plan = lake.query(spark, lambda rows: planned(state, chosen(rows, options), options))
     rate = float(options["rate"])
-    done = 0
+    total = sum(map(records_of, plan.chunks))
+    finished = chunks_done(state)
+    # What an earlier run has written is no reason to wait.
+    before = done = sum(map(records_of, plan.chunks[:finished]))
     begun = pace.now()
-    total = sum(stretch.records for chunk in plan.chunks for stretch in chunk)
-    for number, chunk in enumerate(plan.chunks):
-        records = sum(stretch.records for stretch in chunk)
-        if number >= chunks_done(state):
-            id = f"replay/{plan.id}/{number}"
-            lake.query(spark, partial(write, chunk=chunk, options=options, id=id))
-            if rate:
-                pace.sleep(max(0.0, begun + (done + records) / rate - pace.now()))
-        elif rate:
-            # What an earlier run has written is no reason to wait.
-            begun -= records / rate
-        done += records
+    for number, chunk in enumerate(plan.chunks[finished:], finished):
+        id = f"replay/{plan.id}/{number}"
+        lake.query(spark, partial(write, chunk=chunk, options=options, id=id))
+        done += records_of(chunk)
+        if rate:
+            pace.sleep(max(0.0, begun + (done - before) / rate - pace.now()))
         written = Written(len(plan.chunks), number + 1, total, done)
         write_whole(state / PROGRESS, msgspec.json.encode(written))
+
+
+def records_of(chunk: list[Stretch]) -> int:
+    return sum(stretch.records for stretch in chunk)
 
 
 def chosen(rows: DataFrame, options: dict[str, str]) -> DataFrame:
@@ -97,12 +105,27 @@ def chosen(rows: DataFrame, options: dict[str, str]) -> DataFrame:
 
 def filtered(rows: DataFrame, where: str) -> DataFrame:
     try:
-        return rows.where(where)
+        found = rows.where(where)
     except AnalysisException as fault:
         raise InvalidArgumentError(
             f"The option 'where' is no condition on the lake's columns ({fault_in_short(fault)}): "
             f"they are {', '.join(rows.columns)}."
         ) from None
+    if differs_each_time(cast("Any", found)._jdf.queryExecution().analyzed().condition()):
+        raise InvalidArgumentError(
+            f"The option 'where' ({where}) asks for the time of day or for chance, and so chooses "
+            "other records for each chunk: write times out, as in "
+            "event_time > timestamp'2026-01-31T12:00:00Z'."
+        )
+    return found
+
+
+def differs_each_time(condition: Any) -> bool:
+    """Whether a condition, as Spark has understood it, may choose other rows in the next query."""
+    if not condition.deterministic() or condition.getClass().getSimpleName() in CLOCKS:
+        return True
+    parts = condition.children()
+    return any(differs_each_time(parts.apply(i)) for i in range(parts.size()))
 
 
 def planned(state: Path, rows: DataFrame, options: dict[str, str]) -> Plan:
@@ -125,25 +148,26 @@ def planned(state: Path, rows: DataFrame, options: dict[str, str]) -> Plan:
 
 
 def cut(rows: DataFrame, size: int) -> list[list[Stretch]]:
-    """Chunks of about `size` records. Each has its share of every partition, so that partitions go
-    on side by side, as they did when the records were new."""
-    total = rows.count()
-    chunks = -(-total // size)
-    place = Window.partitionBy("topic", "partition")
-    number = f.row_number().over(place.orderBy("offset")) - 1
-    count = f.count("*").over(place)
-    share = f.floor(number * chunks / count).alias("chunk")
+    """Chunks of `size` records, the older ones first whatever partition they are in."""
+    number = f.row_number().over(Window.orderBy("taken", *PLACE)) - 1
     stretches = (
-        rows.select("topic", "partition", "offset", share)
+        rows.select(*PLACE, taken().alias("taken"))
+        .withColumn("chunk", f.floor(number / size))
         .groupBy("chunk", "topic", "partition")
         .agg(f.min("offset").alias("a"), f.max("offset").alias("z"), f.count("*").alias("n"))
         .orderBy("chunk", "topic", "partition")
     )
-    found: list[list[Stretch]] = [[] for _ in range(chunks)]
+    found: dict[int, list[Stretch]] = {}
     for row in stretches.collect():
         stretch = Stretch(row["topic"], row["partition"], row["a"], row["z"], row["n"])
-        found[int(row["chunk"])].append(stretch)
-    return found
+        found.setdefault(row["chunk"], []).append(stretch)
+    return list(found.values())
+
+
+def taken() -> Column:
+    """When the broker took a record. A clock that was set back changes no order in a partition."""
+    before = Window.partitionBy("topic", "partition").orderBy("offset")
+    return f.max("timestamp").over(before)
 
 
 def chunks_done(state: Path) -> int:
@@ -161,11 +185,26 @@ def write(rows: DataFrame, chunk: list[Stretch], options: dict[str, str], id: st
             & (f.col("partition") == some.partition)
             & f.col("offset").between(some.first, some.last)
         )
-    # A partition's records are written by one task, in their order.
-    ordered = chosen(rows, options).where(inside).repartition("topic", "partition")
-    ordered = ordered.sortWithinPartitions("topic", "partition", "offset")
-    writer = ordered.select("key", "value", "headers", "event_time").write.format("fanlog")
-    writer.options(url=options["url"], topic=options["to"], transactionId=id).mode("append").save()
+    # The sink commits tasks in their order, so that the whole chunk stays in it.
+    ordered = chosen(rows, options).where(inside).withColumn("taken", taken())
+    ordered = ordered.orderBy("taken", *PLACE).select("key", "value", "headers", "event_time")
+    # Kept, so that what is counted is what is written.
+    kept = ordered.persist()
+    try:
+        check_count(kept.count(), chunk, options)
+        writer = kept.write.format("fanlog").mode("append")
+        writer.options(url=options["url"], topic=options["to"], transactionId=id).save()
+    finally:
+        kept.unpersist()
+
+
+def check_count(found: int, chunk: list[Stretch], options: dict[str, str]) -> None:
+    planned = sum(stretch.records for stretch in chunk)
+    if found != planned:
+        raise ConfigError(
+            f"The lake {options['lake']} has {found} records where it had {planned} when the "
+            "replay was planned: give another --state and another topic, to begin anew."
+        )
 
 
 if __name__ == "__main__":

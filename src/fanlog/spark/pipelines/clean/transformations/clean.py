@@ -7,11 +7,12 @@ from pyspark import pipelines as dp
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StructType
 
 import fanlog
 from fanlog.errors import InvalidArgumentError
 from fanlog.spark.pipelines import fault_in_short
+from fanlog.spark.pipelines.clean_faults import fault
 
 spark = SparkSession.active()
 
@@ -21,34 +22,20 @@ def option(name: str) -> str:
 
 
 URL = option("url")
-TEXT = f.col("value").cast("string")
-NO_OBJECT = "it is JSON, but no object"
 HEADERS = "array<struct<key: string, value: binary>>"
 
 
 def parse_schema(text: str) -> StructType:
     try:
         return cast("StructType", StructType.fromDDL(text))
-    except PySparkException as fault:
+    except PySparkException as error:
         raise InvalidArgumentError(
-            f"The option 'schema' is no list of fields ({fault_in_short(fault)}): write it as in "
+            f"The option 'schema' is no list of fields ({fault_in_short(error)}): write it as in "
             "'order_id STRING NOT NULL, quantity INT'."
         ) from None
 
 
 SCHEMA = parse_schema(option("schema"))
-
-
-def fault(field: StructField) -> Column:
-    """What is wrong with one field; null if nothing is. The value is looked into again only where
-    the field was not got from it."""
-    raw = f.get_json_object(TEXT, f"$['{field.name}']")
-    missing = f.lit(None if field.nullable else f"`{field.name}` is missing")
-    return (
-        f.when(f.col("parsed")[field.name].isNotNull(), f.lit(None))
-        .when(raw.isNull(), missing)
-        .otherwise(f"`{field.name}` is no {field.dataType.simpleString()}")
-    )
 
 
 def checked(side: str) -> DataFrame:
@@ -59,15 +46,10 @@ def checked(side: str) -> DataFrame:
         startingOffsets="earliest",
         maxRecordsPerTrigger=option("batch_records"),
         group=f"{option('group')}.{side}",
+        failOnDataLoss=option("failOnDataLoss"),
     )
-    rows = source.load().withColumn("parsed", f.from_json(TEXT, SCHEMA))
-    return rows.withColumn(
-        "reason",
-        f.when(f.col("value").isNull(), "there is no value")
-        .when(f.try_parse_json(TEXT).isNull(), "it is no JSON")
-        .when(~TEXT.rlike(r"^\s*\{"), NO_OBJECT)
-        .otherwise(f.coalesce(*(fault(field) for field in SCHEMA.fields), f.lit(None))),
-    )
+    rows = source.load().withColumn("parsed", f.from_json(f.col("value").cast("string"), SCHEMA))
+    return rows.withColumn("reason", fault(f.col("value"), f.col("parsed"), SCHEMA))
 
 
 dp.create_sink("good", "fanlog", {"url": URL, "topic": option("good")})

@@ -24,6 +24,7 @@ def records(side: str) -> DataFrame:
         startingOffsets="earliest",
         maxRecordsPerTrigger=option("batch_records"),
         group=option("group"),
+        failOnDataLoss=option("failOnDataLoss"),
         columns=",".join(COLUMNS),
     )
     keyed = source.load().where("key is not null")

@@ -25,6 +25,7 @@ def windows() -> DataFrame:
         startingOffsets="earliest",
         maxRecordsPerTrigger=option("batch_records"),
         group=option("group"),
+        failOnDataLoss=option("failOnDataLoss"),
         columns="key,value,topic,timestamp,event_time",
         **topic_options(option("topics")),
     )
