@@ -283,6 +283,8 @@ async def test_jobs_that_the_application_drops_go_out_again(way: Way) -> None:
         async with work(client, "jobs", queue="q", visibility_seconds=0.3) as worker:
             job = await worker.next(PATIENCE_SECONDS)
             assert job.deliveries == 1
+            # Long enough that more time was asked for it.
+            await asyncio.sleep(0.5)
             del job
             waiting = asyncio.ensure_future(worker.next(PATIENCE_SECONDS))
             while not waiting.done():

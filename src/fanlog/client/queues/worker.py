@@ -261,15 +261,19 @@ class Worker:
         """Asks for more time for all that is in hand, long before it is over."""
         while True:
             await asyncio.sleep(self.settings.visibility_seconds / 2)
-            held = list(self._held)
-            self._warn_if_stuck(held)
-            if held:
-                turn = self.settling.turn()
-                for lease in held:
-                    number, partition, epoch = lease.stretch
-                    extend = Verdict(number, partition, Verb.EXTEND, lease.first, lease.next, -1)
-                    turn.say(epoch, extend)
-                del held
+            self._extend()
+
+    def _extend(self) -> None:
+        """Apart from `_keep`: a lease in a variable that outlives the turn would be in hand for
+        good, also after the application has dropped its jobs."""
+        held = list(self._held)
+        self._warn_if_stuck(held)
+        if held:
+            turn = self.settling.turn()
+            for lease in held:
+                number, partition, epoch = lease.stretch
+                extend = Verdict(number, partition, Verb.EXTEND, lease.first, lease.next, -1)
+                turn.say(epoch, extend)
 
     def _warn_if_stuck(self, held: list[LeaseInHand]) -> None:
         """Says it once when the application waits for a job, and can't get one, because it has
