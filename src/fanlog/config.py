@@ -348,7 +348,7 @@ class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(ge=1, description="Rows of one Arrow batch that is made of several of the log's.")
     ] = 32_768
     rows_bytes: Annotated[
-        int, Meta(ge=1, description="Log bytes of such a batch: past it the next one begins.")
+        int, Meta(ge=1, description="Unpacked bytes of such a batch: past it the next one begins.")
     ] = 4 * MIB
     stage_bytes: Annotated[
         int, Meta(ge=4 * KIB, description="A batch that a sink stages is about so large.")
