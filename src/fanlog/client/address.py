@@ -1,4 +1,4 @@
-"""A broker's address, as people write it."""
+"""A broker's address, as people write it, and what they are told when nobody is there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from fanlog.config import NATIVE_PORT
-from fanlog.errors import InvalidArgumentError
+from fanlog.errors import ConnectError, InvalidArgumentError
 
 
 class Address(NamedTuple):
@@ -29,3 +29,15 @@ def parse_url(url: str) -> Address:
     if parts.scheme != "fanlog" or not host or parts.path not in ("", "/"):
         raise InvalidArgumentError(f"{url!r} is no address; write it as fanlog://host:port.")
     return Address(host, NATIVE_PORT if port is None else port)
+
+
+def no_answer(address: Address, timeout_seconds: float) -> ConnectError:
+    return ConnectError(
+        f"No answer from {address} within {timeout_seconds} s. Is the address right?"
+    )
+
+
+def unreachable(address: Address, fault: OSError) -> ConnectError:
+    return ConnectError(
+        f"No broker answers at {address} ({fault.strerror or fault}). Start one with: fanlog serve"
+    )

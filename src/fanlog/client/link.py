@@ -7,9 +7,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from fanlog.client.address import Address
+from fanlog.client.address import Address, no_answer, unreachable
 from fanlog.client.core import ClientCore, Event
-from fanlog.errors import ConnectError, ConnectionLostError, FormatError
+from fanlog.errors import ConnectionLostError, FormatError
 
 logger = logging.getLogger("fanlog.client")
 
@@ -76,14 +76,9 @@ def tcp_dial(address: Address, timeout_seconds: float) -> Dial:
                     lambda: link, address.host, address.port
                 )
         except TimeoutError:
-            raise ConnectError(
-                f"No answer from {address} within {timeout_seconds} s. Is the address right?"
-            ) from None
+            raise no_answer(address, timeout_seconds) from None
         except OSError as fault:
-            raise ConnectError(
-                f"No broker answers at {address} ({fault.strerror or fault}). "
-                "Start one with: fanlog serve"
-            ) from fault
+            raise unreachable(address, fault) from fault
         return transport
 
     return dial

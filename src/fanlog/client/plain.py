@@ -18,7 +18,7 @@ from typing import Self, TypeVar
 
 import msgspec
 
-from fanlog.client.address import Address, parse_url
+from fanlog.client.address import Address, no_answer, parse_url, unreachable
 from fanlog.client.core import hello
 from fanlog.config import ClientOptions
 from fanlog.errors import (
@@ -74,15 +74,9 @@ class PlainConnection:
         try:
             opened = socket.create_connection(address, options.connect_timeout_seconds)
         except TimeoutError:
-            raise ConnectError(
-                f"No answer from {address} within {options.connect_timeout_seconds} s. "
-                "Is the address right?"
-            ) from None
+            raise no_answer(address, options.connect_timeout_seconds) from None
         except OSError as fault:
-            raise ConnectError(
-                f"No broker answers at {address} ({fault.strerror or fault}). "
-                "Start one with: fanlog serve"
-            ) from fault
+            raise unreachable(address, fault) from fault
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = opened
         # The kernel's own timeouts leave the socket blocking, so that one call takes a whole frame.
