@@ -56,6 +56,11 @@ class Catalog:
         if topic is None:
             if is_pattern(name):
                 raise TopicNotFoundError(f"{name!r} is a pattern; here one topic must be named.")
+            if name.startswith(INTERNAL_PREFIX):
+                raise TopicNotFoundError(
+                    f"There is no topic {name!r} yet: the broker makes its own topics when it has "
+                    "something to write there."
+                )
             raise TopicNotFoundError(
                 f"There is no topic {name!r}. See what there is with: fanlog topic list; or make "
                 f"it with: fanlog topic create {name}"

@@ -403,12 +403,14 @@ class Broker:
 
 def _within(data: bytes, bytes_max: int) -> memoryview:
     """As many whole batches as fit, and one at least."""
+    if len(data) <= bytes_max:
+        return memoryview(data)
     end = 0
     for at, header in split_batches(data):
         if end and at + header.length > bytes_max:
             break
         end = at + header.length
-    # A copy where it is a part: a view would keep the whole block in memory.
+    # A copy: a view would keep the whole block in memory.
     return memoryview(data if end == len(data) else data[:end])
 
 
