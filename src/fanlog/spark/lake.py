@@ -28,11 +28,13 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NamedTuple, TypeVar
+from typing import IO, TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from fanlog.errors import ConfigError
+from fanlog.log.files import replace_file
+from fanlog.spark.lake_files import Held, all_files, counting_files, small_runs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,7 +62,6 @@ QUERY_TRIES_MAX = 5
 # One more look shows what a merge has changed; a lake that is written all the time may take more.
 LOOKS_MAX = 20
 _LOOK_AGAIN_SECONDS = 0.05
-_NAME = re.compile(r"(batch|merged)-(\d{10})-(\d{10})?.*\.parquet")
 
 
 class State(msgspec.Struct, frozen=True):
@@ -68,22 +69,6 @@ class State(msgspec.Struct, frozen=True):
 
     query: str
     done: int = -1
-
-
-class Held(NamedTuple):
-    """A file, and the batches that it holds."""
-
-    first: int
-    last: int
-    merged: bool
-    path: Path
-
-    def within(self, other: Held) -> bool:
-        """Whether everything in here is in the other one, too."""
-        if not other.merged or self.path == other.path:
-            return False
-        inside = other.first <= self.first and self.last <= other.last
-        return inside and (not self.merged or (self.first, self.last) != (other.first, other.last))
 
 
 class Lake:
@@ -112,7 +97,7 @@ class Lake:
         for _ in range(LOOKS_MAX):
             # First what is done, then what is there: or a batch could lack a file.
             done = self._done_on_disk()
-            held = [some for folder in self._folders() for some in _counting(folder)]
+            held = [some for folder in self._folders() for some in counting_files(folder)]
             found = [some for some in held if done is None or some.last <= done]
             ahead = [some for some in held if some.merged and some not in found]
             if found == before and not ahead:
@@ -207,7 +192,7 @@ class Lake:
         done = self._done_on_disk()
         if done is not None and done > state.done:
             state = msgspec.structs.replace(state, done=done)
-        write_whole(self._own / "state.json", msgspec.json.encode(state))
+        replace_file(str(self._own / "state.json"), msgspec.json.encode(state), durable=True)
         self._state = state
 
     def add(self, rows: DataFrame, batch: int) -> None:
@@ -245,7 +230,7 @@ class Lake:
         names = [str(path.relative_to(self._staged)) for path in files]
         # A link can't replace a file, so that one try wins, whoever else is writing.
         made = self._whole / f"{staged.name}.new"
-        write_whole(made, msgspec.json.encode(names))
+        replace_file(str(made), msgspec.json.encode(names), durable=True)
         with contextlib.suppress(FileExistsError):
             os.link(made, self._listing(batch))
         sync(self._whole)
@@ -287,8 +272,8 @@ class Lake:
             shutil.rmtree(left, ignore_errors=True)
         _drop(self._whole.glob("*.new*"))
         for folder in self._folders():
-            counting = {some.path for some in _counting(folder)}
-            _drop(some.path for some in _held(folder) if some.path not in counting)
+            counting = {some.path for some in counting_files(folder)}
+            _drop(some.path for some in all_files(folder) if some.path not in counting)
 
     # Small files
 
@@ -297,7 +282,7 @@ class Lake:
         Returns how many were merged."""
         count = 0
         for folder in self._folders():
-            for run in _runs(_counting(folder), bytes_max):
+            for run in small_runs(counting_files(folder), bytes_max):
                 if len(run) >= files_min:
                     self._merge(spark, folder, run)
                     count += len(run)
@@ -326,17 +311,6 @@ class Lake:
 def _check_some(root: Path, files: list[Path]) -> None:
     if not files:
         raise ConfigError(f"There is nothing in the lake {root}: archive something first.")
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """A file with this content or with what it had before, whenever the machine stops."""
-    new = path.with_name(f"{path.name}.new")
-    with new.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
-    sync(path.parent)
 
 
 def sync(path: Path) -> None:
@@ -382,51 +356,6 @@ def _wait_for(lock: IO[str], root: Path) -> None:
 def _literal(path: Path) -> str:
     """A path as Spark reads it, which takes some characters for a pattern."""
     return re.sub(r"[\\{}\[\]*?]", r"\\\g<0>", str(path))
-
-
-def _held(folder: Path) -> list[Held]:
-    """The files of a folder in the order of their batches."""
-    found: list[Held] = []
-    for path in folder.glob("*.parquet"):
-        match = _NAME.fullmatch(path.name)
-        if match:
-            first = int(match[2])
-            merged = match[1] == "merged"
-            found.append(Held(first, int(match[3]) if merged else first, merged, path))
-    return sorted(found)
-
-
-def _counting(folder: Path) -> list[Held]:
-    """The files of a folder without those that a merged one has replaced."""
-    held = _held(folder)
-    return [some for some in held if not any(some.within(other) for other in held)]
-
-
-def _runs(held: list[Held], bytes_max: int) -> Iterator[list[Held]]:
-    """Neighbours that are small enough to be one file. Files of one batch stay together, since a
-    merged file's name stands for whole batches."""
-    run: list[Held] = []
-    size = 0
-    for batch in _by_batch(held):
-        bytes = sum(some.path.stat().st_size for some in batch)
-        if run and size + bytes > bytes_max:
-            yield run
-            run, size = [], 0
-        run = run + batch
-        size += bytes
-    yield run
-
-
-def _by_batch(held: list[Held]) -> Iterator[list[Held]]:
-    """Files whose batches overlap, together."""
-    together: list[Held] = []
-    for some in held:
-        if together and some.first > max(other.last for other in together):
-            yield together
-            together = []
-        together.append(some)
-    if together:
-        yield together
 
 
 def _drop(paths: Iterable[Path]) -> None:

@@ -175,7 +175,7 @@ def test_all_is_on_the_disk_before_a_batch_is_called_done(
 
     monkeypatch.setattr(os, "fsync", fsync)
     lake.add(rows(spark, 0, 10), 0)
-    noted = synced.index(lake.root / "_archive/state.json.new")
+    noted = synced.index(lake.root / "_archive/state.json.tmp")
     before = {path.name for path in synced[:noted]}
     for path in lake.files():
         assert path.name.removeprefix("batch-0000000000-") in before

@@ -21,7 +21,7 @@ import msgspec
 
 from fanlog.errors import ConfigError, InvalidArgumentError
 from fanlog.format.patterns import is_pattern
-from fanlog.spark.lake import write_whole
+from fanlog.log.files import replace_file
 from fanlog.spark.pipelines.kinds import Kind, check_value, goes_on, kept_value
 
 FOLDER = Path(__file__).parent
@@ -123,7 +123,7 @@ def check_same(pipeline: Pipeline, options: Mapping[str, str], state: Path) -> N
                 )
     if decided:
         state.mkdir(parents=True, exist_ok=True)
-        write_whole(path, msgspec.json.encode(_Decided(pipeline.name, decided)))
+        replace_file(str(path), msgspec.json.encode(_Decided(pipeline.name, decided)), durable=True)
 
 
 def group_of(state: Path) -> str:

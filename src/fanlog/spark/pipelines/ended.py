@@ -12,7 +12,7 @@ import signal
 import sys
 from pathlib import Path
 
-from fanlog.spark.lake import write_whole
+from fanlog.log.files import replace_file
 
 END = "run.end"
 
@@ -38,7 +38,7 @@ def main(state: str, program: str, *given: str) -> None:
         code = -int(signal.SIGINT)
         raise
     finally:
-        write_whole(Path(state) / END, b"%d" % code)
+        replace_file(str(Path(state) / END), b"%d" % code, durable=True)
 
 
 def _code(ended: SystemExit) -> int:

@@ -31,7 +31,7 @@ from typing import IO, Any
 import msgspec
 
 from fanlog.errors import ConfigError
-from fanlog.spark.lake import write_whole
+from fanlog.log.files import replace_file
 from fanlog.spark.pipelines import MASTER, SPEC, STATE, Pipeline, check_same, spark_said
 from fanlog.spark.pipelines.ended import END, recorded
 from fanlog.spark.sessions import SPARK_MISSING, check_java, worker_environment
@@ -135,7 +135,7 @@ class Running:
         return False
 
     def _save(self) -> None:
-        write_whole(self.state / RECORD, msgspec.json.encode(self.run))
+        replace_file(str(self.state / RECORD), msgspec.json.encode(self.run), durable=True)
 
     def last_event(self) -> str:
         """What the engine said last about the run, if it says such things."""

@@ -21,7 +21,8 @@ from pyspark.sql import functions as f
 
 import fanlog.spark
 from fanlog.errors import ConfigError, InvalidArgumentError
-from fanlog.spark.lake import SETTINGS, Lake, write_whole
+from fanlog.log.files import replace_file
+from fanlog.spark.lake import SETTINGS, Lake
 from fanlog.spark.pipelines import fault_in_short, program_options
 from fanlog.spark.pipelines.kinds import split_names, time_of
 from fanlog.spark.pipelines.progress import PROGRESS, Written
@@ -81,7 +82,7 @@ def replay(options: dict[str, str], pace: Pace = Pace()) -> None:  # noqa: B008 
         if rate:
             pace.sleep(max(0.0, begun + (done - before) / rate - pace.now()))
         written = Written(len(plan.chunks), number + 1, total, done)
-        write_whole(state / PROGRESS, msgspec.json.encode(written))
+        replace_file(str(state / PROGRESS), msgspec.json.encode(written), durable=True)
 
 
 def records_of(chunk: list[Stretch]) -> int:
@@ -143,7 +144,7 @@ def planned(state: Path, rows: DataFrame, options: dict[str, str]) -> Plan:
     size = max(1, int(rate * CHUNK_SECONDS)) if rate else CHUNK_RECORDS
     plan = Plan(secrets.token_hex(8), wanted, cut(rows, size))
     state.mkdir(parents=True, exist_ok=True)
-    write_whole(path, msgspec.json.encode(plan))
+    replace_file(str(path), msgspec.json.encode(plan), durable=True)
     return plan
 
 
