@@ -13,13 +13,15 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.spark.processes import PATIENCE_SECONDS, WORKERS
 
+# Without it Spark refuses the option `pushFilters`.
+PUSHDOWN_SETTING = "spark.sql.python.filterPushdown.enabled"
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.python.filterPushdown.enabled": "true",
+    PUSHDOWN_SETTING: "true",
     "spark.ui.showConsoleProgress": "false",
     # Tests are short: compiling well takes longer than it saves.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",

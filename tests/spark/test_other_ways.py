@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import fanlog
-from fanlog.spark.sessions import PUSHDOWN_SETTING
 from tests.scenarios.broker_process import BrokerProcess
 from tests.spark.processes import Driver, Program
+from tests.spark.sessions import PUSHDOWN_SETTING
 from tests.spark.test_kill import published
 from tests.spark.test_source import fill
 

@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession
 
 import fanlog
 from fanlog.spark import register
-from fanlog.spark.sessions import PUSHDOWN_SETTING
 from tests.scenarios.broker_process import BrokerProcess
 from tests.spark.conftest import Reading
+from tests.spark.sessions import PUSHDOWN_SETTING
 
 EVENT_US = 1_700_000_000_000_000
 

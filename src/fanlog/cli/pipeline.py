@@ -147,16 +147,12 @@ def run(
         raise
 
 
-# Options that are folders: a run has a folder of its own, so that they must not depend on it.
-_FOLDERS = ("lake", "report")
-
-
 def _absolute(given: dict[str, str], pipeline: pipelines.Pipeline) -> dict[str, str]:
-    defaults = {name: some.default for name, some in pipeline.options.items()}
+    """Options with whole paths: a run has a folder of its own, which they must not depend on."""
     folders = {
         name: str(Path(value).absolute())
-        for name in _FOLDERS
-        if (value := given.get(name, defaults.get(name, "")))
+        for name, some in pipeline.options.items()
+        if some.kind == "folder" and (value := given.get(name, some.default))
     }
     return given | folders
 

@@ -20,8 +20,6 @@ JAVA_MISSING = (
     "apt-get install openjdk-17-jre-headless), or say with JAVA_HOME where it is."
 )
 SPARK_MISSING = "This needs Spark: run pip install 'fanlog[spark]'."
-# Where it is off, which is Spark's default, Spark says so to who asks for `pushFilters`.
-PUSHDOWN_SETTING = "spark.sql.python.filterPushdown.enabled"
 WORKER = Path(__file__).with_name("worker-python")
 
 
