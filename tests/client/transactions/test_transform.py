@@ -195,42 +195,49 @@ async def test_members_that_come_and_go_in_the_middle_lose_and_double_nothing(da
     async with fanlog.Broker(data) as broker:
         await broker.create_topic("in", partitions=8)
         await broker.create_topic("out", partitions=4)
-        count = 4000
+        sent = 0
         worked: Counter[str] = Counter()
+        workers: dict[str, asyncio.Task[int]] = {}
 
-        def worker(name: str) -> Any:
+        def start(name: str) -> None:
             async def make(message: fanlog.Message) -> bytes:
                 worked[name] += 1
                 if worked[name] % 20 == 0:
                     await asyncio.sleep(0.001)
                 return message.value
 
-            return asyncio.create_task(
+            workers[name] = asyncio.create_task(
                 broker.transform("in", "out", make, group="g", batch_records=50)
             )
 
-        for i in range(count):
-            await broker.send("in", b"%d" % i, key=str(i))
-        await broker.flush()
-        workers = [worker("a")]
-        for name in "bcd":
-            await asyncio.sleep(0.05)
-            workers.append(worker(name))
-        await asyncio.sleep(0.1)
+        async def send_until_it_works(name: str) -> None:
+            nonlocal sent
+            before = worked[name]
+            async with asyncio.timeout(40):
+                while worked[name] == before:
+                    for i in range(sent, sent + 200):
+                        await broker.send("in", b"%d" % i, key=str(i))
+                    sent += 200
+                    await asyncio.sleep(0.01)
+
+        for name in "abcd":
+            start(name)
+            await send_until_it_works(name)
         # One ends in the middle of what it does.
-        workers[1].cancel()
-        await asyncio.sleep(0.1)
-        workers.append(worker("e"))
+        await send_until_it_works("b")
+        workers["b"].cancel()
+        start("e")
+        await send_until_it_works("e")
+        await broker.flush()
         async with asyncio.timeout(40):
-            while sum((await committed(broker, "g")).values()) < count:  # noqa: ASYNC110
+            while sum((await committed(broker, "g")).values()) < sent:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
-        for task in workers:
+        for task in workers.values():
             task.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
+        await asyncio.gather(*workers.values(), return_exceptions=True)
         values = Counter(await values_of(broker, "out"))
-        assert len(values) == count
+        assert len(values) == sent
         assert set(values.values()) == {1}
-        assert len(worked) >= 4
 
 
 async def test_what_was_read_of_a_partition_that_was_taken_away_is_dropped(data: Path) -> None:
