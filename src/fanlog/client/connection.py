@@ -31,7 +31,7 @@ from fanlog.errors import (
 )
 from fanlog.format import messages
 from fanlog.format.batch import Batch
-from fanlog.format.frames import FrameKind
+from fanlog.format.frames import FrameKind, message_frame
 from fanlog.format.messages import decode
 from fanlog.model import INBOX_PREFIX
 
@@ -191,10 +191,20 @@ class Connection:
         self._subscriptions[follower.key] = follower
         try:
             await ask(kind, wanted, aux=follower.key, on_answer=opened)
-        except BaseException:
+        except BaseException as fault:
             if not again:
                 self._subscriptions.pop(follower.key, None)
+                follower.attached = False
+                if isinstance(fault, RequestTimeoutError) or not isinstance(fault, FanlogError):
+                    self._take_back(follower)
             raise
+
+    def _take_back(self, follower: Follower) -> None:
+        """Ends what nobody waits for any more: the broker may have begun it, and would keep
+        partitions and jobs for who does not take them. Written at once, because who was cancelled
+        may not get to wait; request 0 is nobody's, so that the answer is dropped."""
+        if self._session.ready:
+            self.write(message_frame(FrameKind.UNSUBSCRIBE, messages.Goodbye(), aux=follower.key))
 
     async def detach(self, subscription: Follower) -> None:
         if self._subscriptions.pop(subscription.key, None) is not None and self._session.ready:
