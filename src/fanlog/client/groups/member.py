@@ -90,6 +90,8 @@ class GroupMember(Subscription):
         self._opening: dict[Place, list[MessageBatch]] = {}
         self._attendant: asyncio.Task[None] | None = None
         self._timer: asyncio.Task[None] | None = None
+        # From its last words on: all that it has goes with it, and it is told of nothing more.
+        self._leaving = False
 
     # The life of it
 
@@ -132,11 +134,14 @@ class GroupMember(Subscription):
         self._commits.raise_error()
 
     async def _last_words(self) -> None:
-        attendant = self._attendant
-        if attendant is not None and attendant is not asyncio.current_task():
+        # Another one may have begun before the wait for this one is over.
+        while (attendant := self._attendant) is not None and not attendant.done():
+            if attendant is asyncio.current_task():
+                break
             if not self._broker.connected:
                 attendant.cancel()
             await asyncio.wait([attendant])
+        self._leaving = True
         told = [place for place, told in self._revoking.items() if told]
         mine = sorted((self._active | self._revoking.keys()) - set(told))
         await self._tell(self._options.on_revoke, mine)
@@ -344,7 +349,7 @@ class GroupMember(Subscription):
                 continue
             if revoke.lost:
                 self._lose(place)
-            elif place not in self._revoking:
+            elif place not in self._revoking and not self._leaving:
                 self._revoking[place] = False
                 self._retire(place)
         self._attend_soon()
@@ -378,7 +383,7 @@ class GroupMember(Subscription):
     # What the application is told
 
     def _attend_soon(self) -> None:
-        if self._attendant is None or self._attendant.done():
+        if not self._leaving and (self._attendant is None or self._attendant.done()):
             self._attendant = asyncio.get_running_loop().create_task(self._attend())
 
     async def _attend(self) -> None:
