@@ -14,7 +14,7 @@ from fanlog.config import BrokerOptions, Config
 from fanlog.errors import FencedError
 from fanlog.node import Node
 from tests.client.transactions.test_transactions import restarted, values_of
-from tests.client.ways import FREE_PORT, WAYS, Way
+from tests.client.ways import FREE_PORT, PATIENCE_SECONDS, WAYS, Way, until
 
 
 @pytest.fixture(params=WAYS)
@@ -26,6 +26,15 @@ async def committed(client: Any, group: str) -> dict[int, int]:
     return {p.partition: p.offset for p in await client.committed(f"group/{group}")}
 
 
+async def transformed(client: Any, count: int, function: Any, **given: Any) -> None:
+    """Transforms `in` to `out` while messages come: so many, in one go unless the machine is so
+    slow that one takes longer than `idle_seconds`."""
+    done = 0
+    while done < count:
+        done += await client.transform("in", "out", function, group="g", **given)
+    assert done == count
+
+
 # Positions in transactions
 
 
@@ -33,7 +42,7 @@ async def test_positions_are_committed_with_the_messages(way: Way) -> None:
     async with way.open() as client:
         await client.publish_many("in", [b"%d" % i for i in range(6)])
         async with client.consume("in", group="g", reset="earliest", commit="manual") as member:
-            messages = [await member.next(10) for _ in range(6)]
+            messages = [await member.next(PATIENCE_SECONDS) for _ in range(6)]
             async with client.transaction() as tx:
                 await tx.publish("out", b"up to here")
                 tx.commit_offsets(member, messages[2])
@@ -59,7 +68,7 @@ async def test_one_who_lost_the_partition_commits_neither_positions_nor_messages
         await client.publish_many("in", [b"%d" % i for i in range(6)])
         first = client.consume("in", group="g", reset="earliest", commit="manual", member="one")
         await first.start()
-        assert (await first.next(10)).value == b"0"
+        assert (await first.next(PATIENCE_SECONDS)).value == b"0"
 
         async def commit_late() -> None:
             async with client.transaction() as tx:
@@ -69,7 +78,7 @@ async def test_one_who_lost_the_partition_commits_neither_positions_nor_messages
         async with client.consume(
             "in", group="g", reset="earliest", commit="manual", member="one"
         ) as second:
-            message = await second.next(10)
+            message = await second.next(PATIENCE_SECONDS)
             with pytest.raises(FencedError):
                 await commit_late()
             assert await committed(client, "g") == {0: 0}
@@ -95,14 +104,11 @@ async def test_a_transformation_reads_makes_and_commits(way: Way) -> None:
         for i in range(100):
             await client.send("in", b"v%d" % i, key=b"k%d" % i, headers={"h": b"%d" % i})
         await client.flush()
-        done = await client.transform(
-            "in", "out", shout, group="g", batch_records=30, idle_seconds=0.3
-        )
-        assert done == 100
+        await transformed(client, 100, shout, batch_records=30, idle_seconds=0.3)
         assert sorted(await values_of(client, "out")) == sorted(b"V%d" % i for i in range(100))
         assert sum((await committed(client, "g")).values()) == 100
         async with client.subscribe("out", start="earliest") as out:
-            message = await out.next(10)
+            message = await out.next(PATIENCE_SECONDS)
             assert message.key == message.value.lower().replace(b"v", b"k")
             assert message.headers == {"h": message.value[1:]}
         assert await client.transform("in", "out", shout, group="g", idle_seconds=0.1) == 0
@@ -125,10 +131,10 @@ async def test_a_function_makes_nothing_one_or_many_for_any_topic(way: Way) -> N
                 case _:
                     return "e"
 
-        await client.transform("in", "out", make, group="g", idle_seconds=0.2)
+        await transformed(client, 5, make, idle_seconds=0.2)
         assert await values_of(client, "out") == [b"a", b"b", b"c", b"e"]
         async with client.subscribe("other", start="earliest") as other:
-            message = await other.next(10)
+            message = await other.next(PATIENCE_SECONDS)
             assert (message.value, message.key, message.headers) == (b"d", b"k", {"x": b"y"})
         assert await committed(client, "g") == {0: 5}
 
@@ -143,12 +149,13 @@ async def test_a_function_that_fails_leaves_its_batch_undone(way: Way) -> None:
                 raise RuntimeError("not this one")
             return message.value
 
+        whole: Any = {"group": "g", "batch_records": 2, "batch_seconds": PATIENCE_SECONDS}
         with pytest.raises(RuntimeError, match="not this one"):
-            await client.transform("in", "out", make, group="g", batch_records=2, idle_seconds=5)
+            await client.transform("in", "out", make, **whole, idle_seconds=PATIENCE_SECONDS)
         assert await values_of(client, "out") == [b"0", b"1"]
         assert await committed(client, "g") == {0: 2}
         broken = False
-        assert await client.transform("in", "out", make, group="g", idle_seconds=0.2) == 3
+        await transformed(client, 3, make, idle_seconds=0.2)
         assert await values_of(client, "out") == [b"%d" % i for i in range(5)]
 
 
@@ -160,9 +167,8 @@ async def test_it_ends_when_it_is_told_to(way: Way) -> None:
         def note(message: fanlog.Message) -> None:
             seen.append(message.value)
 
-        done = await client.transform(
-            "in", "out", note, group="g", batch_records=4, until=lambda: len(seen) >= 8
-        )
+        whole: Any = {"group": "g", "batch_records": 4, "batch_seconds": PATIENCE_SECONDS}
+        done = await client.transform("in", "out", note, **whole, until=lambda: len(seen) >= 8)
         assert done == len(seen) == 8
         assert await committed(client, "g") == {0: 8}
 
@@ -187,7 +193,7 @@ async def test_a_group_that_begins_at_the_end_misses_nothing_after_a_failure(dat
         with pytest.raises(RuntimeError):
             await running
         await broker.publish("in", b"newer")
-        await broker.transform("in", "out", make, group="g", reset="latest", idle_seconds=0.3)
+        await transformed(broker, 2, make, reset="latest", idle_seconds=0.3)
         assert await values_of(broker, "out") == [b"new", b"newer"]
 
 
@@ -240,30 +246,48 @@ async def test_members_that_come_and_go_in_the_middle_lose_and_double_nothing(da
         assert set(values.values()) == {1}
 
 
-async def test_what_was_read_of_a_partition_that_was_taken_away_is_dropped(data: Path) -> None:
-    """Also if the partition has come back meanwhile, after others have gone on in it."""
+@pytest.mark.parametrize(("records", "left"), [(10, 10), (1, 7)])
+async def test_what_was_read_of_a_partition_that_was_taken_away_is_dropped(
+    data: Path, records: int, left: int
+) -> None:
+    """Also if the partition has come back meanwhile, after others have gone on in it, and if
+    nothing was done yet with the one message that was read."""
     config = Config(broker=BrokerOptions(revoke_seconds=0.1))
     async with fanlog.Broker(data, config) as broker:
         await broker.create_topic("in", partitions=2)
         for i in range(20):
             await broker.publish("in", b"%d" % i, partition=i % 2)
         reading, go_on = asyncio.Event(), asyncio.Event()
+        first_did: list[bytes] = []
+        second_did: list[bytes] = []
 
         async def slow(message: fanlog.Message) -> bytes:
+            first_did.append(message.value)
             if message.offset == 3:
                 reading.set()
                 await go_on.wait()
             return message.value
 
-        first = asyncio.create_task(
-            broker.transform("in", "out", slow, group="g", batch_records=100, batch_seconds=5)
-        )
+        def quick(message: fanlog.Message) -> bytes:
+            second_did.append(message.value)
+            return message.value
+
+        # It gets no further than within its first ten, and ten are left to it in the end.
+        whole: Any = {"group": "g", "batch_records": records, "batch_seconds": PATIENCE_SECONDS}
+        first = asyncio.create_task(broker.transform("in", "out", slow, **whole))
         await reading.wait()
         # The other takes a partition away from the first, which is busy, and leaves again.
-        await broker.transform("in", "out", shout, group="g", idle_seconds=0.5)
-        await asyncio.sleep(0.3)
+        await broker.transform("in", "out", quick, group="g", until=lambda: len(second_did) >= left)
+        assert set(first_did) & set(second_did)
+        assert broker._node is not None
+        group = broker._node.core.groups.find("g")
+        assert group is not None
+        (alone,) = group.members.values()
+        await until(lambda: [owned.member for owned in group.owned.values()] == [alone] * 2)
+        for _ in range(10):  # so that it hears of it
+            await asyncio.sleep(0.01)
         go_on.set()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while sum((await committed(broker, "g")).values()) < 20:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         first.cancel()
@@ -273,7 +297,9 @@ async def test_what_was_read_of_a_partition_that_was_taken_away_is_dropped(data:
 
 
 async def test_a_broker_that_restarts_in_the_middle_loses_and_doubles_nothing(data: Path) -> None:
-    node = Node(data, Config(listener=FREE_PORT))
+    # Whoever comes after a restart need not wait for members of before.
+    options = BrokerOptions(group_grace_seconds=0.2)
+    node = Node(data, Config(listener=FREE_PORT, broker=options))
     node.start()
     port = node.listen().port
     async with fanlog.connect(f"fanlog://127.0.0.1:{port}", backoff_max_seconds=0.05) as client:
@@ -284,7 +310,11 @@ async def test_a_broker_that_restarts_in_the_middle_loses_and_doubles_nothing(da
             await client.send("in", b"%d" % i, key=str(i))
         await client.flush()
 
+        worked = 0
+
         async def make(message: fanlog.Message) -> bytes:
+            nonlocal worked
+            worked += 1
             if message.offset % 20 == 0:
                 await asyncio.sleep(0.001)
             return message.value
@@ -294,9 +324,10 @@ async def test_a_broker_that_restarts_in_the_middle_loses_and_doubles_nothing(da
             client.transform("in", "out", make, group="g", batch_records=100, until=over.is_set)
         )
         for _ in range(3):
-            await asyncio.sleep(0.15)
+            before = worked
+            await until(lambda: worked >= before + 250)  # noqa: B023
             await node.stop()
-            node = await restarted(data, port)
+            node = await restarted(data, port, options)
         while sum((await committed(client, "g")).values()) < count:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         over.set()

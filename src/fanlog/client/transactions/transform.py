@@ -113,6 +113,8 @@ class Transform:
         self._options = options
         self._member: GroupMember | None = None
         self._taken: dict[Place, Position] = {}
+        # Where the message is from that the function has now.
+        self._in_hand: Place | None = None
         self._lost = False
         self._ended = asyncio.Event()
         self._ended.set()
@@ -159,7 +161,7 @@ class Transform:
     async def _revoked(self, places: tuple[Place, ...]) -> None:
         """A partition goes to another member when what was read of it is committed. One that was
         taken away by force may have been read by others since, even if it is back by now."""
-        touched = self._taken.keys() & set(places)
+        touched = (self._taken.keys() | {self._in_hand}) & set(places)
         if touched:
             positions = () if self._member is None else self._member.positions
             self._lost |= not touched <= {(p.topic, p.partition) for p in positions}
@@ -175,6 +177,7 @@ class Transform:
                 self._count += await self._attempt(member, message)
             finally:
                 self._taken = {}
+                self._in_hand = None
                 self._hurried = self._lost = False
                 self._ended.set()
 
@@ -198,12 +201,14 @@ class Transform:
         """One transaction: some messages, what comes of them, and where the group is then."""
         end_at = asyncio.get_running_loop().time() + self._options.batch_seconds
         seat = _Seat(member)
+        self._in_hand = (first.topic, first.partition)
         count = 0
         message: Message | None = first
         async with self._host.transaction() as transaction:
             while message is not None:
+                self._in_hand = (message.topic, message.partition)
                 await self._transform(transaction, message)
-                self._taken[message.topic, message.partition] = position_after(message)
+                self._taken[self._in_hand] = position_after(message)
                 count += 1
                 if count >= self._options.batch_records or self._hurried:
                     break
