@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from fanlog.config import BrokerOptions
 from fanlog.model import KIB
 from tests.broker.stage import Publisher, Stage, stage
+from tests.quick_folders import quick_folder
 
 SEGMENT_BYTES = 64 * KIB
 LARGE = bytes(30_000)
@@ -135,8 +135,7 @@ def test_every_record_is_stored_once_through_rolls_and_restarts(
 ) -> None:
     """Against a model that remembers where each batch went. A crash takes the files as they are;
     `lose` takes the file of producers away, so that the log itself must tell."""
-    with ExitStack() as folders, ExitStack() as lives:
-        folder = Path(folders.enter_context(tempfile.TemporaryDirectory()))
+    with quick_folder() as folder, ExitStack() as lives:
         generation = 0
         topic = {"durability": durability, "segment_bytes": SEGMENT_BYTES}
         on = lives.enter_context(stage(folder / "0", **topic))

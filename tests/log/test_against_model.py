@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 from bisect import bisect_left
-from pathlib import Path
+from contextlib import ExitStack
 
 import msgspec
 from hypothesis import settings as hypothesis_settings
@@ -14,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from fanlog.errors import OffsetOutOfRangeError
 from fanlog.log.partition import PartitionLog
 from tests.log.pieces import SETTINGS, Sample, append, make_batch, open_log, read_batches
+from tests.quick_folders import quick_folder
 
 
 class LogAgainstList(RuleBasedStateMachine):
@@ -23,8 +23,8 @@ class LogAgainstList(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.temporary = tempfile.TemporaryDirectory()
-        self.folder = Path(self.temporary.name) / "0"
+        self.held = ExitStack()
+        self.folder = self.held.enter_context(quick_folder()) / "0"
         self.settings = msgspec.structs.replace(SETTINGS, retention_seconds=1)
         self.log = open_log(self.folder, self.settings)
         self.model: list[Sample] = []
@@ -122,9 +122,9 @@ class LogAgainstList(RuleBasedStateMachine):
             assert log.last_time_us == self.model[-1].time_us
 
     def teardown(self) -> None:
-        if hasattr(self, "temporary"):
-            self.log.close()
-            self.temporary.cleanup()
+        if hasattr(self, "held"):
+            with self.held:
+                self.log.close()
 
 
 TestLogAgainstList = LogAgainstList.TestCase

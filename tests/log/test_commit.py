@@ -19,6 +19,7 @@ from fanlog.model import TopicSettings
 from tests.log.pieces import OPTIONS, append, make_batch
 
 FSYNC = TopicSettings(durability="fsync", partitions=4)
+PATIENCE_SECONDS = 60
 
 
 class Loop:
@@ -31,7 +32,7 @@ class Loop:
         self.posted.put(callback)
 
     def turn(self) -> None:
-        self.posted.get(timeout=10)()
+        self.posted.get(timeout=PATIENCE_SECONDS)()
 
     @property
     def is_idle(self) -> bool:
@@ -48,7 +49,7 @@ class Disk:
         self.gate.set()
 
     def sync(self, fd: int) -> None:
-        self.gate.wait(10)
+        assert self.gate.wait(PATIENCE_SECONDS)
         if self.fails:
             raise OSError(errno.EIO, "broken")
         os.fdatasync(fd)

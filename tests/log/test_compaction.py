@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 from collections.abc import Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from threading import Event, Thread
 
@@ -451,7 +452,10 @@ def test_readers_in_other_threads_see_no_damage_while_runs_and_writes_go_on(
     readers = [Thread(target=read) for _ in range(3)]
     for reader in readers:
         reader.start()
-    for _ in range(15):
+    for i in count():
+        # On a busy machine a reader may need longer for its first pass.
+        if i >= 15 and (passes or faults):
+            break
         fill_keys(log, 20, 4)
         compact(log)
     over.set()

@@ -4,9 +4,8 @@ restarts, deletions, and a crash at any step of a run."""
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +18,7 @@ from fanlog.format.codecs import Codec
 from fanlog.log.partition import PartitionLog
 from tests.log.compacting import COMPACTED, Row, begin, check_files, compact, put, rows
 from tests.log.pieces import OPTIONS, open_log
+from tests.quick_folders import quick_folder
 
 SECOND_US = 1_000_000
 TOMBSTONE_SECONDS = 100
@@ -76,8 +76,8 @@ class CompactedAgainstList(RuleBasedStateMachine):
 
     @initialize(keys_max=st.sampled_from([2, 5, 1000]))
     def begin(self, keys_max: int) -> None:
-        self.temporary = tempfile.TemporaryDirectory()
-        self.folder = Path(self.temporary.name) / "0"
+        self.held = ExitStack()
+        self.folder = self.held.enter_context(quick_folder()) / "0"
         self.settings = msgspec.structs.replace(COMPACTED, tombstone_seconds=TOMBSTONE_SECONDS)
         self.options = msgspec.structs.replace(OPTIONS, compaction_keys_max=keys_max)
         self.model: list[Written] = []
@@ -161,9 +161,9 @@ class CompactedAgainstList(RuleBasedStateMachine):
         } <= set(offsets)
 
     def teardown(self) -> None:
-        if hasattr(self, "temporary"):
-            self.log.close()
-            self.temporary.cleanup()
+        if hasattr(self, "held"):
+            with self.held:
+                self.log.close()
 
 
 def last_values(found: list[Row]) -> dict[bytes, bytes]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,6 +21,7 @@ from fanlog.config import BrokerOptions, LogOptions
 from fanlog.format.batch import split_batches
 from fanlog.model import KIB, MIB, TopicSettings
 from tests.broker.stage import BEGIN_US, Stage
+from tests.quick_folders import quick_folder
 
 T = TypeVar("T")
 Place = tuple[str, int]
@@ -54,7 +54,7 @@ class World:
         self._options = options
         self._defaults = defaults
         self._held = ExitStack()
-        self._root = Path(self._held.enter_context(tempfile.TemporaryDirectory()))
+        self._root = self._held.enter_context(quick_folder())
         self._lives = 0
         # By inode: the bytes of a file that a power failure would leave.
         self._synced: dict[int, bytes] = {}

@@ -3,9 +3,7 @@ everything back from the ledger."""
 
 from __future__ import annotations
 
-import tempfile
 from contextlib import ExitStack
-from pathlib import Path
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -21,6 +19,7 @@ from fanlog.format.batch import encode_batch
 from fanlog.format.messages import Verb
 from tests.broker.queues.workers import Hand, Job, hire, later, letters
 from tests.broker.stage import Publisher, Stage, stage
+from tests.quick_folders import quick_folder
 
 WORKERS = ("ann", "bob")
 PARTITIONS = 2
@@ -36,7 +35,7 @@ class QueueAgainstModel(RuleBasedStateMachine):
     @initialize(ordered=st.booleans())
     def begin(self, ordered: bool) -> None:
         self.held = ExitStack()
-        self.folder = Path(self.held.enter_context(tempfile.TemporaryDirectory()))
+        self.folder = self.held.enter_context(quick_folder())
         self.ordered = ordered
         self.published = [0] * PARTITIONS
         self.failures: dict[tuple[int, int], int] = {}

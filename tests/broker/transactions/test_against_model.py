@@ -4,7 +4,7 @@ one transaction is there, whole, once, in its order; if its commit was answered,
 from __future__ import annotations
 
 import shutil
-import tempfile
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -19,6 +19,7 @@ from fanlog.errors import FanlogError
 from fanlog.model import TopicSettings
 from tests.broker.stage import Stage
 from tests.broker.transactions.staging import Outcomes, Staging, checkpoint, settle
+from tests.quick_folders import quick_folder
 
 TOPICS = {"a": "os", "b": "fsync"}
 PARTITIONS = 2
@@ -58,11 +59,12 @@ class Known:
 class TransactionsAgainstModel(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.root = Path(tempfile.mkdtemp())
+        self.held = ExitStack()
+        self.root = self.held.enter_context(quick_folder())
         self.crashes = 0
         self.open: list[Known] = []
         self.everyone: list[Known] = []
-        self.piece_bytes = commits._PIECE_BYTES
+        self.held.callback(setattr, commits, "_PIECE_BYTES", commits._PIECE_BYTES)
         commits._PIECE_BYTES = PIECE_BYTES
         self.on = self.start(self.root / "0")
         for topic, durability in TOPICS.items():
@@ -73,10 +75,9 @@ class TransactionsAgainstModel(RuleBasedStateMachine):
         return Stage(folder, OPTIONS, LogOptions(), TopicSettings())
 
     def teardown(self) -> None:
-        self.check()
-        self.on.store.close()
-        commits._PIECE_BYTES = self.piece_bytes
-        shutil.rmtree(self.root)
+        with self.held:
+            self.check()
+            self.on.store.close()
 
     # What clients do
 
