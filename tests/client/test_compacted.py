@@ -8,7 +8,7 @@ import pytest
 
 from fanlog import errors
 from fanlog.model import KIB
-from tests.client.ways import WAYS, Way, take
+from tests.client.ways import PATIENCE_SECONDS, WAYS, Way, take
 
 
 @pytest.fixture(params=WAYS)
@@ -76,7 +76,7 @@ async def test_batches_say_how_far_they_reach_even_without_messages(way: Way) ->
             await client.publish("prices", None, key="k")
         await client.compact_topic("prices")
         async with client.subscribe("prices", start="earliest") as history:
-            batch = await history.next_batch(10)
+            batch = await history.next_batch(PATIENCE_SECONDS)
         assert (len(batch), batch.messages, batch.next_offset) == (0, [], 3)
         assert batch.base_offset == 3
 

@@ -17,7 +17,7 @@ from fanlog.format.codecs import Codec
 from fanlog.format.keys import fnv1a_32
 from fanlog.format.messages import Position
 from fanlog.model import KIB, TopicSettings
-from tests.client.ways import PATIENCE_SECONDS, WAYS, Way, take, take_values
+from tests.client.ways import PATIENCE_SECONDS, WAYS, Way, take, take_values, until
 
 NO_AUTO_CREATE = Config(broker=BrokerOptions(auto_create_topics=False))
 
@@ -136,7 +136,7 @@ async def test_everything_that_belongs_to_a_message_comes_back(way: Way) -> None
 
 async def test_records_of_one_batch_keep_their_own_keys_headers_and_times(way: Way) -> None:
     when = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
-    async with way.open(linger_ms=20) as client:
+    async with way.open(linger_ms=500) as client:
         await client.create_topic("t")
         for i in range(60):
             await client.send(
@@ -754,7 +754,7 @@ async def test_wrong_arguments_are_refused_before_anything_is_stored(way: Way) -
         ]
         for given in wrong:
             with pytest.raises(errors.InvalidArgumentError):
-                await asyncio.wait_for(client.publish("t", **given), 2)
+                await asyncio.wait_for(client.publish("t", **given), PATIENCE_SECONDS)
         assert (await client.publish("t", b"right", key="k")).offset == 0
 
 
@@ -845,7 +845,7 @@ async def test_a_fetch_waits_for_new_records(way: Way) -> None:
     async with way.open() as client:
         await client.create_topic("t")
         waiting = asyncio.create_task(client.fetch("t", 0, 0, wait_seconds=PATIENCE_SECONDS))
-        await asyncio.sleep(0.01)
+        await until(lambda: bool(way.core.catalog.get("t").partitions[0].waiters))
         await client.publish("t", b"x")
         (batch,) = (await waiting).batches
         assert batch.values == [b"x"]
@@ -856,7 +856,7 @@ async def test_a_waiting_fetch_hears_that_its_topic_was_deleted(way: Way) -> Non
     async with way.open() as client:
         await client.create_topic("t")
         waiting = asyncio.create_task(client.fetch("t", 0, 0, wait_seconds=PATIENCE_SECONDS))
-        await asyncio.sleep(0.01)
+        await until(lambda: bool(way.core.catalog.get("t").partitions[0].waiters))
         await client.delete_topic("t")
         with pytest.raises(errors.TopicNotFoundError, match="deleted"):
             await waiting

@@ -11,6 +11,7 @@ from fanlog.broker.core import _within
 from fanlog.errors import FanlogError
 from fanlog.format.batch import encode_batch
 from fanlog.model import KIB, MIB
+from tests.client.ways import PATIENCE_SECONDS, until
 
 
 async def test_many_partitions_that_catch_up_from_disk_stay_within_one_window(data: Path) -> None:
@@ -21,10 +22,11 @@ async def test_many_partitions_that_catch_up_from_disk_stay_within_one_window(da
                 await broker.publish_many(f"many.{number}", [bytes(1000)] * 50)
         reader = broker.subscribe("many.*", start="earliest", window_bytes=64 * KIB)
         async with reader:
+            await until(lambda: reader._queued_bytes >= 64 * KIB)
             await asyncio.sleep(0.3)  # nobody takes anything; nothing more may come
-            assert 64 * KIB <= reader._queued_bytes < 1.5 * MIB
+            assert reader._queued_bytes < 1.5 * MIB
             for _ in range(16 * 400):
-                await reader.next(10)
+                await reader.next(PATIENCE_SECONDS)
 
 
 async def test_deleting_a_topic_that_is_published_to_leaves_nobody_waiting() -> None:
@@ -34,7 +36,7 @@ async def test_deleting_a_topic_that_is_published_to_leaves_nobody_waiting() -> 
             await broker.send("t", bytes(200))
         await broker.delete_topic("t")
         with contextlib.suppress(FanlogError):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 await broker.flush()
 
 
@@ -45,7 +47,7 @@ async def test_a_partition_that_is_asked_for_twice_is_read_once(data: Path) -> N
     ):
         for number in range(200):
             await broker.publish("t", b"%d" % number + bytes(500))
-            assert (await reader.next(10)).offset == number
+            assert (await reader.next(PATIENCE_SECONDS)).offset == number
 
 
 def test_a_part_of_a_block_does_not_keep_the_whole_in_memory() -> None:

@@ -19,8 +19,8 @@ from fanlog.format.frames import Ack
 from fanlog.format.messages import ProducerRegistered, Refused, RegisterProducer, TopicOpened
 from fanlog.model import KIB, TopicSettings
 from tests.client.proxy import Proxy, proxy_to
-from tests.client.test_reconnect import EAGER, Restartable, running, stored, through, until
-from tests.client.ways import PATIENCE_SECONDS, WAYS, Way
+from tests.client.test_reconnect import EAGER, Restartable, running, stored, through
+from tests.client.ways import PATIENCE_SECONDS, WAYS, Way, until
 from tests.scenarios.broker_process import BrokerProcess
 
 LARGE = bytes(40_000)

@@ -20,8 +20,8 @@ from fanlog.format.frames import Ack
 from fanlog.format.messages import Refused, TopicOpened
 from fanlog.model import PARTITIONS_MAX, TopicSettings
 from tests.client.proxy import proxy_to
-from tests.client.test_reconnect import running, through, until
-from tests.client.ways import PATIENCE_SECONDS, WAYS, Way, take
+from tests.client.test_reconnect import running, through
+from tests.client.ways import PATIENCE_SECONDS, WAYS, Way, take, until
 
 KEYS = [f"key-{i}" for i in range(40)]
 

@@ -122,16 +122,18 @@ def test_who_waits_long_pings_so_that_the_broker_keeps_the_connection(
     data: Path, tmp_path: Path
 ) -> None:
     strict = tmp_path / "strict.toml"
-    strict.write_text("[listener]\nidle_timeout_seconds = 0.5\n")
+    strict.write_text("[listener]\nidle_timeout_seconds = 1.0\n")
     with BrokerProcess(data, "--config", str(strict)) as broker:
         with fanlog.sync.connect(broker.url) as client:
             client.create_topic("t")
             number = client.describe_topic("t").number
-        wanted = messages.Fetch(number, 0, 0, wait_ms=3000)
         with PlainConnection(broker.url) as connection:
+            wanted = messages.Fetch(number, 0, 0, wait_ms=25_000)
             with pytest.raises(ConnectionLostError, match="a client must ping"):
                 connection.take(connection.post(FrameKind.FETCH, wanted))
             connection.connect()
+            # Longer than the broker needs to find out: it looks once a second.
+            wanted = messages.Fetch(number, 0, 0, wait_ms=2500)
             asked = connection.post(FrameKind.FETCH, wanted)
             connection._await(asked, time.monotonic() + 30)
             assert read_fetched(connection.take(asked), "t").batches == []

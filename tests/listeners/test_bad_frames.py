@@ -12,7 +12,14 @@ from fanlog.format.batch import RECORDS_MAX
 from fanlog.format.checksum import crc32c
 from fanlog.format.frames import FrameKind, frame, message_frame
 from fanlog.format.messages import NamedTopic
-from tests.listeners.peers import Frame, one_message, patched, raw_frame, serving
+from tests.listeners.peers import (
+    PATIENCE_SECONDS,
+    Frame,
+    one_message,
+    patched,
+    raw_frame,
+    serving,
+)
 
 LENGTHS = [0, 1, 15, 2**24 + 1, 2**31, 2**32 - 1]
 WITH_PAYLOAD = [
@@ -200,7 +207,7 @@ async def test_columns_that_cannot_be_unpacked_are_stored_as_they_are(codec: int
         await peer.until(FrameKind.ACK)
         async with served.client() as client, client.subscribe("t", start="earliest") as reader:
             with pytest.raises(Exception, match="batch") as caught:
-                await reader.next(10)
+                await reader.next(PATIENCE_SECONDS)
             assert getattr(caught.value, "code", "") == "bad_format"
 
 

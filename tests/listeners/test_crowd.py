@@ -87,7 +87,7 @@ async def crowd() -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            said = await asyncio.wait_for(process.stdout.readline(), 2 * PATIENCE_SECONDS)
+            said = await asyncio.wait_for(process.stdout.readline(), PATIENCE_SECONDS)
             assert said == b"here\n"
             await served.until(lambda: served.connections == CROWD)
             for _ in range(3):

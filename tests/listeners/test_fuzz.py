@@ -13,7 +13,7 @@ from fanlog.client.aio import Client
 from fanlog.format.batch import check_batch
 from fanlog.format.checksum import crc32c
 from fanlog.format.frames import FrameKind
-from tests.listeners.peers import Frame, Serving, patched, serving
+from tests.listeners.peers import PATIENCE_SECONDS, Frame, Serving, patched, serving
 from tests.listeners.session import session_frames
 
 SEEDS = 12
@@ -110,7 +110,7 @@ class Healthy:
             while True:
                 value = f"mine {self.count}"
                 await self.client.publish("healthy", value)
-                while (await reader.next(20)).value != value.encode():
+                while (await reader.next(PATIENCE_SECONDS)).value != value.encode():
                     pass  # a bent batch may name any topic
                 self.count += 1
 
@@ -130,8 +130,8 @@ async def test_no_bent_session_disturbs_the_broker(seed: int, data: Path) -> Non
                 else:
                     bent = bend_fields(frames, dice)
                 check_answers(await say(served, bent, dice))
+            await served.until(lambda: healthy.count > 0 or going.done())
             assert not going.done(), going.result()
-            assert healthy.count
             assert client.connected
             going.cancel()
     async with serving(data):

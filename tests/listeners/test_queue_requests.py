@@ -8,7 +8,7 @@ from fanlog.broker.queues.queues import Queues
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind, read_lease
 from fanlog.format.messages import Held, Settle, Settled, Verdict, Work, Working
-from tests.listeners.peers import Peer, Serving, one_message, request, serving
+from tests.listeners.peers import PATIENCE_SECONDS, Peer, Serving, one_message, request, serving
 
 WORKER = 7
 FAR = 2**64 - 1
@@ -169,7 +169,7 @@ async def test_a_worker_that_reads_nothing_is_sent_no_more_and_holds_up_nobody()
             lane = queue.lanes[number, 0]
             done = 0
             while done < 40 - queue.in_hand.counts.get("stuck", 0):
-                await (await worker.next(10)).ack()
+                await (await worker.next(PATIENCE_SECONDS)).ack()
                 done += 1
             held = queue.in_hand.counts["stuck"]
             assert held < 25

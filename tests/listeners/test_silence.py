@@ -6,7 +6,8 @@ from fanlog.client.core import hello
 from fanlog.format.frames import FrameKind, frame
 from tests.listeners.peers import one_message, serving
 
-SHORT = 0.05
+# A listener looks once a second, so that less would end nothing sooner.
+SHORT = 0.5
 
 
 async def test_a_peer_that_never_says_hello_is_closed() -> None:

@@ -13,7 +13,15 @@ from fanlog.format.batch import Batch, encode_batch
 from fanlog.format.frames import ACK_ENTRY, FrameKind, frame
 from fanlog.listeners.native import NativeSession
 from fanlog.model import Start
-from tests.listeners.peers import Peer, Serving, acks_of, one_message, request, serving
+from tests.listeners.peers import (
+    PATIENCE_SECONDS,
+    Peer,
+    Serving,
+    acks_of,
+    one_message,
+    request,
+    serving,
+)
 
 LIMIT = 16 * 1024
 RECEIVE = 64 * 1024
@@ -138,7 +146,7 @@ async def test_a_subscriber_that_never_reads_costs_one_piece_and_is_told_what_it
                 await publisher.publish(one_message(number, b"y" * 10_000))
             assert served.connection_of(peer).kept_bytes == kept < 70_000
             for offset in range(count + 100):
-                assert (await healthy.next(10)).offset == offset
+                assert (await healthy.next(PATIENCE_SECONDS)).offset == offset
         if policy == "disconnect":
             failure = await peer.fault()
             assert failure.code == "slow_reader"
@@ -186,5 +194,5 @@ async def test_a_reader_of_one_byte_a_time_gets_everything() -> None:
         loop = asyncio.get_running_loop()
         got = b""
         while len(got) < 16 + 88 + 16 + 32:
-            got += await asyncio.wait_for(loop.sock_recv(peer.sock, 1), 10)
+            got += await asyncio.wait_for(loop.sock_recv(peer.sock, 1), PATIENCE_SECONDS)
         assert b"ab" in got

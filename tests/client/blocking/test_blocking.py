@@ -14,6 +14,7 @@ import fanlog
 from fanlog.config import Config, ListenerOptions
 from fanlog.errors import ClosedError, MessageTooLargeError
 from fanlog.node import Node
+from tests.client.ways import PATIENCE_SECONDS
 
 
 @contextmanager
@@ -26,13 +27,15 @@ def broker_in_a_thread(folder: Path) -> Iterator[str]:
         node = Node(folder, Config(listener=ListenerOptions(port=0)))
         node.start()
         port.append(node.listen().port)
+        # Its thread is there before the test begins, which may count threads.
+        stopping = asyncio.get_running_loop().run_in_executor(None, stop.wait)
         started.set()
-        await asyncio.to_thread(stop.wait)
+        await stopping
         await node.stop()
 
     thread = threading.Thread(target=asyncio.run, args=(serve(),))
     thread.start()
-    started.wait(10)
+    started.wait(PATIENCE_SECONDS)
     try:
         yield f"fanlog://127.0.0.1:{port[0]}"
     finally:
@@ -111,7 +114,7 @@ def test_many_threads_share_one_client(data: Path) -> None:
         per_key: dict[bytes | None, list[int]] = {}
         with client.subscribe("t", start="earliest") as history:
             for _ in range(800):
-                message = history.next(20)
+                message = history.next(PATIENCE_SECONDS)
                 per_key.setdefault(message.key, []).append(int(message.value))
         assert per_key == {b"%d" % n: list(range(200)) for n in range(4)}
 
@@ -125,7 +128,7 @@ def test_a_waiting_reader_is_woken_by_a_close_from_another_thread(data: Path) ->
         waiting.start()
         client.publish("t", b"x")
         reader.close()
-        waiting.join(20)
+        waiting.join(PATIENCE_SECONDS)
         assert not waiting.is_alive()
 
 

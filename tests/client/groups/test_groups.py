@@ -7,7 +7,6 @@ import asyncio
 import datetime as dt
 import time
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,21 +15,17 @@ import fanlog
 from fanlog import errors
 from fanlog.config import BrokerOptions, Config
 from fanlog.model import Gap
-from tests.client.ways import PATIENCE_SECONDS, WAYS, Way, take, take_values
+from tests.client.ways import PATIENCE_SECONDS, WAYS, Way, take, take_values, until
 
 # A restart in a test need not wait for members of before.
 AT_ONCE = Config(broker=BrokerOptions(group_grace_seconds=0))
+# What must not come would come within it.
+QUIET_SECONDS = 0.3
 
 
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest, data: Any) -> Way:
     return Way(request.param, data)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not condition():  # noqa: ASYNC110 - the state is the broker's
-            await asyncio.sleep(0.002)
 
 
 async def committed(client: Any, group: str) -> dict[int, int | None]:
@@ -54,14 +49,12 @@ async def test_two_members_share_and_each_message_goes_to_one_of_them(way: Way) 
             client.consume("t", group="g", reset="earliest") as a,
             client.consume("t", group="g", reset="earliest") as b,
         ):
-            reading = [asyncio.create_task(read_on(member)) for member in (a, b)]
+            readers = Readers(a, b)
             await until(lambda: len(a.partitions) == len(b.partitions) == 2)
             assert {*a.partitions, *b.partitions} == {("t", i) for i in range(4)}
             expected = await spread(client, "t", 4, 100)
-            got = [await task for task in reading]
-            assert all(got)
-            everything = [place for places in got for place in places]
-            assert Counter(everything) == Counter(expected)
+            assert Counter(await readers.all_of(len(expected))) == Counter(expected)
+            assert all(readers.got)
 
 
 async def spread(client: Any, topic: str, partitions: int, count: int) -> set[tuple[int, int]]:
@@ -74,15 +67,34 @@ async def spread(client: Any, topic: str, partitions: int, count: int) -> set[tu
     return {(r.partition, r.offset) for r in await asyncio.gather(*publishing)}
 
 
-async def read_on(member: Any, patience_seconds: float = 1.0) -> list[tuple[int, int]]:
-    """All that comes, until nothing does."""
-    got: list[tuple[int, int]] = []
-    while True:
-        try:
-            message = await member.next(patience_seconds)
-        except TimeoutError:
-            return got
-        got.append((message.partition, message.offset))
+class Readers:
+    """Takes all that comes to some members, side by side; `got` is what each has, as partitions
+    and offsets."""
+
+    def __init__(self, *members: Any) -> None:
+        self.got: list[list[tuple[int, int]]] = [[] for _ in members]
+        self._enough = False
+        self._tasks = [
+            asyncio.create_task(self._read(member, got))
+            for member, got in zip(members, self.got, strict=True)
+        ]
+
+    async def _read(self, member: Any, got: list[tuple[int, int]]) -> None:
+        while not self._enough:
+            try:
+                message = await member.next(0.1)
+            except TimeoutError:
+                continue
+            got.append((message.partition, message.offset))
+
+    async def all_of(self, count: int) -> list[tuple[int, int]]:
+        """All that came, once there is so much, and for a moment more: nothing may come twice."""
+        tasks = self._tasks
+        await until(lambda: sum(map(len, self.got)) >= count or any(t.done() for t in tasks))
+        await asyncio.sleep(QUIET_SECONDS)
+        self._enough = True
+        await asyncio.gather(*tasks)
+        return [place for got in self.got for place in got]
 
 
 async def test_groups_read_independently_and_plain_readers_too(way: Way) -> None:
@@ -120,7 +132,8 @@ async def test_nothing_is_lost_or_given_twice_while_members_come_and_go_under_lo
         await client.create_topic("t", partitions=8)
 
         async def publish() -> None:
-            for _ in range(150):
+            """As long as somebody waits for more: the others may have taken what there was."""
+            while not all(task.done() for task in consuming):
                 sent.update(await spread(client, "t", 8, 3))
                 await asyncio.sleep(0.003)
 
@@ -141,8 +154,9 @@ async def test_nothing_is_lost_or_given_twice_while_members_come_and_go_under_lo
                         continue
                     got[message.partition, message.offset] += 1
 
+        consuming = [asyncio.create_task(consume(i, 60 + 40 * i)) for i in range(6)]
         publishing = asyncio.create_task(publish())
-        await asyncio.gather(rest(), *(consume(i, 60 + 40 * i) for i in range(6)))
+        await asyncio.gather(rest(), *consuming)
         assert got.keys() == sent
         assert [place for place, times in got.items() if times > 1] == []
 
@@ -218,9 +232,9 @@ async def test_a_commit_in_a_callback_leaves_out_the_message_that_is_worked_on(w
         first = client.consume("t", group="g", reset="earliest", commit="manual", on_revoke=revoked)
         holder.append(first)
         async with first:
-            await client.publish("t", b"done", partition=0)
-            await client.publish("t", b"in hand", partition=1)
-            assert await take_values(first, 2) == [b"done", b"in hand"]
+            for partition, value in enumerate((b"done", b"in hand")):
+                await client.publish("t", value, partition=partition)
+                assert await take_values(first, 1) == [value]
             async with client.consume("t", group="g") as second:
                 await until(lambda: second.partitions == (("t", 0),))
                 assert await committed(client, "g") == {0: 1, 1: 0}
@@ -249,9 +263,7 @@ async def test_a_revocation_waits_for_what_is_in_hand_and_repeats_nothing(
                 await until(lambda: first.partitions == (("t", 1),))
                 await asyncio.sleep(0.1)
                 assert second.partitions == ()
-                reading = [asyncio.create_task(read_on(member)) for member in (first, second)]
-                for task in reading:
-                    got += await task
+                got += await Readers(first, second).all_of(20 - len(got))
                 assert second.partitions == (("t", 0),)
             assert sorted(got) == [(p, offset) for p in range(2) for offset in range(10)]
 

@@ -11,12 +11,23 @@ import pytest
 
 import fanlog
 from fanlog import errors
+from fanlog.broker.core import Broker as Core
+from fanlog.broker.queues.queue import Queue
+from fanlog.broker.queues.spans import State
 from fanlog.config import ListenerOptions
 from fanlog.format.dead_letters import read_death
 from fanlog.node import Node
 from tests.client.proxy import proxy_to
 from tests.client.queues.hands import nothing_comes, said, take_jobs, work
-from tests.client.ways import FREE_PORT, PATIENCE_SECONDS, WAYS, Blocking, Way
+from tests.client.ways import (
+    FREE_PORT,
+    PATIENCE_SECONDS,
+    WAYS,
+    Blocking,
+    BrokerClock,
+    Way,
+    until,
+)
 
 
 @pytest.fixture(params=WAYS)
@@ -28,6 +39,20 @@ async def fill(client: Any, count: int, topic: str = "jobs") -> list[bytes]:
     values = [b"%d" % i for i in range(count)]
     await client.publish_many(topic, values)
     return values
+
+
+def queue_of(core: Core) -> Queue:
+    """The queue `q`, as the broker has it."""
+    queue = core.queues.find("q")
+    assert queue is not None
+    return queue
+
+
+def lease_end_us(core: Core) -> int:
+    """When the lease of the only job in hand runs out."""
+    (lane,) = queue_of(core).lanes.values()
+    (leased,) = [span for span in lane.jobs.spans if span.state is State.LEASED]
+    return leased.due_us
 
 
 # Work
@@ -174,11 +199,11 @@ async def test_a_worker_that_leaves_gives_its_jobs_to_others_at_once(way: Way) -
                 ]
 
 
-async def test_a_long_job_is_kept_alive(way: Way) -> None:
+async def test_a_long_job_is_kept_alive(way: Way, broker_clock: BrokerClock) -> None:
     async with way.open() as client:
         await fill(client, 1)
         async with (
-            work(client, "jobs", queue="q", visibility_seconds=0.4) as worker,
+            work(client, "jobs", queue="q", visibility_seconds=0.2) as worker,
             work(client, "jobs", queue="q") as other,
         ):
             takers = {
@@ -186,8 +211,11 @@ async def test_a_long_job_is_kept_alive(way: Way) -> None:
             }
             done, waiting = await asyncio.wait(takers, return_when=asyncio.FIRST_COMPLETED)
             (job,) = [task.result() for task in done]
-            await asyncio.sleep(1.2)
+            for _ in range(5):
+                broker_clock.advance(0.15)
+                await until(lambda: lease_end_us(way.core) == broker_clock.now_us + 200_000)
             assert not any(task.done() for task in waiting)
+            assert queue_of(way.core).redelivered == 0
             await job.ack()
             for task in waiting:
                 task.cancel()
@@ -195,7 +223,7 @@ async def test_a_long_job_is_kept_alive(way: Way) -> None:
 
 
 async def test_without_keeping_alive_a_job_goes_to_others_and_a_late_ack_says_so(
-    way: Way,
+    way: Way, broker_clock: BrokerClock
 ) -> None:
     async with way.open() as client:
         await fill(client, 1)
@@ -204,6 +232,7 @@ async def test_without_keeping_alive_a_job_goes_to_others_and_a_late_ack_says_so
         ) as slow:
             job = await slow.next(PATIENCE_SECONDS)
             async with work(client, "jobs", queue="q") as other:
+                broker_clock.advance(0.3)
                 again = await other.next(PATIENCE_SECONDS)
                 assert (again.offset, again.deliveries) == (0, 2)
                 await again.ack()
@@ -277,20 +306,24 @@ async def test_what_cannot_be_a_worker_is_said_at_the_start(
                 raise AssertionError("it began")
 
 
-async def test_jobs_that_the_application_drops_go_out_again(way: Way) -> None:
+async def test_jobs_that_the_application_drops_go_out_again(
+    way: Way, broker_clock: BrokerClock
+) -> None:
     async with way.open() as client:
         await fill(client, 1)
-        async with work(client, "jobs", queue="q", visibility_seconds=0.3) as worker:
+        async with work(client, "jobs", queue="q", visibility_seconds=0.2) as worker:
             job = await worker.next(PATIENCE_SECONDS)
             assert job.deliveries == 1
-            # Long enough that more time was asked for it.
-            await asyncio.sleep(0.5)
+            # As long as it is in hand, more time is asked for it.
+            broker_clock.advance(0.15)
+            await until(lambda: lease_end_us(way.core) == broker_clock.now_us + 200_000)
             del job
             waiting = asyncio.ensure_future(worker.next(PATIENCE_SECONDS))
-            while not waiting.done():
+            while not queue_of(way.core).redelivered and not waiting.done():
                 # The thread that handed it over may let go of it a moment later.
                 gc.collect()
                 await asyncio.sleep(0.05)
+                broker_clock.advance(0.05)
             again = await waiting
             assert again.deliveries == 2
             await again.ack()
@@ -302,7 +335,9 @@ async def test_jobs_that_the_application_drops_go_out_again(way: Way) -> None:
 async def test_a_request_gets_its_answer(way: Way) -> None:
     async with way.open() as client, work(client, "svc.double", queue="doublers") as worker:
         asked = asyncio.ensure_future(
-            client.request("svc.double", b"21", headers={"h": "1"}, timeout_seconds=10)
+            client.request(
+                "svc.double", b"21", headers={"h": "1"}, timeout_seconds=PATIENCE_SECONDS
+            )
         )
         job = await worker.next(PATIENCE_SECONDS)
         assert (job.value, job.headers["h"]) == (b"21", b"1")
@@ -317,7 +352,10 @@ async def test_many_requests_in_flight_get_each_its_own_answer(way: Way) -> None
         service = asyncio.ensure_future(client.serve("svc.up", handler_for(client), prefetch=8))
         await ready(client, "svc.up")
         answers = await asyncio.gather(
-            *(client.request("svc.up", b"x%d" % i, timeout_seconds=10) for i in range(40))
+            *(
+                client.request("svc.up", b"x%d" % i, timeout_seconds=PATIENCE_SECONDS)
+                for i in range(40)
+            )
         )
         assert [answer.value for answer in answers] == [b"X%d" % i for i in range(40)]
         await end(service)
@@ -335,14 +373,14 @@ def handler_for(client: Any) -> Any:
 
 async def ready(client: Any, queue: str) -> None:
     """Until somebody works in the queue."""
-    for _ in range(200):
-        try:
-            if (await describe(client, queue))["info"].members:
-                return
-        except errors.GroupNotFoundError:
-            pass
-        await asyncio.sleep(0.02)
-    raise AssertionError("nobody came to work")
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while True:
+            try:
+                if (await describe(client, queue))["info"].members:
+                    return
+            except errors.GroupNotFoundError:
+                pass
+            await asyncio.sleep(0.02)
 
 
 async def end(service: asyncio.Future[None]) -> None:
@@ -352,19 +390,26 @@ async def end(service: asyncio.Future[None]) -> None:
 
 async def test_a_request_that_nobody_answers_in_time_says_so(way: Way) -> None:
     async with way.open() as client, work(client, "svc", queue="svc") as worker:
+        # With an inbox that is there already the request goes out at once, and only the answer
+        # can be late.
+        asked = asyncio.ensure_future(
+            client.request("svc", b"first", timeout_seconds=PATIENCE_SECONDS)
+        )
+        await (await worker.next(PATIENCE_SECONDS)).reply(b"at once")
+        assert (await asked).value == b"at once"
         with pytest.raises(errors.RequestTimeoutError, match=r"within 0\.2 s"):
             await client.request("svc", b"?", timeout_seconds=0.2)
         # The late answer is dropped, and the next request gets its own.
         late = await worker.next(PATIENCE_SECONDS)
         await late.reply(b"late")
-        asked = asyncio.ensure_future(client.request("svc", b"!", timeout_seconds=10))
+        asked = asyncio.ensure_future(client.request("svc", b"!", timeout_seconds=PATIENCE_SECONDS))
         await (await worker.next(PATIENCE_SECONDS)).reply(b"in time")
         assert (await asked).value == b"in time"
 
 
 async def test_a_request_that_fails_raises_what_the_worker_said(way: Way) -> None:
     async with way.open() as client, work(client, "svc", queue="svc") as worker:
-        asked = asyncio.ensure_future(client.request("svc", b"?", timeout_seconds=10))
+        asked = asyncio.ensure_future(client.request("svc", b"?", timeout_seconds=PATIENCE_SECONDS))
         await (await worker.next(PATIENCE_SECONDS)).fail("no such picture")
         with pytest.raises(errors.RequestError, match="no such picture"):
             await asked
@@ -375,7 +420,9 @@ async def test_a_request_with_nobody_to_answer_fails_at_once(way: Way) -> None:
         with pytest.raises(errors.NoRespondersError, match="Nobody works on or reads 'svc'"):
             await client.request("svc", b"?")
         async with client.subscribe("svc") as reader:
-            asked = asyncio.ensure_future(client.request("svc", b"?", timeout_seconds=10))
+            asked = asyncio.ensure_future(
+                client.request("svc", b"?", timeout_seconds=PATIENCE_SECONDS)
+            )
             await client.reply(await reader.next(PATIENCE_SECONDS), b"read")
             assert (await asked).value == b"read"
 
@@ -391,7 +438,9 @@ async def test_a_reply_to_what_is_no_request_is_only_an_ack(way: Way) -> None:
 async def test_inboxes_are_nobody_elses_business_and_go_with_their_client(way: Way) -> None:
     async with way.open() as client, client.subscribe(">") as everything:
         async with work(client, "svc", queue="svc") as worker:
-            asked = asyncio.ensure_future(client.request("svc", b"?", timeout_seconds=10))
+            asked = asyncio.ensure_future(
+                client.request("svc", b"?", timeout_seconds=PATIENCE_SECONDS)
+            )
             await (await worker.next(PATIENCE_SECONDS)).reply(b"!")
             await asked
         assert (await everything.next(PATIENCE_SECONDS)).topic == "svc"
@@ -415,11 +464,15 @@ async def test_a_client_deletes_its_inbox_when_it_closes(data: Path) -> None:
     try:
         async with fanlog.connect(url) as other, other.work("svc", queue="svc") as worker:
             async with fanlog.connect(url) as client:
-                asked = asyncio.ensure_future(client.request("svc", b"?", timeout_seconds=10))
+                asked = asyncio.ensure_future(
+                    client.request("svc", b"?", timeout_seconds=PATIENCE_SECONDS)
+                )
                 await (await worker.next(PATIENCE_SECONDS)).reply(b"!")
                 await asked
                 assert len(await other.topics("_inbox.>")) == 1
-                asked = asyncio.ensure_future(client.request("svc", b"?", timeout_seconds=10))
+                asked = asyncio.ensure_future(
+                    client.request("svc", b"?", timeout_seconds=PATIENCE_SECONDS)
+                )
                 last = await worker.next(PATIENCE_SECONDS)
                 asked.cancel()
             assert await other.topics("_inbox.>") == []
@@ -429,7 +482,7 @@ async def test_a_client_deletes_its_inbox_when_it_closes(data: Path) -> None:
         await node.stop()
 
 
-async def test_a_killed_workers_jobs_go_to_others(data: Path) -> None:
+async def test_a_killed_workers_jobs_go_to_others(data: Path, broker_clock: BrokerClock) -> None:
     node, url = await serving(data)
     try:
         async with fanlog.connect(url) as client, proxy_to(node.listeners[0].port) as proxy:
@@ -437,9 +490,13 @@ async def test_a_killed_workers_jobs_go_to_others(data: Path) -> None:
             doomed = await fanlog.connect(f"fanlog://127.0.0.1:{proxy.port}", reconnect=False)
             victim = doomed.work("jobs", queue="q", prefetch=20, visibility_seconds=1)
             await take_jobs(victim, 5)
+            queue = queue_of(node.core)
+            await until(lambda: queue.leased == 20)
             proxy.refusing = True
             proxy.cut()
+            await until(lambda: not queue.present())
             async with client.work("jobs", queue="q", prefetch=20) as worker:
+                broker_clock.advance(1.1)
                 jobs = await take_jobs(worker, 20)
                 assert sorted(job.offset for job in jobs) == list(range(20))
                 assert {job.deliveries for job in jobs} == {2}
@@ -484,9 +541,7 @@ async def test_under_cuts_at_random_bytes_every_job_is_done_and_none_after_its_a
 
             async def labour() -> None:
                 flaky = await dial(proxy.port)
-                async with flaky.work(
-                    "jobs", queue="q", prefetch=10, max_deliveries=100, visibility_seconds=2
-                ) as worker:
+                async with flaky.work("jobs", queue="q", prefetch=10, max_deliveries=100) as worker:
                     while len(acked) < 400:
                         try:
                             job = await worker.next(0.5)

@@ -26,7 +26,7 @@ from fanlog.format.frames import FrameKind
 from fanlog.format.messages import Goodbye
 from fanlog.node import Node
 from tests.client.proxy import proxy_to
-from tests.client.ways import FREE_PORT, WAYS, Way, take_values
+from tests.client.ways import FREE_PORT, PATIENCE_SECONDS, WAYS, Way, take_values
 
 
 @pytest.fixture(params=WAYS)
@@ -70,7 +70,7 @@ async def test_a_block_commits_at_its_end_and_nothing_is_seen_before(way: Way) -
         assert await values_of(client, "stock") == [b"minus ten"]
         async with client.subscribe("orders", start="earliest") as orders:
             for _ in range(10):
-                message = await orders.next(10)
+                message = await orders.next(PATIENCE_SECONDS)
                 assert message.key == message.value
                 assert message.headers == {"n": message.value}
 
@@ -313,7 +313,7 @@ async def test_a_connection_that_is_lost_as_a_frame_goes_out_is_no_wait_for_noth
             assert link is not None
             link.close()
             link.connection_lost(None)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 await flushing
         assert await values_of(client, "a") == [b"1", b"2"]
 
@@ -335,7 +335,9 @@ async def test_a_commit_whose_answer_was_lost_is_repeated_and_done_once(data: Pa
             await tx.flush()
             proxy.mute = True
             committing = asyncio.create_task(tx.commit())
-            await asyncio.sleep(0.2)
+            async with fanlog.connect(f"fanlog://127.0.0.1:{proxy.target_port}") as calm:
+                while not await values_of(calm, "a"):  # noqa: ASYNC110 - the state is the broker's
+                    await asyncio.sleep(0.01)
             assert not committing.done()
             proxy.mute = False
             proxy.cut()
@@ -343,8 +345,9 @@ async def test_a_commit_whose_answer_was_lost_is_repeated_and_done_once(data: Pa
         assert await values_of(client, "a") == [b"1"]
 
 
-async def restarted(data: Path, port: int) -> Node:
-    node = Node(data, Config(listener=ListenerOptions(port=port)))
+async def restarted(data: Path, port: int, broker: BrokerOptions | None = None) -> Node:
+    listener = ListenerOptions(port=port)
+    node = Node(data, Config(listener=listener, broker=broker or BrokerOptions()))
     node.start()
     node.listen()
     return node

@@ -14,7 +14,7 @@ import redis.asyncio
 
 from tests.servers import find_program
 
-WAIT_S = 10.0
+WAIT_S = 40.0
 
 
 @pytest.fixture(params=[2, 3], ids=["RESP2", "RESP3"])
@@ -154,7 +154,7 @@ def cli(port: int, *words: str, stdin: str = "") -> str:
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         check=False,
     )
     return ended.stdout

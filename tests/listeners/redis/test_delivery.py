@@ -259,7 +259,8 @@ def test_globs_find_the_channels_that_redis_finds(
         for wire in (redis, wires[0]):
             wire.send("HELLO", "3")
             wire.send("SUBSCRIBE", *names)
-            wire.quiet(0.3)
+            wire.send("PING", "followed")
+            wire.take_until(b"$8\r\nfollowed\r\n")
         for pattern in PATTERNS:
             found: list[list[bytes]] = []
             for wire in (redis, wires[0]):

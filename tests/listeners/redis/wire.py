@@ -7,7 +7,7 @@ import socket
 import time
 from types import TracebackType
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 40.0
 # What no two servers have in common.
 _OWN = (
     (re.compile(rb"\$\d+\r\n\d+\.\d+\.\d+\r\n"), b"<version>\r\n"),
@@ -72,6 +72,15 @@ class Wire:
                 break
             self._kept += part
         taken, self._kept = self._kept[:size], self._kept[size:]
+        return taken
+
+    def take_until(self, end: bytes) -> bytes:
+        """All up to these bytes, and they."""
+        taken = b""
+        while not taken.endswith(end):
+            part = self.take(1)
+            assert part, f"the server closed after {taken[-100:]!r}"
+            taken += part
         return taken
 
     def tell(self, *words: bytes | str, wanted: bytes) -> None:
