@@ -21,6 +21,16 @@ from fanlog.cli import main
 
 SOURCES = str(Path(fanlog.__file__).parents[1])
 COMMAND = (sys.executable, "-m", "fanlog")
+# Nothing here takes so long; a busy machine may take long to start a process.
+PATIENCE_SECONDS = 60.0
+TEST_SECONDS_MAX = 400
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Some tests start ten processes, one after the other."""
+    for item in items:
+        if "tests/cli/" in str(item.path) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TEST_SECONDS_MAX))
 
 
 def environment(**given: str) -> dict[str, str]:
@@ -81,7 +91,7 @@ class Serving:
         return self.wait()
 
     def wait(self) -> Ended:
-        out, err = self.process.communicate(timeout=20)
+        out, err = self.process.communicate(timeout=PATIENCE_SECONDS)
         return Ended(self.process.returncode, out, err)
 
     def kill(self) -> None:
@@ -105,7 +115,7 @@ def run(tmp_path: Path) -> Run:
             env=environment(**variables),
             input=given,
             capture_output=True,
-            timeout=30,
+            timeout=PATIENCE_SECONDS,
             check=False,
         )
         return Ended(ended.returncode, ended.stdout.decode(), ended.stderr.decode())

@@ -5,16 +5,14 @@ from __future__ import annotations
 import pytest
 
 from fanlog.sync import Client
-from tests.cli.conftest import Run
-
-WAIT_SECONDS = 10.0
+from tests.cli.conftest import PATIENCE_SECONDS, Run
 
 
 def consumed(client: Client, topic: str, group: str, count: int) -> None:
     """A group that has read and committed so many messages, and has no members."""
     with client.consume(topic, group=group, reset="earliest", commit="manual") as member:
         for _ in range(count):
-            member.next(WAIT_SECONDS)
+            member.next(PATIENCE_SECONDS)
         member.commit()
 
 
@@ -23,7 +21,7 @@ def test_a_group_is_listed_and_described_with_its_members_and_lag(ask: Run, clie
     for _ in range(3):
         client.publish("g1.in", b"x", partition=0)
     with client.consume("g1.in", group="g1.billing", member="mia", reset="earliest") as member:
-        member.next(WAIT_SECONDS)
+        member.next(PATIENCE_SECONDS)
         member.commit()
         described = ask("group", "describe", "g1.billing", "--json").json
         assert (described["state"], described["kind"], described["lag"]) == ("active", "stream", 2)
@@ -61,7 +59,7 @@ def test_a_reset_shows_what_it_would_do_and_does_it_when_told(ask: Run, client: 
 def test_a_group_with_members_is_neither_reset_nor_deleted(ask: Run, client: Client) -> None:
     client.publish("g3.in", b"x")
     with client.consume("g3.in", group="g3", member="max", reset="earliest") as member:
-        member.next(WAIT_SECONDS)
+        member.next(PATIENCE_SECONDS)
         for command in (("reset", "g3", "--to", "latest"), ("delete", "g3")):
             ended = ask("group", *command, "--yes")
             assert ended.code == 1

@@ -16,7 +16,8 @@ import fanlog
 from fanlog.cli.tail import gap_sentence
 from fanlog.model import Gap, GapReason
 from fanlog.sync import Client
-from tests.cli.conftest import COMMAND, Run, Serving, environment
+from tests.cli.conftest import COMMAND, PATIENCE_SECONDS, Run, Serving, environment
+from tests.scenarios.interrupts import heard_interrupts
 
 
 def test_one_message_gets_a_receipt(ask: Run) -> None:
@@ -70,7 +71,8 @@ def test_a_file_is_one_message_or_its_lines(ask: Run, tmp_path: Path) -> None:
 
 def test_a_rate_is_kept(ask: Run) -> None:
     summary = ask("publish", "slow", "tick", "--count", "20", "--rate", "50", "--json").json
-    assert 0.36 <= summary["seconds"] < 3
+    # Each second, and not each minute.
+    assert 0.36 <= summary["seconds"] < 20
 
 
 def test_what_is_no_text_is_shown_as_base64_and_never_reaches_the_terminal(ask: Run) -> None:
@@ -107,16 +109,17 @@ def test_tail_reads_all_partitions_or_the_one_it_is_told(ask: Run, client: Clien
 
 
 def test_ctrl_c_ends_a_tail_quietly(broker: Serving, client: Client) -> None:
-    tail = subprocess.Popen(
-        [*COMMAND, "tail", "quiet", "--url", broker.url],
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    with heard_interrupts():
+        tail = subprocess.Popen(
+            [*COMMAND, "tail", "quiet", "--url", broker.url],
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
     while not any(info.partitions[0].readers for info in client.topics("quiet")):
         time.sleep(0.02)
     tail.send_signal(signal.SIGINT)
-    assert tail.communicate(timeout=10) == (b"", b"")
+    assert tail.communicate(timeout=PATIENCE_SECONDS) == (b"", b"")
     assert tail.returncode == 130
 
 
@@ -132,7 +135,7 @@ def test_a_reader_that_closes_its_pipe_ends_a_tail_quietly(broker: Serving, clie
     assert tail.stderr is not None
     tail.stdout.readline()
     tail.stdout.close()
-    assert tail.wait(10) in (0, 1)
+    assert tail.wait(PATIENCE_SECONDS) in (0, 1)
     with tail.stderr:
         assert tail.stderr.read() == b""
 
@@ -156,7 +159,7 @@ def test_a_gap_is_shown_on_stderr_when_a_broker_comes_back_without_its_messages(
     again = serve("--memory", "--port", first.url.rsplit(":", 1)[1])
     with fanlog.sync.connect(again.url) as client:
         client.publish("live", "new")
-    out, err = tail.communicate(timeout=20)
+    out, err = tail.communicate(timeout=PATIENCE_SECONDS)
     assert out == "new\n"
     assert "live, partition 0 begins anew at offset 0" in err
     assert tail.returncode == 0

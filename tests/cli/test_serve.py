@@ -18,7 +18,7 @@ import pytest
 
 import fanlog
 from fanlog.errors import FanlogError
-from tests.cli.conftest import COMMAND, Run, Serving, environment
+from tests.cli.conftest import COMMAND, PATIENCE_SECONDS, Run, Serving, environment
 
 Serve = Callable[..., Serving]
 
@@ -33,7 +33,7 @@ def started(command: str) -> subprocess.Popen[str]:
 
 def wait_for_readers(url: str, topic: str) -> None:
     with fanlog.sync.connect(url) as client:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline:
             infos = client.topics(topic)
             if infos and infos[0].partitions[0].readers:
@@ -47,8 +47,10 @@ def test_the_two_lines_of_the_banner_deliver_a_first_message(broker: Serving) ->
     tail = started(f"{tail_line} --count 1")
     wait_for_readers(broker.url, "greetings")
     publish = started(publish_line)
-    assert publish.communicate(timeout=20)[0].startswith("greetings, partition 0, offset 0")
-    assert tail.communicate(timeout=20)[0].endswith("greetings/0@0 hello\n")
+    assert publish.communicate(timeout=PATIENCE_SECONDS)[0].startswith(
+        "greetings, partition 0, offset 0"
+    )
+    assert tail.communicate(timeout=PATIENCE_SECONDS)[0].endswith("greetings/0@0 hello\n")
     assert (publish.returncode, tail.returncode) == (0, 0)
 
 
@@ -62,7 +64,7 @@ def test_the_banner_says_where_redis_clients_connect(serve: Serve) -> None:
     line = serve("--memory").banner[2]
     found = re.search(r"redis://127\.0\.0\.1:(\d+)", line)
     assert found is not None, line
-    with socket.create_connection(("127.0.0.1", int(found[1])), timeout=10) as client:
+    with socket.create_connection(("127.0.0.1", int(found[1])), timeout=PATIENCE_SECONDS) as client:
         client.sendall(b"PING\r\n")
         assert client.recv(64) == b"+PONG\r\n"
     assert serve("--memory", "--redis-port", "-1").banner[2].split() == ["redis", "off"]
@@ -107,21 +109,23 @@ def test_nothing_acknowledged_before_sigterm_is_lost(serve: Serve) -> None:
 
     publisher = threading.Thread(target=until_it_ends)
     publisher.start()
-    assert running.wait(20)
+    assert running.wait(PATIENCE_SECONDS)
     assert serving.stop().code == 0
-    publisher.join(20)
+    publisher.join(PATIENCE_SECONDS)
+    assert not publisher.is_alive()
     again = serve("--data", "kept")
     with fanlog.sync.connect(again.url) as client:
         end = client.describe_topic("orders").partitions[0].visible_end
         with client.subscribe("orders", start="earliest") as orders:
-            stored = [orders.next(10).text for _ in range(end)]
+            stored = [orders.next(PATIENCE_SECONDS).text for _ in range(end)]
     assert acknowledged == list(range(len(acknowledged)))
     assert len(acknowledged) >= 200
     assert stored[: len(acknowledged)] == [str(n) for n in acknowledged]
 
 
 def test_a_second_signal_ends_at_once(serve: Serve) -> None:
-    serving = serve("--memory")
+    # Whoever waits for the drain waits for longer than this test does.
+    serving = serve("--memory", FANLOG_LISTENER_DRAIN_SECONDS="3600")
     reader = started(f"fanlog tail flood --url {serving.url}")
     wait_for_readers(serving.url, "flood")
     # A reader that stands still keeps the drain waiting for what is on its way to it.
@@ -136,14 +140,12 @@ def test_a_second_signal_ends_at_once(serve: Serve) -> None:
         assert "draining" in serving.process.stderr.readline()
         time.sleep(0.3)
         assert serving.process.poll() is None
-        began = time.monotonic()
         ended = serving.stop(signal.SIGTERM)
     finally:
         reader.send_signal(signal.SIGCONT)
         reader.kill()
         reader.communicate()
     assert ended.code == 1
-    assert time.monotonic() - began < 2
     assert ended.err.splitlines()[-1].startswith("A second signal: ending at once")
 
 

@@ -9,11 +9,15 @@ import sys
 from pathlib import Path
 from types import TracebackType
 
+from tests.servers import free_port
+
 READY = re.compile(r"fanlog://([^\s:]+):(\d+)")
+REDIS = re.compile(r"^ *redis +(?:off|redis://[^\s:]+:(\d+))")
 
 
 class BrokerProcess:
-    """Started on 127.0.0.1; the first start takes a free port, later ones the same."""
+    """Started on 127.0.0.1; the first start takes a free port, later ones the same, which nobody
+    is given by chance while the broker is down."""
 
     def __init__(self, folder: Path | None, *flags: str, env: dict[str, str] | None = None) -> None:
         self.folder = folder
@@ -21,7 +25,7 @@ class BrokerProcess:
         self._flags = flags
         self._env = env
         self._process: subprocess.Popen[str] | None = None
-        self.port = 0
+        self.port = free_port()
         self.redis_port = 0
 
     def start(self) -> None:
@@ -37,9 +41,11 @@ class BrokerProcess:
         )
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            found = READY.search(line)
-            if found:
-                self.port = int(found[2])
+            ready, redis = READY.search(line), REDIS.search(line)
+            if ready:
+                self.port = int(ready[2])
+            if redis:
+                self.redis_port = int(redis[1] or 0)
                 return
         raise AssertionError("the broker ended before it was ready")
 

@@ -9,6 +9,9 @@ from fanlog.format.batch import KIND_BATCH
 from fanlog.format.frames import PREFIX, PREFIX_BYTES, FrameKind, message_frame
 from fanlog.format.messages import Subscribe
 
+# For the broker, whose readers here say nothing while they wait, however long a machine takes.
+PATIENT = {"FANLOG_LISTENER_IDLE_TIMEOUT_SECONDS": "3600"}
+
 
 def read_frame(sock: socket.socket) -> tuple[int, bytes]:
     prefix = _exactly(sock, PREFIX_BYTES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,14 +16,16 @@ from tests.scenarios.broker_process import BrokerProcess
 KILLS = 5
 PUBLISHERS = 4
 KEYS = 25
+PATIENCE_SECONDS = 60.0
 
-# What a publisher knows of its keys: the last value that was acknowledged, and its offset.
+# What publishers know of their keys: the last value that was acknowledged, and its offset.
 Known = dict[str, tuple[bytes, int]]
 
 
-async def publish_until(client: fanlog.Client, publisher: int, over: asyncio.Event) -> Known:
+async def publish_until(
+    client: fanlog.Client, publisher: int, known: Known, over: asyncio.Event
+) -> None:
     """Writes its own keys again and again, each time with something that is not known yet."""
-    known: Known = {}
     number = 0
     while not over.is_set():
         key = f"{publisher}-{number % KEYS}"
@@ -30,19 +33,22 @@ async def publish_until(client: fanlog.Client, publisher: int, over: asyncio.Eve
         receipt = await client.publish("prices", value, key=key)
         known[key] = (value, receipt.offset)
         number += 1
-    return known
 
 
-async def compact_until(client: fanlog.Client, over: asyncio.Event) -> int:
-    """Asks for one run after the other; how many came to their end."""
-    ended = 0
+async def compact_until(client: fanlog.Client, ended: list[float], over: asyncio.Event) -> None:
+    """Asks for one run after the other; when each came to its end."""
     while not over.is_set():
         try:
             await client.compact_topic("prices")
-            ended += 1
+            ended.append(asyncio.get_running_loop().time())
         except fanlog.errors.LinkError:
             await asyncio.sleep(0.02)
-    return ended
+
+
+async def wait_until(done: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not done():  # noqa: ASYNC110 - it is of other tasks
+            await asyncio.sleep(0.01)
 
 
 async def read_all(client: fanlog.Client) -> list[fanlog.Message]:
@@ -51,13 +57,13 @@ async def read_all(client: fanlog.Client) -> list[fanlog.Message]:
     async with client.subscribe("prices", start="earliest") as everything:
         reached = 0
         while reached < end:
-            batch = await everything.next_batch(20)
+            batch = await everything.next_batch(PATIENCE_SECONDS)
             found += batch.messages
             reached = batch.next_offset
     return found
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)
 def test_every_key_has_its_last_value_after_kills_in_the_middle_of_runs(data: Path) -> None:
     dice = random.Random(8)
     broker = BrokerProcess(data)
@@ -69,20 +75,26 @@ def test_every_key_has_its_last_value_after_kills_in_the_middle_of_runs(data: Pa
                 "prices", cleanup="compact", durability="fsync", segment_bytes=64 * KIB
             )
             over = asyncio.Event()
-            compacting = asyncio.create_task(compact_until(client, over))
-            publishing = [
-                asyncio.create_task(publish_until(client, i, over)) for i in range(PUBLISHERS)
+            known: Known = {}
+            ended: list[float] = []
+            working = [
+                asyncio.create_task(compact_until(client, ended, over)),
+                *(
+                    asyncio.create_task(publish_until(client, i, known, over))
+                    for i in range(PUBLISHERS)
+                ),
             ]
             for _ in range(KILLS):
-                await asyncio.sleep(dice.uniform(0.1, 0.5))
+                # Each kill hits a broker that has come to work again, and whose runs do end.
+                runs, end = len(ended), max((offset for _, offset in known.values()), default=-1)
+                await wait_until(lambda runs=runs: len(ended) > runs)
+                await wait_until(lambda end=end: any(o > end for _, o in known.values()))
+                await asyncio.sleep(dice.uniform(0.0, 0.4))
                 broker.kill()
                 await asyncio.to_thread(broker.start)
-            await asyncio.sleep(0.2)
+            await wait_until(lambda: len(known) == PUBLISHERS * KEYS)
             over.set()
-            known: Known = {}
-            for published in await asyncio.gather(*publishing):
-                known |= published
-            assert await compacting > 0
+            await asyncio.gather(*working)
             before = await read_all(client)
             await client.compact_topic("prices")
             after = await read_all(client)

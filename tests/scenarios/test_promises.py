@@ -4,6 +4,7 @@ TCP, against a broker with a folder, as a user would see it."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
 from collections import defaultdict
 from collections.abc import AsyncIterator
@@ -16,8 +17,9 @@ import fanlog
 from fanlog.format.keys import partition_of
 from fanlog.node import Node
 from tests.client.proxy import proxy_to
-from tests.client.ways import FREE_PORT, PATIENCE_SECONDS, take, take_values
+from tests.client.ways import FREE_PORT, take, take_values
 
+PATIENCE_SECONDS = 30.0
 WORDS = [b"message %d" % i for i in range(100)]
 
 
@@ -78,6 +80,13 @@ async def test_consumer_groups_share_a_topic_and_go_on_where_they_committed(data
         assert len(again) <= 3
 
 
+async def until_stored(url: str, records: int) -> None:
+    """Waits until there is so much in the topic."""
+    async with fanlog.connect(url) as client, asyncio.timeout(PATIENCE_SECONDS):
+        while (await client.describe_topic("orders")).records < records:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
 async def test_exactly_once_a_lost_acknowledgement_stores_a_message_once(data: Path) -> None:
     async with serving(data) as url, proxy_to(int(url.rpartition(":")[2])) as proxy:
         through = f"fanlog://127.0.0.1:{proxy.port}"
@@ -85,9 +94,9 @@ async def test_exactly_once_a_lost_acknowledgement_stores_a_message_once(data: P
             first = await client.publish("orders", b"one")
             proxy.mute = True
             publishing = asyncio.create_task(client.publish("orders", b"two"))
-            await asyncio.sleep(0.1)
-            proxy.mute = False
+            await until_stored(url, 2)
             proxy.cut()
+            proxy.mute = False
             async with asyncio.timeout(PATIENCE_SECONDS):
                 second = await publishing
         assert (first.offset, second.offset) == (0, 1)
@@ -165,13 +174,14 @@ async def test_drop_counters_say_what_slow_readers_missed(data: Path) -> None:
             for _ in range(200):
                 await client.publish("ticks", b"x" * 512)
             seen = 0
-            while True:
-                try:
-                    async with asyncio.timeout(0.5):
-                        await slow.next()
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while seen + slow.missed < 201:
+                    # What was missed at the very end has nothing behind it that would come.
+                    with contextlib.suppress(TimeoutError):
+                        await slow.next(0.5)
                         seen += 1
-                except TimeoutError:
-                    break
+            with pytest.raises(TimeoutError):
+                await slow.next(0.2)
             counters = (await client.describe_topic("ticks")).counters
             assert slow.missed == counters.skipped_records > 0
             assert seen + slow.missed == 201

@@ -4,6 +4,7 @@ disk when it goes on. How fast the others go meanwhile is `fanlog bench stall`'s
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 import fanlog
 from fanlog.format.batch import KIND_BATCH, check_batch
 from tests.scenarios.broker_process import BrokerProcess
-from tests.scenarios.raw_reader import read_frame, subscribe
+from tests.scenarios.raw_reader import PATIENT, read_frame, subscribe
 
 MESSAGES = 60_000
 VALUE_BYTES = 1000
@@ -22,7 +23,7 @@ MEMORY_GROWTH_MAX = 64 << 20
 def take_everything(reader: socket.socket, messages: int) -> None:
     """Reads until a raw reader has all messages, each where it must be."""
 
-    reader.settimeout(30)
+    reader.settimeout(60)
     expected = 0
     while expected < messages:
         kind, frame = read_frame(reader)
@@ -32,9 +33,9 @@ def take_everything(reader: socket.socket, messages: int) -> None:
             expected = header.next_offset
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)
 def test_a_stopped_reader_costs_no_memory_and_then_catches_up_from_disk(data: Path) -> None:
-    with BrokerProcess(data) as broker:
+    with BrokerProcess(data, env=os.environ | PATIENT) as broker:
         asyncio.run(_scenario(broker))
 
 
@@ -47,7 +48,7 @@ async def _scenario(broker: BrokerProcess) -> None:
                 before = broker.resident_bytes()
                 publishing = asyncio.create_task(_publish(client))
                 for number in range(MESSAGES):
-                    message = await others.next(30)
+                    message = await others.next(60)
                     assert message.offset == number
                 await publishing
                 assert broker.resident_bytes() - before < MEMORY_GROWTH_MAX

@@ -61,7 +61,7 @@ async def commit_until(client: fanlog.Client, name: int, over: asyncio.Event) ->
     return done
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("durability", ["os", "fsync"])
 def test_kill_9_at_any_moment_leaves_each_id_whole_and_once(data: Path, durability: str) -> None:
     dice = random.Random(7)
@@ -100,7 +100,7 @@ def test_kill_9_at_any_moment_leaves_each_id_whole_and_once(data: Path, durabili
 
 async def settled(data: Path) -> bool:
     """Whether the files of transactions go once they are stored for good."""
-    for _ in range(50):
+    for _ in range(600):
         if not list(data.glob("transactions/*")):
             return True
         await asyncio.sleep(0.1)
