@@ -24,7 +24,11 @@ from fanlog.bench import (
 from fanlog.bench.plot import fanout_label
 from fanlog.bench.runner import pick_run
 from fanlog.bench.systems import Kind
+from tests.bench.moments import until_counted
 from tests.bench.programs import need
+
+# Each starts many systems, one after the other.
+pytestmark = pytest.mark.timeout(400)
 
 ALL: tuple[Kind, ...] = ("fanlog", "redis", "nats")
 
@@ -54,10 +58,13 @@ def test_fanout_reports_a_row_for_each_system_and_number_of_subscribers(tmp_path
 
 def test_the_redis_port_is_measured_with_redis_protocol_on_both_sides() -> None:
     systems: tuple[Kind, ...] = ("fanlog", "redis")
-    fanout = run_fanout(
-        FanoutOptions(
-            systems=systems, subscribers=(3,), listener="redis", warmup_s=0.02, run_s=0.05
-        )
+    fanout = until_counted(
+        lambda seconds: run_fanout(
+            FanoutOptions(
+                systems=systems, subscribers=(3,), listener="redis", warmup_s=0.02, run_s=seconds
+            )
+        ),
+        lambda report: [row.delivered_per_s for row in report.rows],
     )
     assert [(row.system, row.batch, row.listener) for row in fanout.rows] == [
         ("fanlog", 1, "redis"),
@@ -90,10 +97,20 @@ def test_latency_percentiles_rise() -> None:
 
 
 def test_durable_reports_every_promise() -> None:
-    options = DurableOptions(
-        systems=ALL, windows=(50,), fanlog_batches=(1, 10, 64), warmup_s=0.02, run_s=0.05
+    rows = until_counted(
+        lambda seconds: (
+            run_durable(
+                DurableOptions(
+                    systems=ALL,
+                    windows=(50,),
+                    fanlog_batches=(1, 10, 64),
+                    warmup_s=0.02,
+                    run_s=seconds,
+                )
+            ).rows
+        ),
+        lambda rows: [row.acknowledged_per_s for row in rows],
     )
-    rows = run_durable(options).rows
     assert len([row for row in rows if row.system == "fanlog"]) == 8
     assert len([row for row in rows if row.system != "fanlog"]) == 5
     assert all(row.acknowledged_per_s > 0 for row in rows)

@@ -15,7 +15,10 @@ from fanlog.bench.systems import HOST, BenchError, Kind, Settings, SystemSpec, s
 from fanlog.bench.wires import acked_wire, fanout_wire, make_payload
 from fanlog.bench.wires.redis import RedisFanout
 from fanlog.model import DurabilityName
+from tests.bench.moments import until_counted
 from tests.bench.programs import need
+
+WINDOW_MESSAGES = 512
 
 
 @pytest.mark.parametrize(
@@ -27,12 +30,16 @@ def test_every_subscriber_receives_every_byte(
 ) -> None:
     with started(SystemSpec(need(kind)), None) as system:
         wire = fanout_wire(kind, 128, batch)
-        with connected(wire, system.port, subscribers, 512, receive) as load:
+        with connected(wire, system.port, subscribers, WINDOW_MESSAGES, receive) as load:
             counts = measure_fanout(load, wire, 0.02, 0.1)
             assert load.published_units() > 0
             due = load.published_units() * wire.received_bytes * subscribers
             assert load.received_bytes() == due
-    assert counts.delivered_per_s == pytest.approx(subscribers * counts.published_per_s, rel=0.5)
+    # No more than the window, and the unit that is being sent, was on its way at either end.
+    on_the_way_per_s = subscribers * (WINDOW_MESSAGES + wire.messages) / 0.1
+    assert counts.delivered_per_s == pytest.approx(
+        subscribers * counts.published_per_s, abs=on_the_way_per_s
+    )
 
 
 @pytest.mark.parametrize("kind", ["fanlog", "redis", "nats"])
@@ -41,10 +48,23 @@ def test_latency_samples_are_sorted_and_positive(kind: Kind) -> None:
         started(SystemSpec(need(kind)), None) as system,
         connected(fanout_wire(kind, 16, 1), system.port, 3, 1) as load,
     ):
-        samples = measure_latency(load, 0.01, 0.5, 50)
+        samples = measure_latency(load, 0.01, 20.0, 50)
     assert len(samples) == 50
     assert samples == sorted(samples)
     assert samples[0] > 0
+
+
+def acknowledged_per_s(
+    spec: SystemSpec, window: int, batch: int, durability: DurabilityName, partitions: int
+) -> float:
+    """Of a system that was started for it."""
+
+    def measure(seconds: float) -> float:
+        with started(spec, None) as system:
+            wire = acked_wire(spec.kind, 128, batch, durability, partitions)
+            return measure_acked(wire, system.port, window, 0.02, seconds)
+
+    return until_counted(measure, lambda rate: [rate])
 
 
 @pytest.mark.parametrize(
@@ -53,9 +73,7 @@ def test_latency_samples_are_sorted_and_positive(kind: Kind) -> None:
 )
 @pytest.mark.parametrize("window", [1, 100])
 def test_what_is_acknowledged_is_stored(kind: Kind, settings: Settings, window: int) -> None:
-    with started(SystemSpec(need(kind), settings), None) as system:
-        wire = acked_wire(kind, 128, 1, "memory", 1)
-        assert measure_acked(wire, system.port, window, 0.02, 0.1) > 0
+    assert acknowledged_per_s(SystemSpec(need(kind), settings), window, 1, "memory", 1) > 0
 
 
 @pytest.mark.parametrize("durability", ["memory", "os", "fsync"])
@@ -63,9 +81,7 @@ def test_what_is_acknowledged_is_stored(kind: Kind, settings: Settings, window: 
 def test_what_fanlog_acknowledges_it_has_taken(
     durability: DurabilityName, batch: int, partitions: int
 ) -> None:
-    with started(SystemSpec("fanlog"), None) as system:
-        wire = acked_wire("fanlog", 128, batch, durability, partitions)
-        assert measure_acked(wire, system.port, 100, 0.02, 0.1) > 0
+    assert acknowledged_per_s(SystemSpec("fanlog"), 100, batch, durability, partitions) > 0
 
 
 def test_a_refused_batch_ends_the_run_with_its_reason() -> None:
@@ -83,7 +99,7 @@ def test_a_system_that_loses_messages_is_found_out(monkeypatch: pytest.MonkeyPat
         connected(wire, port, 1, 64) as load,
         pytest.raises(BenchError, match="subscriber 0 received"),
     ):
-        measure_fanout(load, wire, 0.01, 0.02)
+        measure_fanout(load, wire, 0.1, 0.1)
 
 
 def test_the_window_shrinks_where_many_subscribers_share_memory() -> None:

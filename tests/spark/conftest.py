@@ -17,7 +17,7 @@ from tests.scenarios.broker_process import BrokerProcess
 from tests.spark.killing import Killed, kill_while_data_flows
 from tests.spark.sessions import CONNECT, connect_url, need_java, session
 
-TEST_SECONDS_MAX = 300
+TEST_SECONDS_MAX = 600
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fanlog.spark.sessions import WORKER
+from tests.scenarios.interrupts import heard_interrupts
 
 ROOT = Path(__file__).parents[2]
 JOBS = Path(__file__).parent / "jobs"
@@ -49,7 +50,7 @@ class Program:
 
     def start(self) -> None:
         self.kill()
-        with self._output.open("ab") as output:
+        with self._output.open("ab") as output, heard_interrupts():
             self._process = subprocess.Popen(
                 self._command,
                 cwd=self._folder,

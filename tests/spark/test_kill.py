@@ -11,7 +11,7 @@ import fanlog
 from tests.spark.killing import KILLS, Killed
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_a_stream_that_is_killed_ten_times_has_copied_every_record_once(
     killed: Killed, client: fanlog.sync.Client
 ) -> None:

@@ -37,7 +37,7 @@ def counted():
 """
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1000)
 def test_spark_connect_reads_and_writes(
     connect: str, broker: BrokerProcess, client: fanlog.sync.Client, tmp_path: Path
 ) -> None:
@@ -49,7 +49,7 @@ def test_spark_connect_reads_and_writes(
     assert published(client, "connect.out") == Counter(str(i) for i in range(300))
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1000)
 def test_a_declarative_pipeline_reads_and_writes(
     connect: str, broker: BrokerProcess, client: fanlog.sync.Client, tmp_path: Path
 ) -> None:

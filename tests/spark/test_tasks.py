@@ -127,10 +127,10 @@ def test_what_has_come_is_given_though_the_connection_is_lost_behind_it(
     given = replace(given, limits=msgspec.structs.replace(given.limits, rows_max=1))
     rows = read_range(given, wanted, SCHEMA)
     found = next(rows).column("offset").to_pylist()
-    assert way.was_cut.wait(10)
+    assert way.was_cut.wait(60)
     for some in rows:
         found += some.column("offset").to_pylist()
-    way.join(10)
+    way.join(60)
     assert found == list(range(200))
 
 

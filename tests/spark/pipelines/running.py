@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.spark.processes import PATIENCE_SECONDS, Program
 
-RUN_SECONDS_MAX = 200
+RUN_SECONDS_MAX = 400
 LOG_CHARACTERS = 8000
 
 

@@ -29,7 +29,7 @@ def publish(
     return examples
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1000)
 def test_clean_parts_good_rows_from_bad_ones_and_says_why(
     connect: str, broker: BrokerProcess, client: fanlog.sync.Client, tmp_path: Path
 ) -> None:
@@ -79,7 +79,7 @@ def test_clean_parts_good_rows_from_bad_ones_and_says_why(
         assert client.groups.describe(group).lag == 0
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1000)
 def test_join_pairs_what_happened_in_time_of_each_other(
     broker: BrokerProcess, client: fanlog.sync.Client, tmp_path: Path
 ) -> None:
@@ -104,7 +104,7 @@ def test_join_pairs_what_happened_in_time_of_each_other(
         assert 0 <= pair["seconds_apart"] <= 60
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1000)
 def test_rollup_counts_windows_and_goes_on_where_it_was(
     connect: str, broker: BrokerProcess, client: fanlog.sync.Client, tmp_path: Path
 ) -> None:
