@@ -93,7 +93,7 @@ def read_batches(log: PartitionLog, offset: int = 0) -> Iterator[bytes]:
         for at, header in split_batches(block.data):
             assert header.base_offset == expected
             expected = header.next_offset
-            yield block.data[at : at + header.length]
+            yield bytes(block.data[at : at + header.length])
         assert expected == block.next_offset
         offset = block.next_offset
 
@@ -110,7 +110,9 @@ def read_around_damage(log: PartitionLog) -> tuple[list[bytes], list[tuple[int, 
             lost.append((error.first, error.next))
             offset = error.next
             continue
-        found += [block.data[at : at + header.length] for at, header in split_batches(block.data)]
+        found += [
+            bytes(block.data[at : at + header.length]) for at, header in split_batches(block.data)
+        ]
         offset = block.next_offset
     return found, lost
 

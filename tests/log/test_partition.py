@@ -73,7 +73,7 @@ def test_a_read_begins_with_the_batch_that_holds_the_offset(tmp_path: Path) -> N
     for offset in range(log.end_offset):
         block = log.read(offset, log.end_offset)
         assert block.base_offset == offset // 5 * 5
-        assert block.data.startswith(samples[offset // 5].data)
+        assert bytes(block.data).startswith(samples[offset // 5].data)
     log.close()
 
 
@@ -85,6 +85,15 @@ def test_a_read_ends_below_the_end_it_is_given(tmp_path: Path) -> None:
     assert block.data == b"".join(s.data for s in samples[2:7])
     with pytest.raises(ValueError, match="nothing to read"):
         log.read(7, 7)
+    log.close()
+
+
+def test_a_small_block_does_not_keep_all_that_was_read_in_memory(tmp_path: Path) -> None:
+    log = open_log(tmp_path, changed(segment_bytes=1024 * KIB))
+    fill(log, 100)
+    for end in (2, 50, 99, 100):
+        block = log.read(0, end)
+        assert memoryview(block.data.obj).nbytes <= 2 * len(block.data)
     log.close()
 
 

@@ -28,7 +28,8 @@ RECORD = st.tuples(
 
 @st.composite
 def logs(draw: st.DrawFn) -> list[Batch]:
-    """Batches one after another, each with the columns that it happens to have, some compacted."""
+    """Batches one after another, each with the columns that it happens to have, some compacted;
+    what is between two may have been damaged."""
     batches: list[Batch] = []
     base = draw(st.integers(0, 1000))
     for i in range(draw(st.integers(1, 5))):
@@ -48,7 +49,7 @@ def logs(draw: st.DrawFn) -> list[Batch]:
             kept = sorted(draw(st.sets(st.integers(0, len(records) - 1))))
             batch = Batch(thinned(batch, kept))
         batches.append(batch)
-        base = batch.next_offset
+        base = batch.next_offset + draw(st.sampled_from((0, 0, 3)))
     return batches
 
 

@@ -401,17 +401,17 @@ class Broker:
         return await future
 
 
-def _within(data: bytes, bytes_max: int) -> memoryview:
+def _within(data: memoryview, bytes_max: int) -> memoryview:
     """As many whole batches as fit, and one at least."""
     if len(data) <= bytes_max:
-        return memoryview(data)
+        return data
     end = 0
     for at, header in split_batches(data):
         if end and at + header.length > bytes_max:
             break
         end = at + header.length
     # A copy: a view would keep the whole block in memory.
-    return memoryview(data if end == len(data) else data[:end])
+    return data if end == len(data) else memoryview(bytes(data[:end]))
 
 
 def _as_fault(fault: Exception) -> FanlogError:

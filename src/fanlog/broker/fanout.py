@@ -345,7 +345,7 @@ class FanOut:
             if self._park(cursor):
                 return
             cursor.offset = got.next_offset
-            self._push(cursor, [memoryview(got.data)])
+            self._push(cursor, [got.data])
         elif isinstance(got, DamagedError):
             self._lose(cursor, max(got.next, cursor.offset + 1), GapReason.DAMAGED)
         elif not isinstance(got, OffsetOutOfRangeError):

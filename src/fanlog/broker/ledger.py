@@ -86,9 +86,8 @@ class Ledger:
         offset = log.start_offset
         while offset < log.end_offset:
             block = log.read(offset, log.end_offset)
-            view = memoryview(block.data)
             for at, header in split_batches(block.data):
-                batch = Batch(view[at : at + header.length], header)
+                batch = Batch(block.data[at : at + header.length], header)
                 for key, value in zip(batch.keys, batch.values, strict=True):
                     take(key or b"", value)
                 self._records += len(batch)

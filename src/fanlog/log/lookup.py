@@ -21,7 +21,7 @@ from fanlog.model import DamagedRange
 class Block(NamedTuple):
     """Whole batches as they stand in the file."""
 
-    data: bytes
+    data: memoryview
     base_offset: int
     next_offset: int
 
@@ -76,7 +76,11 @@ def _cut_block(run: Run, offset: int) -> Block:
     at = 0
     for batch in run.batches:
         if batch.base_offset + batch.span > offset:
-            return Block(run.data[at : run.size], batch.base_offset, run.next_offset)
+            data = memoryview(run.data)[at : run.size]
+            if len(data) < len(run.data) // 2:
+                # A view keeps all that was read in memory, for as long as it lives itself.
+                data = memoryview(bytes(data))
+            return Block(data, batch.base_offset, run.next_offset)
         at += batch.length
     raise AssertionError("the run holds the offset")
 

@@ -152,6 +152,11 @@ class RowsBuilder:
         return made.slice(0, self.rows)
 
     def _offsets(self) -> pa.Array:
+        first, last = self._parts[0], self._parts[-1]
+        begin, end = first.batch.base_offset + first.low, last.batch.base_offset + last.high
+        if end - begin == self.rows and all(part.offsets is None for part in self._parts):
+            # The usual case: neither compaction nor damage has left a gap.
+            return pa.array(np.arange(begin, end))
         runs = [
             np.arange(part.batch.base_offset + part.low, part.batch.base_offset + part.high)
             if part.offsets is None
