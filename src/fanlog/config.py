@@ -35,6 +35,9 @@ class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
     read_block_bytes: Annotated[
         int, Meta(ge=64 * KIB, description="What a reader that catches up takes from disk at once.")
     ] = 1 * MIB
+    fetch_block_bytes: Annotated[
+        int, Meta(ge=64 * KIB, description="What one fetch that asks for much takes from disk.")
+    ] = 4 * MIB
     read_cache_bytes: Annotated[
         int, Meta(ge=1 * MIB, description="Blocks read from disk, shared by readers that catch up.")
     ] = 64 * MIB

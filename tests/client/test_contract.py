@@ -12,11 +12,11 @@ import pytest
 
 import fanlog
 from fanlog import errors
-from fanlog.config import BrokerOptions, Config
+from fanlog.config import BrokerOptions, Config, LogOptions
 from fanlog.format.codecs import Codec
 from fanlog.format.keys import fnv1a_32
 from fanlog.format.messages import Position
-from fanlog.model import KIB, TopicSettings
+from fanlog.model import KIB, MIB, TopicSettings
 from tests.client.ways import PATIENCE_SECONDS, WAYS, Way, take, take_values, until
 
 NO_AUTO_CREATE = Config(broker=BrokerOptions(auto_create_topics=False))
@@ -518,6 +518,31 @@ async def test_a_deleted_topic_leaves_and_joins_again_when_it_is_created_again(w
         for reader in (exact, pattern):
             assert await take_values(reader, 2) == [b"old", b"new"]
             assert reader.gaps == 0
+
+
+async def test_a_fetch_by_itself_gets_more_of_the_disk_than_one_of_many(way: Way) -> None:
+    log = LogOptions(read_block_bytes=64 * KIB, fetch_block_bytes=256 * KIB)
+    async with way.open(Config(log=log)) as client:
+        await client.create_topic("t", tail_bytes=4 * KIB)
+        for number in range(400):
+            await client.publish("t", b"%4d" % number + bytes(2000))
+
+        async def fetched_bytes(offset: int, bytes_max: int) -> int:
+            batches = (await client.fetch("t", 0, offset, bytes_max=bytes_max)).batches
+            assert [batch.base_offset for batch in batches] == list(
+                range(offset, offset + len(batches))
+            )
+            return sum(batch.header.length for batch in batches)
+
+        assert 192 * KIB < await fetched_bytes(0, 4 * MIB) <= 256 * KIB
+        assert 96 * KIB < await fetched_bytes(7, 128 * KIB) <= 128 * KIB
+        assert 0 < await fetched_bytes(8, 4 * KIB) <= 4 * KIB
+        # One that waits at the end is under way too.
+        waiting = asyncio.create_task(client.fetch("t", 0, 400, wait_seconds=PATIENCE_SECONDS))
+        await until(lambda: bool(way.core.catalog.get("t").partitions[0].waiters))
+        assert 0 < await fetched_bytes(9, 4 * MIB) <= 64 * KIB
+        await client.publish("t", b"now")
+        assert len((await waiting).batches) == 1
 
 
 async def test_deleting_a_topic_does_not_disturb_readers_that_are_behind_in_it(way: Way) -> None:

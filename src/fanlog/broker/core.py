@@ -77,6 +77,7 @@ class Broker:
         self._options = options
         self._defaults = topic_defaults
         self._started_us = runtime.now_us()
+        self._log_options = log_options
         self._loader = Loader(runtime, log_options.read_cache_bytes)
         self.drop_notes = DropNotes(options.drops_pending_max, runtime.now_us)
         self.renderer = Renderer(options.view_cache_bytes, self.drop_notes)
@@ -263,8 +264,11 @@ class Broker:
         offset: int,
         bytes_max: int,
         done: Callable[[list[memoryview] | FanlogError], None],
+        *,
+        at_length: bool = False,
     ) -> None:
-        """Hands the batches from `offset` on, as many as are there now, to `done`."""
+        """Hands the batches from `offset` on, as many as are there now, to `done`. What is on disk
+        comes in one block, or, `at_length`, in a larger one that is for this fetch alone."""
         log = partition.log
         if partition.topic.deleted:
             done(TopicNotFoundError(f"Topic {partition.topic.name!r} was deleted."))
@@ -281,7 +285,13 @@ class Broker:
                 lambda got: done(
                     _as_fault(got) if isinstance(got, Exception) else [_within(got.data, bytes_max)]
                 ),
+                self._bytes_at_length(bytes_max) if at_length else 0,
             )
+
+    def _bytes_at_length(self, bytes_max: int) -> int:
+        """What a fetch may take from disk at once; 0 if it is the block that others share."""
+        wanted = min(bytes_max, self._log_options.fetch_block_bytes)
+        return wanted if wanted > self._log_options.read_block_bytes else 0
 
     def load_block(
         self, partition: Partition, offset: int, done: Callable[[Block | Exception], None]

@@ -11,7 +11,8 @@ from fanlog.broker.topics import Partition
 from fanlog.log.partition import Block
 
 Done = Callable[[Block | Exception], None]
-_Key = tuple[int, int, int]
+# Topic, partition, offset, and how much is wanted.
+_Key = tuple[int, int, int, int]
 
 
 class Loader:
@@ -22,9 +23,9 @@ class Loader:
         self._cache_bytes = 0
         self._loading: dict[_Key, list[Done]] = {}
 
-    def load(self, partition: Partition, offset: int, done: Done) -> None:
+    def load(self, partition: Partition, offset: int, done: Done, bytes_wanted: int = 0) -> None:
         """Hands the block that begins with the batch of `offset`, or the error, to `done`."""
-        key = (partition.topic.number, partition.index, offset)
+        key = (partition.topic.number, partition.index, offset, bytes_wanted)
         block = self._cache.get(key)
         if block is not None:
             self._cache.move_to_end(key)
@@ -37,7 +38,8 @@ class Loader:
         self._loading[key] = [done]
         log, end = partition.log, partition.visible_end
         self._runtime.in_thread(
-            lambda: log.read(offset, end), lambda result: self._loaded(key, result)
+            lambda: log.read(offset, end, bytes_wanted),
+            lambda result: self._loaded(key, result),
         )
 
     def forget(self, partition: Partition) -> None:

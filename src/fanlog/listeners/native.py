@@ -349,7 +349,10 @@ class NativeSession:
             )
             self.outlet.respond([head, *got])
 
-        self.broker.fetch(partition, wanted.offset, bytes_max, done)
+        # A peer that asks for one stretch after the other gets long ones; one that asks for many
+        # at once would fill the memory with them.
+        alone = self._fetches == 1
+        self.broker.fetch(partition, wanted.offset, bytes_max, done, at_length=alone)
 
     def commit(self, request: int, aux: int, payload: memoryview) -> None:
         wanted = decode(messages.Commit, payload)

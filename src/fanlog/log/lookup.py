@@ -26,8 +26,9 @@ class Block(NamedTuple):
     next_offset: int
 
 
-def read_block(disk: DiskLog, offset: int, end: int) -> Block:
-    """The batches from the one with `offset` on, below `end`, about one read's worth."""
+def read_block(disk: DiskLog, offset: int, end: int, bytes_wanted: int = 0) -> Block:
+    """The batches from the one with `offset` on, below `end`: about as many as are wanted, and
+    one read's worth at least."""
     if offset >= end:
         raise ValueError(f"There is nothing to read from {offset} to {end}.")
     while True:
@@ -36,7 +37,7 @@ def read_block(disk: DiskLog, offset: int, end: int) -> Block:
             raise out_of_range(disk.start_offset, offset)
         segment = segments[bisect_right(segments, offset, key=base_of) - 1]
         try:
-            return _read_block(disk, segment, offset, end)
+            return _read_block(disk, segment, offset, end, bytes_wanted)
         except FileNotFoundError:
             if disk.deleted:
                 raise TopicDeletedError("The topic was deleted.") from None
@@ -47,7 +48,7 @@ def read_block(disk: DiskLog, offset: int, end: int) -> Block:
         # Retention or compaction came between the look at the list and the opening of the file.
 
 
-def _read_block(disk: DiskLog, segment: Segment, offset: int, end: int) -> Block:
+def _read_block(disk: DiskLog, segment: Segment, offset: int, end: int, bytes_wanted: int) -> Block:
     base, at = _index(disk, segment).before(offset) or (segment.base, 0)
     stop = min(end, segment.next_offset)
     fd = os.open(log_path(disk.folder, segment), os.O_RDONLY | os.O_CLOEXEC)
@@ -59,7 +60,7 @@ def _read_block(disk: DiskLog, segment: Segment, offset: int, end: int) -> Block
             expected=base,
             stop=stop,
             limit=os.fstat(fd).st_size,
-            chunk_bytes=disk.shared.options.read_block_bytes,
+            chunk_bytes=max(disk.shared.options.read_block_bytes, bytes_wanted),
         ):
             if isinstance(part, Damage):
                 damaged = quarantine(disk, segment, part, stop)

@@ -147,8 +147,9 @@ class PartitionLog:
         tail.append(piece, next_offset, last_time_us)
         self.last_time_us = last_time_us
 
-    def read(self, offset: int, end: int) -> Block:
-        """Whole batches from disk, from the one that holds `offset`, below `end`. Blocks.
+    def read(self, offset: int, end: int, bytes_wanted: int = 0) -> Block:
+        """Whole batches from disk, from the one that holds `offset`, below `end`: about as many as
+        are wanted, and one block at least. Blocks.
 
         `end` is a visible end. Where compaction has been since, the last batch may reach past it,
         over offsets that have become visible meanwhile.
@@ -162,7 +163,7 @@ class PartitionLog:
                 f"at {self.start_offset}. Read from there on."
             )
         try:
-            return read_block(self._disk, offset, end)
+            return read_block(self._disk, offset, end, bytes_wanted)
         except OSError as fault:
             raise write_error(fault, self._disk.folder, "Reading") from fault
 
