@@ -75,22 +75,18 @@ async def test_a_transform_that_is_cancelled_as_it_joins_holds_nothing_up(data: 
             await asyncio.gather(at_work, return_exceptions=True)
 
 
-async def test_a_member_that_was_cancelled_as_it_joined_can_join_again(data: Path) -> None:
+@pytest.mark.parametrize("as_member", [True, False])
+async def test_what_was_cancelled_as_it_began_can_begin_again(data: Path, as_member: bool) -> None:
     async with served(data) as url, fanlog.connect(url) as client:
         await client.publish("t", b"one")
-        member = client.consume("t", group="g", reset="earliest")
-        await give_up(member.start())
-        async with member:
-            assert await take_values(member, 1) == [b"one"]
-
-
-async def test_a_subscription_that_was_cancelled_as_it_began_can_begin_again(data: Path) -> None:
-    async with served(data) as url, fanlog.connect(url) as client:
-        await client.publish("t", b"one")
-        subscription = client.subscribe("t", start="earliest")
-        await give_up(subscription.start())
-        async with subscription:
-            assert await take_values(subscription, 1) == [b"one"]
+        reader = (
+            client.consume("t", group="g", reset="earliest")
+            if as_member
+            else client.subscribe("t", start="earliest")
+        )
+        await give_up(reader.start())
+        async with reader:
+            assert await take_values(reader, 1) == [b"one"]
 
 
 async def test_jobs_are_not_kept_for_a_worker_that_was_cancelled_as_it_began(data: Path) -> None:

@@ -268,7 +268,7 @@ class Broker:
         at_length: bool = False,
     ) -> None:
         """Hands the batches from `offset` on, as many as are there now, to `done`. What is on disk
-        comes in one block, or, `at_length`, in a larger one that is for this fetch alone."""
+        comes in one block, or, `at_length`, in a larger one than readers share."""
         log = partition.log
         if partition.topic.deleted:
             done(TopicNotFoundError(f"Topic {partition.topic.name!r} was deleted."))
