@@ -238,7 +238,7 @@ class ListenerOptions(msgspec.Struct, frozen=True, kw_only=True):
         float, Meta(ge=0, description="Longest wait of a fetch for new records.")
     ] = 30.0
     drain_seconds: Annotated[
-        float, Meta(ge=0, description="How long a stop waits for what is in flight.")
+        float, Meta(ge=0, description="How long a stop waits for peers that are slow, in total.")
     ] = 10.0
 
 

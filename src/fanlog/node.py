@@ -125,17 +125,17 @@ class Node:
         return listener
 
     async def stop(self) -> None:
-        """Drains: takes what was sent, makes it durable, tells everyone, and closes."""
+        """Drains: takes what was sent, makes it durable, tells everyone, and closes. Stuck peers
+        hold it up for `drain_seconds` in total, on however many listeners they are."""
         self.core.draining = True
-        for listener in self.listeners:
-            await listener.drain()
+        deadline = asyncio.get_running_loop().time() + self._config.listener.drain_seconds
+        await asyncio.gather(*(listener.drain(deadline) for listener in self.listeners))
         self.core.commits.turn()
         if self._group is not None:
             # On the loop, because it ends commits, and they move cursors and answer publishers.
             self._group.drain()
             self.core.commits.turn()
-        for listener in self.listeners:
-            await listener.close()
+        await asyncio.gather(*(listener.close() for listener in self.listeners))
         for task in self._tasks:
             task.cancel()
         if self._group is not None:

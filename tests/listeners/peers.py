@@ -19,7 +19,7 @@ import msgspec
 import fanlog
 from fanlog.broker.topics import Partition
 from fanlog.client.core import hello
-from fanlog.config import BrokerOptions, Config, ListenerOptions
+from fanlog.config import BrokerOptions, Config, ListenerOptions, RedisOptions
 from fanlog.errors import FanlogError
 from fanlog.format import messages
 from fanlog.format.batch import Batch, check_batch, encode_batch, split_batches
@@ -225,8 +225,9 @@ class Serving:
     def port(self) -> int:
         return self.listener.port
 
-    async def dial(self, *, receive_bytes: int = 0) -> Peer:
-        """A peer that has said nothing yet. `receive_bytes` makes the kernel's buffer small."""
+    async def dial(self, *, receive_bytes: int = 0, port: int = 0) -> Peer:
+        """A peer that has said nothing yet. `receive_bytes` makes the kernel's buffer small;
+        `port` is that of another listener than the native one."""
         sock = socket.socket()
         sock.setblocking(False)
         if receive_bytes:
@@ -234,7 +235,7 @@ class Serving:
         peer = Peer(sock)
         self._peers.append(peer)
         loop = asyncio.get_running_loop()
-        await asyncio.wait_for(loop.sock_connect(sock, (HOST, self.port)), PATIENCE_SECONDS)
+        await asyncio.wait_for(loop.sock_connect(sock, (HOST, port or self.port)), PATIENCE_SECONDS)
         return peer
 
     async def greeted(self, *, receive_bytes: int = 0) -> Peer:
@@ -323,7 +324,11 @@ async def serving(
 ) -> AsyncIterator[Serving]:
     """A broker with a listener; `options` are those of `ListenerOptions`."""
     options = {"host": HOST, "port": 0, "drain_seconds": 0.0} | options
-    config = Config(listener=ListenerOptions(**options), broker=broker or BrokerOptions())
+    config = Config(
+        listener=ListenerOptions(**options),
+        redis=RedisOptions(host=HOST, port=0),
+        broker=broker or BrokerOptions(),
+    )
     faults = _Faults()
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: faults.found.append(str(context)))

@@ -11,7 +11,10 @@ from fanlog.errors import ConnectError
 from fanlog.format import messages
 from fanlog.format.batch import encode_batch
 from fanlog.format.frames import FrameKind
-from tests.listeners.peers import acks_of, one_message, request, serving
+from fanlog.listeners.pump import Connection, Session
+from fanlog.listeners.redis.server import RedisListener
+from fanlog.listeners.tcp import TcpListener
+from tests.listeners.peers import Peer, Serving, acks_of, one_message, request, serving
 
 
 async def test_a_stop_tells_every_peer_that_it_drains_and_then_closes() -> None:
@@ -66,6 +69,65 @@ async def test_a_stop_does_not_wait_for_a_peer_that_never_reads() -> None:
             await publisher.publish(one_message(number, b"x" * 60_000))
         await served.stop()
         assert served.connections == 0
+
+
+async def stuck_native_peer(served: Serving, publisher: Peer, number: int) -> Connection:
+    """The broker's end of a subscriber whose socket is full, and who never reads."""
+    peer = await served.greeted(receive_bytes=4096)
+    await peer.ask(FrameKind.SUBSCRIBE, messages.Subscribe(target="t"), aux=1)
+    connection = served.connection_of(peer)
+    while not connection.blocked:
+        await publisher.publish(one_message(number, b"x" * 60_000))
+    return connection
+
+
+async def stuck_redis_peer(served: Serving, listener: RedisListener) -> Connection:
+    """The same on the Redis listener, stuck in replies to its own commands."""
+    peer = await served.dial(receive_bytes=4096, port=listener.port)
+    pings = b"*2\r\n$4\r\nPING\r\n$60000\r\n" + b"x" * 60_000 + b"\r\n"
+    (connection,) = await until_connected(listener)
+    while not connection.kept_bytes:
+        await peer.send(pings)
+        await asyncio.sleep(0)
+    return connection
+
+
+async def until_connected(listener: RedisListener) -> list[Connection]:
+    while not listener._connections:  # noqa: ASYNC110 - the listener has no event for a test
+        await asyncio.sleep(0.005)
+    return list(listener._connections)
+
+
+async def test_stuck_peers_of_all_listeners_share_one_drain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both listeners wait at the same time, for the same deadline, and then all is closed."""
+    events: list[tuple[str, float]] = []
+    drain = TcpListener.drain
+
+    async def noted(self: TcpListener[Session], deadline: float) -> None:
+        events.append(("begin", deadline))
+        await drain(self, deadline)
+        assert self.loop.time() >= deadline, "it had stuck peers and did not wait for them"
+        events.append(("end", deadline))
+
+    monkeypatch.setattr(TcpListener, "drain", noted)
+    async with serving(drain_seconds=0.2) as served:
+        redis = served.node.listen_redis()
+        publisher = await served.greeted()
+        number = await publisher.open_topic("t")
+        stuck = [
+            await stuck_native_peer(served, publisher, number),
+            await stuck_native_peer(served, publisher, number),
+            await stuck_redis_peer(served, redis),
+        ]
+        assert all(connection.kept_bytes for connection in stuck)
+        begun = asyncio.get_running_loop().time()
+        await served.stop()
+        assert served.connections == 0
+    assert [event for event, _ in events] == ["begin", "begin", "end", "end"]
+    (deadline,) = {deadline for _, deadline in events}
+    assert deadline - begun < 0.3
 
 
 async def test_a_fetch_that_waits_does_not_hold_up_a_stop() -> None:

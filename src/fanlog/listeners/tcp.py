@@ -145,22 +145,36 @@ class TcpListener(ABC, Generic[S]):
             self._half_frames[connection] = (frame, now)
         return frame == known != 0 and now - since > seconds_max
 
-    async def drain(self) -> None:
+    async def drain(self, deadline: float) -> None:
         """Stops accepting, takes what has been sent, tells the clients, and waits until they
-        have got what is theirs, up to `drain_seconds`."""
+        have got what is theirs, or until `deadline` on the loop's clock. All listeners drain at
+        the same time, by one deadline."""
         self._stop_accepting()
         for connection in list(self._connections):
             connection.read_rest()
         for session in list(self._connections.values()):
             session.drain()
-        deadline = self.loop.time() + self.options.drain_seconds
         while self.loop.time() < deadline and (  # noqa: ASYNC110 - two counters, no event
             self.broker.commits.pending_bytes()
             or any(connection.kept_bytes for connection in self._connections)
         ):
             await asyncio.sleep(0.01)
+        self._close_stuck()
+
+    def _close_stuck(self) -> None:
+        """Closes connections whose peers did not take everything in time: they would use up the
+        moment that `close` gives to the others."""
+        stuck = [connection for connection in self._connections if connection.kept_bytes]
+        if stuck:
+            logger.warning(
+                "%d peers did not take what was theirs within drain_seconds; they are cut off",
+                len(stuck),
+            )
+        for connection in stuck:
+            connection.close()
 
     async def close(self) -> None:
+        """Closes all connections. Each peer gets a moment to close its end first."""
         self._stop_accepting()
         if self._sweeper is not None:
             self._sweeper.cancel()
