@@ -3,6 +3,8 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
+# Test files run side by side, one process for each core. JOBS=0: one after another.
+JOBS ?= auto
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 
 # The wrapper of pyright would ask the network for a newer one at each run.
@@ -19,7 +21,7 @@ run: $(VENV)/.core ## Install the broker and start it (ARGS="--port 7000" is pas
 	$(BIN)/fanlog serve $(ARGS)
 
 test: check servers ## Run every check and every test (ARGS="-k batch" is passed on to pytest)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup $(ARGS)
 
 check: $(VENV)/.dev ## Lint, formatting, types and layers
 	$(BIN)/ruff check

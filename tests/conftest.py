@@ -1,4 +1,5 @@
-"""How tests run coroutines: an `async def` test runs on its own loop, with a limit of its own."""
+"""How tests run: an `async def` test on its own loop, with a limit of its own; the tests of one
+file in one process, and those of Spark together, because they share one session."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ hypothesis.settings.load_profile("fanlog")
 
 # Longer than whatever a test waits for, and shorter than the limit of pytest itself.
 ASYNC_TEST_SECONDS = 100
+_SPARK = "spark"
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -28,6 +30,21 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     given = {name: pyfuncitem.funcargs[name] for name in names}
     asyncio.run(asyncio.wait_for(test(**given), ASYNC_TEST_SECONDS))
     return True
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Says which tests stay together when several processes share them (`pytest -n 2`). Spark's
+    come first: they take longest, and only one process can run them."""
+    groups = {item: _group(item) for item in items}
+    for item, group in groups.items():
+        item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: groups[item] != _SPARK)
+
+
+def _group(item: pytest.Item) -> str:
+    file = item.path.relative_to(item.config.rootpath)
+    return _SPARK if file.parts[1] == _SPARK else str(file)
 
 
 @pytest.fixture

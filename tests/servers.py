@@ -28,7 +28,12 @@ STOP_TIMEOUT_S = 30.0
 POLL_S = 0.02
 # Below those that kernels give to connections and to whoever asks for any port: one of these may
 # be taken between the look at it and the start of the server.
-PORTS = range(15_000, 30_000)
+# Tests that run side by side (pytest-xdist) take turns in them, so that no two get the same one.
+PORTS = range(
+    15_000 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")),
+    30_000,
+    int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")),
+)
 _ports_given: set[int] = set()
 
 
