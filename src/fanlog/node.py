@@ -30,22 +30,31 @@ from fanlog.release import VERSION
 logger = logging.getLogger("fanlog")
 
 T = TypeVar("T")
+# Threads for short reads, and threads for work that may take seconds: compaction, or the files of
+# large transactions. They are apart so that readers who catch up never wait for the long work.
 _THREADS = 4
+_BACKGROUND_THREADS = 4
 _TICK_SECONDS = 0.1
 
 
 class LoopRuntime:
-    """Time and places to work, on an asyncio loop."""
+    """Clocks and places to work, on an asyncio loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="fanlog")
+        self._background = ThreadPoolExecutor(
+            _BACKGROUND_THREADS, thread_name_prefix="fanlog-background"
+        )
 
     def soon(self, call: Callable[[], None], /) -> None:
         self._loop.call_soon(call)
 
     def now_us(self) -> int:
         return time.time_ns() // 1000
+
+    def monotonic_us(self) -> int:
+        return time.monotonic_ns() // 1000
 
     def post(self, call: Callable[[], None]) -> None:
         """Runs `call` on the loop, from any thread; nothing once the loop is gone."""
@@ -55,6 +64,17 @@ class LoopRuntime:
             logger.debug("a result came after the loop had ended")
 
     def in_thread(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
+        self._submit(self._threads, work, done)
+
+    def in_background(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
+        self._submit(self._background, work, done)
+
+    def _submit(
+        self,
+        threads: ThreadPoolExecutor,
+        work: Callable[[], T],
+        done: Callable[[T | Exception], None],
+    ) -> None:
         def finished(future: Future[T]) -> None:
             if future.cancelled():
                 return
@@ -65,10 +85,11 @@ class LoopRuntime:
                 result = fault if isinstance(fault, Exception) else FanlogError(str(fault))
             self.post(lambda: done(result))
 
-        self._threads.submit(work).add_done_callback(finished)
+        threads.submit(work).add_done_callback(finished)
 
     def close(self) -> None:
-        self._threads.shutdown(wait=True, cancel_futures=True)
+        for threads in (self._threads, self._background):
+            threads.shutdown(wait=True, cancel_futures=True)
 
 
 class Node:

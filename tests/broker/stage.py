@@ -28,14 +28,21 @@ BEGIN_US = 1_700_000_000_000_000
 
 
 class HandRuntime:
-    """`run` does what is due, one call after the other."""
+    """`run` does what is due, one call after the other. `time_us` is the time that passes, for
+    both clocks; `wall_shift_us` is how far somebody has set the wall clock off."""
 
     def __init__(self, time_us: int = BEGIN_US) -> None:
+        self._begin_us = time_us
         self.time_us = time_us
+        self.wall_shift_us = 0
         self.due: deque[Callable[[], None]] = deque()
 
     def now_us(self) -> int:
-        return self.time_us
+        return self.time_us + self.wall_shift_us
+
+    def monotonic_us(self) -> int:
+        # As after a boot: each process has another origin, and none is a wall clock's.
+        return self.time_us - self._begin_us + 1_000_000
 
     def soon(self, call: Callable[[], None], /) -> None:
         self.due.append(call)
@@ -49,6 +56,9 @@ class HandRuntime:
             done(result)
 
         self.due.append(both)
+
+    def in_background(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
+        self.in_thread(work, done)
 
     def run(self) -> None:
         while self.due:

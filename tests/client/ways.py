@@ -227,6 +227,7 @@ class BrokerClock:
 
     def __init__(self) -> None:
         self.now_us = time.time_ns() // 1000
+        self.began_us = self.now_us - 1_000_000
 
     def advance(self, seconds: float) -> None:
         self.now_us += round(seconds * 1e6)

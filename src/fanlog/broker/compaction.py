@@ -95,7 +95,7 @@ class Compactions:
             self._step(wanted, run)
 
     def _step(self, wanted: _Wanted, run: Compaction) -> None:
-        self._runtime.in_thread(run.step, lambda got: self._stepped(wanted, run, got))
+        self._runtime.in_background(run.step, lambda got: self._stepped(wanted, run, got))
 
     def _stepped(self, wanted: _Wanted, run: Compaction, got: Rewritten | Exception | None) -> None:
         partition = wanted.partition

@@ -94,14 +94,28 @@ class Opener(Protocol):
 
 
 class Runtime(Protocol):
-    """Time, and the two places where work runs: the loop, and threads that may block."""
+    """Two clocks, and the places where work runs: the loop, and threads that may block."""
 
-    def now_us(self) -> int: ...
+    def now_us(self) -> int:
+        """The wall clock: for what is stored, or shown to people. Somebody may set it, so that
+        it jumps in both directions."""
+        ...
+
+    def monotonic_us(self) -> int:
+        """A clock that nobody can set: for every duration. It means nothing in another process,
+        so it is never stored."""
+        ...
 
     def soon(self, call: Callable[[], None], /) -> object:
         """Runs `call` on the loop after what is ready now."""
         ...
 
     def in_thread(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
-        """Runs `work` in a thread and hands its result or exception to `done` on the loop."""
+        """Runs short work, such as a read for someone who waits, in a thread. Hands its result or
+        exception to `done` on the loop."""
+        ...
+
+    def in_background(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
+        """The same for work that may take seconds. It has threads of its own, so that it never
+        delays what `in_thread` runs. A caller has few at a time: they share these threads."""
         ...

@@ -248,7 +248,7 @@ class TransactionCommits:
             else:
                 self._hold_up(commit, FanlogError(f"Reading {staged.path} failed: {data!r}."))
 
-        self._runtime.in_thread(lambda: staged.read(commit.at, size), got)
+        self._runtime.in_background(lambda: staged.read(commit.at, size), got)
 
     def _feed(self, commit: Commit, data: bytes) -> None:
         """Hands whole batches to the intake: those of a small transaction all in one turn."""
@@ -366,7 +366,7 @@ class TransactionCommits:
             if commit.intent.positions:
                 self._marks.append(commit.mark)
             for staged in commit.staged.values():
-                self._runtime.in_thread(staged.discard, _log_fault)
+                self._runtime.in_background(staged.discard, _log_fault)
         self._ledger.write_or_owe(gone)
         self._forget_marks()
 

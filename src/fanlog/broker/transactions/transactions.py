@@ -317,7 +317,7 @@ class Transactions:
             for other, tell_other in others:
                 self.commit(other, tell_other)
 
-        self._runtime.in_thread(sync, synced)
+        self._runtime.in_background(sync, synced)
 
     def _decide(
         self, parts: list[_Open], id: str, offsets: tuple[GroupOffsets, ...], tell: Outcome
