@@ -43,6 +43,8 @@ SCRIPTS = [
     "config foo",
     "command foo",
     "command count x",
+    # Keys, of which there are none
+    "flushall\nflushdb\nflushall async\nFLUSHDB SYNC\nflushall now\nflushdb async async",
     # The connection
     "ping\nping hello\nPING\nPiNg",
     "echo hello\necho ''",

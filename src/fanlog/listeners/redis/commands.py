@@ -347,6 +347,22 @@ COMMANDS: dict[str, CommandSpec] = {
             categories=("fast",),
             group="server",
         ),
+        *(
+            _simple(
+                name,
+                -1,
+                server.flush,
+                f"Removes all keys from {which}; there are none.",
+                "1.0.0",
+                flags=("write",),
+                categories=("keyspace", "write", "slow", "dangerous"),
+                group="server",
+            )
+            for name, which in (
+                ("flushall", "all databases"),
+                ("flushdb", "the current database"),
+            )
+        ),
         _container(
             "config",
             server.CONFIG_PARTS,

@@ -1,4 +1,4 @@
-"""INFO, CONFIG and TIME: the server, as clients ask for it."""
+"""INFO, CONFIG, TIME and FLUSHALL: the server, as clients ask for it."""
 
 from __future__ import annotations
 
@@ -46,6 +46,14 @@ _EVENT_FLAGS = "AKE" + _EVENT_CLASSES
 def time(session: RedisSession, words: Command) -> Reply:
     now_us = session.state.now_us()
     return [b"%d" % (now_us // 1_000_000), b"%d" % (now_us % 1_000_000)]
+
+
+def flush(session: RedisSession, words: Command) -> Reply:
+    """FLUSHALL and FLUSHDB, which test suites and frameworks call between runs. There are no keys
+    to remove, and messages are not keys: they stay."""
+    if len(words) > 2 or (len(words) == 2 and text_of(words[1]).lower() not in ("async", "sync")):
+        return SYNTAX
+    return OK
 
 
 # INFO
