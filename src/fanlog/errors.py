@@ -8,6 +8,7 @@ wrongly (`FormatError`), a named limit (`LimitError`), and what is wrong on our 
 FanlogError
 ├── FormatError            bytes that are not what they claim to be
 │   ├── ChecksumError
+│   ├── DecodeError        a message's value, for whoever asked for it as JSON
 │   └── ProtocolError
 │       ├── BadMagicError
 │       ├── UnknownCommandError
@@ -74,6 +75,12 @@ class FormatError(FanlogError):
 
 class ChecksumError(FormatError):
     code = "bad_checksum"
+
+
+class DecodeError(FormatError, ValueError):
+    """A message's value is not what the application asked for."""
+
+    code = "bad_value"
 
 
 class ProtocolError(FormatError):

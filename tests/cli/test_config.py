@@ -129,10 +129,28 @@ def test_a_broker_with_a_bad_configuration_does_not_start(run: Run, tmp_path: Pa
     assert wrong.sentence == ("FANLOG_LISTENER_PORT is high, but must be a number from 0 to 65535.")
 
 
-def test_a_mistyped_variable_is_remarked_and_a_foreign_one_is_not() -> None:
+def test_a_variable_that_sets_nothing_is_remarked_and_a_foreign_one_is_not() -> None:
     remarks = unknown_variables(
-        {"FANLOG_LISTENER_PROT": "1", "FANLOG_PORT": "tcp://10.0.0.1", "FANLOG_URL": "x"}
+        {
+            "FANLOG_LISTENER_PROT": "1",
+            "FANLOG_NONSENSE": "1",
+            "FANLOG_PORT": "tcp://10.0.0.1:7420",
+            "FANLOG_PORT_7420_TCP_ADDR": "10.0.0.1",
+            "FANLOG_SERVICE_HOST": "10.0.0.1",
+            "FANLOG_SERVICE_PORT_NATIVE": "7420",
+            "FANLOG_URL": "x",
+        }
     )
+    ignored = "is ignored: there is no such option."
     assert remarks == [
-        "The variable FANLOG_LISTENER_PROT is no option; did you mean FANLOG_LISTENER_PORT?"
+        f"The variable FANLOG_LISTENER_PROT {ignored} Try FANLOG_LISTENER_PORT.",
+        f"The variable FANLOG_NONSENSE {ignored} See them with: fanlog config show",
     ]
+
+
+def test_a_password_is_never_shown(run: Run) -> None:
+    for form in ([], ["--json"]):
+        shown = run("config", "show", *form, FANLOG_REDIS_PASSWORD="tea and milk")
+        assert shown.code == 0
+        assert "tea and milk" not in shown.out + shown.err
+        assert "********" in shown.out

@@ -140,6 +140,25 @@ def test_a_reader_that_closes_its_pipe_ends_a_tail_quietly(broker: Serving, clie
         assert tail.stderr.read() == b""
 
 
+def test_a_tail_without_messages_ends_when_its_pipe_is_closed(
+    broker: Serving, client: Client
+) -> None:
+    tail = subprocess.Popen(
+        [*COMMAND, "tail", "silent", "--url", broker.url],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert tail.stdout is not None
+    assert tail.stderr is not None
+    while not any(info.partitions[0].readers for info in client.topics("silent")):
+        time.sleep(0.02)
+    tail.stdout.close()
+    assert tail.wait(PATIENCE_SECONDS) == 0
+    with tail.stderr:
+        assert tail.stderr.read() == b""
+
+
 def test_a_gap_is_shown_on_stderr_when_a_broker_comes_back_without_its_messages(
     serve: Callable[..., Serving],
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import fanlog
 from fanlog import errors
+from fanlog.client.address import parse_url
 from fanlog.config import ListenerOptions
 from tests.client.ways import PATIENCE_SECONDS, BrokerClock, until
 
@@ -197,3 +198,41 @@ async def test_a_worker_that_waits_with_its_hands_full_is_told_why(
             assert (said(), waiting.done()) == (1, False)
             await job.ack()
             assert (await waiting).value == b"2"
+
+
+async def test_a_loop_over_a_closed_subscription_or_worker_says_that_it_is_closed() -> None:
+    async with fanlog.Broker() as broker:
+        subscription = broker.subscribe("a")
+        worker = broker.work("a", queue="q")
+        for closed in (subscription, worker):
+            await closed.start()
+            await closed.close()
+            for iterated in (closed, closed.batches()):
+                with pytest.raises(errors.ClosedError):
+                    async for _ in iterated:
+                        pass
+
+
+async def test_a_value_that_is_not_json_is_named_by_its_place() -> None:
+    async with fanlog.Broker() as broker:
+        await broker.publish("a", b"{not json")
+        async with broker.subscribe("a", start="earliest") as messages:
+            message = await messages.next(timeout_seconds=10)
+    with pytest.raises(
+        errors.DecodeError, match=r"The value of a/0@0 is not JSON: .*message\.value"
+    ):
+        message.json()
+
+
+@pytest.mark.parametrize(
+    ("url", "sentence"),
+    [
+        ("fanlog://me:secret@127.0.0.1:7420", "this release has no logins"),
+        ("fanlog://127.0.0.1:7420?linger_ms=5", r"Give them to connect\(\)"),
+        ("http://127.0.0.1", "Write it as fanlog://host:port"),
+    ],
+)
+def test_an_address_with_more_than_host_and_port_is_refused(url: str, sentence: str) -> None:
+    with pytest.raises(errors.InvalidArgumentError, match=sentence) as refused:
+        parse_url(url)
+    assert "secret" not in str(refused.value)

@@ -71,6 +71,13 @@ def save_plot(report: Report, path: Path) -> None:
     figure.savefig(path, dpi=RESOLUTION_DPI)
 
 
+def check_plot(path: Path) -> None:
+    """Raises what would keep a picture from being drawn, before minutes of measuring are spent."""
+    new_figure(1, 1)
+    if not path.absolute().parent.is_dir():
+        raise BenchError(f"There is no folder {path.absolute().parent} for the picture: make it.")
+
+
 def draw(report: Report) -> Figure:
     """The report's picture."""
     return DRAWINGS[type(report)](report)

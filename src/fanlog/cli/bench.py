@@ -99,8 +99,11 @@ def systems(against: str) -> tuple[Any, ...]:
 
 def _report(title: str, run: Run, json: Path | None, plot: Path | None) -> None:
     from fanlog.bench import progress_bar, render, save_plot, save_report  # noqa: PLC0415
+    from fanlog.bench.plot import check_plot  # noqa: PLC0415
     from fanlog.bench.runner import silent  # noqa: PLC0415
 
+    if plot is not None:
+        check_plot(plot)
     if err().is_terminal:
         with progress_bar(title, err()) as progress:
             report = run(progress)

@@ -102,7 +102,12 @@ def show(
     if as_json:
         print_json(
             [
-                {"option": s.option.path, "value": s.value, "source": s.source, "where": s.where}
+                {
+                    "option": s.option.path,
+                    "value": s.option.show(s.value),
+                    "source": s.source,
+                    "where": s.where,
+                }
                 for s in shown
             ]
         )
@@ -113,7 +118,7 @@ def show(
         style = "dim" if setting.source == "default" else "bold"
         table.add_row(
             Text(setting.option.path, style),
-            Text(setting.option.write(setting.value), style),
+            Text(setting.option.write(setting.option.show(setting.value)), style),
             Text(origin, style),
         )
     out().print(table)
@@ -134,4 +139,4 @@ def check(
         say_error(f"{file}: {fault}")
     if faults:
         raise typer.Exit(ExitCode.BAD_DATA)
-    say_done(f"{file} is well: it sets {len(checked)} of {len(all_options())} options.")
+    say_done(f"{file} is valid. It sets {len(checked)} of {len(all_options())} options.")

@@ -21,6 +21,8 @@ Value = str | int | float | bool
 Kind = Literal["text", "switch", "whole", "decimal", "choice"]
 Unit = Literal["", "bytes", "seconds"]
 
+# What is shown instead of a secret, however long that is.
+SECRET = "********"
 _TRUE = ("true", "yes", "on", "1")
 _FALSE = ("false", "no", "off", "0")
 
@@ -43,6 +45,15 @@ class Option:
     @property
     def path(self) -> str:
         return f"{self.section}.{self.name}" if self.section else self.name
+
+    @property
+    def secret(self) -> bool:
+        """Whether its value is for nobody's eyes."""
+        return "password" in self.name
+
+    def show(self, value: Value) -> Value:
+        """The value, for a screen: a secret shows only that there is one."""
+        return SECRET if self.secret and value else value
 
     @property
     def variable(self) -> str:
@@ -105,6 +116,7 @@ class Option:
 
     def _refused(self, given: Any, shown_as: str) -> ConfigError:
         # In a file a text differs from a number, and looks so; a flag or variable is always text.
+        given = self.show(given)
         shown = f'"{given}"' if isinstance(given, str) and not shown_as else _as_toml(given)
         return ConfigError(f"{shown_as or self.path} is {shown}, but must be {self.allowed}.")
 

@@ -6,6 +6,7 @@ Law: the later one wins, and every value remembers where it came from.
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,9 @@ from fanlog.errors import ConfigError
 DEFAULT_FILE = Path("fanlog.toml")
 PREFIX = "FANLOG_"
 # Variables that are read elsewhere: by client commands, or by the command line itself.
+# What Kubernetes and Docker say of a service, as in FANLOG_PORT=tcp://10.0.0.1:7420.
+_ADDRESS = re.compile(r"(tcp|udp|sctp)://")
+_SERVICE = re.compile(r"\w+(_SERVICE_HOST|_SERVICE_PORT(_\w+)?|_\d+_(TCP|UDP|SCTP)_\w+)")
 OTHER_VARIABLES = ("FANLOG_URL", "FANLOG_CONFIG", "FANLOG_DEBUG")
 
 Source = Literal["default", "file", "environment", "flag"]
@@ -154,16 +158,22 @@ def _from_environment(variables: Mapping[str, str]) -> Iterator[Setting]:
 
 
 def unknown_variables(variables: Mapping[str, str]) -> list[str]:
-    """A remark for each variable that looks like a mistyped option. The rest is left alone: a
-    container's environment holds FANLOG_* variables that others put there."""
+    """A remark for each FANLOG_* variable that sets nothing, unless a container platform put it
+    there for a service that is called fanlog."""
     known = [option.variable for option in all_options().values()]
     remarks: list[str] = []
-    for name in sorted(variables):
-        if name.startswith(PREFIX) and name not in known and name not in OTHER_VARIABLES:
-            # Without the prefix, which makes any two of them look alike.
-            rest = name.removeprefix(PREFIX)
-            near = maybe_near(rest, [other.removeprefix(PREFIX) for other in known])
-            if near is not None:
-                sentence = f"The variable {name} is no option; did you mean {PREFIX}{near}?"
-                remarks.append(sentence)
+    for name, value in sorted(variables.items()):
+        if (
+            not name.startswith(PREFIX)
+            or name in known
+            or name in OTHER_VARIABLES
+            or _ADDRESS.match(value)
+            or _SERVICE.fullmatch(name)
+        ):
+            continue
+        # Without the prefix, which makes any two of them look alike.
+        rest = name.removeprefix(PREFIX)
+        near = maybe_near(rest, [other.removeprefix(PREFIX) for other in known])
+        hint = "See them with: fanlog config show" if near is None else f"Try {PREFIX}{near}."
+        remarks.append(f"The variable {name} is ignored: there is no such option. {hint}")
     return remarks

@@ -5,6 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime as dt
+import os
+import select
+import stat
+import sys
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -26,6 +30,7 @@ EXAMPLE = (
     "Examples: [bold]fanlog tail greetings[/], [bold]fanlog tail 'orders.>' --from 10m --json[/]"
 )
 _LINK_LOOK_SECONDS = 0.5
+_PIPE_LOOK_SECONDS = 0.1
 # How long nothing may come before `--no-follow` looks whether its end still exists.
 _STALLED_SECONDS = 1.0
 
@@ -101,11 +106,19 @@ def tail(
     show = pick_show(as_json=as_json, values_only=values_only)
 
     async def work(client: Client) -> None:
+        tailing = asyncio.create_task(_tail(client, wanted, show))
+        unread = asyncio.create_task(_until_nobody_reads())
         watcher = asyncio.create_task(_tell_about_link(client))
         try:
-            await _tail(client, wanted, show)
+            await asyncio.wait((tailing, unread), return_when=asyncio.FIRST_COMPLETED)
+            if tailing.done():
+                tailing.result()
         finally:
             watcher.cancel()
+            unread.cancel()
+            tailing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await tailing
 
     with_client(url, work, reconnect=True)
 
@@ -246,6 +259,18 @@ async def _drop_what_is_gone(client: Client, ends: _Ends) -> None:
     for topic in ends.topics():
         for part in (await client.describe_topic(topic)).partitions:
             ends.passed(topic, part.partition, part.start_offset)
+
+
+async def _until_nobody_reads() -> None:
+    """Ends when the other end of a pipe is closed, as `| head` does. To write the next message
+    would tell it too, but that may be hours away."""
+    output = sys.stdout.fileno()
+    if not stat.S_ISFIFO(os.fstat(output).st_mode):
+        await asyncio.Future[None]()
+    poll = select.poll()
+    poll.register(output, 0)
+    while not poll.poll(0):  # noqa: ASYNC110 - the kernel has no event for it
+        await asyncio.sleep(_PIPE_LOOK_SECONDS)
 
 
 async def _tell_about_link(client: Client) -> None:

@@ -25,9 +25,20 @@ def parse_url(url: str) -> Address:
         parts = urlsplit(given)
         host, port = parts.hostname, parts.port
     except ValueError as fault:
-        raise InvalidArgumentError(f"{url!r} is no address: {fault}.") from fault
+        raise InvalidArgumentError(f"{url!r} is not an address: {fault}.") from fault
     if parts.scheme != "fanlog" or not host or parts.path not in ("", "/"):
-        raise InvalidArgumentError(f"{url!r} is no address; write it as fanlog://host:port.")
+        raise InvalidArgumentError(f"{url!r} is not an address. Write it as fanlog://host:port.")
+    if parts.username is not None or parts.password is not None:
+        # Without what was given: a password must not end up in a log.
+        raise InvalidArgumentError(
+            f"The address of {host} has a user or a password, and this release has no logins. "
+            "Write it as fanlog://host:port."
+        )
+    if parts.query or parts.fragment:
+        raise InvalidArgumentError(
+            f"{url!r} has options, and an address takes none. Give them to connect(), for example "
+            "fanlog.connect(url, linger_ms=5)."
+        )
     return Address(host, NATIVE_PORT if port is None else port)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from fanlog.errors import DecodeError
 from fanlog.format.batch import Batch
 
 _decode_json = msgspec.json.Decoder().decode
@@ -65,7 +66,14 @@ class Message(msgspec.Struct, frozen=True, gc=False, eq=False):
         return self.value.decode()
 
     def json(self) -> Any:
-        return _decode_json(self.value)
+        """The value, decoded as JSON. Raises `DecodeError`, which names the message."""
+        try:
+            return _decode_json(self.value)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
+            raise DecodeError(
+                f"The value of {self.topic}/{self.partition}@{self.offset} is not JSON: {fault}. "
+                "Use message.value for the bytes as they are."
+            ) from fault
 
     def __repr__(self) -> str:
         shown = self.value if len(self.value) <= 60 else self.value[:57] + b"..."

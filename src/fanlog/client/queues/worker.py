@@ -184,6 +184,7 @@ class Worker:
     # Taking jobs
 
     async def __aiter__(self) -> AsyncIterator[Job]:
+        self._check_open()
         while True:
             try:
                 job = await self.next()
@@ -193,12 +194,18 @@ class Worker:
 
     async def batches(self) -> AsyncIterator[JobBatch]:
         """Jobs that came together, for speed; give the worker a `prefetch` to match."""
+        self._check_open()
         while True:
             try:
                 batch = await self.next_batch()
             except ClosedError:
                 return
             yield batch
+
+    def _check_open(self) -> None:
+        """A loop ends when its worker is closed. One that begins after that is a mistake."""
+        if self._closed is not None:
+            raise self._closed
 
     async def next(self, timeout_seconds: float | None = None) -> Job:
         """The next job. Raises TimeoutError when none comes in time."""
