@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
+
+from tests.power.machine import Machine, machine_of
 
 # A slow machine is no fault of the code: neither in a test, nor where its examples are made.
 hypothesis.settings.register_profile(
@@ -51,3 +54,10 @@ def _group(item: pytest.Item) -> str:
 def data(tmp_path: Path) -> Path:
     """A data folder."""
     return tmp_path / "data"
+
+
+@pytest.fixture
+def machine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Machine]:
+    """What `OUTAGES` of tests/power/machine.py name: how a broker there is killed."""
+    with machine_of(request.param, tmp_path) as made:
+        yield made

@@ -54,6 +54,10 @@ class BrokerProcess:
         return f"fanlog://127.0.0.1:{self.port}"
 
     @property
+    def running(self) -> bool:
+        return self._process is not None
+
+    @property
     def pid(self) -> int:
         assert self._process is not None
         return self._process.pid
