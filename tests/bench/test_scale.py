@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
+import signal
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -13,17 +16,21 @@ from fanlog.bench import (
     BenchError,
     Report,
     StallOptions,
+    StallsOptions,
     StartupOptions,
     TopicsOptions,
     load_report,
     render,
     run_stall,
+    run_stalls,
     run_startup,
     run_topics,
     save_plot,
     save_report,
 )
 from fanlog.bench.load import connected
+from fanlog.bench.operations import HOUSEKEEPING, OPERATIONS, SMALL
+from fanlog.bench.pings import pinging
 from fanlog.bench.reports import StallRow
 from fanlog.bench.stall import StallWire, ratio_of, stopped_reader
 from fanlog.bench.startup import check_room
@@ -182,3 +189,32 @@ def test_a_memory_broker_keeps_no_folder(tmp_path: Path) -> None:
         socket.create_connection(("127.0.0.1", system.port), timeout=30).close()
         (folder,) = tmp_path.iterdir()
         assert [path.name for path in folder.iterdir()] == ["output.txt"]
+
+
+def test_pings_are_measured_during_every_operation(tmp_path: Path) -> None:
+    steps: list[str] = []
+    options = StallsOptions(scale=SMALL, pin=False, directory=tmp_path)
+    report = run_stalls(options, lambda done, total, label: steps.append(label))
+    operations = [row.operation for row in report.rows]
+    assert operations == [o.label(SMALL) for o in (*OPERATIONS, *HOUSEKEEPING)]
+    assert steps == [*operations, "done"]
+    for row in report.rows:
+        assert row.pings > 0
+        assert 0 < row.p50_ms <= row.p99_ms <= row.worst_ms
+    check_shape(report, tmp_path, "delete a topic", "list 200 topics", "worst")
+
+
+def test_a_ping_that_waits_behind_another_is_late_from_the_time_it_was_due(tmp_path: Path) -> None:
+    """A broker that stands still for a while is seen by all pings that were due meanwhile."""
+    with (
+        started(SystemSpec("fanlog", "memory"), None, tmp_path) as system,
+        pinging(system.port, None) as pinger,
+    ):
+        os.kill(system.pid, signal.SIGSTOP)
+        try:
+            time.sleep(0.2)
+        finally:
+            os.kill(system.pid, signal.SIGCONT)
+        waits_s = pinger.take()
+    assert max(waits_s) >= 0.15
+    assert sum(wait >= 0.05 for wait in waits_s) >= 50

@@ -13,11 +13,13 @@ from fanlog.bench.embedded import EmbeddedOptions, run_embedded
 from fanlog.bench.fanout import FanoutOptions, run_fanout
 from fanlog.bench.groups import GroupsOptions, run_groups
 from fanlog.bench.latency import LatencyOptions, run_latency
+from fanlog.bench.operations import Scale
 from fanlog.bench.plot import save_plot
 from fanlog.bench.report import progress_bar, render
 from fanlog.bench.reports import Report, load_report, save_report, to_json
 from fanlog.bench.spark import SparkOptions, run_spark
 from fanlog.bench.stall import StallOptions, run_stall
+from fanlog.bench.stalls import StallsOptions, run_stalls
 from fanlog.bench.startup import StartupOptions, run_startup
 from fanlog.bench.systems import BenchError, SystemUnavailableError
 from fanlog.bench.topics import TopicsOptions, run_topics
@@ -31,8 +33,10 @@ __all__ = [
     "GroupsOptions",
     "LatencyOptions",
     "Report",
+    "Scale",
     "SparkOptions",
     "StallOptions",
+    "StallsOptions",
     "StartupOptions",
     "SystemUnavailableError",
     "TopicsOptions",
@@ -47,6 +51,7 @@ __all__ = [
     "run_latency",
     "run_spark",
     "run_stall",
+    "run_stalls",
     "run_startup",
     "run_topics",
     "save_plot",

@@ -34,6 +34,7 @@ from fanlog.bench.reports import (
     SparkReport,
     StallReport,
     StallSample,
+    StallsReport,
     StartupReport,
     TopicsReport,
 )
@@ -58,6 +59,8 @@ BAR_INCHES = 0.36
 RESOLUTION_DPI = 150
 PHASE_COLOURS = {"stopped": "#c6302b", "catching up": "#3a6ea5"}
 MIB = 1 << 20
+# What a client may notice of the broker's own work.
+STALL_MS_MAX = 20
 
 
 def save_plot(report: Report, path: Path) -> None:
@@ -298,6 +301,34 @@ def shade_phases(axes: Axes, samples: list[StallSample]) -> None:
         began = sample.at_s
 
 
+def draw_stalls(report: StallsReport) -> Figure:
+    """A bar for each operation: the worst ping, and inside it the p99; logarithmic."""
+    rows = report.rows
+    figure = new_figure(WIDTH_INCHES, BAR_INCHES * len(rows) + 1.2)
+    axes: Axes = figure.add_subplot()
+    at = range(len(rows))
+    worst = [row.worst_ms for row in rows]
+    bars = axes.barh(at, worst, color=colour_of("fanlog"), alpha=0.35, height=0.7, label="worst")
+    p99 = [row.p99_ms for row in rows]
+    axes.barh(at, p99, color=colour_of("fanlog"), height=0.7, label="p99")
+    axes.bar_label(bars, [f"{value:.1f}" for value in worst], padding=4, fontsize=8)
+    axes.axvline(STALL_MS_MAX, color=colour_of("redis"), linewidth=1, linestyle="--")
+    axes.set_yticks(at, [row.operation for row in rows], fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xscale("log")
+    axes.set_xlim(0.05, max(*worst, STALL_MS_MAX) * 3)
+    axes.xaxis.set_major_formatter(short_tick)
+    axes.set_xlabel(f"ms that a ping waited; the line is {STALL_MS_MAX} ms")
+    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    finish(axes, "Pings of another client while the broker works")
+    return figure
+
+
+def short_tick(value: float, _: int) -> str:
+    """A time at a logarithmic axis."""
+    return f"{value:g}"
+
+
 def draw_topics(report: TopicsReport) -> Figure:
     """Three panels over the number of topics: publishes per second, latency, memory."""
     figure = new_figure(WIDTH_INCHES * 1.3, HEIGHT_INCHES * 0.8)
@@ -419,6 +450,7 @@ DRAWINGS: dict[type[Report], Callable[[Any], Figure]] = {
     ClientsReport: draw_clients,
     EmbeddedReport: draw_embedded,
     StallReport: draw_stall,
+    StallsReport: draw_stalls,
     TopicsReport: draw_topics,
     StartupReport: draw_startup,
     GroupsReport: draw_groups,

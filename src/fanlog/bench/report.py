@@ -32,6 +32,7 @@ from fanlog.bench.reports import (
     SparkReport,
     SparkRow,
     StallReport,
+    StallsReport,
     StartupReport,
     StartupRow,
     TopicsReport,
@@ -66,6 +67,8 @@ def render(report: Report) -> RenderableType:
         table = embedded_table(report)
     elif isinstance(report, StallReport):
         table = stall_table(report)
+    elif isinstance(report, StallsReport):
+        table = stalls_table(report)
     elif isinstance(report, TopicsReport):
         table = topics_table(report)
     elif isinstance(report, SparkReport):
@@ -312,6 +315,29 @@ def stall_title(report: StallReport) -> str:
         f"A stopped reader beside {report.subscribers} others, whose rate is {report.ratio:.1%} of "
         f"what it is without; catch-ups from disk: {report.catch_ups}"
     )
+
+
+def stalls_table(report: StallsReport) -> Table:
+    """What pings waited, operation by operation."""
+    table = new_table(
+        "Pings of another client while the broker works, in ms",
+        "operation",
+        "seconds",
+        "pings",
+        "p50",
+        "p99",
+        "worst",
+    )
+    for row in report.rows:
+        table.add_row(
+            row.operation,
+            f"{row.seconds:.2f}",
+            f"{row.pings}",
+            f"{row.p50_ms:.2f}",
+            f"{row.p99_ms:.1f}",
+            f"{row.worst_ms:.1f}",
+        )
+    return table
 
 
 def topics_table(report: TopicsReport) -> Table:

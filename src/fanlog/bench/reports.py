@@ -182,6 +182,26 @@ class StallReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="benchmar
     environment: Environment
 
 
+class StallsRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client's pings waited from an operation's request until a moment after its answer,
+    which took so many seconds."""
+
+    operation: str
+    seconds: float
+    pings: int
+    p50_ms: float
+    p99_ms: float
+    worst_ms: float
+
+
+class StallsReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="benchmark", tag="stalls"):
+    """How long other clients wait while the broker works. The first row is a broker at rest."""
+
+    rows: list[StallsRow]
+    left_out: list[LeftOut]
+    environment: Environment
+
+
 class TopicsRow(msgspec.Struct, frozen=True, kw_only=True):
     """One broker with so many topics of one reader each, and publishing to one of them.
 
@@ -278,6 +298,7 @@ Report = (
     | ClientsReport
     | EmbeddedReport
     | StallReport
+    | StallsReport
     | TopicsReport
     | StartupReport
     | GroupsReport

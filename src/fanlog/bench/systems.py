@@ -53,12 +53,13 @@ class SystemSpec:
     Redis knows `never`, `everysec` and `always` (its `appendfsync`), NATS `default` and `always`
     (JetStream's `sync_interval`); `pubsub` is each system without a disk. Fanlog chooses durability
     per topic, so it is started with a data folder, except with `memory`. `listener` says which of
-    its ports is meant.
+    its ports is meant, and `config` is what its file of settings says.
     """
 
     kind: Kind
     settings: Settings = "pubsub"
     listener: Listener = "native"
+    config: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,9 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def started(
-    spec: SystemSpec, cores: frozenset[int] | None, parent: Path | None = None
+    spec: SystemSpec,
+    cores: frozenset[int] | None,
+    parent: Path | None = None,
 ) -> Generator[RunningSystem]:
     """Start a system in a fresh directory under `parent`, yield it listening, and stop it."""
     program = find_program(spec.kind)
@@ -224,6 +227,10 @@ def fanlog_command(program: Path, spec: SystemSpec, port: int, directory: Path) 
     place = ["--memory"] if spec.settings == "memory" else ["--data", str(directory / "data")]
     native, redis = ("0", str(port)) if spec.listener == "redis" else (str(port), "-1")
     ports = ["--host", HOST, "--port", native, "--redis-port", redis]
+    if spec.config:
+        file = directory / "fanlog.toml"
+        file.write_text(spec.config)
+        place += ["--config", str(file)]
     return [str(program), "-m", "fanlog", "serve", *ports, *place]
 
 

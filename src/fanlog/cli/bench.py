@@ -13,6 +13,7 @@ from fanlog.cli.exits import CommandError, ExitCode
 from fanlog.cli.quantities import parse_size
 from fanlog.cli.terminal import err, out, say_done
 from fanlog.errors import InvalidArgumentError
+from fanlog.model import MIB
 
 if TYPE_CHECKING:
     from fanlog.bench import Report
@@ -283,6 +284,38 @@ def stall(
     _report("stall", lambda progress: run_stall(options, progress), json, plot)
 
 
+@bench_app.command(epilog="Example: [bold]fanlog bench stalls --topics 10000 --gib 0.1[/]")
+def stalls(
+    *,
+    many: Annotated[int, typer.Option("--topics", min=1, help="Topics to list.")] = 100_000,
+    gib: Annotated[float, typer.Option("--gib", min=0.001, help="GiB to delete.")] = 1.0,
+    positions: Annotated[int, typer.Option("--positions", min=1, help="Committed.")] = 1_000_000,
+    producers: Annotated[int, typer.Option("--producers", min=1, help="Of a partition.")] = 10_000,
+    segments: Annotated[int, typer.Option("--segments", min=1, help="Dropped at once.")] = 2_000,
+    many_groups: Annotated[int, typer.Option("--groups", min=1, help="To list.")] = 10_000,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Little of everything, to see that it works.")
+    ] = False,
+    directory: Folder = None,
+    json: Json = None,
+    plot: Plot = None,
+) -> None:
+    """What other clients wait while the broker deletes, lists and tidies up."""
+    from fanlog.bench import Scale, StallsOptions, run_stalls  # noqa: PLC0415
+    from fanlog.bench.operations import SMALL  # noqa: PLC0415
+
+    scale = Scale(
+        topics=many,
+        log_bytes=int(gib * 1024 * MIB),
+        positions=positions,
+        producers=producers,
+        segments=segments,
+        groups=many_groups,
+    )
+    options = StallsOptions(scale=SMALL if quick else scale, directory=directory)
+    _report("stalls", lambda progress: run_stalls(options, progress), json, plot)
+
+
 @bench_app.command(epilog="Example: [bold]fanlog bench topics --topics 10,100000[/]")
 def topics(
     *,
@@ -426,6 +459,7 @@ def everything(
     clients(**common, **beside, **files("clients"))
     embedded(**common, **files("embedded"))
     stall(payload=payload, directory=directory, **files("stall"))
+    stalls(directory=directory, **files("stalls"))
     topics(payload=payload, directory=directory, **files("topics"))
     startup(directory=directory, **files("startup"))
     groups(**common, **beside, **files("groups"))

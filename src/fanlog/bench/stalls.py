@@ -1,0 +1,98 @@
+"""Stalls: what a client's pings wait while the broker does the work that grows with what it holds.
+
+Law: one client pings all the time, at a fixed rate, from a process of its own; the operations come
+one after the other from another process. A row is about the pings that were due from an
+operation's request until a moment after its answer, and the first row is a broker at rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import gettempdir
+
+from fanlog.bench.operations import FULL, HOUSEKEEPING, OPERATIONS, Operation, Scale
+from fanlog.bench.pings import Pinger, pinging
+from fanlog.bench.reports import StallsReport, StallsRow
+from fanlog.bench.runner import (
+    LoadProcess,
+    Progress,
+    RunOptions,
+    environment_of,
+    load_process,
+    silent,
+)
+from fanlog.bench.startup import check_room
+from fanlog.bench.systems import SystemSpec, choose_cores, started
+
+# Groups get their partitions at once, also right after the start.
+OPERATIONS_CONFIG = "[broker]\ngroup_grace_seconds = 0\n"
+HOUSEKEEPING_CONFIG = "[log]\nretention_check_seconds = 0.5\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StallsOptions(RunOptions):
+    """How much of everything the broker is given."""
+
+    scale: Scale = FULL
+
+
+def run_stalls(options: StallsOptions, progress: Progress = silent) -> StallsReport:
+    """Go through all operations, on two brokers.
+
+    >>> run_stalls(StallsOptions(scale=Scale(topics=10_000)))  # doctest: +SKIP
+    """
+    cores = choose_cores(options.pin)
+    environment = environment_of(options, (), pinned=cores.pinned)
+    check_room(options.directory or Path(gettempdir()), options.scale.log_bytes)
+    total = len(OPERATIONS) + len(HOUSEKEEPING)
+    rows: list[StallsRow] = []
+    with load_process(cores.load) as load:
+        for operations, config in (
+            (OPERATIONS, OPERATIONS_CONFIG),
+            (HOUSEKEEPING, HOUSEKEEPING_CONFIG),
+        ):
+            with contextlib.ExitStack() as stack:
+                spec = SystemSpec("fanlog", config=config)
+                system = stack.enter_context(started(spec, cores.system, options.directory))
+                pinger = stack.enter_context(pinging(system.port, cores.load))
+                for operation in operations:
+                    progress(len(rows), total, operation.label(options.scale))
+                    rows.append(measure(operation, system.port, options.scale, load, pinger))
+    progress(total, total, "done")
+    return StallsReport(rows=rows, left_out=[], environment=environment)
+
+
+def measure(
+    operation: Operation, port: int, scale: Scale, load: LoadProcess, pinger: Pinger
+) -> StallsRow:
+    """One operation: prepare it, then count what was pinged while it ran."""
+    load.call(operation.prepare, port, scale)
+    time.sleep(scale.afterwards_s)
+    pinger.take()
+    began_s = time.perf_counter()
+    load.call(operation.run, port, scale)
+    seconds = time.perf_counter() - began_s
+    time.sleep(scale.afterwards_s)
+    return row_of(operation.label(scale), seconds, pinger.take())
+
+
+def row_of(label: str, seconds: float, waits_s: Sequence[float]) -> StallsRow:
+    """The percentiles of pings' waits."""
+    waits_ms = sorted(wait * 1000 for wait in waits_s)
+    return StallsRow(
+        operation=label,
+        seconds=round(seconds, 3),
+        pings=len(waits_ms),
+        p50_ms=_at(waits_ms, 0.5),
+        p99_ms=_at(waits_ms, 0.99),
+        worst_ms=_at(waits_ms, 1.0),
+    )
+
+
+def _at(sorted_ms: Sequence[float], fraction: float) -> float:
+    at = min(len(sorted_ms) - 1, int(len(sorted_ms) * fraction))
+    return round(sorted_ms[at], 3)
