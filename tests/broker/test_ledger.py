@@ -180,5 +180,6 @@ def test_a_deleted_topics_positions_are_forgotten_for_good(data: Path) -> None:
         on.core.commit_positions("b", (Position("t", 0, 1, 1),))
         on.core.delete_topic("t")
     with stage(data) as on:
-        assert on.core.durable.positions("a") == (Position("u", 0, 1, 1),)
+        (position,) = on.core.durable.positions("a")
+        assert (position.topic, position.offset) == ("u", 1)
         assert list(on.core.durable.names()) == ["a"]

@@ -382,8 +382,8 @@ async def test_a_commit_that_means_nothing_fails(
 async def test_a_commit_is_remembered_and_told() -> None:
     async with serving() as served:
         peer = await served.greeted()
-        await peer.open_topic("t")
-        position = messages.Position("t", 0, 5, 1)
+        number = await peer.open_topic("t")
+        position = messages.Position("t", 0, 0, 1, number)
         await peer.ask(FrameKind.COMMIT, messages.Commit("me", (position,)))
         answer = await peer.ask(FrameKind.COMMITTED, messages.Committed("me"))
         assert answer.read(messages.Positions).positions == (position,)

@@ -51,6 +51,11 @@ class Catalog:
     def find(self, name: str) -> Topic | None:
         return self._by_name.get(name)
 
+    def number_of(self, name: str) -> int:
+        """The number of the topic that has this name now; 0 if there is none."""
+        topic = self._by_name.get(name)
+        return 0 if topic is None else topic.number
+
     def get(self, name: str) -> Topic:
         topic = self._by_name.get(name)
         if topic is None:

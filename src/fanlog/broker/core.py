@@ -33,6 +33,7 @@ from fanlog.broker.views import Renderer
 from fanlog.config import BrokerOptions, LogOptions
 from fanlog.errors import (
     FanlogError,
+    FencedError,
     InvalidArgumentError,
     LimitError,
     TopicNotFoundError,
@@ -88,7 +89,7 @@ class Broker:
         self.drops = Drops(
             self.drop_notes, self.internal, options, runtime.now_us, self.fan_out.show
         )
-        self.durable = DurableNames(self.internal)
+        self.durable = DurableNames(self.internal, self.catalog.number_of)
         self.subscriptions = Subscriptions(self)
         self.groups = Groups(self, runtime, options)
         self.queues = Queues(self, runtime, options)
@@ -117,7 +118,7 @@ class Broker:
         """Takes in what the folder holds."""
         self.catalog.load(self._store.open())
         self._intake.epoch = self._store.epoch
-        self.durable.load()
+        self.durable.load(self._store.left_aside)
         self.producers.load(self.catalog.partitions.values())
         self.transactions.load()
         self.groups.load()
@@ -353,6 +354,11 @@ class Broker:
         new: set[tuple[str, int]] = set()
         for position in positions:
             topic = self.catalog.get(position.topic)
+            if position.number not in (0, topic.number):
+                raise FencedError(
+                    f"This position is of another topic {topic.name!r}, which was deleted; nothing "
+                    "was committed. Read the topic that has the name now."
+                )
             if position.offset < 0:
                 raise InvalidArgumentError(f"An offset is 0 or more, not {position.offset}.")
             if not 0 <= position.partition < len(topic.partitions):

@@ -1,6 +1,9 @@
 """Durable names: how far each has committed, per topic and partition. A ledger keeps them: a
 position's key is the name, the topic and the partition.
 
+A position belongs to the topic with the number that it carries. It says nothing about another
+topic that has got the same name since, even if a power cut undid the entry that took it back.
+
 A position can be promised before it is committed: whoever asks is told it, because nothing will
 take it back, but it must not be on disk before what it depends on is. Where another commit
 overtakes it, that is written down too, under the mark of who promised.
@@ -8,17 +11,27 @@ overtakes it, that is written down too, under the mark of who promised.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple
 
 import msgspec
 
 from fanlog.broker.ledger import Done, Entry, Ledger, LedgerHost
 from fanlog.format.messages import Position
+from fanlog.log.store import MEMORY_NUMBERS_FROM
+
+
+class _Value(msgspec.Struct, frozen=True, array_like=True):
+    """A position in the ledger. `number` is the topic's; 0: of before numbers were kept."""
+
+    offset: int
+    epoch: int
+    number: int = 0
+
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_key = msgspec.msgpack.Decoder(tuple[str, str, int]).decode
-_decode_position = msgspec.msgpack.Decoder(tuple[int, int]).decode
+_decode_value = msgspec.msgpack.Decoder(_Value).decode
 
 
 # Name, topic and partition.
@@ -31,23 +44,49 @@ class _Promise(NamedTuple):
 
 
 class DurableNames:
-    """Positions in memory, and the ledger that brings them back."""
+    """Positions in memory, and the ledger that brings them back. `number_of` is the number of the
+    topic that has a name now, or 0 if there is none."""
 
-    def __init__(self, host: LedgerHost) -> None:
+    def __init__(self, host: LedgerHost, number_of: Callable[[str], int]) -> None:
+        self._number_of = number_of
         self._names: dict[str, dict[tuple[str, int], Position]] = {}
         self._promised: dict[_Key, _Promise] = {}
         self._ledger = Ledger(host, "cursors", self._everything)
         self.count = 0
 
-    def load(self) -> None:
+    def load(self, left_aside: Collection[int] = ()) -> None:
+        """Reads the ledger. Positions of topics that are gone are left out, but not those of
+        topics that are only `left_aside`: they may be repaired."""
         self._ledger.load(self._take)
+        for name, positions in list(self._names.items()):
+            for place, position in list(positions.items()):
+                gone = _outlives_starts(position.number) and not self._number_of(position.topic)
+                if not self._counts(position) or (gone and position.number not in left_aside):
+                    self._drop(name, place)
+
+    def _counts(self, position: Position) -> bool:
+        """Whether a position is of the topic that has its name now. Topics in memory get new
+        numbers with every start; for them the epoch tells."""
+        if not _outlives_starts(position.number):
+            return True
+        return self._number_of(position.topic) in (0, position.number)
+
+    def numbered(self, position: Position) -> Position:
+        """The position with its topic's number, if it does not say which."""
+        if position.number:
+            return position
+        return msgspec.structs.replace(position, number=self._number_of(position.topic))
 
     def names(self) -> Iterable[str]:
         return self._names.keys()
 
     def names_in(self, topic: str) -> set[str]:
         """The names that have committed in a topic, or will have."""
-        names = {name for name, known in self._names.items() if any(t == topic for t, _ in known)}
+        names = {
+            name
+            for name, known in self._names.items()
+            if any(p.topic == topic and self._counts(p) for p in known.values())
+        }
         return names | {name for name, promised, _ in self._promised if promised == topic}
 
     def positions(self, name: str) -> tuple[Position, ...]:
@@ -55,13 +94,14 @@ class DurableNames:
         if self._promised:
             promised = {key[1:]: to[0] for key, to in self._promised.items() if key[0] == name}
             known = known | promised
-        return tuple(known.values())
+        return tuple(position for position in known.values() if self._counts(position))
 
     def position(self, name: str, topic: str, partition: int) -> Position | None:
         promised = self._promised.get((name, topic, partition))
         if promised is not None:
             return promised.position
-        return self._names.get(name, {}).get((topic, partition))
+        found = self._names.get(name, {}).get((topic, partition))
+        return found if found is not None and self._counts(found) else None
 
     def promise(self, name: str, positions: Iterable[Position], mark: str) -> None:
         """These will be committed, unless another commit comes first. `mark` is the durable name
@@ -92,7 +132,7 @@ class DurableNames:
         overtaken = self._overtaken(
             [(n, p.topic, p.partition) for n, p in wanted if not self.is_promised(n, p)]
         )
-        everything = wanted + overtaken
+        everything = [(name, self.numbered(position)) for name, position in wanted + overtaken]
         self._ledger.write([_entry(name, position) for name, position in everything])
         for name, position in everything:
             self._promised.pop((name, position.topic, position.partition), None)
@@ -130,15 +170,12 @@ class DurableNames:
             self._set(mark, place)
 
     def forget_topic(self, topic: str) -> None:
-        """A deleted topic's positions would be wrong for a new one of that name."""
+        """Takes back a deleted topic's positions: they only take up room."""
         gone: list[Entry] = []
         for name, positions in list(self._names.items()):
             for place in [place for place in positions if place[0] == topic]:
-                del positions[place]
-                self.count -= 1
+                self._drop(name, place)
                 gone.append((_key(name, *place), None))
-            if not positions:
-                del self._names[name]
         broken = [key for key in self._promised if key[1] == topic]
         overtaken = self._overtaken(broken)
         self._break_promises(broken, overtaken)
@@ -149,13 +186,12 @@ class DurableNames:
     def _take(self, key: bytes, value: bytes | None) -> None:
         name, topic, partition = _decode_key(key)
         if value is None:
-            if self._names.get(name, {}).pop((topic, partition), None) is not None:
-                self.count -= 1
-                if not self._names[name]:
-                    del self._names[name]
+            if (topic, partition) in self._names.get(name, {}):
+                self._drop(name, (topic, partition))
         else:
-            offset, epoch = _decode_position(value)
-            self._set(name, Position(topic, partition, offset, epoch))
+            found = _decode_value(value)
+            position = Position(topic, partition, found.offset, found.epoch, found.number)
+            self._set(name, position)
 
     def _everything(self) -> Iterator[tuple[bytes, bytes]]:
         for name, positions in self._names.items():
@@ -166,6 +202,18 @@ class DurableNames:
         positions = self._names.setdefault(name, {})
         self.count += (position.topic, position.partition) not in positions
         positions[position.topic, position.partition] = position
+
+    def _drop(self, name: str, place: tuple[str, int]) -> None:
+        positions = self._names[name]
+        del positions[place]
+        self.count -= 1
+        if not positions:
+            del self._names[name]
+
+
+def _outlives_starts(number: int) -> bool:
+    """Whether a topic's number is its own for good."""
+    return 0 < number < MEMORY_NUMBERS_FROM
 
 
 def _overtaken_topic(name: str, topic: str) -> str:
@@ -179,4 +227,4 @@ def _key(name: str, topic: str, partition: int) -> bytes:
 
 def _entry(name: str, position: Position) -> tuple[bytes, bytes]:
     key = _key(name, position.topic, position.partition)
-    return key, _encode((position.offset, position.epoch))
+    return key, _encode(_Value(position.offset, position.epoch, position.number))

@@ -71,6 +71,8 @@ class LogStore:
         self.journal: Journal | None = None
         self._lock: FolderLock | None = None
         self._topics: dict[int, StoredTopic] = {}
+        # Numbers of topics whose folders are there and can't be used.
+        self.left_aside: set[int] = set()
         self._next_number = 1
         self._numbers_saved = 1
         self._next_memory_number = MEMORY_NUMBERS_FROM
@@ -149,6 +151,8 @@ class LogStore:
                     f"{folder} has messages in the journal, but {fault}: put it back from a backup."
                 ) from fault
             logger.warning("%s is left aside, it is not a whole topic: %s.", folder, fault)
+            if number is not None:
+                self.left_aside.add(number)
             return None
         topic = StoredTopic(found.name, found.number, found.settings, folder)
         self._add_logs(topic, journaled)

@@ -359,7 +359,7 @@ def test_positions_of_an_unfinished_checkpoint_do_not_undo_what_came_after(
         settle(on)
         _commit_positions(on, "tx", 10)
         settle(on)
-        assert on.core.durable.positions("group/g") == (Position("a", 0, 10, 1),)
+        assert on.core.durable.positions("group/g") == (Position("a", 0, 10, 1, 1),)
         # A reset to where it was before the transaction.
         on.core.durable.commit([("group/g", (Position("a", 0, 0, 1),))])
         crash = tmp_path / "crash"
@@ -368,7 +368,7 @@ def test_positions_of_an_unfinished_checkpoint_do_not_undo_what_came_after(
         assert list(on.core.durable.names()) == ["group/g"]
     with stage(crash) as on:
         settle(on)
-        assert on.core.durable.positions("group/g") == (Position("a", 0, 0, 1),)
+        assert on.core.durable.positions("group/g") == (Position("a", 0, 0, 1, 1),)
         assert Staging(on, "tx").begun.committed
         checkpoint(on)
         assert list(on.core.durable.names()) == ["group/g"]
@@ -379,7 +379,7 @@ def _commit_positions(on: Stage, id: str, offset: int) -> Outcomes:
     mine = Staging(on, id)
     mine.stage("out", b"%d" % offset)
     transaction = on.core.transactions._open.pop(mine.ticket)
-    intent = Intent(id, (transaction.part(),), (("group/g", (Position("a", 0, offset, 1),)),))
+    intent = Intent(id, (transaction.part(),), (("group/g", (Position("a", 0, offset, 1, 1),)),))
     outcomes = Outcomes()
     commit = Commit(mine.ticket, intent, {})
     on.core.transactions._commits.begin(commit, outcomes.append)
@@ -395,7 +395,7 @@ def test_positions_are_promised_while_the_intent_is_synced_and_committed_behind_
         outcomes = _commit_positions(on, "tx", 10)
         on.run()
         # Who takes the partition over in this moment goes on behind the transaction.
-        assert on.core.durable.position("group/g", "a", 0) == Position("a", 0, 10, 1)
+        assert on.core.durable.position("group/g", "a", 0) == Position("a", 0, 10, 1, 1)
         assert on.core.catalog.find("_fanlog.cursors") is None
         settle(on)
         assert outcomes.only.records == 1
@@ -404,7 +404,7 @@ def test_positions_are_promised_while_the_intent_is_synced_and_committed_behind_
         settle(on)
         assert not first.only.already
         assert not second.only.already
-        assert on.core.durable.position("group/g", "a", 0) == Position("a", 0, 40, 1)
+        assert on.core.durable.position("group/g", "a", 0) == Position("a", 0, 40, 1, 1)
 
 
 def test_a_power_loss_brings_positions_back_with_the_messages(data: Path, tmp_path: Path) -> None:
@@ -420,7 +420,27 @@ def test_a_power_loss_brings_positions_back_with_the_messages(data: Path, tmp_pa
     with stage(lost) as on:
         settle(on)
         assert on.values("out") == [b"10"]
-        assert on.core.durable.positions("group/g") == (Position("a", 0, 10, 1),)
+        assert on.core.durable.positions("group/g") == (Position("a", 0, 10, 1, 1),)
+
+
+def test_a_position_of_a_deleted_topic_is_not_committed_for_the_next_of_its_name(
+    data: Path, tmp_path: Path
+) -> None:
+    """A power cut takes all that the ledger of positions had to say about it."""
+    with stage(data) as on:
+        on.publish("a", [b"x"] * 50)
+        settle(on)
+        _commit_positions(on, "tx", 10)
+        on.core.delete_topic("a")
+        on.publish("a", [b"y"] * 50)
+        on.run()
+        crash = tmp_path / "crash"
+        shutil.copytree(data, crash)
+    for ledger in (crash / "topics").glob("*-_fanlog.cursors/0"):
+        shutil.rmtree(ledger)
+    with stage(crash) as on:
+        settle(on)
+        assert on.core.durable.positions("group/g") == ()
 
 
 @pytest.mark.parametrize("overtaken_by", ["commit", "delete", "topic"])

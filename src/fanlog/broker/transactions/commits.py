@@ -216,10 +216,7 @@ class TransactionCommits:
             (
                 name,
                 tuple(
-                    position
-                    for position in positions
-                    if self._broker.catalog.find(position.topic) is not None
-                    and self._still_counts(commit, name, position)
+                    position for position in positions if self._still_counts(commit, name, position)
                 ),
             )
             for name, positions in commit.intent.positions
@@ -228,8 +225,12 @@ class TransactionCommits:
         commit.positioned = True
 
     def _still_counts(self, commit: Commit, name: str, position: Position) -> bool:
-        """Whether nothing has overtaken a position since its transaction was committed."""
+        """Whether a position's topic is still there, and nothing has overtaken the position since
+        its transaction was committed."""
         durable = self._broker.durable
+        now = self._broker.catalog.number_of(position.topic)
+        if not now or position.number not in (0, now):
+            return False
         if commit.recovered:
             return not durable.is_overtaken(name, position, commit.mark)
         return durable.is_promised(name, position)

@@ -330,7 +330,10 @@ class Transactions:
             for part in parts:
                 self._drop(part)
             raise
-        positions = tuple((GROUP_PREFIX + some.group, some.positions) for some in offsets)
+        numbered = self._broker.durable.numbered
+        positions = tuple(
+            (GROUP_PREFIX + some.group, tuple(map(numbered, some.positions))) for some in offsets
+        )
         intent = Intent(id, tuple(part.part() for part in parts), positions)
         files = {part.ticket: part.staged for part in parts if part.staged.in_file}
         self._commits.begin(Commit(parts[0].ticket, intent, files), tell)
