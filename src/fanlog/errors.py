@@ -38,6 +38,7 @@ FanlogError
 │   └── SlowReaderError
 ├── StorageError           the disk, or what is on it
 │   ├── DiskFullError
+│   ├── OutOfResourcesError
 │   ├── LogFailedError
 │   ├── DamagedError
 │   ├── FolderInUseError
@@ -223,6 +224,13 @@ class StorageError(FanlogError):
 
 class DiskFullError(StorageError):
     code = "disk_full"
+
+
+class OutOfResourcesError(StorageError):
+    """The system has no file descriptor or memory left for it. Nothing was stored; it may be tried
+    again."""
+
+    code = "out_of_resources"
 
 
 class LogFailedError(StorageError):

@@ -8,8 +8,9 @@ from fanlog.broker.commits import Commits
 from fanlog.broker.ledger import Done
 from fanlog.broker.ports import Runtime
 from fanlog.broker.topics import Partition
-from fanlog.errors import FanlogError, LogFailedError
+from fanlog.errors import FanlogError, LogFailedError, StorageError
 from fanlog.format.batch import read_header, stamp
+from fanlog.log.faults import is_temporary, write_error
 from fanlog.log.store import LogStore
 from fanlog.model import Durability, TopicSettings
 
@@ -76,8 +77,11 @@ class InternalTopics:
             raise _failed(partition, fault) from fault
 
 
-def _failed(partition: Partition, fault: Exception) -> LogFailedError:
-    """The kernel tells of a lost write only once: the next sync would say that all is well."""
+def _failed(partition: Partition, fault: Exception) -> StorageError:
+    """The kernel tells of a lost write only once: the next sync would say that all is well. A file
+    that could not be opened was not synced at all: the next sync takes it along."""
+    if isinstance(fault, OSError) and is_temporary(fault):
+        return write_error(fault, partition.name, "Syncing")
     error = LogFailedError(f"{partition.name} could not be synced: {fault}.")
     partition.log.failure = partition.log.failure or error
     return error

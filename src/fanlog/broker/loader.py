@@ -9,6 +9,7 @@ from collections.abc import Callable
 from fanlog.broker.ports import Runtime
 from fanlog.broker.topics import Partition
 from fanlog.log.partition import Block
+from fanlog.log.patience import a_few_times
 
 Done = Callable[[Block | Exception], None]
 # Topic, partition, offset, and how much is wanted.
@@ -38,7 +39,7 @@ class Loader:
         self._loading[key] = [done]
         log, end = partition.log, partition.visible_end
         self._runtime.in_thread(
-            lambda: log.read(offset, end, bytes_wanted),
+            lambda: a_few_times(lambda: log.read(offset, end, bytes_wanted), "A reader"),
             lambda result: self._loaded(key, result),
         )
 

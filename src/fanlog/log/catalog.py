@@ -13,12 +13,13 @@ import fcntl
 import json
 import os
 import re
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
 
 from fanlog.errors import FolderInUseError, FolderUnusableError, FormatError
-from fanlog.log.files import read_file, replace_file, sync_folder, write_all
+from fanlog.log.files import read_file, remove_if_there, replace_file, sync_folder, write_all
 from fanlog.model import TopicSettings
 
 FORMAT = 1
@@ -93,6 +94,14 @@ def create_topic_folder(folder: str, topic: TopicFile) -> None:
         # The names too: for the others a creation should not cost three syncs.
         sync_folder(folder)
         sync_folder(os.path.dirname(folder))
+
+
+def remove_half_made(folder: str) -> None:
+    """Removes the folder of a topic that could not be made. It needs no descriptor: the lack of one
+    may be why."""
+    with suppress(OSError):
+        remove_if_there(_topic_path(folder))
+        os.rmdir(folder)
 
 
 def save_topic(folder: str, topic: TopicFile) -> None:

@@ -85,12 +85,17 @@ class GroupCommit:
         self._inbox.put(group)
 
     def drain(self) -> None:
-        """Blocks the loop thread until everything added is durable or has failed, and said so."""
+        """Blocks the loop thread until everything added is durable or has failed, and said so.
+
+        It is for a stop: what lacks descriptors or memory is tried again only for so long.
+        """
+        self.journal.patience.hurry()
         self.kick()
         while (group := self._running) is not None:
             with group.written:
                 pass
             self._complete(group)
+        self.journal.patience.relax()
 
     def close(self) -> None:
         """Drains, and ends the worker thread. The journal stays open: it is the store's."""

@@ -361,9 +361,8 @@ class DiskLog:
         if not segments or self.deleted:
             return
         # The active one is looked up first: if it is sealed meanwhile, it is still in the list.
-        bases = [segments[-1].base]
-        while self.unsynced:
-            bases.append(self.unsynced.pop())
+        unsynced = list(self.unsynced)
+        bases = [segments[-1].base, *unsynced]
         folders = [self.folder]
         if self.unsynced_folders:
             folders.append(os.path.dirname(self.folder))
@@ -375,6 +374,9 @@ class DiskLog:
         for folder in folders:
             with suppress(FileNotFoundError):
                 sync_folder(folder)
+        # Only now: whoever tries again after a fault has to sync them all. The loop thread may
+        # have added others meanwhile, at the end.
+        del self.unsynced[: len(unsynced)]
         self.unsynced_folders = False
 
     def close(self) -> None:

@@ -16,11 +16,27 @@ _WRITE = os.O_RDWR | os.O_CLOEXEC
 _TOO_MANY_OPEN = (errno.EMFILE, errno.ENFILE)
 
 
+class SyncError(OSError):
+    """An fsync or fdatasync failed. Nobody knows what the disk holds then, and the next one would
+    say that all is well: it is for good. A file that could not be opened was not synced at all,
+    which is an ordinary `OSError`."""
+
+
+def sync_data(fd: int) -> None:
+    """An fdatasync whose failure is told apart from all others."""
+    try:
+        os.fdatasync(fd)
+    except OSError as fault:
+        raise SyncError(fault.errno, fault.strerror) from fault
+
+
 def sync_folder(path: str) -> None:
     """Makes the names in a folder durable."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
+    except OSError as fault:
+        raise SyncError(fault.errno, fault.strerror, path) from fault
     finally:
         os.close(fd)
 
@@ -29,7 +45,7 @@ def sync_file(path: str) -> None:
     """Makes what was written to a file durable, whoever wrote it."""
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
-        os.fdatasync(fd)
+        sync_data(fd)
     finally:
         os.close(fd)
 
@@ -145,7 +161,7 @@ class FdPool:
             if fault.errno not in _TOO_MANY_OPEN or not self._holders:
                 raise
             self._shrink_to(len(self._holders) // 2)
-            return os.open(path, flags, 0o666)
+            return self._open(path, flags)
 
     def adopt(self, holder: FdHolder, fd: int) -> None:
         """Takes over a descriptor that is open already."""

@@ -26,9 +26,10 @@ from struct import Struct
 from threading import Thread
 
 from fanlog.format.checksum import crc32c
-from fanlog.log.faults import is_full
-from fanlog.log.files import read_file, sync_folder, write_all
+from fanlog.log.faults import is_full, is_temporary
+from fanlog.log.files import SyncError, read_file, sync_folder, write_all
 from fanlog.log.partition import PartitionLog
+from fanlog.log.patience import Patience
 from fanlog.log.tail import Piece
 from fanlog.model import MIB
 
@@ -130,6 +131,7 @@ class Journal:
         self._touched: set[PartitionLog] = set()
         self._checkpoint: Thread | None = None
         self._checkpoint_fault: OSError | None = None
+        self.patience = Patience()
         try:
             for file in self._files:
                 if file.size < (first_bytes := min(_FIRST_BYTES, bytes_max)):
@@ -141,7 +143,11 @@ class Journal:
             raise
 
     def commit(self, entries: Sequence[tuple[PartitionLog, Piece]], sync: Sync) -> None:
-        """Returns when all pieces are durable. Blocks; raises `OSError`, and is no use then."""
+        """Returns when all pieces are durable. Blocks, also as long as the system has no
+        descriptor or memory for it; raises `OSError`, and is no use then.
+
+        What has to be done again is done again in place: a piece must not be in the journal twice.
+        """
         logs: list[PartitionLog] = []
         pieces: list[Piece] = []
         size = 0
@@ -154,28 +160,43 @@ class Journal:
             size += len(piece)
         if pieces:
             self._write(logs, pieces, size, sync)
-        sync(self._files[self._current].fd)
+        self._sync_file(sync)
 
     def _write(self, logs: list[PartitionLog], pieces: list[Piece], size: int, sync: Sync) -> None:
         needed = _GROUP.size + size
-        if not self._has_room(needed):
+        if not self._has_room(needed, sync):
             self._switch(sync)
-            if not self._has_room(needed):
+            if not self._has_room(needed, sync):
                 # Larger than a whole file, or no disk space for it: the logs' own files will do.
                 for log in set(logs):
-                    log.sync()
+                    self._sync_log(log)
                 return
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        fd = self._files[self._current].fd
-        header = group_header(self.generation, body)
-        written = os.pwritev(fd, (header, body), self._position)
-        if written < needed:
-            write_all(fd, (header + body)[written:], self._position + written)
+        self.patience.until_done(lambda: self._write_group(body), "The journal")
         self._position += needed
         self._touched.update(logs)
 
-    def _has_room(self, needed: int) -> bool:
-        """Whether so many bytes fit into the current file, which grows if it may."""
+    def _write_group(self, body: Piece) -> None:
+        fd = self._files[self._current].fd
+        header = group_header(self.generation, body)
+        written = os.pwritev(fd, (header, body), self._position)
+        if written < len(header) + len(body):
+            write_all(fd, (header + body)[written:], self._position + written)
+
+    def _sync_file(self, sync: Sync) -> None:
+        try:
+            sync(self._files[self._current].fd)
+        except OSError as fault:
+            raise SyncError(fault.errno, fault.strerror) from fault
+
+    def _sync_log(self, log: PartitionLog) -> None:
+        self.patience.until_done(log.sync, "A log's sync")
+
+    def _has_room(self, needed: int, sync: Sync) -> bool:
+        """Whether so many bytes fit into the current file, which grows if it may.
+
+        What was written there is synced before: should the growth fail, it is about the growth.
+        """
         file = self._files[self._current]
         end = self._position + needed
         if end <= file.size:
@@ -185,10 +206,12 @@ class Journal:
         size = max(file.size, 1)
         while size < end:
             size *= 2
+        if self._position:
+            self._sync_file(sync)
         try:
             file.grow(min(size, self.bytes_max))
         except OSError as fault:
-            if not is_full(fault):
+            if not is_full(fault) and not is_temporary(fault):
                 raise
             return False
         return True
@@ -197,14 +220,19 @@ class Journal:
         """Goes on in the other file, and has the logs of this one synced meanwhile."""
         if not self._position:
             return
-        sync(self._files[self._current].fd)
+        self._sync_file(sync)
         # The other file's logs: usually synced long ago.
         self._await_checkpoint()
         logs, self._touched = self._touched, set()
         self._checkpoint = Thread(
             target=self._sync_logs, args=(logs,), name="fanlog-checkpoint", daemon=True
         )
-        self._checkpoint.start()
+        try:
+            self._checkpoint.start()
+        except RuntimeError:
+            # No thread for it now: then everybody waits.
+            self._checkpoint = None
+            self._sync_logs(logs)
         self._current = 1 - self._current
         self._position = 0
         self.generation += 1
@@ -212,7 +240,7 @@ class Journal:
     def _sync_logs(self, logs: set[PartitionLog]) -> None:
         try:
             for log in logs:
-                log.sync()
+                self._sync_log(log)
         except OSError as fault:
             self._checkpoint_fault = fault
 
@@ -225,11 +253,12 @@ class Journal:
 
     def close(self) -> None:
         """Syncs all logs and empties the journal, so that the next start has nothing to replay."""
+        self.patience.hurry()
         try:
             self._await_checkpoint()
             if not self.failed:
                 for log in self._touched:
-                    log.sync()
+                    self._sync_log(log)
                 retire_journal(self.folder, self.generation + 1)
         finally:
             self._close_files()

@@ -13,7 +13,7 @@ from typing import NoReturn
 from fanlog.errors import ClosedError, FanlogError, OffsetOutOfRangeError, TopicDeletedError
 from fanlog.log.compaction import Compaction, is_due
 from fanlog.log.disk import DiskLog, Shared
-from fanlog.log.faults import is_full, write_error
+from fanlog.log.faults import is_full, is_temporary, write_error
 from fanlog.log.lookup import Block, find_time, read_block
 from fanlog.log.producers import ProducerHistory, ProducerRun, ProducerRuns
 from fanlog.log.recovery import recover, skip_deleted
@@ -291,9 +291,10 @@ class PartitionLog:
             self._disk.delete()
 
     def _refuse(self, fault: OSError, disk: DiskLog) -> NoReturn:
-        """Turns a failed write into its error. All but a full disk is for good."""
+        """Turns a failed write into its error. A full disk, and a lack of descriptors or memory,
+        may pass; all else is for good."""
         error = write_error(fault, disk.folder)
-        if not is_full(fault):
+        if not is_full(fault) and not is_temporary(fault):
             self.failure = error
             self._raise_failure(error)
         raise error from fault

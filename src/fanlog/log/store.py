@@ -25,6 +25,7 @@ from fanlog.log.catalog import (
     load_catalog,
     load_topic,
     number_of,
+    remove_half_made,
     save_catalog,
     save_topic,
     topic_folder_name,
@@ -177,7 +178,7 @@ class LogStore:
             create_topic_folder(topic_folder, TopicFile(name, number, settings))
         except OSError as fault:
             if topic_folder:
-                shutil.rmtree(topic_folder, ignore_errors=True)
+                remove_half_made(topic_folder)
             raise folder_error(fault, fault.filename or self.folder) from fault
         topic = StoredTopic(name, number, settings, topic_folder)
         self._add_logs(topic)
