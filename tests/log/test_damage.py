@@ -193,8 +193,10 @@ def test_a_reader_learns_of_damage_even_when_the_list_of_it_can_not_be_kept(
 def test_a_list_of_damage_that_can_not_be_read_is_begun_anew(tmp_path: Path) -> None:
     (tmp_path / "damaged.json").write_text("{")
     quarantine = Quarantine(str(tmp_path))
-    quarantine.load()
+    problems: list[str] = []
+    quarantine.load(problems.append)
     assert quarantine.ranges == []
+    assert "reading finds the same damage again" in problems[0]
     quarantine.add(DamagedRange(5, 7, "f", "r"))
     quarantine.add(DamagedRange(7, 9, "f", "r"))
     quarantine.add(DamagedRange(6, 8, "f", "r"))

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fanlog.config import LogOptions
-from fanlog.errors import FanlogError, FolderUnusableError
+from fanlog.errors import FanlogError
 from fanlog.log import disk
 from fanlog.log.commit import GroupCommit
 from fanlog.log.journal import group_header, groups, read_journal
@@ -201,25 +201,6 @@ def test_batches_of_a_deleted_topic_are_ignored(tmp_path: Path) -> None:
     assert [log.end_offset for log in topic.logs] == [0, 0, 0]
     store.close()
     broker.close()
-
-
-def test_a_broken_topic_with_messages_in_the_journal_stops_the_start(tmp_path: Path) -> None:
-    broker = Broker(tmp_path / "data")
-    broker.publish(0)
-    broker.commit.drain()
-    copy = tmp_path / "copy"
-    shutil.copytree(tmp_path / "data", copy)
-    broker.close()
-    (path,) = copy.glob("topics/*/topic.json")
-    good = path.read_bytes()
-    path.write_bytes(b"")
-    store = LogStore(copy, OPTIONS, lambda: 0)
-    with pytest.raises(FolderUnusableError, match="has messages in the journal"):
-        store.open()
-    path.write_bytes(good)
-    (topic,) = store.open()
-    assert topic.logs[0].end_offset == 1
-    store.close()
 
 
 def test_the_two_files_are_used_in_turn_and_never_grow_past_their_limit(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from fanlog.errors import (
     InvalidArgumentError,
     TopicDeletedError,
 )
+from fanlog.log import catalog, disk, files, journal
 from fanlog.log.store import MEMORY_NUMBERS_FROM, LogStore
 from fanlog.model import Durability, TopicSettings
 from tests.log.pieces import OPTIONS, append, fill, make_batch, read_batches
@@ -223,36 +224,58 @@ def test_a_folder_that_can_not_be_made_is_an_error_that_names_it(tmp_path: Path)
         open_store(tmp_path / "file" / "data")
 
 
-def test_a_catalog_that_can_not_be_trusted_stops_the_start(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
-    store.create("t", TopicSettings())
-    store.close()
-    catalog = tmp_path / "catalog.json"
-    good = catalog.read_text()
-    for content, says in (
-        ("{", "from a backup"),
-        ('{"format": 1}', "from a backup"),
-        ('{"format": 99}', "newer release"),
-        (None, "missing although there are topics"),
-    ):
-        if content is None:
-            catalog.unlink()
-        else:
-            catalog.write_text(content)
-        with pytest.raises(FolderUnusableError, match=says):
-            open_store(tmp_path)
-    catalog.write_text(good)
+@pytest.mark.parametrize("names", [[], ["lost+found"], ["topics"], ["lock", "topics", "journal"]])
+def test_a_fresh_volume_and_what_a_crash_left_of_the_first_start_are_taken(
+    tmp_path: Path, names: list[str]
+) -> None:
+    for name in names:
+        (tmp_path / name).touch() if name == "lock" else (tmp_path / name).mkdir()
+    open_store(tmp_path).close()
     open_store(tmp_path).close()
 
 
-def test_a_topic_of_a_newer_release_stops_the_start(tmp_path: Path) -> None:
-    store = open_store(tmp_path)
-    topic = store.create("t", TopicSettings())
-    store.close()
-    path = Path(topic.folder) / "topic.json"
-    path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
-    with pytest.raises(FolderUnusableError, match="newer release"):
+@pytest.mark.parametrize("names", [["photos"], ["topics", "photos"], ["lost+found", "photos"]])
+def test_somebody_elses_folder_is_refused(tmp_path: Path, names: list[str]) -> None:
+    for name in names:
+        (tmp_path / name).mkdir()
+    with pytest.raises(FolderUnusableError, match="is no data folder"):
         open_store(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == sorted(names)
+
+
+def test_a_file_among_the_topics_is_nobodys(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store.create("t", TopicSettings())
+    (tmp_path / "topics" / "note.txt").touch()
+    store, found = reopen(store)
+    assert list(found) == ["t"]
+    store.close()
+
+
+def test_the_names_of_a_new_data_folder_and_all_above_it_are_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named: set[Path] = set()
+    real = files.sync_folder
+
+    def sync_folder(path: str) -> None:
+        named.update(Path(path).iterdir())
+        real(path)
+
+    for module in (files, catalog, disk, journal):
+        monkeypatch.setattr(module, "sync_folder", sync_folder)
+    folder = tmp_path / "a" / "b" / "data"
+    store = open_store(folder)
+    log = store.create("t", TopicSettings(durability="fsync")).logs[0]
+    kept = store.create("kept", TopicSettings()).logs[0]
+    kept.track_unsynced()
+    for each in (log, kept):
+        fill(each, 1)
+        each.sync()
+    store.get_journal()
+    made = {path for path in (tmp_path / "a").rglob("*") if path.suffix != ".copy"}
+    assert {tmp_path / "a", *made} <= named
+    store.close()
 
 
 def test_thousands_of_topics_open_with_no_descriptor_held(tmp_path: Path) -> None:

@@ -384,7 +384,7 @@ class Broker:
             for p in partitions
             for lost in p.log.damaged
         ]
-        problems = failed + damaged + self.transactions.problems()
+        problems = failed + self._store.problems + damaged + self.transactions.problems()
         state = "failing" if failed else "degraded" if problems else "ok"
         return BrokerStatus(
             state="draining" if self.draining else state,

@@ -3,26 +3,30 @@
 | file                                | holds                                                      |
 | ----------------------------------- | ---------------------------------------------------------- |
 | `lock`                              | the process id of the broker that has the folder (`flock`) |
-| `catalog.json`                      | `format`, `next_topic` (never used yet), `epoch` (starts)  |
-| `topics/<number>-<name>/topic.json` | `format`, `name`, `number`, `settings`                     |
+| `catalog.json`                      | `next_topic` (never used yet), `epoch` (starts)            |
+| `topics/<number>-<name>/topic.json` | `name`, `number`, `settings`                               |
+
+Both JSON files have a copy beside them; `small_files.py` says what is in every such file.
 """
 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
 
-from fanlog.errors import FolderInUseError, FolderUnusableError, FormatError
-from fanlog.log.files import read_file, remove_if_there, replace_file, sync_folder, write_all
+from fanlog.errors import FolderInUseError, FormatError
+from fanlog.log import small_files
+from fanlog.log.files import remove_if_there, sync_folder, write_all
 from fanlog.model import TopicSettings
 
-FORMAT = 1
+Report = Callable[[str], None]
+
 DELETED_PREFIX = ".deleted-"
 _NAME_PART_MAX = 48
 _FOLDER_NAME = re.compile(r"(\d+)-.*")
@@ -36,30 +40,43 @@ class Catalog(NamedTuple):
     epoch: int = 0
 
 
-def load_catalog(path: str, *, has_topics: bool) -> Catalog:
+def load_catalog(path: str, *, has_topics: bool, report: Report) -> Catalog | None:
+    """None if it is lost: then it has to be rebuilt. The copy alone won't do, it may be older."""
     try:
-        found: dict[str, Any] = json.loads(read_file(path))
-        if found["format"] > FORMAT:
-            raise FolderUnusableError(
-                f"{path} was written by a newer release (format {found['format']}; this one "
-                f"reads {FORMAT}): start that release, or give another --data."
-            )
-        return Catalog(int(found["next_topic"]), int(found["epoch"]))
+        return _catalog(path)
     except FileNotFoundError:
-        if not has_topics:
+        if not has_topics and not os.path.exists(path + small_files.COPY_SUFFIX):
             return Catalog()
-        raise FolderUnusableError(
-            f"{path} is missing although there are topics: put it back from a backup."
-        ) from None
+        fault = "catalog.json is missing"
+        aside = ""
+    except FormatError as error:
+        fault = str(error)
+        aside = f" The file is now {small_files.set_aside(path)}; remove it."
+    report(
+        f"{fault}. It was made again from its copy, the topics' folders and the journal. Nothing "
+        f"is lost.{aside}"
+    )
+    return None
+
+
+def load_catalog_copy(path: str) -> Catalog:
+    """The copy of a catalog that is lost; an empty catalog if that is lost, too."""
+    try:
+        return _catalog(path + small_files.COPY_SUFFIX)
+    except (FileNotFoundError, FormatError):
+        return Catalog()
+
+
+def _catalog(path: str) -> Catalog:
+    fields = small_files.load(path).fields
+    try:
+        return Catalog(int(fields["next_topic"]), int(fields["epoch"]))
     except (ValueError, KeyError, TypeError) as fault:
-        raise FolderUnusableError(
-            f"{path} can't be read ({fault}): put it back from a backup."
-        ) from fault
+        raise FormatError(f"catalog.json can't be read: {fault!r}") from fault
 
 
 def save_catalog(path: str, catalog: Catalog) -> None:
-    text = json.dumps({"format": FORMAT, **catalog._asdict()})
-    replace_file(path, text.encode(), durable=True)
+    small_files.save(path, catalog._asdict(), durable=True, copy=True)
 
 
 class TopicFile(NamedTuple):
@@ -83,13 +100,9 @@ def number_of(folder_name: str) -> int | None:
 def create_topic_folder(folder: str, topic: TopicFile) -> None:
     """Makes a topic's folder. After a crash it is whole, or left aside by the next start."""
     os.mkdir(folder)
-    path = _topic_path(folder)
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    try:
-        write_all(fd, _encode_topic(topic), 0)
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    data = small_files.encode(_topic_fields(topic))
+    _create(_topic_path(folder), data, durable=True)
+    _create(_topic_path(folder) + small_files.COPY_SUFFIX, data, durable=False)
     if topic.settings.durability == "fsync":
         # The names too: for the others a creation should not cost three syncs.
         sync_folder(folder)
@@ -101,46 +114,70 @@ def remove_half_made(folder: str) -> None:
     may be why."""
     with suppress(OSError):
         remove_if_there(_topic_path(folder))
+        remove_if_there(_topic_path(folder) + small_files.COPY_SUFFIX)
         os.rmdir(folder)
+
+
+def _create(path: str, data: bytes, *, durable: bool) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        write_all(fd, data, 0)
+        if durable:
+            os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def save_topic(folder: str, topic: TopicFile) -> None:
     """Replaces a topic's description."""
-    replace_file(_topic_path(folder), _encode_topic(topic), durable=True)
+    small_files.save(_topic_path(folder), _topic_fields(topic), durable=True, copy=True)
 
 
 def _topic_path(folder: str) -> str:
     return folder + "/topic.json"
 
 
-def _encode_topic(topic: TopicFile) -> bytes:
-    # ASCII with escapes: a name may hold lone surrogates, which no encoding takes.
-    text = json.dumps(
-        {
-            "format": FORMAT,
-            "name": topic.name,
-            "number": topic.number,
-            "settings": msgspec.structs.asdict(topic.settings),
-        },
-        indent=1,
-    )
-    return text.encode()
+def _topic_fields(topic: TopicFile) -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "number": topic.number,
+        "settings": msgspec.structs.asdict(topic.settings),
+    }
 
 
 def load_topic(folder: str) -> TopicFile:
+    """Raises `FormatError` if the description is missing, damaged or another folder's."""
+    return _load_topic(folder, _topic_path(folder))
+
+
+def restore_topic(folder: str) -> TopicFile:
+    """A topic whose description is lost, from the copy of it; both are written anew.
+
+    The copy may be older: a partition that has a folder is there, whatever it says.
+    """
+    path = _topic_path(folder)
+    found = _load_topic(folder, path + small_files.COPY_SUFFIX)
+    known = [int(name) + 1 for name in os.listdir(folder) if name.isascii() and name.isdigit()]
+    partitions = max([found.settings.partitions, *known])
+    settings = msgspec.structs.replace(found.settings, partitions=partitions)
+    topic = found._replace(settings=settings)
+    small_files.set_aside(path)
+    save_topic(folder, topic)
+    return topic
+
+
+def _load_topic(folder: str, path: str) -> TopicFile:
     try:
-        found: dict[str, Any] = json.loads(read_file(_topic_path(folder)))
-        if found["format"] > FORMAT:
-            raise FolderUnusableError(
-                f"{folder} was written by a newer release: start that release, or give another "
-                f"--data."
-            )
-        settings = msgspec.convert(found["settings"], TopicSettings)
-        return TopicFile(str(found["name"]), int(found["number"]), settings)
+        fields = small_files.load(path).fields
+        settings = msgspec.convert(fields["settings"], TopicSettings)
+        topic = TopicFile(str(fields["name"]), int(fields["number"]), settings)
     except FileNotFoundError:
         raise FormatError("topic.json is missing") from None
     except (ValueError, KeyError, TypeError, msgspec.ValidationError) as fault:
         raise FormatError(f"topic.json can't be read: {fault}") from fault
+    if topic.number != number_of(os.path.basename(folder)):
+        raise FormatError(f"topic.json has the number {topic.number}")
+    return topic
 
 
 class FolderLock:

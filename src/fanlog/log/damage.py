@@ -1,23 +1,22 @@
 """Damage that was found in a log: kept in mind, on disk in `damaged.json`, and never deleted.
 
-`{"format": 1, "damaged": [{"first": 5, "next": 9, "file": "…", "reason": "…"}]}`
+A small file: `{"damaged": [{"first": 5, "next": 9, "file": "…", "reason": "…"}]}`.
 """
 
 from __future__ import annotations
 
-import json
 import logging
+from collections.abc import Callable
 from threading import Lock
-from typing import Any
 
 import msgspec
 
-from fanlog.log.files import read_file, remove_if_there, replace_file
+from fanlog.errors import FormatError
+from fanlog.log import small_files
+from fanlog.log.files import remove_if_there
 from fanlog.model import DamagedRange
 
 logger = logging.getLogger("fanlog.log")
-
-_FORMAT = 1
 
 
 class Quarantine:
@@ -30,15 +29,18 @@ class Quarantine:
         # Replaced as a whole, so that whoever reads it needs no lock.
         self.ranges: list[DamagedRange] = []
 
-    def load(self) -> None:
+    def load(self, report: Callable[[str], None]) -> None:
         try:
-            found: dict[str, Any] = json.loads(read_file(self._path))
-            self.ranges = msgspec.convert(found["damaged"], list[DamagedRange])
+            found = small_files.load(self._path).fields
+            self.ranges = msgspec.convert(found.get("damaged"), list[DamagedRange])
         except FileNotFoundError:
             return
-        except (ValueError, KeyError, TypeError, msgspec.ValidationError) as fault:
-            # Nothing is lost with it: reading finds the same damage again.
-            logger.warning("The list of damaged records %s can't be read: %s", self._path, fault)
+        except (FormatError, msgspec.ValidationError) as fault:
+            aside = small_files.set_aside(self._path)
+            report(
+                f"The list of damaged records {self._path} can't be read: {fault}. Nothing is "
+                f"lost: reading finds the same damage again. The file is now {aside}; remove it."
+            )
 
     def add(self, damaged: DamagedRange) -> None:
         """Takes in a stretch that was just found; says so unless it is known."""
@@ -68,8 +70,7 @@ class Quarantine:
         try:
             if self.ranges:
                 records = [msgspec.structs.asdict(r) for r in self.ranges]
-                text = json.dumps({"format": _FORMAT, "damaged": records}, indent=1)
-                replace_file(self._path, text.encode(), durable=False)
+                small_files.save(self._path, {"damaged": records}, durable=False)
             else:
                 remove_if_there(self._path)
         except OSError as fault:

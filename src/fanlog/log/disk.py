@@ -45,13 +45,20 @@ _SEGMENTS_PER_RETENTION = 4
 class Shared:
     """What all logs of a store share."""
 
-    __slots__ = ("indexes", "options", "pool", "syncing")
+    __slots__ = ("indexes", "options", "pool", "problems", "syncing")
 
     def __init__(self, options: LogOptions) -> None:
         self.options = options
         self.pool = FdPool(options.open_segments_max)
         self.indexes = IndexCache(options.index_cache_bytes)
         self.syncing = Lock()
+        # What a start found wrong with the data folder, for people.
+        self.problems: list[str] = []
+
+    def report(self, problem: str) -> None:
+        """Notes what a start found wrong: in the log, and for `health`."""
+        logger.error("%s", problem)
+        self.problems.append(problem)
 
 
 class DiskLog:
@@ -365,7 +372,9 @@ class DiskLog:
         bases = [segments[-1].base, *unsynced]
         folders = [self.folder]
         if self.unsynced_folders:
-            folders.append(os.path.dirname(self.folder))
+            # The partition's name in its topic's folder, and that one's among the topics.
+            topic = os.path.dirname(self.folder)
+            folders += [topic, os.path.dirname(topic)]
         for base in bases:
             # Deleted meanwhile, by retention or with its topic: there is nothing to keep. Or
             # compacted, and what takes its place is durable.

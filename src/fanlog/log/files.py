@@ -41,6 +41,21 @@ def sync_folder(path: str) -> None:
         os.close(fd)
 
 
+def make_folders(path: str) -> None:
+    """Makes a folder and those above it that are missing; the names of all of them are durable.
+
+    Also the name of one that was there: whoever made it may not have synced it.
+    """
+    parent = os.path.dirname(path)
+    if parent != path and not os.path.isdir(path):
+        make_folders(parent)
+        with suppress(FileExistsError):
+            os.mkdir(path)
+    # A folder that we may not even read was made by somebody who may.
+    with suppress(PermissionError):
+        sync_folder(parent)
+
+
 def sync_file(path: str) -> None:
     """Makes what was written to a file durable, whoever wrote it."""
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)

@@ -83,6 +83,18 @@ def read_journal(folder: str) -> list[memoryview]:
     return [pieces for _, found in files for pieces in found]
 
 
+def newest_generation(folder: str) -> int:
+    """The highest generation that a journal file begins with; 0 when there is none."""
+    newest = 0
+    for name in _NAMES:
+        try:
+            for generation, _ in groups(read_file(f"{folder}/{name}")):
+                newest = max(newest, generation)
+        except FileNotFoundError:
+            continue
+    return newest
+
+
 def retire_journal(folder: str, generation: int) -> None:
     """Empties the journal for good: what it held is safe in the logs."""
     for name in _NAMES:

@@ -94,7 +94,8 @@ def quarantine(disk: DiskLog, segment: Segment, damage: Damage, stop: int) -> Da
         log_path(disk.folder, segment),
         f"at byte {damage.at}, {damage.reason}",
     )
-    disk.quarantine.add(damaged)
+    if damaged.next > disk.start_offset:
+        disk.quarantine.add(damaged)
     return damaged
 
 

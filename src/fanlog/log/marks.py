@@ -1,22 +1,21 @@
-"""Small notes in a partition's folder: where its log begins, and how far it is compacted.
+"""Small files in a partition's folder: where its log begins, and how far it is compacted.
 
 | file             | holds                                                                        |
 | ---------------- | ---------------------------------------------------------------------------- |
-| `start.json`     | `format`, `start_offset`: the records before it were deleted. Durable        |
-| `compacted.json` | `format`, and a `Compacted`. Without it, compaction looks at all of the log  |
+| `start.json`     | `start_offset`: the records before it were deleted. Durable                  |
+| `compacted.json` | a `Compacted`. Without it, compaction looks at all of the log                |
 """
 
 from __future__ import annotations
 
-import json
-import logging
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
-from fanlog.log.files import read_file, remove_if_there, replace_file
+from fanlog.errors import FormatError
+from fanlog.log import small_files
+from fanlog.log.files import remove_if_there
 
-logger = logging.getLogger("fanlog.log")
-
-_FORMAT = 1
+Report = Callable[[str], None]
 
 
 class Compacted(NamedTuple):
@@ -28,48 +27,62 @@ class Compacted(NamedTuple):
     ran_us: int = 0
 
 
-def load_start(folder: str) -> int:
-    """The offset that the log begins with by a deletion; 0 if there was none."""
+def load_start(folder: str, end_offset: int, report: Report) -> int:
+    """The offset that the log begins with by a deletion; 0 if there was none.
+
+    Past the log's end it is believed only with a checksum: then a crash has lost records that
+    were deleted before.
+    """
+    path = f"{folder}/start.json"
     try:
-        return int(_load(f"{folder}/start.json")["start_offset"])
+        found = small_files.load(path)
+        (start,) = _numbers(found, "start_offset")
+        if start > end_offset and not found.checked:
+            raise FormatError(f"start.json says {start}, but the log ends at {end_offset}")
     except FileNotFoundError:
         return 0
-    except (ValueError, KeyError, TypeError) as fault:
-        # It is replaced whole, so that this is damage: what it hid can be seen again.
-        logger.error("Where the log in %s begins can't be read: %s", folder, fault)
+    except FormatError as fault:
+        aside = small_files.set_aside(path)
+        report(
+            f"{fault}. Records that were deleted from {folder} can be read again, as far as their "
+            f"files are there: delete them again. The file is now {aside}."
+        )
         return 0
+    return start
 
 
 def save_start(folder: str, offset: int) -> None:
-    _save(f"{folder}/start.json", {"start_offset": offset}, durable=True)
+    small_files.save(f"{folder}/start.json", {"start_offset": offset}, durable=True)
 
 
-def load_compacted(folder: str, active_base: int) -> Compacted:
-    """How far a log is compacted, as far as the note can be true: a crash may have taken what it
+def load_compacted(folder: str, active_base: int, report: Report) -> Compacted:
+    """How far a log is compacted, as far as the file can be true: a crash may have taken what it
     is about, and then other records come to those offsets."""
     path = f"{folder}/compacted.json"
     try:
-        found = _load(path)
-        until, tombstone_us, ran_us = (int(found[field]) for field in Compacted._fields)
+        compacted = Compacted(*_numbers(small_files.load(path), *Compacted._fields))
     except FileNotFoundError:
         return Compacted()
-    except (ValueError, KeyError, TypeError) as fault:
-        logger.warning("How far %s is compacted can't be read: %s", folder, fault)
+    except FormatError as fault:
+        aside = small_files.set_aside(path)
+        report(
+            f"{fault}. Nothing is lost: the next compaction reads all of {folder}. The file is now "
+            f"{aside}; remove it."
+        )
         return Compacted()
-    if until <= active_base:
-        return Compacted(until, tombstone_us, ran_us)
+    if compacted.until <= active_base:
+        return compacted
     remove_if_there(path)
     return Compacted()
 
 
 def save_compacted(folder: str, compacted: Compacted) -> None:
-    _save(f"{folder}/compacted.json", compacted._asdict(), durable=False)
+    small_files.save(f"{folder}/compacted.json", compacted._asdict(), durable=False)
 
 
-def _load(path: str) -> dict[str, Any]:
-    return json.loads(read_file(path))
-
-
-def _save(path: str, fields: dict[str, int], *, durable: bool) -> None:
-    text = json.dumps({"format": _FORMAT, **fields})
-    replace_file(path, text.encode(), durable=durable)
+def _numbers(found: small_files.SmallFile, *names: str) -> list[int]:
+    values = [found.fields.get(name) for name in names]
+    numbers = [value for value in values if type(value) is int and value >= 0]
+    if len(numbers) < len(names):
+        raise FormatError(f"a small file says {values} for {', '.join(names)}")
+    return numbers

@@ -39,7 +39,7 @@ def recover(disk: DiskLog, producers: ProducerRuns) -> int:
     segments = list_segments(disk.folder)
     if not segments:
         return 0
-    disk.quarantine.load()
+    disk.quarantine.load(disk.shared.report)
     if len(segments) > 1:
         _finish_sealing(disk, segments[-2])
     active = segments[-1]
@@ -62,7 +62,7 @@ def recover(disk: DiskLog, producers: ProducerRuns) -> int:
     disk.last_time_us = scanned.last_time_us
     if not scanned.end_at and len(segments) > 1:
         disk.last_time_us = disk.last_time_of(segments[-2])
-    disk.compacted = load_compacted(disk.folder, active.base)
+    disk.compacted = load_compacted(disk.folder, active.base, disk.shared.report)
     return end_offset
 
 
@@ -76,12 +76,14 @@ def _take_plain_name(disk: DiskLog, active: Segment) -> None:
 
 def skip_deleted(disk: DiskLog, end_offset: int) -> int:
     """The log's end, once the journal's batches are back. Offsets whose records were deleted are
-    not used again, even if a crash has lost the records."""
-    disk.deleted_before = start = load_start(disk.folder)
+    not used again, even if a crash has lost the records.
+
+    What is before it is hidden, and its files stay: no file goes because a small one says so.
+    """
+    disk.deleted_before = start = load_start(disk.folder, end_offset, disk.shared.report)
     if start <= end_offset:
         return end_offset
     disk.roll(start)
-    disk.drop_before(start)
     return start
 
 

@@ -59,6 +59,10 @@ class Journaled:
         """Whether a log may be cut at this offset, where it has a hole, and lose nothing."""
         return self.has(offset) or offset >= self.end_offset
 
+    @property
+    def batches(self) -> list[memoryview]:
+        return self._batches
+
     def put_back(self, disk: DiskLog, offset: int, producers: ProducerRuns) -> None:
         """Writes the batches from `offset` on."""
         i = bisect_left(self.bases, offset)

@@ -23,18 +23,22 @@ from fanlog.log.catalog import (
     TopicFile,
     create_topic_folder,
     load_catalog,
+    load_catalog_copy,
     load_topic,
     number_of,
     remove_half_made,
+    restore_topic,
     save_catalog,
     save_topic,
     topic_folder_name,
 )
 from fanlog.log.disk import Shared
 from fanlog.log.faults import folder_error
-from fanlog.log.files import sync_folder
-from fanlog.log.journal import Journal, read_journal, retire_journal
+from fanlog.log.files import make_folders, sync_folder
+from fanlog.log.journal import Journal, newest_generation, read_journal, retire_journal
+from fanlog.log.kept import load_kept, remove_kept, save_kept
 from fanlog.log.partition import PartitionLog
+from fanlog.log.rebuild import rebuild_catalog
 from fanlog.log.replay import Journaled, by_partition
 from fanlog.log.scan import Owner
 from fanlog.model import Durability, TopicSettings
@@ -45,6 +49,8 @@ logger = logging.getLogger("fanlog.log")
 MEMORY_NUMBERS_FROM = 0x80000000
 # Numbers taken from the catalog at once, so that not every new topic has to sync it.
 _NUMBERS_PER_SAVE = 64
+# What a start makes first. A crash may have come before it had made all of it.
+_OUR_NAMES = frozenset({"lock", "topics", "journal", "transactions", "catalog.json.tmp"})
 
 
 class StoredTopic:
@@ -87,7 +93,7 @@ class LogStore:
             return []
         try:
             _check_ours(folder)
-            os.makedirs(folder + "/topics", exist_ok=True)
+            make_folders(folder)
             self._lock = FolderLock(folder)
             try:
                 self._open_folder(folder)
@@ -96,23 +102,50 @@ class LogStore:
                 raise
         except OSError as fault:
             raise folder_error(fault, fault.filename or folder) from fault
+        return self.topics
+
+    @property
+    def topics(self) -> list[StoredTopic]:
+        """The topics that are kept on disk."""
         return list(self._topics.values())
+
+    @property
+    def problems(self) -> list[str]:
+        """What the start found wrong with the data folder."""
+        return self._shared.problems
 
     def _open_folder(self, folder: str) -> None:
         topics = folder + "/topics"
-        names = self._sweep(sorted(os.listdir(topics)))
-        catalog = load_catalog(folder + "/catalog.json", has_topics=bool(names))
+        os.makedirs(topics, exist_ok=True)
+        names = self._sweep(sorted(entry.name for entry in os.scandir(topics) if entry.is_dir()))
+        catalog = self._load_catalog(folder, names)
         self.epoch = catalog.epoch + 1
         numbers = [number for name in names if (number := number_of(name)) is not None]
         self._next_number = max([catalog.next_topic, *(n + 1 for n in numbers)])
+        # It syncs the folder, and with it the names of all that was just made.
         self._save_catalog(self._next_number)
         journaled = by_partition(read_journal(self._journal_folder))
+        has_groups = bool(journaled)
+        kept = load_kept(self._journal_folder)
+        # What the journal has itself is newer, or the same.
+        for number in kept.keys() - {owner.topic for owner in journaled}:
+            journaled |= by_partition(kept[number])
         for name in names:
             topic = self._open_topic(f"{topics}/{name}", journaled)
             if topic is not None:
                 self._topics[topic.number] = topic
-        if journaled:
+        if has_groups:
             retire_journal(self._journal_folder, self.epoch << 32)
+        for number in kept.keys() & self._topics.keys():
+            remove_kept(self._journal_folder, number)
+
+    def _load_catalog(self, folder: str, names: list[str]) -> Catalog:
+        path = folder + "/catalog.json"
+        catalog = load_catalog(path, has_topics=bool(names), report=self._shared.report)
+        if catalog is not None:
+            return catalog
+        generation = newest_generation(self._journal_folder)
+        return rebuild_catalog(load_catalog_copy(path), folder + "/topics", names, generation)
 
     @property
     def _journal_folder(self) -> str:
@@ -141,23 +174,44 @@ class LogStore:
 
     def _open_topic(self, folder: str, journaled: dict[Owner, Journaled]) -> StoredTopic | None:
         try:
-            found = load_topic(folder)
-            if found.number != number_of(os.path.basename(folder)):
-                raise FormatError(f"topic.json has the number {found.number}")
+            found = self._load_topic(folder)
         except FormatError as fault:
-            number = number_of(os.path.basename(folder))
-            if any(owner.topic == number for owner in journaled):
-                # Going on would empty the journal of what was promised to be kept.
-                raise FolderUnusableError(
-                    f"{folder} has messages in the journal, but {fault}: put it back from a backup."
-                ) from fault
-            logger.warning("%s is left aside, it is not a whole topic: %s.", folder, fault)
-            if number is not None:
-                self.left_aside.add(number)
+            self._leave_aside(folder, fault, journaled)
             return None
         topic = StoredTopic(found.name, found.number, found.settings, folder)
         self._add_logs(topic, journaled)
         return topic
+
+    def _load_topic(self, folder: str) -> TopicFile:
+        try:
+            return load_topic(folder)
+        except FormatError as fault:
+            found = restore_topic(folder)
+            self._shared.report(
+                f"{folder}: {fault}. It was made again from its copy. Nothing is lost."
+            )
+            return found
+
+    def _leave_aside(
+        self, folder: str, fault: FormatError, journaled: dict[Owner, Journaled]
+    ) -> None:
+        """A topic that nobody can describe: all that there is of it stays where it is."""
+        number = number_of(os.path.basename(folder))
+        if number is not None:
+            self.left_aside.add(number)
+        batches = [b for owner, j in journaled.items() if owner.topic == number for b in j.batches]
+        if number is None or not (batches or any(entry.is_dir() for entry in os.scandir(folder))):
+            # As a rule a crash came while it was made: there is nothing in it.
+            logger.warning("%s is left aside, it is not a whole topic: %s.", folder, fault)
+            return
+        where = ""
+        if batches:
+            # They must not go with the journal.
+            where = f" (and in {save_kept(self._journal_folder, number, batches)})"
+        self._shared.report(
+            f"{folder} is left aside, so that its topic is missing: {fault}. Its messages are "
+            f"still there{where}: put topic.json back from a backup, and restart the broker."
+        )
 
     def create(self, name: str, settings: TopicSettings) -> StoredTopic:
         """A new topic with empty logs. Names are the broker's to keep apart."""
@@ -283,7 +337,9 @@ def _check_ours(folder: str) -> None:
     if not os.path.isdir(folder):
         return
     names = set(os.listdir(folder))
-    if names and not names & {"catalog.json", "lock"}:
+    # A file system's own folder says nothing about the rest of a fresh volume.
+    names.discard("lost+found")
+    if not names <= _OUR_NAMES and not names & {"catalog.json", "lock"}:
         raise FolderUnusableError(
             f"{folder} is not empty and is no data folder of Fanlog's. Give another, or an empty "
             "one, with --data."
