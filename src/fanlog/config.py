@@ -167,6 +167,31 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(ge=64 * KIB, description="Bytes waiting for the disk past which publishing fails."),
     ] = 256 * MIB
+    batch_unpacked_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=64 * KIB,
+            le=256 * MIB,
+            description="What a compressed batch may unpack to; as much as frame_bytes_max lets "
+            "through uncompressed.",
+        ),
+    ] = 16 * MIB
+    compression_ratio_max: Annotated[
+        int,
+        Meta(
+            ge=2,
+            description="Unpacked bytes for each packed one, of a batch past 1 MiB: real data "
+            "stays far below.",
+        ),
+    ] = 1000
+    unpack_loop_bytes_max: Annotated[
+        int,
+        Meta(ge=0, description="Bytes unpacked at once on the loop; more go to a thread."),
+    ] = 256 * KIB
+    unpack_thread_bytes_max: Annotated[
+        int,
+        Meta(ge=64 * KIB, description="Bytes unpacked in threads at a time: their memory."),
+    ] = 64 * MIB
     transactions_max: Annotated[
         int, Meta(ge=1, description="Transactions that are open; one more is refused.")
     ] = 10_000

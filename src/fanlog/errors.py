@@ -9,6 +9,7 @@ FanlogError
 ├── FormatError            bytes that are not what they claim to be
 │   ├── ChecksumError
 │   ├── DecodeError        a message's value, for whoever asked for it as JSON
+│   ├── UnreadableError    a batch that its producer made wrong
 │   └── ProtocolError
 │       ├── BadMagicError
 │       ├── UnknownCommandError
@@ -82,6 +83,28 @@ class DecodeError(FormatError, ValueError):
     """A message's value is not what the application asked for."""
 
     code = "bad_value"
+
+
+class UnreadableError(FormatError):
+    """A batch whose checksums fit, and whose columns do not decode: its producer made it so, or it
+    would unpack to more than is allowed. Its records are `first` up to, not including, `next`."""
+
+    code = "unreadable"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        topic: str = "",
+        partition: int = 0,
+        first: int = 0,
+        next: int = 0,
+    ) -> None:
+        super().__init__(message)
+        self.topic = topic
+        self.partition = partition
+        self.first = first
+        self.next = next
 
 
 class ProtocolError(FormatError):

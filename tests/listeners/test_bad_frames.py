@@ -9,9 +9,10 @@ import msgspec
 import pytest
 
 from fanlog.format.batch import RECORDS_MAX
-from fanlog.format.checksum import crc32c
+from fanlog.format.columns import SIZES
 from fanlog.format.frames import FrameKind, frame, message_frame
 from fanlog.format.messages import NamedTopic
+from tests.format.crafted import crafted
 from tests.listeners.peers import (
     PATIENCE_SECONDS,
     Frame,
@@ -202,13 +203,21 @@ async def test_columns_that_cannot_be_unpacked_are_stored_as_they_are(codec: int
     async with serving() as served:
         peer = await served.greeted()
         number = await peer.open_topic("t")
-        odd = patched(one_message(number, b"\xee" * 64), 58, bytes([codec]))
-        await peer.send(patched(odd, 52, crc32c(odd[56:]).to_bytes(4, "little")))
-        await peer.until(FrameKind.ACK)
+        await peer.publish(crafted(SIZES.pack(64, 64) + b"\xee" * 64, codec=codec, topic=number))
         async with served.client() as client, client.subscribe("t", start="earliest") as reader:
             with pytest.raises(Exception, match="batch") as caught:
                 await reader.next(PATIENCE_SECONDS)
-            assert getattr(caught.value, "code", "") == "bad_format"
+            assert getattr(caught.value, "code", "") == "unreadable"
+
+
+async def test_sizes_that_can_not_be_refuse_only_their_batch() -> None:
+    async with serving() as served:
+        peer = await served.greeted()
+        number = await peer.open_topic("t")
+        await peer.send(crafted(b"\xee" * 64, codec=2, topic=number))
+        refused = await peer.expect(FrameKind.REFUSED)
+        assert b"unreadable" in refused.payload
+        assert (await peer.publish(one_message(number))).base_offset == 0
 
 
 async def test_an_unknown_topic_number_is_refused_and_the_connection_goes_on() -> None:

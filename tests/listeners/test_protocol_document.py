@@ -159,6 +159,8 @@ def test_the_document_has_every_error_code() -> None:
         "inbox_idle_seconds",
         "pending_bytes_pause",
         "pending_bytes_max",
+        "batch_unpacked_bytes_max",
+        "compression_ratio_max",
         *sorted(o for o in BrokerOptions.__struct_fields__ if o.startswith("transaction")),
     ],
 )

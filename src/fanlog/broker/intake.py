@@ -1,7 +1,8 @@
 """Batches on their way in: the hot path between a listener and the log.
 
 Per batch, whatever it holds: one look at the header, one checksum, one check of the producer's
-sequence, one stamp. Batches are collected per partition for the turn; `Commits` puts them into
+sequence, one stamp; of a compressed one also a look at the size that it will have (`sizes.py`).
+Batches are collected per partition for the turn; `Commits` puts them into
 the log together.
 """
 
@@ -16,6 +17,7 @@ from fanlog.broker.commits import Commits
 from fanlog.broker.named_producers import NamedProducers
 from fanlog.broker.ports import Origin
 from fanlog.broker.producers import Producer, forget_longest_idle
+from fanlog.broker.sizes import Sizes
 from fanlog.broker.topics import Partition, Submission
 from fanlog.config import BrokerOptions
 from fanlog.errors import (
@@ -24,7 +26,6 @@ from fanlog.errors import (
     FencedError,
     FormatError,
     InvalidArgumentError,
-    MessageTooLargeError,
     OutOfSequenceError,
     OverloadedError,
     TopicNotFoundError,
@@ -45,12 +46,13 @@ from fanlog.format.batch import (
     read_header,
 )
 from fanlog.format.codecs import Codec
-from fanlog.format.columns import KEYS, KNOWN_FLAGS
+from fanlog.format.columns import KEYS, KNOWN_FLAGS, columns_bytes_min
 from fanlog.format.frames import ACK_ENTRY
 from fanlog.model import PRODUCER_ID_MAX, Durability
 
 _CODEC_MAX = max(Codec)
-_BATCH_OVERHEAD_BYTES = 4096
+# An uncompressed batch is at least this long, and 4 bytes for each of its records.
+_PLAIN_BYTES_MIN = HEADER_BYTES + columns_bytes_min(0)
 # Who stands in for a producer that is not known: no batch is the next of this one.
 _NOBODY = Producer(-1, -1, 0)
 _NO_PRODUCERS: dict[int, Producer] = {}
@@ -91,6 +93,7 @@ class Intake:
         self._options = options
         self._now_us = now_us
         self._named = named
+        self._sizes = Sizes(options)
         self.epoch = 0
 
     def take(self, data: bytes, at: int, origin: Origin, *, reserved: bool = False) -> int:
@@ -102,7 +105,7 @@ class Intake:
         size, now_us = len(data), self._now_us()
         unpack, crc, partitions = INCOMING.unpack_from, google_crc32c.value, self._partitions
         pack_head, pack_sums, pack_ack = STAMPED.pack, CHECKSUMS.pack, ACK_ENTRY.pack
-        partition = key = submission = parts = None
+        fits, partition, key, submission, parts = self._sizes.fits, None, None, None, None
         epoch, sound_bytes, durability = self.epoch, 0, Durability.MEMORY
         while size - at >= HEADER_BYTES:
             (
@@ -123,7 +126,7 @@ class Intake:
             if kind != KIND_BATCH or end > size:
                 break
             if (
-                length < BATCH_BYTES_MIN
+                length < (BATCH_BYTES_MIN if codec else _PLAIN_BYTES_MIN + 4 * count)
                 or length & 7
                 or version != VERSION
                 or not 0 < count <= RECORDS_MAX
@@ -148,8 +151,8 @@ class Intake:
             if partition is None or submission is None or parts is None:
                 self._refuse_unknown(origin, topic, index, sequence)
                 continue
-            if length > sound_bytes:
-                fault = self._fault(partition, length, count, flags)
+            if length > sound_bytes or (codec and not fits(body, flags, count, sound_bytes)):
+                fault = self._fault(partition, body, codec, flags, count)
                 if fault is not None:
                     claimed = _Claimed(producer_id, producer_epoch, sequence, count, reserved)
                     self._turn_away(partition, submission, claimed, fault)
@@ -200,7 +203,8 @@ class Intake:
         partition = self._partitions.get(partition_key(header.topic, header.partition))
         if partition is None:
             raise _unknown_topic(header.topic, header.partition)
-        fault = self._fault(partition, header.length, header.record_count, header.flags)
+        body = data[at + CLIENT_PART_AT : at + header.length]
+        fault = self._fault(partition, body, header.codec, header.flags, header.record_count)
         if fault is not None:
             raise type(fault)(str(fault))
         return header
@@ -231,8 +235,9 @@ class Intake:
         return partition.topic.settings.message_bytes_max
 
     def _fault(
-        self, partition: Partition, length: int, count: int, flags: int
+        self, partition: Partition, body: bytes, codec: int, flags: int, count: int
     ) -> FanlogError | None:
+        """What speaks against a batch. `body` begins with what its checksum covers."""
         if partition.log.failure is not None:
             return partition.log.failure
         if self._overloaded():
@@ -240,12 +245,9 @@ class Intake:
                 f"More than {self._options.pending_bytes_max} bytes wait for the disk "
                 "(pending_bytes_max). Publish again later."
             )
-        most = partition.topic.settings.message_bytes_max
-        if count == 1 and length > most + _BATCH_OVERHEAD_BYTES:
-            return MessageTooLargeError(
-                f"The message has about {length} bytes; topic {partition.topic.name!r} takes "
-                f"{most} (message_bytes_max)."
-            )
+        fault = self._sizes.fault(partition.topic, body, codec, flags, count)
+        if fault is not None:
+            return fault
         if not flags & KEYS and partition.topic.settings.cleanup == "compact":
             return InvalidArgumentError(
                 f"Topic {partition.topic.name!r} is compacted, and keeps the last message of each "

@@ -31,13 +31,13 @@ from compaction alone (`sparse.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from struct import Struct
 from typing import NamedTuple
 
-from fanlog.errors import ChecksumError, FormatError
+from fanlog.errors import ChecksumError, FormatError, UnreadableError
 from fanlog.format.checksum import crc32c
-from fanlog.format.codecs import Codec
+from fanlog.format.codecs import FORMAT_LIMITS, Codec, UnpackLimits
 from fanlog.format.columns import (
     SPAN,
     SPARSE,
@@ -46,6 +46,8 @@ from fanlog.format.columns import (
     pack_columns,
     places_bytes,
     read_deltas,
+    read_sizes,
+    sizes_at,
     time_range,
 )
 
@@ -171,8 +173,8 @@ def encode_batch(
     count = len(values)
     if not 1 <= count <= RECORDS_MAX:
         raise FormatError(f"A batch holds 1 to {RECORDS_MAX} records, not {count}.")
-    flags, body = pack_columns(values, keys, headers, event_times_us, codec)
-    client_part = CLIENT_PART.pack(partition, codec, flags, count) + body
+    used, flags, body = pack_columns(values, keys, headers, event_times_us, codec)
+    client_part = CLIENT_PART.pack(partition, used, flags, count) + body
     head = STAMPED.pack(
         HEADER_BYTES + len(body),
         KIND_BATCH,
@@ -238,37 +240,87 @@ def assign(
 
 
 class Batch:
-    """A stamped batch, decoded as far as it is asked for.
+    """A stamped batch, decoded as far as it is asked for, and never past `limits`. A producer may
+    have put anything under its checksums: whatever decodes raises `UnreadableError`.
 
     >>> data = encode_batch([b"a", b"bc"])
     >>> Batch(data).values
     [b'a', b'bc']
     """
 
-    __slots__ = ("_columns", "data", "header", "topic_name")
+    __slots__ = ("_columns", "data", "header", "limits", "topic_name")
 
     def __init__(
-        self, data: Bytes, header: BatchHeader | None = None, topic_name: str = ""
+        self,
+        data: Bytes,
+        header: BatchHeader | None = None,
+        topic_name: str = "",
+        limits: UnpackLimits = FORMAT_LIMITS,
     ) -> None:
         self.header = read_header(data) if header is None else header
         if len(data) != self.header.length:
             raise FormatError(f"The batch says {self.header.length} bytes and has {len(data)}.")
         self.data = data
         self.topic_name = topic_name
+        self.limits = limits
         self._columns: ColumnReader | None = None
 
     @property
     def columns(self) -> ColumnReader:
-        """The columns as buffers, ready for Arrow or NumPy."""
+        """The columns as buffers, ready for Arrow or NumPy. What is in them is checked as it is
+        asked for; `check` looks at all of it."""
         if self._columns is None:
             header = self.header
-            self._columns = ColumnReader(
-                memoryview(self.data)[HEADER_BYTES:],
-                header.flags,
-                header.codec,
-                header.record_count,
-            )
+            try:
+                self._columns = ColumnReader(
+                    memoryview(self.data)[HEADER_BYTES:],
+                    header.flags,
+                    header.codec,
+                    header.record_count,
+                    self.limits,
+                )
+            except FormatError as fault:
+                raise self.unreadable(fault) from fault
         return self._columns
+
+    def check(self) -> None:
+        """Decodes the batch. Once this returns, all of it can be read."""
+        try:
+            self.columns.check()
+            _ = self.offsets
+        except UnreadableError:
+            raise
+        except FormatError as fault:
+            raise self.unreadable(fault) from fault
+
+    def forget_columns(self) -> None:
+        """Gives up what was unpacked; it is unpacked again when it is asked for."""
+        self._columns = None
+
+    def unreadable(self, fault: FormatError) -> UnreadableError:
+        """The fault, with the batch's place."""
+        where = repr(self.topic_name) if self.topic_name else f"topic number {self.header.topic}"
+        first, last = self.base_offset, self.next_offset - 1
+        return UnreadableError(
+            f"Offsets {first} to {last} of partition {self.partition} of {where} can't be read. "
+            f"Their producer made a batch that does not decode: {fault}.",
+            topic=self.topic_name,
+            partition=self.partition,
+            first=first,
+            next=last + 1,
+        )
+
+    @property
+    def unpacked_bytes(self) -> int:
+        """What the batch takes once its columns are unpacked, as it says itself: no work."""
+        header = self.header
+        if not header.codec:
+            return header.length
+        at = HEADER_BYTES + sizes_at(header.flags, header.record_count)
+        try:
+            return at + read_sizes(self.data, at, header.length)[0]
+        except FormatError as fault:
+            raise self.unreadable(fault) from fault
 
     @property
     def base_offset(self) -> int:
@@ -286,7 +338,11 @@ class Batch:
         if not header.flags & SPARSE:
             return range(base, base + header.record_count)
         body = memoryview(self.data)[HEADER_BYTES:]
-        return [base + delta for delta in read_deltas(body, header.span, header.record_count)]
+        try:
+            deltas = read_deltas(body, header.span, header.record_count)
+        except FormatError as fault:
+            raise self.unreadable(fault) from fault
+        return [base + delta for delta in deltas]
 
     @property
     def partition(self) -> int:
@@ -298,11 +354,19 @@ class Batch:
 
     @property
     def values(self) -> list[bytes | None]:
-        return self.columns.values()
+        return self._read(ColumnReader.values)
 
     @property
     def keys(self) -> list[bytes | None]:
-        return self.columns.keys()
+        return self._read(ColumnReader.keys)
+
+    def _read(self, column: Callable[[ColumnReader], list[bytes | None]]) -> list[bytes | None]:
+        try:
+            return column(self.columns)
+        except UnreadableError:
+            raise
+        except FormatError as fault:
+            raise self.unreadable(fault) from fault
 
     @property
     def time_range_us(self) -> tuple[int, int]:

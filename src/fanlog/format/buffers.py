@@ -77,8 +77,8 @@ def encode_buffers(
     """A batch as a client sends it: body checksum made, the broker's fields zero."""
     if not 1 <= given.records <= RECORDS_MAX:
         raise FormatError(f"A batch holds 1 to {RECORDS_MAX} records, not {given.records}.")
-    flags, body = _body(given, codec)
-    client_part = b"".join((CLIENT_PART.pack(partition, codec, flags, given.records), *body))
+    used, flags, body = _body(given, codec)
+    client_part = b"".join((CLIENT_PART.pack(partition, used, flags, given.records), *body))
     head = STAMPED.pack(
         CLIENT_PART_AT + len(client_part),
         KIND_BATCH,
@@ -94,7 +94,8 @@ def encode_buffers(
     return b"".join((head, CHECKSUMS.pack(0, crc32c(client_part)), client_part))
 
 
-def _body(given: BatchBuffers, codec: Codec) -> tuple[int, list[Bytes]]:
+def _body(given: BatchBuffers, codec: Codec) -> tuple[Codec, int, list[Bytes]]:
+    """The codec that was used in the end, the flags, and the body's parts."""
     flags = 0
     parts: list[Bytes] = []
     if given.values.validity is not None:
@@ -119,10 +120,11 @@ def _body(given: BatchBuffers, codec: Codec) -> tuple[int, list[Bytes]]:
         front.append(TIME_RANGE.pack(earliest_us, latest_us))
     if codec is not Codec.NONE:
         unpacked = b"".join(parts)
-        packed = pack(codec, unpacked)
-        front.append(SIZES.pack(len(unpacked), len(packed)))
+        codec, packed = pack(codec, unpacked)
+        if codec is not Codec.NONE:
+            front.append(SIZES.pack(len(unpacked), len(packed)))
         parts = [packed, padding(len(packed))]
-    return flags, front + parts
+    return codec, flags, front + parts
 
 
 def _add(parts: list[Bytes], column: Buffers) -> None:

@@ -30,7 +30,7 @@ from struct import error as StructError
 from typing import NamedTuple
 
 from fanlog.errors import FormatError
-from fanlog.format.codecs import Codec, pack, unpack
+from fanlog.format.codecs import FORMAT_LIMITS, Codec, UnpackLimits, pack, unpack
 
 KEYS = 0x01
 KEY_NULLS = 0x02
@@ -107,14 +107,22 @@ def _header_column(parts: list[bytes], entries: _Entries) -> None:
     _binary_column(parts, entries.contents)
 
 
+class Packed(NamedTuple):
+    """A body, and what the header says of it. The codec may be another than was asked for."""
+
+    codec: Codec
+    flags: int
+    body: bytes
+
+
 def pack_columns(
     values: Sequence[bytes | None],
     keys: Sequence[bytes | None] | None,
     headers: Sequence[Headers | None] | None,
     event_times_us: Sequence[int] | None,
     codec: Codec,
-) -> tuple[int, bytes]:
-    """Flags and body of a batch of these records."""
+) -> Packed:
+    """The body of a batch of these records."""
     entries = None
     if headers is not None:
         entries = _Entries(
@@ -131,7 +139,7 @@ def _pack(
     headers: _Entries | None,
     event_times_us: Sequence[int] | None,
     codec: Codec,
-) -> tuple[int, bytes]:
+) -> Packed:
     flags = 0
     parts: list[bytes] = []
     if _nullable_column(parts, values):
@@ -151,10 +159,11 @@ def _pack(
         front.append(TIME_RANGE.pack(min(event_times_us), max(event_times_us)))
     if codec is not Codec.NONE:
         unpacked = b"".join(parts)
-        packed = pack(codec, unpacked)
-        front.append(SIZES.pack(len(unpacked), len(packed)))
+        codec, packed = pack(codec, unpacked)
+        if codec is not Codec.NONE:
+            front.append(SIZES.pack(len(unpacked), len(packed)))
         parts = [packed, padding(len(packed))]
-    return flags, b"".join(front + parts)
+    return Packed(codec, flags, b"".join(front + parts))
 
 
 def pack_places(span: int, deltas: Sequence[int]) -> bytes:
@@ -175,9 +184,9 @@ def read_deltas(body: memoryview, span: int, count: int) -> list[int]:
         column.byteswap()
     deltas = column.tolist()
     if len(deltas) != count:
-        raise FormatError("The batch is too short for its records' places.")
+        raise FormatError("it is too short for its records' places")
     if count and (deltas[0] < 0 or deltas[-1] >= span or any(a >= b for a, b in pairwise(deltas))):
-        raise FormatError("A sparse batch's records must lie within its span, in order.")
+        raise FormatError("a sparse batch's records must lie within its span, in order")
     return deltas
 
 
@@ -191,15 +200,53 @@ def time_range(body: memoryview, flags: int, count: int) -> tuple[int, int] | No
     return TIME_RANGE.unpack_from(body, at)
 
 
-class BinaryColumn:
-    """One column: `offsets` and `data` as memory, and `validity` where it has nulls."""
+def columns_bytes_min(count: int) -> int:
+    """The least that the columns of so many records take: the values' offsets."""
+    return 4 * (count + 1)
 
-    __slots__ = ("data", "offsets", "validity")
+
+def sizes_at(flags: int, count: int) -> int:
+    """Where in the body of a packed batch its sizes stand."""
+    return places_bytes(flags, count) + (TIME_RANGE.size if flags & EVENT_TIMES else 0)
+
+
+def read_sizes(data: bytes | bytearray | memoryview, at: int, end: int) -> tuple[int, int]:
+    """Unpacked and packed bytes of a batch that ends at `end`, as it says itself at `at`."""
+    if at + SIZES.size > end:
+        raise FormatError("it ends before it says how large its columns are")
+    unpacked_bytes, packed_bytes = SIZES.unpack_from(data, at)
+    if at + SIZES.size + packed_bytes > end:
+        raise FormatError(f"{packed_bytes} packed bytes are claimed, and are not there")
+    return unpacked_bytes, packed_bytes
+
+
+def _rising(offsets: memoryview) -> list[int]:
+    """Offsets that begin with 0, as numbers, checked: none is below the one before it. One that is
+    would let a few bytes pass for many records."""
+    numbers = offsets.tolist()
+    # Of what is in order already, sorting is the fastest proof.
+    if sorted(numbers) != numbers:
+        raise FormatError("a column's offsets fall")
+    return numbers
+
+
+class BinaryColumn:
+    """One column: `offsets` and `data` as memory, and `validity` where it has nulls. Its offsets
+    are checked before the first entry is cut, and once."""
+
+    __slots__ = ("_checked", "data", "offsets", "validity")
 
     def __init__(self, offsets: memoryview, data: memoryview, validity: memoryview | None) -> None:
         self.offsets = offsets
         self.data = data
         self.validity = validity
+        self._checked = False
+
+    def check(self) -> None:
+        """Raises FormatError where entries can't be cut."""
+        if not self._checked:
+            _rising(self.offsets)
+            self._checked = True
 
     def is_null(self, i: int) -> bool:
         return self.validity is not None and not self.validity[i >> 3] >> (i & 7) & 1
@@ -207,12 +254,15 @@ class BinaryColumn:
     def __getitem__(self, i: int) -> bytes | None:
         if self.is_null(i):
             return None
+        self.check()
         return self.data[self.offsets[i] : self.offsets[i + 1]].tobytes()
 
     def to_bytes_list(self) -> list[bytes]:
         """All entries; a null is empty bytes."""
+        offsets = self.offsets.tolist() if self._checked else _rising(self.offsets)
+        self._checked = True
         data = self.data.tobytes()
-        return [data[a:b] for a, b in pairwise(self.offsets.tolist())]
+        return [data[a:b] for a, b in pairwise(offsets)]
 
     def to_list(self) -> list[bytes | None]:
         entries = self.to_bytes_list()
@@ -233,7 +283,7 @@ class _Cuts:
     def take(self, size: int) -> memoryview:
         end = self.at + size
         if size < 0 or end > len(self.data):
-            raise FormatError(f"The columns end at {len(self.data)}, but {end} bytes are claimed.")
+            raise FormatError(f"its columns end at {len(self.data)}, but {end} bytes are claimed")
         piece = self.data[self.at : end]
         self.at = end + (-end % 8)
         return piece
@@ -246,7 +296,7 @@ class _Cuts:
             raw = memoryview(swapped.tobytes())
         offsets = raw.cast("i")
         if offsets[0] != 0 or offsets[count] < 0:
-            raise FormatError("A column's offsets must begin with 0 and not fall.")
+            raise FormatError("a column's offsets must begin with 0 and not fall")
         return offsets
 
     def binary(self, count: int, nullable: bool) -> BinaryColumn:
@@ -258,20 +308,37 @@ class _Cuts:
 class ColumnReader:
     """The columns of one body, cut out of its memory without a loop over records."""
 
-    __slots__ = ("_content", "_count", "_event_times", "_keys", "_names", "_slots", "_values")
+    __slots__ = (
+        "_content",
+        "_count",
+        "_event_times",
+        "_keys",
+        "_names",
+        "_slots",
+        "_slots_checked",
+        "_values",
+    )
 
-    def __init__(self, body: memoryview, flags: int, codec: int, count: int) -> None:
+    def __init__(
+        self,
+        body: memoryview,
+        flags: int,
+        codec: int,
+        count: int,
+        limits: UnpackLimits = FORMAT_LIMITS,
+    ) -> None:
         if flags & ~(KNOWN_FLAGS | SPARSE):
-            raise FormatError(f"The batch has flags {flags:#04x} that this version can't read.")
+            raise FormatError(f"it has flags {flags:#04x} that this version can't read")
         cuts = _Cuts(body)
         if flags & SPARSE:
             cuts.take(places_bytes(flags, count))
         if flags & EVENT_TIMES:
             cuts.take(TIME_RANGE.size)
         if codec:
-            cuts = _Cuts(self._unpacked(cuts, codec))
+            cuts = _Cuts(self._unpacked(cuts, codec, count, limits))
         self._count = count
         self._slots: memoryview | None = None
+        self._slots_checked = False
         self._names: BinaryColumn | None = None
         self._content: BinaryColumn | None = None
         self._keys: BinaryColumn | None = None
@@ -288,12 +355,28 @@ class ColumnReader:
             if flags & EVENT_TIMES:
                 self._event_times = cuts.take(8 * count).cast("q")
         except (StructError, TypeError, ValueError) as fault:
-            raise FormatError(f"The batch's columns don't fit together: {fault}.") from fault
+            raise FormatError(f"its columns don't fit together: {fault}") from fault
 
     @staticmethod
-    def _unpacked(cuts: _Cuts, codec: int) -> memoryview:
+    def _unpacked(cuts: _Cuts, codec: int, count: int, limits: UnpackLimits) -> memoryview:
         unpacked_bytes, packed_bytes = SIZES.unpack(cuts.take(SIZES.size))
-        return memoryview(unpack(codec, cuts.take(packed_bytes).tobytes(), unpacked_bytes))
+        if unpacked_bytes < columns_bytes_min(count):
+            raise FormatError(f"{count} records don't fit into {unpacked_bytes} bytes")
+        packed = cuts.take(packed_bytes).tobytes()
+        return memoryview(unpack(codec, packed, unpacked_bytes, limits))
+
+    def check(self) -> None:
+        """Checks what has not been looked at yet: once this returns, every entry can be read."""
+        for found in (self._values, self._keys, self._names, self._content):
+            if found is not None:
+                found.check()
+        self._checked_slots()
+
+    def _checked_slots(self) -> memoryview | None:
+        if self._slots is not None and not self._slots_checked:
+            _rising(self._slots)
+            self._slots_checked = True
+        return self._slots
 
     @property
     def value_column(self) -> BinaryColumn:
@@ -325,15 +408,14 @@ class ColumnReader:
         if columns is None:
             return {}
         slots, names, content = columns
-        if not 0 <= slots[i] <= slots[i + 1] <= slots[-1]:
-            raise FormatError("The header column's entries are out of order.")
+        self._checked_slots()
         return {
             (names[j] or b"").decode(errors="replace"): content[j] or b""
             for j in range(slots[i], slots[i + 1])
         }
 
-    def pack_some(self, kept: Sequence[int], codec: Codec) -> tuple[int, bytes]:
-        """Flags and body of a batch of only these records; names of headers stay as they are."""
+    def pack_some(self, kept: Sequence[int], codec: Codec) -> Packed:
+        """The body of a batch of only these records; names of headers stay as they are."""
         values = self.values()
         keys = None if self._keys is None else self._keys.to_list()
         times = self._event_times
@@ -350,10 +432,9 @@ class ColumnReader:
         if columns is None:
             return None
         slots, names, contents = columns
+        self._checked_slots()
         all_names, all_contents = names.to_bytes_list(), contents.to_bytes_list()
         bounds = [(slots[i], slots[i + 1]) for i in kept]
-        if any(not 0 <= first <= end <= len(all_names) for first, end in bounds):
-            raise FormatError("The header column's entries are out of order.")
         return _Entries(
             [end - first for first, end in bounds],
             [all_names[j] for first, end in bounds for j in range(first, end)],

@@ -32,10 +32,10 @@ def thinned(batch: Batch, kept: Sequence[int]) -> bytes:
     if not kept:
         return placeholder(header, header.next_offset)
     offsets = batch.offsets
-    flags, body = batch.columns.pack_some(kept, Codec(header.codec))
+    codec, flags, body = batch.columns.pack_some(kept, Codec(header.codec))
     deltas = [offsets[i] - header.base_offset for i in kept]
     places = pack_places(header.span, deltas)
-    return _sealed(header, header.codec, flags | SPARSE, len(kept), places + body)
+    return _sealed(header, codec, flags | SPARSE, len(kept), places + body)
 
 
 def widened(batch: Batch, next_offset: int) -> bytes:
@@ -55,7 +55,7 @@ def widened(batch: Batch, next_offset: int) -> bytes:
 
 def placeholder(header: BatchHeader, next_offset: int) -> bytes:
     """A batch without records in the place of one, and with the offsets up to `next_offset`."""
-    flags, columns = pack_columns([], None, None, None, Codec.NONE)
+    _, flags, columns = pack_columns([], None, None, None, Codec.NONE)
     places = pack_places(next_offset - header.base_offset, [])
     return _sealed(header, Codec.NONE, flags | SPARSE, 0, places + columns)
 

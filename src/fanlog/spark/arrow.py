@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import sys
 from itertools import pairwise
-from struct import error as StructError
 from typing import NamedTuple
 
 import numpy as np
@@ -19,15 +18,7 @@ import pyarrow as pa
 
 from fanlog.errors import FormatError
 from fanlog.format.batch import HEADER_BYTES, Batch
-from fanlog.format.columns import (
-    EVENT_TIMES,
-    SIZES,
-    SPAN,
-    SPARSE,
-    TIME_RANGE,
-    BinaryColumn,
-    places_bytes,
-)
+from fanlog.format.columns import SPAN, SPARSE, BinaryColumn
 
 _BINARY = pa.binary()
 _STRING = pa.string()
@@ -91,7 +82,7 @@ class RowsBuilder:
         if high <= low:
             return []
         size = high - low
-        total_bytes = unpacked_bytes(batch) * size // len(batch)
+        total_bytes = batch.unpacked_bytes * size // len(batch)
         count = min(size, max(1, -(-total_bytes // self._bytes_max)))
         full: list[pa.RecordBatch] = []
         for begin, stop in pairwise(low + size * i // count for i in range(count + 1)):
@@ -185,20 +176,6 @@ class RowsBuilder:
         if all(part.batch.columns.header_columns is None for part in self._parts):
             return pa.nulls(self.rows, type)
         return _joined([_headers_array(part, type) for part in self._parts])
-
-
-def unpacked_bytes(batch: Batch) -> int:
-    """What a batch takes once its columns are unpacked, as it says itself."""
-    header = batch.header
-    if not header.codec:
-        return header.length
-    at = HEADER_BYTES + places_bytes(header.flags, header.record_count)
-    if header.flags & EVENT_TIMES:
-        at += TIME_RANGE.size
-    try:
-        return at + SIZES.unpack_from(batch.data, at)[0]
-    except StructError as fault:
-        raise FormatError("A batch ends before it says how large its columns are.") from fault
 
 
 def _sparse_offsets(batch: Batch) -> Ints:
