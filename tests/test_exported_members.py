@@ -15,6 +15,7 @@ from fanlog import errors
 from fanlog.errors import FanlogError
 
 PUBLIC = {
+    "Backoff",
     "Batch",
     "Broker",
     "Client",

@@ -25,6 +25,7 @@ from fanlog.release import VERSION
 if TYPE_CHECKING:
     from fanlog import sync
     from fanlog.client.aio import Client, connect
+    from fanlog.client.backoff import Backoff
     from fanlog.client.groups.member import GroupMember
     from fanlog.client.message import Message, MessageBatch
     from fanlog.client.queues.jobs import Job, JobBatch
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 __version__ = VERSION
 
 _HOMES = {
+    "Backoff": "fanlog.client.backoff",
     "Batch": "fanlog.format.batch",
     "Broker": "fanlog.node",
     "Client": "fanlog.client.aio",
@@ -70,6 +72,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "Backoff",
     "Batch",
     "Broker",
     "Client",

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from types import TracebackType
-from typing import Any
+from typing import Any, Unpack, overload
 
 import msgspec
 
@@ -19,8 +19,10 @@ from fanlog.client.groups.operators import Groups, joining
 from fanlog.client.link import Dial, tcp_dial
 from fanlog.client.message import Message
 from fanlog.client.publishing import Headers, TopicOutbox, Value
+from fanlog.client.queues.options import WorkOptions, working
 from fanlog.client.queues.requests import Handler, Requests, serve
-from fanlog.client.queues.worker import Worker, working
+from fanlog.client.queues.running import JobHandler, run_worker
+from fanlog.client.queues.worker import Worker
 from fanlog.client.starts import (
     StartLike,
     as_start,
@@ -213,45 +215,52 @@ class Client(TopicCalls):
         )
         return GroupMember(self, self.take_number(), wanted, options)
 
+    @overload
+    def work(
+        self, topic: str, handler: None = None, *, queue: str, **options: Unpack[WorkOptions]
+    ) -> Worker: ...
+    @overload
     def work(
         self,
         topic: str,
+        handler: JobHandler,
         *,
         queue: str,
-        prefetch: int = 1,
-        visibility_seconds: float | None = None,
-        max_deliveries: int | None = None,
-        retry_delay_seconds: float | None = None,
-        dead_letter: str | None = None,
-        ordered: bool | None = None,
-        reset: ResetPolicy | None = None,
-        worker: str = "",
-        keep_alive: bool = True,
-    ) -> Worker:
+        concurrency: int = 1,
+        until: asyncio.Event | None = None,
+        **options: Unpack[WorkOptions],
+    ) -> Coroutine[Any, Any, None]: ...
+    def work(
+        self,
+        topic: str,
+        handler: JobHandler | None = None,
+        *,
+        queue: str,
+        concurrency: int = 1,
+        until: asyncio.Event | None = None,
+        **options: Unpack[WorkOptions],
+    ) -> Worker | Coroutine[Any, Any, None]:
         """Joins a queue, which hands each message of a topic or a pattern to one free worker.
 
-        `prefetch` is how many jobs this worker has at a time. A job that gets no verdict within
-        `visibility_seconds` goes to others; `keep_alive` asks for more time as long as it is in
-        hand. After `max_deliveries` failures it goes to the `dead_letter` topic. Settings that are
-        given change the queue's, the others stay as they are.
+        With a `handler`, await it: it gives each job to the handler, plain or async, up to
+        `concurrency` at a time, until `until` is set or SIGTERM comes, and finishes what it has
+        begun. What the handler raises is logged, and the job is tried again.
+
+        >>> await client.work("emails", send, queue="mailers", concurrency=10)  # doctest: +SKIP
+
+        Without one it is a worker to iterate over. For the options see `WorkOptions`.
         """
-        settings: dict[str, int | float | str | bool | None] = {
-            "visibility_seconds": visibility_seconds,
-            "max_deliveries": max_deliveries,
-            "retry_delay_seconds": retry_delay_seconds,
-            "dead_letter": dead_letter,
-            "ordered": ordered,
-            "reset": reset,
-        }
-        wanted = working(
-            topic,
-            queue=queue,
-            prefetch=prefetch,
-            worker=worker,
-            client=self._options.name,
-            settings=settings,
+        if handler is not None:
+            options = {"prefetch": concurrency, **options}
+        worker = Worker(
+            self,
+            self.take_number(),
+            working(topic, queue=queue, client=self._options.name, options=options),
+            keep_alive=options.get("keep_alive", True),
+            retry=options.get("retry"),
+            raise_errors=options.get("raise_errors", False),
         )
-        return Worker(self, self.take_number(), wanted, keep_alive=keep_alive)
+        return worker if handler is None else run_worker(worker, handler, until)
 
     # Requests
 

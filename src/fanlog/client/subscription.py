@@ -123,7 +123,7 @@ class Subscription:
         return self._messages()
 
     async def _messages(self) -> AsyncIterator[Message]:
-        self._check_open()
+        self.check_open()
         await self.start()
         while True:
             for message in self._begun:
@@ -134,14 +134,14 @@ class Subscription:
             except ClosedError:
                 return
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
         """A loop ends when its subscription is closed. One that begins after that is a mistake."""
         if self._closed is not None:
             raise self._closed
 
     async def batches(self) -> AsyncIterator[MessageBatch]:
         """Whole batches, for speed: iterate each, or take its `values`."""
-        self._check_open()
+        self.check_open()
         await self.start()
         while True:
             try:

@@ -35,8 +35,8 @@ class InThreads:
         await asyncio.to_thread(self._thing.__enter__)
         return self
 
-    async def __aexit__(self, *given: Any) -> None:
-        await asyncio.to_thread(self._thing.__exit__, *given)
+    async def __aexit__(self, *given: Any) -> bool | None:
+        return await asyncio.to_thread(self._thing.__exit__, *given)
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         async for one in self._over(iter(self._thing)):

@@ -127,7 +127,7 @@ async def test_a_job_acks_itself_at_the_end_of_its_block_and_nacks_on_an_excepti
 ) -> None:
     async with way.open() as client:
         await fill(client, 1)
-        async with work(client, "jobs", queue="q", max_deliveries=2) as worker:
+        async with work(client, "jobs", queue="q", max_deliveries=2, raise_errors=True) as worker:
             job = await worker.next(PATIENCE_SECONDS)
             with pytest.raises(ValueError, match="oh no"):
                 async with job:
@@ -137,7 +137,7 @@ async def test_a_job_acks_itself_at_the_end_of_its_block_and_nacks_on_an_excepti
             await nothing_comes(worker)
             assert (await describe(client, "q"))["lag"] == 0
         await client.publish("jobs", b"doomed")
-        async with work(client, "jobs", queue="q", max_deliveries=1) as worker:
+        async with work(client, "jobs", queue="q", max_deliveries=1, raise_errors=True) as worker:
             with pytest.raises(ValueError, match="oh no"):
                 async with await worker.next(PATIENCE_SECONDS):
                     raise ValueError("oh no")

@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import threading
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, Unpack, overload
 
 from fanlog.client import aio
 from fanlog.client.blocking.dead_letters import DeadLetters
 from fanlog.client.blocking.groups import GroupMember, Groups, OnPartitions, in_thread
 from fanlog.client.blocking.loop import LoopThread, Subscription
-from fanlog.client.blocking.queues import Handler, Worker, handler_in_thread
+from fanlog.client.blocking.queues import Handler, JobHandler, Worker, handler_in_thread
+from fanlog.client.blocking.stopping import run_until_stopped
 from fanlog.client.blocking.transactions import (
     Function,
     Transaction,
@@ -25,6 +27,7 @@ from fanlog.client.core import Fetched
 from fanlog.client.groups.member import CommitMode
 from fanlog.client.message import Message
 from fanlog.client.publishing import Headers, Value
+from fanlog.client.queues.options import WorkOptions
 from fanlog.client.starts import StartLike
 from fanlog.client.subscription import OnGap
 from fanlog.config import ClientOptions
@@ -219,36 +222,48 @@ class Client:
         )
         return GroupMember(self._loop, joined)
 
+    @overload
+    def work(
+        self, topic: str, handler: None = None, *, queue: str, **options: Unpack[WorkOptions]
+    ) -> Worker: ...
+    @overload
     def work(
         self,
         topic: str,
+        handler: JobHandler,
         *,
         queue: str,
-        prefetch: int = 1,
-        visibility_seconds: float | None = None,
-        max_deliveries: int | None = None,
-        retry_delay_seconds: float | None = None,
-        dead_letter: str | None = None,
-        ordered: bool | None = None,
-        reset: ResetPolicy | None = None,
-        worker: str = "",
-        keep_alive: bool = True,
-    ) -> Worker:
-        """Joins a queue; see the asyncio client."""
-        joined = self._client.work(
-            topic,
-            queue=queue,
-            prefetch=prefetch,
-            visibility_seconds=visibility_seconds,
-            max_deliveries=max_deliveries,
-            retry_delay_seconds=retry_delay_seconds,
-            dead_letter=dead_letter,
-            ordered=ordered,
-            reset=reset,
-            worker=worker,
-            keep_alive=keep_alive,
+        concurrency: int = 1,
+        until: threading.Event | None = None,
+        **options: Unpack[WorkOptions],
+    ) -> None: ...
+    def work(
+        self,
+        topic: str,
+        handler: JobHandler | None = None,
+        *,
+        queue: str,
+        concurrency: int = 1,
+        until: threading.Event | None = None,
+        **options: Unpack[WorkOptions],
+    ) -> Worker | None:
+        """Joins a queue; see the asyncio client. With a `handler` it gives each job to the handler,
+        in threads, until `until` is set, SIGTERM comes or the client is closed."""
+        if handler is None:
+            return Worker(self._loop, self._client.work(topic, queue=queue, **options))
+        run_until_stopped(
+            self._loop,
+            until,
+            lambda stopped: self._client.work(
+                topic,
+                handler_in_thread(self._loop, handler),
+                queue=queue,
+                concurrency=concurrency,
+                until=stopped,
+                **options,
+            ),
         )
-        return Worker(self._loop, joined)
+        return None
 
     def request(
         self,

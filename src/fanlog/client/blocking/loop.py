@@ -84,6 +84,7 @@ class Subscription:
         self.close()
 
     def __iter__(self) -> Iterator[Message]:
+        self._subscription.check_open()
         while True:
             try:
                 yield self.next()
@@ -91,6 +92,7 @@ class Subscription:
                 return
 
     def batches(self) -> Iterator[MessageBatch]:
+        self._subscription.check_open()
         while True:
             try:
                 yield self.next_batch()

@@ -6,25 +6,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from fanlog.client.blocking.loop import LoopThread
 from fanlog.client.message import Message
 from fanlog.client.publishing import Headers, Value
 from fanlog.client.queues import jobs, worker
-from fanlog.client.queues.jobs import said_by
+from fanlog.client.queues.running import check_handler
 from fanlog.errors import ClosedError
 from fanlog.model import QueueSettings
 
 Handler = Callable[["Job"], Value | None]
+JobHandler = Callable[["Job"], object]
+T = TypeVar("T")
 
 
 def handler_in_thread(
-    loop: LoopThread, handler: Handler
-) -> Callable[[jobs.Job], Awaitable[Value | None]]:
+    loop: LoopThread, handler: Callable[[Job], T]
+) -> Callable[[jobs.Job], Awaitable[T]]:
     """The handler in a thread of its own, where it may use the client as anywhere else."""
+    check_handler(handler)
 
-    async def handle(job: jobs.Job) -> Value | None:
+    async def handle(job: jobs.Job) -> T:
         return await asyncio.to_thread(handler, Job(loop, job))
 
     return handle
@@ -34,7 +37,7 @@ class Job:
     """One job; see the asyncio client.
 
     >>> for job in worker:  # doctest: +SKIP
-    ...     with job:  # acks at the end, nacks on an exception
+    ...     with job:  # acks at the end; an exception is logged, and the job tried again
     ...         send_email(job.json())
     """
 
@@ -123,13 +126,8 @@ class Job:
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:
-        if self._job.settled:
-            return
-        if error is None:
-            self.ack()
-        else:
-            self.nack(reason=said_by(error))
+    ) -> bool:
+        return self._loop.call(self._job.__aexit__(kind, error, trace))
 
     def __repr__(self) -> str:
         return repr(self._job)
@@ -226,6 +224,11 @@ class Worker:
     def settings(self) -> QueueSettings:
         return self._worker.settings
 
+    @property
+    def failures(self) -> int:
+        """Jobs that raised in their `with` block."""
+        return self._worker.failures
+
     def start(self) -> None:
         self._loop.call(self._worker.start())
 
@@ -252,6 +255,7 @@ class Worker:
         self._loop.call(self._worker.__aexit__(kind, error, trace))
 
     def __iter__(self) -> Iterator[Job]:
+        self._worker.check_open()
         while True:
             try:
                 job = self.next()
@@ -261,6 +265,7 @@ class Worker:
 
     def batches(self) -> Iterator[JobBatch]:
         """Jobs that came together, for speed."""
+        self._worker.check_open()
         while True:
             try:
                 batch = self.next_batch()

@@ -25,6 +25,14 @@ class JobHost(Protocol):
         ...
 
     def let_go(self, lease: LeaseInHand) -> None: ...
+    def retry_delay_seconds(self, failures: int) -> float | None:
+        """How long a job that failed so often waits; None leaves it to the queue."""
+        ...
+
+    def swallow(self, job: Job, error: Exception) -> bool:
+        """Logs and counts what went wrong with a job. Whether the worker's loop goes on."""
+        ...
+
     async def reply(
         self, job: Message, value: Value, headers: Headers | None, error: str = ""
     ) -> None: ...
@@ -136,7 +144,7 @@ class Job:
     """One job: its message, and what there is to say of it. Made by a worker.
 
     >>> async for job in worker:  # doctest: +SKIP
-    ...     async with job:  # acks at the end, nacks on an exception
+    ...     async with job:  # acks at the end; an exception is logged, and the job tried again
     ...         await send_email(job.json())
     """
 
@@ -249,13 +257,19 @@ class Job:
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:
-        if self._settled:
-            return
-        if error is None:
-            await self.ack()
-        else:
-            await self.nack(reason=said_by(error))
+    ) -> bool:
+        host = self._lease.host
+        try:
+            if self._settled:
+                pass
+            elif error is None:
+                await self.ack()
+            else:
+                await self.nack(host.retry_delay_seconds(self.deliveries), said_by(error))
+        except LeaseLostError as late:
+            if error is None and not host.swallow(self, late):
+                raise
+        return isinstance(error, Exception) and host.swallow(self, error)
 
     def __repr__(self) -> str:
         return f"<Job {self.message!r}, delivery {self.deliveries}>"

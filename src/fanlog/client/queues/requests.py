@@ -13,12 +13,13 @@ from typing import Protocol
 from fanlog.client.message import Message
 from fanlog.client.publishing import Headers, Value
 from fanlog.client.queues.jobs import Job, said_by
+from fanlog.client.queues.running import check_handler, run_jobs
 from fanlog.client.queues.worker import Worker
+from fanlog.client.stopping import stopped_by_sigterm
 from fanlog.client.subscription import Subscription
 from fanlog.errors import (
     ClosedError,
     FanlogError,
-    InvalidArgumentError,
     LeaseLostError,
     MessagesLostError,
     NoRespondersError,
@@ -175,21 +176,10 @@ class Requests:
 
 async def serve(worker: Worker, handler: Handler) -> None:
     """Answers requests with what the handler makes of them, as many at a time as the worker's
-    prefetch allows, until the worker is closed."""
-    if not callable(handler):
-        raise InvalidArgumentError("serve needs a function that takes a job and returns a value.")
-    under_way: set[asyncio.Task[None]] = set()
-    async with worker:
-        try:
-            async for job in worker:
-                task = asyncio.ensure_future(_answer(job, handler))
-                under_way.add(task)
-                task.add_done_callback(under_way.discard)
-                del job
-        finally:
-            for task in under_way:
-                task.cancel()
-            await asyncio.gather(*under_way, return_exceptions=True)
+    prefetch allows, until the worker is closed or SIGTERM comes."""
+    check_handler(handler)
+    with stopped_by_sigterm() as stopped:
+        await run_jobs(worker, lambda job: _answer(job, handler), stopped)
 
 
 async def _answer(job: Job, handler: Handler) -> None:

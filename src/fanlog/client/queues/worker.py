@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import secrets
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
@@ -15,13 +14,13 @@ from typing import Protocol
 
 import msgspec
 
+from fanlog.client.backoff import Backoff
 from fanlog.client.follower import Follower
 from fanlog.client.message import Message, MessageBatch
 from fanlog.client.publishing import Headers, Value
-from fanlog.client.queues.jobs import Job, JobBatch, LeaseInHand
+from fanlog.client.queues.jobs import Job, JobBatch, LeaseInHand, said_by
 from fanlog.client.queues.settling import Settling, Stretch
-from fanlog.client.starts import checked, reset_policy, topic_name
-from fanlog.errors import ClosedError, FanlogError, InvalidArgumentError
+from fanlog.errors import ClosedError, FanlogError
 from fanlog.format.batch import Batch
 from fanlog.format.frames import FrameKind, Lease
 from fanlog.format.messages import (
@@ -39,7 +38,6 @@ from fanlog.format.messages import (
     Working,
     decode,
 )
-from fanlog.format.patterns import is_pattern
 from fanlog.format.shelf import BatchShelf
 from fanlog.model import QueueSettings
 
@@ -60,32 +58,6 @@ class WorkerHost(Protocol):
     ) -> None: ...
 
 
-def working(
-    topic: str,
-    *,
-    queue: str,
-    prefetch: int,
-    worker: str,
-    client: str,
-    settings: dict[str, int | float | str | bool | None],
-) -> Work:
-    """The request to join a queue. A worker without a name gets one of its own."""
-    if not isinstance(queue, str) or not queue:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidArgumentError("A queue needs a name: work(topic, queue='mailers').")
-    if settings.get("reset") is not None:
-        reset_policy(settings["reset"])
-    wanted = Work(
-        queue=queue,
-        worker=worker or f"{client or 'worker'}-{secrets.token_hex(6)}",
-        target=topic_name(topic),
-        wildcard=is_pattern(topic),
-        named=bool(worker),
-        prefetch=prefetch,
-        settings={name: value for name, value in settings.items() if value is not None},
-    )
-    return checked(wanted)
-
-
 class Worker:
     """Made by `client.work(...)`; use it with `async with`, then iterate.
 
@@ -93,12 +65,27 @@ class Worker:
     ...     async for job in worker:
     ...         async with job:
     ...             await send(job.json())
+
+    `failures` counts the jobs that raised in their `async with` block. Their errors are logged,
+    and raised only with `raise_errors`.
     """
 
-    def __init__(self, host: WorkerHost, key: int, wanted: Work, *, keep_alive: bool) -> None:
+    def __init__(
+        self,
+        host: WorkerHost,
+        key: int,
+        wanted: Work,
+        *,
+        keep_alive: bool,
+        retry: Backoff | None = None,
+        raise_errors: bool = False,
+    ) -> None:
         self._host = host
         self._wanted = wanted
         self._keep_alive = keep_alive
+        self._retry = retry
+        self._raise_errors = raise_errors
+        self.failures = 0
         self._items: deque[LeaseInHand] = deque()
         self._wake: asyncio.Future[None] | None = None
         self._begun: Iterator[Job] = iter(())
@@ -181,10 +168,29 @@ class Worker:
         if error is None:
             self.settling.raise_error()
 
+    def retry_delay_seconds(self, failures: int) -> float | None:
+        return None if self._retry is None else self._retry.delay_seconds(failures)
+
+    def swallow(self, job: Job, error: Exception) -> bool:
+        self.failures += 1
+        if self._raise_errors:
+            return False
+        logger.error(
+            "Job %s/%d@%d of queue %s failed at delivery %d: %s",
+            job.topic,
+            job.partition,
+            job.offset,
+            self.queue,
+            job.deliveries,
+            said_by(error),
+            exc_info=error,
+        )
+        return True
+
     # Taking jobs
 
     async def __aiter__(self) -> AsyncIterator[Job]:
-        self._check_open()
+        self.check_open()
         while True:
             try:
                 job = await self.next()
@@ -194,7 +200,7 @@ class Worker:
 
     async def batches(self) -> AsyncIterator[JobBatch]:
         """Jobs that came together, for speed; give the worker a `prefetch` to match."""
-        self._check_open()
+        self.check_open()
         while True:
             try:
                 batch = await self.next_batch()
@@ -202,7 +208,7 @@ class Worker:
                 return
             yield batch
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
         """A loop ends when its worker is closed. One that begins after that is a mistake."""
         if self._closed is not None:
             raise self._closed

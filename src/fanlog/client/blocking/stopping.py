@@ -1,0 +1,51 @@
+"""What a plain program runs until SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable, Coroutine
+from types import FrameType
+from typing import Any
+
+from fanlog.client.blocking.loop import LoopThread
+
+_LOOK_SECONDS = 0.1
+
+
+def run_until_stopped(
+    loop: LoopThread,
+    until: threading.Event | None,
+    work: Callable[[asyncio.Event], Coroutine[Any, Any, None]],
+) -> None:
+    """Runs `work` on the client's loop until it ends. `until` tells it to, and so does SIGTERM,
+    where this is the program's main thread and nobody else handles the signal."""
+    stopped = asyncio.Event()
+
+    async def run() -> None:
+        watching = asyncio.ensure_future(_watch(until, stopped)) if until is not None else None
+        try:
+            await work(stopped)
+        finally:
+            if watching is not None:
+                watching.cancel()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        loop.post(stopped.set)
+
+    in_main = threading.current_thread() is threading.main_thread()
+    ours = in_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if ours:
+        signal.signal(signal.SIGTERM, stop)
+    try:
+        loop.call(run())
+    finally:
+        if ours:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+async def _watch(until: threading.Event, stopped: asyncio.Event) -> None:
+    while not until.is_set():  # noqa: ASYNC110 - an event of threads, not of the loop
+        await asyncio.sleep(_LOOK_SECONDS)
+    stopped.set()

@@ -1,0 +1,84 @@
+"""Jobs handed to a function, several at a time, until somebody says stop. Then what was begun is
+finished, and what was not begun goes to other workers."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+
+from fanlog.client.queues.jobs import Job
+from fanlog.client.queues.worker import Worker
+from fanlog.client.stopping import stopped_by_sigterm
+from fanlog.errors import ClosedError, InvalidArgumentError
+
+JobHandler = Callable[[Job], Awaitable[object] | object]
+
+
+async def run_worker(
+    worker: Worker, handler: JobHandler, until: asyncio.Event | None = None
+) -> None:
+    """Gives each job to `handler`, plain or async. A job is acked when it returns. One that raises
+    is logged, counted and tried again, as the worker's `retry` and its queue say."""
+    check_handler(handler)
+
+    async def handle(job: Job) -> None:
+        async with job:
+            result = handler(job)
+            if inspect.isawaitable(result):
+                await result
+
+    with stopped_by_sigterm(until) as stopped:
+        await run_jobs(worker, handle, stopped)
+
+
+def check_handler(handler: object) -> None:
+    if not callable(handler):
+        raise InvalidArgumentError("The handler must be a function that takes a job.")
+
+
+async def run_jobs(
+    worker: Worker, handle: Callable[[Job], Awaitable[None]], stopped: asyncio.Event
+) -> None:
+    """Handles as many jobs at a time as the worker's prefetch allows, until `stopped` is set or the
+    worker is closed. An error that `handle` raises ends all of it."""
+    under_way: set[asyncio.Task[None]] = set()
+    stopping = asyncio.ensure_future(stopped.wait())
+    async with worker:
+        coming = asyncio.ensure_future(worker.next())
+        try:
+            while not stopped.is_set():
+                await asyncio.wait(
+                    {coming, stopping, *under_way}, return_when=asyncio.FIRST_COMPLETED
+                )
+                under_way = _without_ended(under_way)
+                if coming.done() and not stopped.is_set():
+                    job = coming.result()
+                    under_way.add(asyncio.ensure_future(_handled(handle, job)))
+                    # It must not be kept from running out by who only handed it on.
+                    del job
+                    coming = asyncio.ensure_future(worker.next())
+            if under_way:
+                await asyncio.wait(under_way)
+                _without_ended(under_way)
+        except ClosedError:
+            return
+        finally:
+            await _cancelled(coming, stopping, *under_way)
+
+
+async def _handled(handle: Callable[[Job], Awaitable[None]], job: Job) -> None:
+    await handle(job)
+
+
+def _without_ended(tasks: set[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
+    for task in tasks:
+        if task.done():
+            task.result()
+    return {task for task in tasks if not task.done()}
+
+
+async def _cancelled(*tasks: asyncio.Task[object]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

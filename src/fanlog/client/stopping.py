@@ -1,0 +1,49 @@
+"""What runs until it is stopped: by an event, or by SIGTERM, which is how process managers ask a
+program to finish what it has begun."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+
+# By loop: who stops at the next SIGTERM.
+_running: dict[asyncio.AbstractEventLoop, set[asyncio.Event]] = {}
+
+
+@contextmanager
+def stopped_by_sigterm(until: asyncio.Event | None = None) -> Generator[asyncio.Event]:
+    """An event that SIGTERM sets, or `until` itself, which it sets as well. A program that handles
+    the signal itself keeps its own handler, and sets `until`."""
+    stopped = until or asyncio.Event()
+    loop = asyncio.get_running_loop()
+    running = _running.get(loop)
+    if running is None:
+        if not _may_handle():
+            yield stopped
+            return
+        running = _running[loop] = set()
+        loop.add_signal_handler(signal.SIGTERM, _stop_all, running)
+    running.add(stopped)
+    try:
+        yield stopped
+    finally:
+        running.discard(stopped)
+        if not running:
+            del _running[loop]
+            loop.remove_signal_handler(signal.SIGTERM)
+
+
+def _may_handle() -> bool:
+    """Whether this is the thread that signals come to, and nobody else has asked for them."""
+    return (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    )
+
+
+def _stop_all(running: set[asyncio.Event]) -> None:
+    for stopped in running:
+        stopped.set()
