@@ -19,12 +19,14 @@ from fanlog.broker.growth import grow, wanted_growth
 from fanlog.broker.inboxes import INBOX_SETTINGS, Inboxes, is_inbox
 from fanlog.broker.intake import Intake
 from fanlog.broker.internal import InternalTopics
+from fanlog.broker.ledger import Done
 from fanlog.broker.loader import Loader
 from fanlog.broker.named_producers import NamedProducers
 from fanlog.broker.names import check_public_name
 from fanlog.broker.ports import Opener, Origin, Outlet, Runtime
 from fanlog.broker.producers import IdleProducers
 from fanlog.broker.queues.queues import Queues
+from fanlog.broker.slices import Slices
 from fanlog.broker.subscriptions import Subscriptions
 from fanlog.broker.topics import Partition, Topic
 from fanlog.broker.transactions.transactions import Transactions
@@ -58,6 +60,12 @@ logger = logging.getLogger("fanlog.broker")
 T = TypeVar("T")
 
 
+def log_fault(fault: FanlogError | None) -> None:
+    """For those whom nobody can answer."""
+    if fault is not None:
+        logger.error("%s", fault)
+
+
 class Broker:
     """The core without a network. `node.py` builds it, listeners and the embedded API use it."""
 
@@ -74,6 +82,7 @@ class Broker:
     ) -> None:
         self._store = store
         self._runtime = runtime
+        self.slices = Slices(runtime)
         self.release = release
         self._options = options
         self._defaults = topic_defaults
@@ -123,6 +132,7 @@ class Broker:
         self.transactions.load()
         self.groups.load()
         self.queues.load()
+        self._store.employ(self.slices)
 
     def tick(self) -> None:
         """Whose time is up; called by the node several times a second."""
@@ -206,7 +216,9 @@ class Broker:
             grow(self, topic, settings, self._options.durable_positions_max)
         return topic
 
-    def delete_topic(self, name: str) -> None:
+    def delete_topic(self, name: str, done: Done = log_fault) -> None:
+        """Deletes a topic: on return it is gone for everybody, and its name is free. `done` hears
+        when that is durable."""
         topic = self.catalog.get(check_public_name(name))
         self.catalog.remove(topic)
         self.commits.turn()
@@ -219,7 +231,7 @@ class Broker:
             for wake in waiters or ():
                 wake()
         self.durable.forget_topic(name)
-        self._store.delete(topic.stored)
+        self._store.delete(topic.stored, done)
 
     def delete_records(self, name: str, offsets: dict[int, int]) -> list[PartitionOffset]:
         """Deletes what is before these offsets, one for each partition; where each begins now."""
@@ -400,6 +412,21 @@ class Broker:
             delivered_bytes=self.fan_out.delivered_bytes,
             problems=tuple(problems[:100]),
         )
+
+    def begun(self, begin: Callable[[Done], None]) -> asyncio.Future[None]:
+        """Begins something at once. The future is done when it is, and raises what went wrong."""
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(fault: FanlogError | None) -> None:
+            if ended.done():
+                return
+            if fault is None:
+                ended.set_result(None)
+            else:
+                ended.set_exception(fault)
+
+        begin(done)
+        return ended
 
     async def threaded(self, work: Callable[[], T]) -> T:
         """Awaits blocking work that runs in a thread."""

@@ -54,8 +54,16 @@ def describe_topic(session: NativeSession, request: int, aux: int, payload: memo
 
 
 def delete_topic(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
-    session.broker.delete_topic(decode(messages.NamedTopic, payload).name)
-    session.answer(request)
+    name = decode(messages.NamedTopic, payload).name
+
+    # At once, because the next frame may create a topic of that name.
+    durable = session.broker.begun(lambda done: session.broker.delete_topic(name, done))
+
+    async def deleting() -> None:
+        await durable
+        session.answer(request)
+
+    session.later(request, deleting())
 
 
 def committed(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:

@@ -16,6 +16,7 @@ from threading import Lock
 
 from fanlog.config import LogOptions
 from fanlog.log.damage import Quarantine
+from fanlog.log.errands import Removals
 from fanlog.log.faults import is_full
 from fanlog.log.files import FdPool, remove_if_there, sync_file, sync_folder, write_all
 from fanlog.log.index import Index, IndexCache, SealedIndex
@@ -45,13 +46,14 @@ _SEGMENTS_PER_RETENTION = 4
 class Shared:
     """What all logs of a store share."""
 
-    __slots__ = ("indexes", "options", "pool", "problems", "syncing")
+    __slots__ = ("indexes", "options", "pool", "problems", "removals", "syncing")
 
     def __init__(self, options: LogOptions) -> None:
         self.options = options
         self.pool = FdPool(options.open_segments_max)
         self.indexes = IndexCache(options.index_cache_bytes)
         self.syncing = Lock()
+        self.removals = Removals()
         # What a start found wrong with the data folder, for people.
         self.problems: list[str] = []
 
@@ -276,8 +278,6 @@ class DiskLog:
         self._drop_sealed(oldest_us, bytes_max)
         if oldest_us and self.position and self.last_time_us < oldest_us:
             self.roll(end_offset)
-            # The name that keeps the offsets going must outlive the files that go.
-            sync_folder(self.folder)
             self._drop_sealed(oldest_us, bytes_max)
 
     def _drop_sealed(self, oldest_us: int, bytes_max: int) -> None:
@@ -337,16 +337,19 @@ class DiskLog:
         # First the list, then the files, the oldest first: after a crash there is no hole.
         self.segments = self.segments[count:]
         self.sealed_bytes -= sum(segment.bytes for segment in gone)
-        for segment in gone:
-            self._remove(segment)
         self.quarantine.drop_before(self.start_offset)
         self.save_producers()
+        self.shared.removals.add(lambda: self._remove(gone))
 
-    def _remove(self, segment: Segment) -> None:
-        self.remove_files(segment)
-        if segment.base == self.producers_base:
-            remove_if_there(producers_path(self.folder, segment.base))
-            self.producers_base = -1
+    def _remove(self, gone: tuple[Segment, ...]) -> None:
+        """Removes the files of segments that are no longer in the list. Any thread."""
+        if self.deleted:
+            return
+        # The names that keep the offsets going must outlive the files that go.
+        with suppress(FileNotFoundError):
+            sync_folder(self.folder)
+        for segment in gone:
+            self.remove_files(segment)
 
     def track_unsynced(self) -> None:
         """From now on `sync` is about sealed segments too; those that there are count as unsynced.
@@ -391,12 +394,23 @@ class DiskLog:
     def close(self) -> None:
         self.shared.pool.close(self)
 
-    def delete(self) -> None:
-        """Removes every file of the log, and its folder."""
+    def abandon(self) -> None:
+        """Nobody writes to the log or looks for its files any more."""
         self.deleted = True
         self.close()
+
+    def forget_indexes(self) -> None:
+        """Drops what is kept of a deleted log. Any thread."""
         for segment in self.segments:
-            self._remove(segment)
+            self.shared.indexes.forget(log_path(self.folder, segment))
+
+    def delete(self) -> None:
+        """Removes every file of the log, and its folder."""
+        self.abandon()
+        self.shared.removals.add(self._remove_all)
+
+    def _remove_all(self) -> None:
+        self.forget_indexes()
         with suppress(FileNotFoundError):
             for name in os.listdir(self.folder):
                 remove_if_there(f"{self.folder}/{name}")

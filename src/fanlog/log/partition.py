@@ -284,9 +284,20 @@ class PartitionLog:
         if self._disk is not None:
             self._disk.close()
 
+    def abandon(self) -> None:
+        """Tells readers and writers that the topic is gone; somebody else removes the files."""
+        self.failure = TopicDeletedError("The topic was deleted.")
+        if self._disk is not None:
+            self._disk.abandon()
+
+    def forget_indexes(self) -> None:
+        """Drops what is kept of an abandoned log. Any thread."""
+        if self._disk is not None:
+            self._disk.forget_indexes()
+
     def delete(self) -> None:
         """Removes the log's files. Readers and writers are told that the topic is gone."""
-        self.failure = TopicDeletedError("The topic was deleted.")
+        self.abandon()
         if self._disk is not None:
             self._disk.delete()
 

@@ -2,7 +2,8 @@
 
 `<data>/lock`, `<data>/catalog.json`, `<data>/journal/`, and for each topic
 `<data>/topics/<number>-<name>/topic.json` with a folder for each partition that was written to.
-Topics in memory have no files at all. Everything here belongs to the broker's loop thread.
+Topics in memory have no files at all. Everything here belongs to the broker's loop thread; files
+are removed in others.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fanlog.config import LogOptions
-from fanlog.errors import FolderUnusableError, FormatError, InvalidArgumentError
+from fanlog.errors import FanlogError, FolderUnusableError, FormatError, InvalidArgumentError
 from fanlog.log.catalog import (
     DELETED_PREFIX,
     Catalog,
@@ -33,6 +34,7 @@ from fanlog.log.catalog import (
     topic_folder_name,
 )
 from fanlog.log.disk import Shared
+from fanlog.log.errands import AtOnce, Errands
 from fanlog.log.faults import folder_error
 from fanlog.log.files import make_folders, sync_folder
 from fanlog.log.journal import Journal, newest_generation, read_journal, retire_journal
@@ -66,6 +68,12 @@ class StoredTopic:
         self.folder = folder
 
 
+def raise_fault(fault: FanlogError | None) -> None:
+    """For those who wait: what went wrong goes up."""
+    if fault is not None:
+        raise fault
+
+
 class LogStore:
     """Opens, creates, changes and deletes topics' logs."""
 
@@ -80,9 +88,16 @@ class LogStore:
         self._topics: dict[int, StoredTopic] = {}
         # Numbers of topics whose folders are there and can't be used.
         self.left_aside: set[int] = set()
+        # Deleted topics whose folders do not have their new names yet.
+        self._deleting: dict[int, StoredTopic] = {}
+        self._errands: Errands = AtOnce()
         self._next_number = 1
         self._numbers_saved = 1
         self._next_memory_number = MEMORY_NUMBERS_FROM
+
+    def employ(self, errands: Errands) -> None:
+        """From now on `errands` does what takes long. Until then everything is done at once."""
+        self._errands = self._shared.removals.errands = errands
 
     def open(self) -> list[StoredTopic]:
         """Takes the data folder and brings its topics back."""
@@ -261,25 +276,35 @@ class LogStore:
             log.settings = settings
         self._add_logs(topic)
 
-    def delete(self, topic: StoredTopic) -> None:
-        """Deletes a topic. It is gone with the renaming, however long the files take."""
+    def delete(
+        self, topic: StoredTopic, done: Callable[[FanlogError | None], None] = raise_fault
+    ) -> None:
+        """Deletes a topic. Nobody sees it any more on return. `done` hears when that is durable:
+        when its folder has another name. However long its files take, they concern nobody."""
         self._topics.pop(topic.number, None)
-        doomed = ""
-        if topic.folder:
-            parent, name = os.path.split(topic.folder)
-            doomed = f"{parent}/{DELETED_PREFIX}{name}"
-            try:
-                os.rename(topic.folder, doomed)
-                sync_folder(parent)
-            except OSError as fault:
-                raise folder_error(fault, fault.filename or topic.folder) from fault
         for log in topic.logs:
-            log.delete()
-        if doomed:
-            shutil.rmtree(doomed, ignore_errors=True)
+            log.abandon()
+        if not topic.folder:
+            done(None)
+            return
+        self._deleting[topic.number] = topic
+
+        def renamed(fault: Exception | None) -> None:
+            if self._deleting.pop(topic.number, None) is None:
+                return
+            if fault is None:
+                self._shared.removals.add(lambda: _remove_folder(topic))
+                done(None)
+            elif isinstance(fault, OSError):
+                done(folder_error(fault, fault.filename or topic.folder))
+            else:
+                done(FanlogError(f"{topic.folder} could not be deleted: {fault!r}."))
+
+        self._errands.in_background(lambda: _rename_folder(topic), renamed)
 
     def close(self) -> None:
-        """Closes all files and gives the folder back. Commits have ended before."""
+        """Closes all files and gives the folder back. Commits and threads have ended before."""
+        self._finish_deletions()
         if self.journal is not None:
             try:
                 self.journal.close()
@@ -295,6 +320,18 @@ class LogStore:
             self._save_catalog_at_close()
             self._lock.release()
             self._lock = None
+
+    def _finish_deletions(self) -> None:
+        """Does what no thread has got to."""
+        for topic in self._deleting.values():
+            try:
+                _rename_folder(topic)
+            except OSError as fault:
+                logger.error("%s could not be deleted: %s", topic.folder, fault)
+            else:
+                self._shared.removals.add(lambda topic=topic: _remove_folder(topic))
+        self._deleting.clear()
+        self._shared.removals.finish()
 
     def _add_logs(
         self, topic: StoredTopic, journaled: dict[Owner, Journaled] | None = None
@@ -330,6 +367,29 @@ class LogStore:
         except OSError as fault:
             # Nothing is wrong with it: some numbers are never used.
             logger.warning("The catalog could not be saved: %s", fault)
+
+
+def _doomed(topic: StoredTopic) -> str:
+    parent, name = os.path.split(topic.folder)
+    return f"{parent}/{DELETED_PREFIX}{name}"
+
+
+def _rename_folder(topic: StoredTopic) -> None:
+    """Gives a deleted topic's folder a name that no start looks for, durably. Any thread."""
+    doomed = _doomed(topic)
+    try:
+        os.rename(topic.folder, doomed)
+    except FileNotFoundError:
+        # A stop may come between a thread's renaming and what follows it.
+        if not os.path.isdir(doomed):
+            raise
+    sync_folder(os.path.dirname(doomed))
+
+
+def _remove_folder(topic: StoredTopic) -> None:
+    shutil.rmtree(_doomed(topic), ignore_errors=True)
+    for log in topic.logs:
+        log.forget_indexes()
 
 
 def _check_ours(folder: str) -> None:

@@ -1,0 +1,96 @@
+"""Work that a log hands to somebody else, because it would hold up whoever writes: it goes to a
+thread, or over the loop in slices. A log by itself, in a tool or while a broker starts, does it
+at once.
+
+What is removed from disk goes in the order it was handed over, one after the other: after a crash
+a log must not have a hole.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Protocol, TypeVar
+
+logger = logging.getLogger("fanlog.log")
+
+T = TypeVar("T")
+
+
+class Errands(Protocol):
+    """Who does the work. Both may do it at once."""
+
+    def in_background(
+        self, work: Callable[[], T], done: Callable[[T | Exception], None], /
+    ) -> None:
+        """Runs `work` in a thread, and hands its result or exception to `done` on the loop."""
+        ...
+
+    def in_slices(self, steps: Iterator[None], /) -> None:
+        """Goes through `steps` on the loop, some at a time, with the turns of others between."""
+        ...
+
+
+class AtOnce:
+    """Does everything before it returns."""
+
+    def in_background(
+        self, work: Callable[[], T], done: Callable[[T | Exception], None], /
+    ) -> None:
+        try:
+            result: T | Exception = work()
+        except Exception as fault:  # noqa: BLE001 - handed on, as the interface says
+            result = fault
+        done(result)
+
+    def in_slices(self, steps: Iterator[None], /) -> None:
+        for _ in steps:
+            pass
+
+
+class Removals:
+    """Files that nobody looks for any more, and how they are removed. Large ones take long."""
+
+    def __init__(self) -> None:
+        self.errands: Errands = AtOnce()
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._running: Callable[[], None] | None = None
+
+    def add(self, remove: Callable[[], None]) -> None:
+        """Runs `remove` in a thread, after all that came before it. It may leave files behind, if
+        it says so with an `OSError`: a start finds them. It can be run twice."""
+        self._waiting.append(remove)
+        self._next()
+
+    def finish(self) -> None:
+        """Does what still waits, before the broker ends and when its threads have."""
+        if self._running is not None:
+            # Maybe it was called off before it began.
+            self._waiting.appendleft(self._running)
+            self._running = None
+        while self._waiting:
+            _ended(_attempt(self._waiting.popleft()))
+
+    def _next(self) -> None:
+        if self._waiting and self._running is None:
+            remove = self._running = self._waiting.popleft()
+            self.errands.in_background(lambda: _attempt(remove), self._done)
+
+    def _done(self, result: Exception | None) -> None:
+        self._running = None
+        _ended(result)
+        self._next()
+
+
+def _attempt(remove: Callable[[], None]) -> OSError | None:
+    try:
+        remove()
+    except OSError as fault:
+        return fault
+    return None
+
+
+def _ended(result: Exception | None) -> None:
+    if result is not None:
+        logger.warning("Files that are not needed any more are still there: %s", result)

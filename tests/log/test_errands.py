@@ -1,0 +1,159 @@
+"""Slow work of a log goes to somebody else; what a crash in between leaves is one of two states."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from fanlog.config import LogOptions
+from fanlog.errors import FanlogError, TopicDeletedError
+from fanlog.log.store import LogStore
+from fanlog.model import KIB, TopicSettings
+from tests.log.pieces import append, fill, make_batch
+
+T = TypeVar("T")
+
+
+class HandErrands:
+    """Does one errand whenever the test says so."""
+
+    def __init__(self) -> None:
+        self.due: deque[Callable[[], None]] = deque()
+
+    def in_background(
+        self, work: Callable[[], T], done: Callable[[T | Exception], None], /
+    ) -> None:
+        def both() -> None:
+            try:
+                result: T | Exception = work()
+            except Exception as fault:  # noqa: BLE001 - handed on, as the interface says
+                result = fault
+            done(result)
+
+        self.due.append(both)
+
+    def in_slices(self, steps: Iterator[None], /) -> None:
+        def go_on() -> None:
+            if next(steps, steps) is not steps:
+                self.due.append(go_on)
+
+        self.due.append(go_on)
+
+    def run(self) -> None:
+        while self.due:
+            self.due.popleft()()
+
+
+def open_store(folder: Path) -> tuple[LogStore, HandErrands]:
+    store = LogStore(folder, LogOptions(), lambda: 0)
+    store.open()
+    errands = HandErrands()
+    store.employ(errands)
+    return store, errands
+
+
+def names_after_a_crash(folder: Path, copy: Path) -> list[str]:
+    """The topics that a start finds in what is on disk now."""
+    shutil.copytree(folder, copy)
+    store = LogStore(copy, LogOptions(), lambda: 0)
+    names = [topic.name for topic in store.open()]
+    store.close()
+    return names
+
+
+def test_a_deleted_topic_is_there_as_a_whole_until_it_is_gone(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    store, errands = open_store(folder)
+    topic = store.create("t", TopicSettings())
+    log = topic.logs[0]
+    fill(log, 1)
+    heard: list[FanlogError | None] = []
+    store.delete(topic, heard.append)
+    with pytest.raises(TopicDeletedError):
+        append(log, make_batch(1, owner=log.owner))
+    assert not heard
+    assert names_after_a_crash(folder, tmp_path / "before") == ["t"]
+    errands.due.popleft()()
+    assert heard == [None]
+    assert names_after_a_crash(folder, tmp_path / "after") == []
+    assert len(os.listdir(folder / "topics")) == 1
+    errands.run()
+    assert os.listdir(folder / "topics") == []
+    store.close()
+
+
+def test_a_deleted_topics_name_is_free_before_its_files_are_gone(tmp_path: Path) -> None:
+    store, errands = open_store(tmp_path)
+    old = store.create("t", TopicSettings())
+    fill(old.logs[0], 1)
+    store.delete(old, lambda _: None)
+    new = store.create("t", TopicSettings())
+    fill(new.logs[0], 1)
+    errands.run()
+    assert new.logs[0].read(0, 1).next_offset == 1
+    assert len(os.listdir(tmp_path / "topics")) == 1
+    store.close()
+
+
+def test_a_stop_finishes_a_deletion(tmp_path: Path) -> None:
+    store, _ = open_store(tmp_path)
+    topic = store.create("t", TopicSettings())
+    fill(topic.logs[0], 1)
+    store.delete(topic, lambda _: None)
+    store.close()
+    assert os.listdir(tmp_path / "topics") == []
+
+
+def test_a_folder_that_can_not_be_renamed_is_told_to_who_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "data"
+    store, errands = open_store(folder)
+    topic = store.create("t", TopicSettings())
+    heard: list[FanlogError | None] = []
+    store.delete(topic, heard.append)
+
+    def fail(*_: object) -> None:
+        raise PermissionError(1, "on purpose")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "rename", fail)
+        errands.run()
+    assert isinstance(heard[0], FanlogError)
+    store.close()
+    assert names_after_a_crash(folder, tmp_path / "copy") == ["t"]
+
+
+def test_segments_go_in_their_order_and_after_the_log_has_let_go_of_them(tmp_path: Path) -> None:
+    store, errands = open_store(tmp_path)
+    topic = store.create("t", TopicSettings(segment_bytes=64 * KIB))
+    log = topic.logs[0]
+    fill(log, 10, size=40 * KIB)
+    folder = Path(topic.folder) / "0"
+    assert len(list(folder.glob("*.log"))) == 10
+    log.drop_before(3)
+    log.drop_before(6)
+    assert log.start_offset == 6
+    assert len(list(folder.glob("*.log"))) == 10
+    errands.due.popleft()()
+    assert min(int(path.stem) for path in folder.glob("*.log")) == 3
+    errands.run()
+    assert min(int(path.stem) for path in folder.glob("*.log")) == 6
+    store.close()
+
+
+def test_a_stop_removes_the_segments_that_still_wait(tmp_path: Path) -> None:
+    store, _ = open_store(tmp_path)
+    topic = store.create("t", TopicSettings(segment_bytes=64 * KIB))
+    log = topic.logs[0]
+    fill(log, 4, size=40 * KIB)
+    log.drop_before(2)
+    log.drop_before(3)
+    store.close()
+    assert len(list((Path(topic.folder) / "0").glob("*.log"))) == 1
