@@ -50,6 +50,14 @@ class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
     open_segments_max: Annotated[
         int, Meta(ge=16, description="Segment files kept open for writing.")
     ] = 2048
+    reserved_files: Annotated[
+        int,
+        Meta(
+            ge=32,
+            description="File descriptors that no connection gets: the log's. Half the limit at "
+            "most.",
+        ),
+    ] = 4096
     tail_total_bytes: Annotated[
         int, Meta(ge=1 * MIB, description="All tails together; past it the oldest bytes go first.")
     ] = 1024 * MIB
@@ -204,6 +212,14 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
     transaction_memory_total_bytes: Annotated[
         int, Meta(ge=0, description="All staged bytes in memory; past it, files are used sooner.")
     ] = 256 * MIB
+    transaction_files_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Open transactions with a file each; one more is refused. A quarter of "
+            "reserved_files at most.",
+        ),
+    ] = 1024
     transaction_stagers_max: Annotated[
         int, Meta(ge=1, description="Clients that stage into one transaction.")
     ] = 10_000

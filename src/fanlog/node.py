@@ -19,10 +19,12 @@ from fanlog.client.aio import Client
 from fanlog.client.link import Link, Transport
 from fanlog.config import ClientOptions, Config
 from fanlog.errors import ConfigError, FanlogError
+from fanlog.listeners.admission import Admission
 from fanlog.listeners.local import LocalLink
 from fanlog.listeners.redis.server import RedisListener
 from fanlog.listeners.server import NativeListener
 from fanlog.log.commit import GroupCommit
+from fanlog.log.descriptors import FileBudget, measure_budget
 from fanlog.log.store import LogStore
 from fanlog.model import Durability
 from fanlog.release import VERSION
@@ -35,6 +37,7 @@ T = TypeVar("T")
 _THREADS = 4
 _BACKGROUND_THREADS = 4
 _TICK_SECONDS = 0.1
+_FILES_IN_MEMORY = 64
 
 
 class LoopRuntime:
@@ -96,7 +99,11 @@ class Node:
     """A broker with its store. `start`, then `stop`; `listen` opens the network in between."""
 
     def __init__(self, folder: str | Path | None, config: Config) -> None:
-        self._config = config
+        # Before anything is opened. A broker in memory has hardly a file.
+        reserved = _FILES_IN_MEMORY if folder is None else config.log.reserved_files
+        self._files = measure_budget(reserved)
+        self._config = config = _within_files(config, self._files)
+        self._admission = Admission(self._files.connections, self._files.limit)
         self._runtime = LoopRuntime()
         self._store = LogStore(
             None if folder is None else Path(folder), config.log, self._runtime.now_us
@@ -128,7 +135,7 @@ class Node:
         ]
 
     def listen(self) -> NativeListener:
-        listener = NativeListener(self.core, self._config.listener)
+        listener = NativeListener(self.core, self._config.listener, self._admission)
         listener.open()
         self.listeners.append(listener)
         return listener
@@ -139,11 +146,20 @@ class Node:
             self.core,
             config.listener,
             config.redis,
+            self._admission,
             create_topics=config.broker.auto_create_topics,
         )
         listener.open()
         self.listeners.append(listener)
         return listener
+
+    def describe_files(self) -> str:
+        """How the process's file descriptors are shared out."""
+        files = self._files
+        return (
+            f"{files.limit} open files are allowed: {files.reserved} are kept for the log, and "
+            f"{files.connections} connections fit"
+        )
 
     async def stop(self) -> None:
         """Drains: takes what was sent, makes it durable, tells everyone, and closes. Stuck peers
@@ -168,6 +184,20 @@ class Node:
     def _sync_group(self) -> GroupCommit:
         self._group = GroupCommit(self._store.get_journal(), self._runtime.post)
         return self._group
+
+
+def _within_files(config: Config, files: FileBudget) -> Config:
+    """The settings, with no more files kept open than there are descriptors for."""
+    log, broker = config.log, config.broker
+    return msgspec.structs.replace(
+        config,
+        log=msgspec.structs.replace(
+            log, open_segments_max=min(log.open_segments_max, files.segments)
+        ),
+        broker=msgspec.structs.replace(
+            broker, transaction_files_max=min(broker.transaction_files_max, files.staged)
+        ),
+    )
 
 
 async def _every(interval_seconds: float, work: Callable[[], None]) -> None:

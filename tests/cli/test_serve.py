@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import shlex
 import signal
 import socket
@@ -84,8 +85,20 @@ def test_a_redis_port_that_is_taken_is_an_error_only_if_it_was_asked_for(
 def test_a_signal_drains_and_says_so(serve: Serve, number: int) -> None:
     ended = serve("--memory").stop(number)
     assert ended.code == 0
-    assert ended.err.splitlines()[0].endswith("draining; once more ends at once.")
+    assert ended.err.splitlines()[-2].endswith("draining; once more ends at once.")
     assert ended.err.splitlines()[-1] == "Drained and stopped."
+
+
+def test_a_start_says_how_many_connections_fit(serve: Serve) -> None:
+    ended = serve("--data", "kept", FANLOG_LOG_RESERVED_FILES="100").stop()
+    first = ended.err.splitlines()[0]
+    found = re.search(r"(\d+) open files are allowed: (\d+) are kept for the log, and (\d+)", first)
+    assert found is not None, first
+    limit, reserved, connections = map(int, found.groups())
+    assert reserved == min(100, limit // 2)
+    assert 0 < connections <= limit - reserved
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert hard in (limit, resource.RLIM_INFINITY)
 
 
 def test_nothing_acknowledged_before_sigterm_is_lost(serve: Serve) -> None:
@@ -137,7 +150,7 @@ def test_a_second_signal_ends_at_once(serve: Serve) -> None:
             client.flush()
         serving.process.send_signal(signal.SIGTERM)
         assert serving.process.stderr is not None
-        assert "draining" in serving.process.stderr.readline()
+        assert any("draining" in line for line in serving.process.stderr)
         time.sleep(0.3)
         assert serving.process.poll() is None
         ended = serving.stop(signal.SIGTERM)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import resource
+import socket
 import sys
+from typing import cast
 
 import pytest
 
@@ -55,6 +58,71 @@ async def test_a_client_past_the_limit_raises_what_it_was_told() -> None:
             async with served.client():
                 pass
         peer.close()
+        await served.until(lambda: served.connections == 0)
+
+
+class Exhausted:
+    """A listening socket whose process has no descriptor for one more, so many times."""
+
+    def __init__(self, sock: socket.socket, number: int, times: int) -> None:
+        self._sock = sock
+        self._number = number
+        self.left = times
+
+    def accept(self) -> tuple[socket.socket, tuple[str, int]]:
+        if self.left:
+            self.left -= 1
+            raise OSError(self._number, os.strerror(self._number))
+        return self._sock.accept()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._sock, name)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
+async def test_a_listener_without_descriptors_pauses_says_so_once_and_goes_on(
+    caplog: pytest.LogCaptureFixture, number: int
+) -> None:
+    async with serving() as served:
+        peer = await served.greeted()
+        sock = served.listener._sock
+        assert sock is not None
+        exhausted = Exhausted(sock, number, 3)
+        served.listener._sock = cast("socket.socket", exhausted)
+        late = await served.dial()
+        # Nothing spins meanwhile: one look at the socket, and others have their turns.
+        await peer.frames_until_pong()
+        await peer.frames_until_pong()
+        assert exhausted.left >= 1
+        await late.greet()
+        assert exhausted.left == 0
+    said = [r.getMessage() for r in caplog.records if "accept" in r.getMessage()]
+    assert len(said) == 2
+    assert os.strerror(number) in said[0]
+    assert said[1].endswith("are accepted again")
+
+
+async def test_connections_of_all_listeners_together_are_what_the_open_files_allow() -> None:
+    async with serving() as served:
+        redis = served.node.listen_redis()
+        served.node._admission.connections_max = 3
+        peers = [await served.greeted(), await served.greeted()]
+        client = await served.dial(port=redis.port)
+        await client.send(b"PING\r\n")
+        assert await client.recv() == b"+PONG\r\n"
+        failure = await (await served.dial()).fault()
+        assert failure.code == "too_many_connections"
+        assert "3 connections" in failure.message
+        assert "open files" in failure.message
+        late = await served.dial(port=redis.port)
+        said = await late.recv()
+        assert said.startswith(b"-ERR max number of clients reached: ")
+        assert b"open files" in said
+        peers[0].close()
+        await served.until(lambda: served.connections == 2)
+        peers.append(await served.greeted())
+        for peer in (*peers, client):
+            peer.close()
         await served.until(lambda: served.connections == 0)
 
 

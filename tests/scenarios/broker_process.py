@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -19,8 +20,18 @@ class BrokerProcess:
     """Started on 127.0.0.1; the first start takes a free port, later ones the same, which nobody
     is given by chance while the broker is down."""
 
-    def __init__(self, folder: Path | None, *flags: str, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path | None,
+        *flags: str,
+        env: dict[str, str] | None = None,
+        files_max: int = 0,
+        log: Path | None = None,
+    ) -> None:
+        """`files_max` is the process's limit of open files; `log` is where its log lines go."""
         self.folder = folder
+        self._files_max = files_max
+        self._log = log
         self._where = ["--memory"] if folder is None else ["--data", str(folder)]
         self._flags = flags
         self._env = env
@@ -32,13 +43,13 @@ class BrokerProcess:
         command = [sys.executable, "-m", "fanlog", "serve", "--port", str(self.port)]
         if "--redis-port" not in self._flags:
             command += ["--redis-port", "-1"]
-        self._process = subprocess.Popen(
-            [*command, *self._where, *self._flags],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=self._env,
-        )
+        command += [*self._where, *self._flags]
+        if self._files_max:
+            command = ["sh", "-c", f'ulimit -n {self._files_max}; exec "$@"', "sh", *command]
+        with open(self._log or os.devnull, "ab") as log:
+            self._process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=log, text=True, env=self._env
+            )
         assert self._process.stdout is not None
         for line in self._process.stdout:
             ready, redis = READY.search(line), REDIS.search(line)

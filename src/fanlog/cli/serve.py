@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
+import logging
 import os
-import resource
 import shutil
 import signal
 import sys
@@ -25,8 +24,11 @@ from fanlog.cli.terminal import err, out, say_warning
 from fanlog.config import DEFAULT_HOST, NATIVE_PORT, Config
 from fanlog.errors import ConfigError, InvalidArgumentError
 from fanlog.listeners.redis.server import RedisListener
+from fanlog.log.descriptors import raise_limit
 from fanlog.node import Node
 from fanlog.release import VERSION
+
+logger = logging.getLogger("fanlog")
 
 EXAMPLE = "Example: [bold]fanlog serve --data /var/lib/fanlog --port 7420 --redis-port 7421[/]"
 
@@ -72,7 +74,7 @@ def serve(
     for remark in settings.remarks:
         say_warning(remark)
     set_up_logging(log_level, as_json=log_json)
-    _raise_open_files_limit()
+    raise_limit()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(settings, memory=memory))
 
@@ -87,6 +89,7 @@ async def _serve(settings: Settings, *, memory: bool) -> None:
     except BaseException:
         await node.stop()
         raise
+    logger.info("%s.", node.describe_files())
     _calm_garbage_collector()
     stopped = _on_signals()
     _print_banner(config, listener.port, redis, memory=memory)
@@ -108,13 +111,6 @@ def _listen_redis(node: Node, settings: Settings) -> RedisListener | None:
             raise
         say_warning(f"Redis clients can't connect: {fault}")
         return None
-
-
-def _raise_open_files_limit() -> None:
-    """Each reader is a socket, and the usual soft limit of 1024 is for programs that select()."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _calm_garbage_collector() -> None:

@@ -23,10 +23,9 @@ class NativeListener(TcpListener[NativeSession]):
         connection = Connection(sock, peer, self)
         return connection, NativeSession(self.broker, connection, self.options)
 
-    def refusal(self) -> bytes:
+    def refusal(self, reason: str) -> bytes:
         error = TooManyConnectionsError(
-            f"The broker has {len(self._connections)} connections, as many as connections_max "
-            "allows. Close some, or raise the limit."
+            f"There are too many connections: {reason}. Close some, or raise the limit."
         )
         return message_frame(FrameKind.ERROR, Failure(error.code, str(error)))
 

@@ -14,6 +14,7 @@ from typing import ClassVar, Generic, TypeVar
 from fanlog.broker.core import Broker
 from fanlog.config import ListenerOptions
 from fanlog.errors import ConfigError, FanlogError
+from fanlog.listeners.admission import Admission
 from fanlog.listeners.pump import Connection, Session
 
 logger = logging.getLogger("fanlog.listeners")
@@ -22,7 +23,8 @@ _BACKLOG = 4096
 _ACCEPTS_A_TURN = 128
 _SWEEP_SECONDS = 1.0
 _FAREWELL_SECONDS = 0.5
-_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_ACCEPT_PAUSE_SECONDS = 0.2
+_TOO_MANY_OPEN = (errno.EMFILE, errno.ENFILE)
 
 S = TypeVar("S", bound=Session)
 
@@ -33,9 +35,11 @@ class TcpListener(ABC, Generic[S]):
     port_flag: ClassVar[str]
     host_option: ClassVar[str]
 
-    def __init__(self, broker: Broker, options: ListenerOptions) -> None:
+    def __init__(self, broker: Broker, options: ListenerOptions, admission: Admission) -> None:
         self.broker = broker
         self.options = options
+        self._admission = admission
+        self._accept_fault = ""
         self._connections: dict[Connection, S] = {}
         self._sock: socket.socket | None = None
         self._half_frames: dict[Connection, tuple[int, float]] = {}
@@ -51,7 +55,7 @@ class TcpListener(ABC, Generic[S]):
         """A connection and its session."""
 
     @abstractmethod
-    def refusal(self) -> bytes:
+    def refusal(self, reason: str) -> bytes:
         """What a peer is told that comes when there are as many as there may be."""
 
     @abstractmethod
@@ -90,13 +94,28 @@ class TcpListener(ABC, Generic[S]):
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as fault:
-                if fault.errno not in _EXHAUSTED:
-                    raise
-                logger.error("no connection can be accepted for now: %s", fault)
-                self.loop.remove_reader(self._sock.fileno())
-                self.loop.call_later(_SWEEP_SECONDS, self._accept_again)
+                self._pause_accepting(fault)
                 return
-            self._welcome(sock, f"{address[0]}:{address[1]}")
+            if self._accept_fault:
+                self._accept_fault = ""
+                logger.warning("connections to port %d are accepted again", self.port)
+            try:
+                self._welcome(sock, f"{address[0]}:{address[1]}")
+            except OSError as fault:
+                # The peer is gone already, or the system has no memory for it.
+                logger.debug("a connection to port %d failed at once: %s", self.port, fault)
+                sock.close()
+
+    def _pause_accepting(self, fault: OSError) -> None:
+        """The socket stays readable as long as somebody waits: without a pause the loop would do
+        nothing else. It is logged once, however long it lasts."""
+        assert self._sock is not None
+        if str(fault) != self._accept_fault:
+            self._accept_fault = str(fault)
+            advice = " Raise the limit of open files." if fault.errno in _TOO_MANY_OPEN else ""
+            logger.warning("port %d accepts no connection for now: %s.%s", self.port, fault, advice)
+        self.loop.remove_reader(self._sock.fileno())
+        self.loop.call_later(_ACCEPT_PAUSE_SECONDS, self._accept_again)
 
     def _accept_again(self) -> None:
         if self._sock is not None:
@@ -104,20 +123,33 @@ class TcpListener(ABC, Generic[S]):
 
     def _welcome(self, sock: socket.socket, peer: str) -> None:
         sock.setblocking(False)
-        if len(self._connections) >= self.options.connections_max:
+        reason = self._reason_against_one_more()
+        if reason:
             with contextlib.suppress(OSError):
-                sock.send(self.refusal())
+                sock.send(self.refusal(reason))
             sock.close()
             return
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection, session = self.admit(sock, peer)
         self._connections[connection] = session
+        self._admission.connections += 1
         self.broker.connections += 1
-        connection.open(session)
+        try:
+            connection.open(session)
+        except OSError:
+            connection.close()
+            raise
+
+    def _reason_against_one_more(self) -> str:
+        connections = len(self._connections)
+        if connections >= self.options.connections_max:
+            return f"this listener has {connections} connections, as many as connections_max allows"
+        return self._admission.reason_against_one_more()
 
     def forget(self, connection: Connection) -> None:
         self._half_frames.pop(connection, None)
         if self._connections.pop(connection, None) is not None:
+            self._admission.connections -= 1
             self.broker.connections -= 1
         if not self._connections and self._last_gone is not None:
             self._last_gone.set()

@@ -287,6 +287,23 @@ def test_limits_are_named_when_they_are_reached(data: Path) -> None:
         assert on.values("a") == [bytes(40_000), b"x"]
 
 
+def test_transactions_in_files_leave_descriptors_for_the_logs(data: Path) -> None:
+    options = BrokerOptions(transaction_memory_bytes=5000, transaction_files_max=1)
+    with stage(data, options=options) as on:
+        one, two = (Staging(on, stager=i) for i in range(1, 3))
+        for some in (one, two):
+            some.stage("a", bytes(3000))
+        one.stage("a", bytes(3000))
+        with pytest.raises(LimitError, match="transaction_files_max"):
+            Staging(on, ticket=two.ticket, stager=9).stage("a", bytes(3000))
+        one.commit()
+        settle(on)
+        two.stage("a", bytes(3000))
+        two.commit()
+        settle(on)
+        assert on.values("a") == [bytes(3000)] * 4
+
+
 def test_memory_goes_to_files_past_one_transactions_share_and_past_the_total(data: Path) -> None:
     options = BrokerOptions(transaction_memory_bytes=5000, transaction_memory_total_bytes=8000)
     with stage(data, options=options) as on:

@@ -330,7 +330,7 @@ async def test_the_limits_on_connections_and_subscriptions_are_kept() -> None:
                 first.tell("PING", wanted=b"+PONG\r\n")
                 second.tell("PING", wanted=b"+PONG\r\n")
                 with Wire(port) as third:
-                    assert third.rest() == b"-ERR max number of clients reached\r\n"
+                    assert third.rest().startswith(b"-ERR max number of clients reached: ")
                 first.send("SUBSCRIBE", "a", "b", "c", "d")
                 first.expect(b"".join(push("subscribe", n, i) for i, n in enumerate("abc", 1)))
                 first.expect(b"-ERR This connection has as many subscriptions")

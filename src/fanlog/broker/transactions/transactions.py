@@ -206,11 +206,21 @@ class Transactions:
             before + len(data) > options.transaction_memory_bytes
             or self._memory_bytes + len(data) > options.transaction_memory_total_bytes
         ):
+            self._check_files()
             staged.spill()
         try:
             staged.append(data)
         finally:
             self._memory_bytes += staged.memory_bytes - before
+
+    def _check_files(self) -> None:
+        """Each file is a descriptor, and the logs need theirs."""
+        files = sum(transaction.staged.in_file for transaction in self._open.values())
+        if files >= self._options.transaction_files_max:
+            raise LimitError(
+                f"{files} open transactions are in files, as many as transaction_files_max allows. "
+                "Commit or abort some, or stage less in each."
+            )
 
     def _find(self, ticket: str) -> _Open:
         transaction = self._open.get(ticket)

@@ -18,6 +18,7 @@ from fanlog.listeners.tcp import TcpListener
 if TYPE_CHECKING:
     from fanlog.broker.core import Broker
     from fanlog.config import ListenerOptions, RedisOptions
+    from fanlog.listeners.admission import Admission
 
 _KEEPALIVE_SECONDS = 300
 
@@ -64,12 +65,18 @@ class RedisListener(TcpListener[RedisSession]):
     host_option: ClassVar[str] = "redis.host"
 
     def __init__(
-        self, broker: Broker, shared: ListenerOptions, redis: RedisOptions, *, create_topics: bool
+        self,
+        broker: Broker,
+        shared: ListenerOptions,
+        redis: RedisOptions,
+        admission: Admission,
+        *,
+        create_topics: bool,
     ) -> None:
         options = msgspec.structs.replace(
             shared, host=redis.host, port=redis.port, connections_max=redis.connections_max
         )
-        super().__init__(broker, options)
+        super().__init__(broker, options, admission)
         self._redis = redis
         self._create_topics = create_topics
         self._pipeline = PipelineReader()
@@ -98,9 +105,9 @@ class RedisListener(TcpListener[RedisSession]):
         self.state.connections_received += 1
         return connection, session
 
-    def refusal(self) -> bytes:
+    def refusal(self, reason: str) -> bytes:
         self.state.connections_rejected += 1
-        return b"-ERR max number of clients reached\r\n"
+        return b"-ERR max number of clients reached: %b\r\n" % reason.encode()
 
     def overdue(
         self, connection: Connection, session: RedisSession, now: float

@@ -1,0 +1,65 @@
+"""File descriptors: how many the process may have, and who gets them. A connection more is worth
+nothing if the log can't open its files for it, so the log's share is taken off first."""
+
+from __future__ import annotations
+
+import os
+import resource
+from typing import NamedTuple
+
+# More than any broker needs; what "unlimited" means to us.
+_UNLIMITED = 1 << 30
+# Of the log's share, what is not a segment that is kept open: lock, journal, listeners, files that
+# are opened for a moment by the loop, the commit and checkpoint threads and the readers' threads.
+_PASSING_FILES = 16
+_SEGMENTS_MIN = 4
+
+
+class FileBudget(NamedTuple):
+    """`limit` is the process's, `in_use` what the program around the broker has open, `reserved`
+    the log's share."""
+
+    limit: int
+    in_use: int
+    reserved: int
+
+    @property
+    def connections(self) -> int:
+        """How many connections fit, on all listeners together."""
+        return max(1, self.limit - self.in_use - self.reserved)
+
+    @property
+    def segments(self) -> int:
+        """How many segments can be kept open."""
+        return max(_SEGMENTS_MIN, self.reserved - _PASSING_FILES)
+
+    @property
+    def staged(self) -> int:
+        """How many files of transactions can be open."""
+        return max(_SEGMENTS_MIN, self.reserved // 4)
+
+
+def measure_budget(reserved_files: int) -> FileBudget:
+    """The budget as the process's limit allows it now, before the broker opens anything. The log
+    never gets more than half of it."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = _UNLIMITED if soft == resource.RLIM_INFINITY else soft
+    return FileBudget(limit, _open_files(), min(reserved_files, limit // 2))
+
+
+def raise_limit() -> None:
+    """Raises the process's limit as far as it may: each reader is a socket, and the usual soft
+    limit of 1024 is for programs that call select()."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (ValueError, OSError):
+        # macOS calls the hard limit infinite, and refuses it. What there is has to do.
+        return
+
+
+def _open_files() -> int:
+    try:
+        return len(os.listdir("/dev/fd"))
+    except OSError:
+        return _PASSING_FILES
