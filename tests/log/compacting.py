@@ -32,6 +32,7 @@ def keyed_batch(
     codec: Codec = Codec.NONE,
     producer: tuple[int, int, int] = (0, 0, 0),
     owner: Owner = OWNER,
+    epoch: int = 1,
 ) -> Sample:
     """A stamped batch of keys and values; a value of None is a tombstone."""
     producer_id, producer_epoch, first_sequence = producer
@@ -45,7 +46,9 @@ def keyed_batch(
         producer_epoch=producer_epoch,
         first_sequence=first_sequence,
     )
-    data = stamp(raw, base_offset=base, append_time_us=time_us, leader_epoch=1, topic=owner.topic)
+    data = stamp(
+        raw, base_offset=base, append_time_us=time_us, leader_epoch=epoch, topic=owner.topic
+    )
     return Sample(data, base, base + len(pairs), time_us)
 
 

@@ -40,8 +40,10 @@ def make_batch(
     size: int = 100,
     owner: Owner = OWNER,
     producer: tuple[int, int, int] = (0, 0, 0),
+    epoch: int = 1,
 ) -> Sample:
-    """A stamped batch of `count` records; `producer` is its id, epoch and first sequence."""
+    """A stamped batch of `count` records; `producer` is its id, epoch and first sequence, `epoch`
+    that of the broker's start."""
     producer_id, producer_epoch, first_sequence = producer
     values = [(b"%d." % (base + i)).ljust(size, b"v") for i in range(count)]
     raw = encode_batch(
@@ -52,7 +54,9 @@ def make_batch(
         producer_epoch=producer_epoch,
         first_sequence=first_sequence,
     )
-    data = stamp(raw, base_offset=base, append_time_us=time_us, leader_epoch=1, topic=owner.topic)
+    data = stamp(
+        raw, base_offset=base, append_time_us=time_us, leader_epoch=epoch, topic=owner.topic
+    )
     return Sample(data, base, base + count, time_us)
 
 

@@ -30,7 +30,9 @@ def found_batch(
     base: int, producer: tuple[int, int, int], count: int, span: int | None = None
 ) -> Found:
     producer_id, epoch, sequence = producer
-    return Found(80, epoch, base, 0, producer_id, sequence, count, count if span is None else span)
+    return Found(
+        80, epoch, base, 0, producer_id, sequence, count, count if span is None else span, 1
+    )
 
 
 class Writer:
@@ -92,7 +94,7 @@ def test_a_file_of_producers_has_what_was_written_before_its_segment(
         for run in found.in_order()
         if run.base_offset < base
     ]
-    assert sorted(decode_producers(encode_producers(base, found.histories()), base)) == sorted(
+    assert sorted(decode_producers(encode_producers(base, found.histories()), base).runs) == sorted(
         expected
     )
 
@@ -118,7 +120,7 @@ def test_of_a_producer_with_a_new_epoch_only_that_is_kept() -> None:
     runs = [ProducerRun(5, 1, 0, 9, 0), ProducerRun(5, 2, 0, 3, 9), ProducerRun(5, 2, 3, 1, 20)]
     found = ProducerRuns()
     found.add_runs(runs)
-    assert decode_producers(encode_producers(30, found.histories()), 30) == runs[1:]
+    assert decode_producers(encode_producers(30, found.histories()), 30).runs == runs[1:]
 
 
 def test_what_was_before_a_compacted_batch_is_forgotten_and_not_guessed() -> None:

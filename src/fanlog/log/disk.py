@@ -16,6 +16,7 @@ from threading import Lock
 
 from fanlog.config import LogOptions
 from fanlog.log.damage import Quarantine
+from fanlog.log.epochs import Epochs, since
 from fanlog.log.errands import Removals
 from fanlog.log.faults import is_full
 from fanlog.log.files import FdPool, remove_if_there, sync_file, sync_folder, write_all
@@ -71,6 +72,7 @@ class DiskLog:
         "compacted",
         "deleted",
         "deleted_before",
+        "epochs",
         "fd",
         "fd_used",
         "folder",
@@ -101,6 +103,8 @@ class DiskLog:
         # Records before this offset were deleted, even where their segment is still there.
         self.deleted_before = 0
         self.compacted = Compacted()
+        # Which starts of the broker wrote what is there.
+        self.epochs: Epochs = ()
         self.position = 0
         self.allocated = 0
         self.index_at = 0
@@ -181,7 +185,7 @@ class DiskLog:
             return
         known = () if self.producers is None else self.producers()
         try:
-            write_producers(producers_path(self.folder, base), base, known)
+            write_producers(producers_path(self.folder, base), base, known, self.epochs)
         except OSError as fault:
             # The one before is still there, and so are the batches: a start can read both.
             logger.warning("The producers of %s could not be saved: %s", self.folder, fault)
@@ -305,6 +309,7 @@ class DiskLog:
         save_start(self.folder, offset)
         self.deleted_before = offset
         self.drop_before(offset)
+        self.epochs = since(self.epochs, self.start_offset)
         self.quarantine.drop_before(offset)
 
     def swap(self, gone: tuple[Segment, ...], made: Segment, facts: SealedIndex, path: str) -> bool:
@@ -338,6 +343,7 @@ class DiskLog:
         self.segments = self.segments[count:]
         self.sealed_bytes -= sum(segment.bytes for segment in gone)
         self.quarantine.drop_before(self.start_offset)
+        self.epochs = since(self.epochs, self.start_offset)
         self.save_producers()
         self.shared.removals.add(lambda: self._remove(gone))
 

@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterable
 from typing import NoReturn
 
 from fanlog.errors import ClosedError, FanlogError, OffsetOutOfRangeError, TopicDeletedError
+from fanlog.format.batch import read_header
 from fanlog.log.compaction import Compaction, is_due
 from fanlog.log.disk import DiskLog, Shared
+from fanlog.log.epochs import Epochs, with_epoch
 from fanlog.log.faults import is_full, is_temporary, write_error
 from fanlog.log.lookup import Block, find_time, read_block
 from fanlog.log.producers import ProducerHistory, ProducerRun, ProducerRuns
@@ -33,6 +35,7 @@ class PartitionLog:
     __slots__ = (
         "_deleted_before",
         "_disk",
+        "_epoch_noted",
         "_settings",
         "durability",
         "failure",
@@ -54,6 +57,8 @@ class PartitionLog:
         # Of a log in memory; one on disk keeps it there.
         self._deleted_before = 0
         self._disk = disk
+        # All that is appended between two starts is of one epoch.
+        self._epoch_noted = disk is None
 
     @classmethod
     def open(
@@ -121,6 +126,12 @@ class PartitionLog:
         return [] if self._disk is None else self._disk.quarantine.ranges
 
     @property
+    def epochs(self) -> Epochs:
+        """Which starts of the broker wrote what is there; empty for a log in memory, which knows
+        but one."""
+        return () if self._disk is None else self._disk.epochs
+
+    @property
     def settings(self) -> TopicSettings:
         return self._settings
 
@@ -144,8 +155,16 @@ class PartitionLog:
                 disk.write(piece, tail.end_offset, first_time_us, last_time_us)
             except OSError as fault:
                 self._refuse(fault, disk)
+            if not self._epoch_noted:
+                self._note_epoch(piece, disk)
         tail.append(piece, next_offset, last_time_us)
         self.last_time_us = last_time_us
+
+    def _note_epoch(self, piece: Piece, disk: DiskLog) -> None:
+        """Takes the epoch of the first piece since the start into the log's history."""
+        epoch = read_header(piece).leader_epoch
+        disk.epochs = with_epoch(disk.epochs, epoch, self.tail.end_offset)
+        self._epoch_noted = True
 
     def read(self, offset: int, end: int, bytes_wanted: int = 0) -> Block:
         """Whole batches from disk, from the one that holds `offset`, below `end`: about as many as

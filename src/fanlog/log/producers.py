@@ -1,18 +1,22 @@
-"""Who wrote last: the producers' sequences as the log shows them, and the file that keeps them.
+"""Who wrote last: the producers' sequences as the log shows them, and the file that keeps them
+together with the log's epochs.
 
 The broker rebuilds from it what makes a retry after a restart safe. Batches of one producer whose
 sequence and offsets both go on are one run, so that the list stays short. With every new segment
 the runs before it become `<base>.producers`, so that a start need not read the earlier ones:
 
-| at       | bytes | field       | meaning                                                   |
-| -------- | ----- | ----------- | --------------------------------------------------------- |
-|  0       | 8     | magic       | `FANLPRD1`                                                |
-|  8       | 4     | crc         | CRC-32C of everything from byte 12 on                     |
-| 12       | 4     | count       | n producers                                               |
-| 16       | 8     | base offset | the segment's, as in its name; all runs end by it         |
-| 24       | 16n   | producers   | each: id (8), epoch (2), 0 (2), how many runs it has (4)  |
-| 24 + 16n | 24m   | runs        | in the producers' order, each: first sequence (8), base   |
-|          |       |             | offset (8), records (8)                                   |
+| bytes | field       | meaning                                                               |
+| ----- | ----------- | --------------------------------------------------------------------- |
+| 8     | magic       | `FANLPRD2`                                                            |
+| 4     | crc         | CRC-32C of everything from byte 12 on                                 |
+| 4     | count       | n producers                                                           |
+| 8     | base offset | the segment's, as in its name; all below is about what is before it   |
+| 8     | epochs      | how many there are, k                                                 |
+| 16k   | epochs      | each: epoch (8), offset of its first batch (8)                        |
+| 16n   | producers   | each: id (8), epoch (2), 0 (2), how many runs it has (4)              |
+| 24m   | runs        | in the producers' order, each: first sequence, base offset, records   |
+
+`FANLPRD1` has neither the number of epochs nor the epochs.
 """
 
 from __future__ import annotations
@@ -26,14 +30,18 @@ from typing import NamedTuple
 
 from fanlog.errors import ChecksumError, FormatError
 from fanlog.format.checksum import crc32c
+from fanlog.log.epochs import Epochs, EpochStart, before
 from fanlog.log.files import read_file, replace_file
 from fanlog.log.scan import Found
 
 # A producer's oldest runs are left out past this many: its retries concern the newest.
 RUNS_PER_PRODUCER_MAX = 1024
 
-_MAGIC = b"FANLPRD1"
+_MAGIC = b"FANLPRD2"
+_MAGIC_WITHOUT_EPOCHS = b"FANLPRD1"
 _HEADER = Struct("<8sIIQ")
+_EPOCHS = Struct("<Q")
+_EPOCH = Struct("<QQ")
 _PRODUCER = Struct("<QH2xI")
 _RUN_BYTES = 24
 _CRC_FROM = 12
@@ -120,7 +128,7 @@ def _clip(numbers: array[int], end: int) -> None:
         numbers[-1] = min(numbers[-1], end - numbers[-2])
 
 
-def encode_producers(base: int, histories: Iterable[ProducerHistory]) -> bytes:
+def encode_producers(base: int, histories: Iterable[ProducerHistory], epochs: Epochs = ()) -> bytes:
     """The file of the segment that begins with `base`: what was before it."""
     producers: list[bytes] = []
     runs: list[bytes] = []
@@ -132,24 +140,52 @@ def encode_producers(base: int, histories: Iterable[ProducerHistory]) -> bytes:
                 numbers.byteswap()
             runs.append(numbers.tobytes())
     fields = (len(producers), base)
-    body = _HEADER.pack(_MAGIC, 0, *fields)[_CRC_FROM:] + b"".join(producers) + b"".join(runs)
+    epochs = before(epochs, base)
+    parts = [_EPOCHS.pack(len(epochs)), *(_EPOCH.pack(*epoch) for epoch in epochs)]
+    body = b"".join((_HEADER.pack(_MAGIC, 0, *fields)[_CRC_FROM:], *parts, *producers, *runs))
     return _HEADER.pack(_MAGIC, crc32c(body), *fields)[:_CRC_FROM] + body
 
 
-def decode_producers(data: bytes, base: int) -> list[ProducerRun]:
+class Told(NamedTuple):
+    """What a file says of the log before its segment."""
+
+    runs: list[ProducerRun]
+    epochs: Epochs
+
+
+def decode_producers(data: bytes, base: int) -> Told:
     """What `encode_producers` wrote for the segment that begins with `base`."""
-    if len(data) < _HEADER.size or data[:8] != _MAGIC:
+    if len(data) < _HEADER.size or data[:8] not in (_MAGIC, _MAGIC_WITHOUT_EPOCHS):
         raise FormatError("This is no file of producers.")
-    _, crc, count, found_base = _HEADER.unpack_from(data)
+    magic, crc, count, found_base = _HEADER.unpack_from(data)
     if crc32c(data[_CRC_FROM:]) != crc:
         raise ChecksumError("The producers are damaged: their checksum does not fit.")
     if found_base != base:
         raise FormatError(f"The producers are those before offset {found_base}, not {base}.")
-    runs_at = _HEADER.size + count * _PRODUCER.size
-    producers = list(_PRODUCER.iter_unpack(data[_HEADER.size : runs_at]))
+    at, epochs = _HEADER.size, ()
+    if magic == _MAGIC:
+        at, epochs = _decode_epochs(data, at)
+    runs_at = at + count * _PRODUCER.size
+    producers = list(_PRODUCER.iter_unpack(data[at:runs_at]))
     if len(data) != runs_at + _RUN_BYTES * sum(runs for _, _, runs in producers):
         raise FormatError(f"The file has {len(data)} bytes, which do not fit its producers.")
-    numbers = array("Q", data[runs_at:])
+    return Told(_decode_runs(data[runs_at:], producers, base), epochs)
+
+
+def _decode_epochs(data: bytes, at: int) -> tuple[int, Epochs]:
+    """The epochs that stand at a place, and where they end."""
+    count = _EPOCHS.unpack_from(data, at)[0] if len(data) >= at + _EPOCHS.size else 0
+    first = at + _EPOCHS.size
+    end = first + count * _EPOCH.size
+    if end > len(data):
+        raise FormatError(f"The file has {len(data)} bytes, which do not fit its epochs.")
+    return end, tuple(EpochStart(*fields) for fields in _EPOCH.iter_unpack(data[first:end]))
+
+
+def _decode_runs(
+    data: bytes, producers: list[tuple[int, int, int]], base: int
+) -> list[ProducerRun]:
+    numbers = array("Q", data)
     if sys.byteorder == "big":
         numbers.byteswap()
     runs: list[ProducerRun] = []
@@ -165,9 +201,11 @@ def decode_producers(data: bytes, base: int) -> list[ProducerRun]:
     return runs
 
 
-def write_producers(path: str, base: int, histories: Iterable[ProducerHistory]) -> None:
-    replace_file(path, encode_producers(base, histories), durable=False)
+def write_producers(
+    path: str, base: int, histories: Iterable[ProducerHistory], epochs: Epochs = ()
+) -> None:
+    replace_file(path, encode_producers(base, histories, epochs), durable=False)
 
 
-def read_producers(path: str, base: int) -> list[ProducerRun]:
+def read_producers(path: str, base: int) -> Told:
     return decode_producers(read_file(path), base)

@@ -12,12 +12,13 @@ import os
 
 from fanlog.errors import FormatError
 from fanlog.log.disk import DiskLog
+from fanlog.log.epochs import with_batches
 from fanlog.log.files import remove_if_there
 from fanlog.log.index import SealedIndex
 from fanlog.log.lookup import quarantine
 from fanlog.log.marks import load_compacted, load_start
 from fanlog.log.producers import ProducerRuns, read_producers
-from fanlog.log.scan import NO_STOP, is_zero
+from fanlog.log.scan import NO_STOP, Run, is_zero
 from fanlog.log.segment import (
     Scanned,
     Segment,
@@ -113,22 +114,23 @@ def _load_producers(disk: DiskLog, segment: Segment, producers: ProducerRuns) ->
         return False
     path = producers_path(disk.folder, segment.base)
     try:
-        producers.add_runs(read_producers(path, segment.base))
+        told = read_producers(path, segment.base)
     except (FormatError, OSError) as fault:
         logger.warning("%s is of no use: %s", path, fault)
         return False
+    producers.add_runs(told.runs)
+    disk.epochs = told.epochs
     disk.producers_base = segment.base
     return True
 
 
 def _scan(disk: DiskLog, segment: Segment, producers: ProducerRuns) -> Scanned:
-    return scan_segment(
-        disk.folder,
-        segment,
-        disk.owner,
-        disk.shared.options.index_interval_bytes,
-        visit=lambda run: producers.add(run.batches),
-    )
+    def visit(run: Run) -> None:
+        producers.add(run.batches)
+        disk.epochs = with_batches(disk.epochs, run.batches)
+
+    interval_bytes = disk.shared.options.index_interval_bytes
+    return scan_segment(disk.folder, segment, disk.owner, interval_bytes, visit)
 
 
 def _next_index_at(disk: DiskLog, scanned: Scanned) -> int:

@@ -13,6 +13,7 @@ from bisect import bisect_left, bisect_right
 
 from fanlog.format.batch import BatchHeader, split_batches
 from fanlog.log.disk import DiskLog
+from fanlog.log.epochs import with_batches
 from fanlog.log.producers import ProducerRuns
 from fanlog.log.scan import Found, Owner
 from fanlog.log.segment import base_of, list_segments, log_path, remove_index, scan_segment
@@ -76,7 +77,9 @@ class Journaled:
             piece = b"".join(self._batches[first:i])
             times = headers[0].append_time_us, headers[-1].append_time_us
             disk.write(piece, headers[0].base_offset, *times)
-            producers.add(map(_found, headers))
+            found = [_found(header) for header in headers]
+            producers.add(found)
+            disk.epochs = with_batches(disk.epochs, found)
 
 
 def _found(header: BatchHeader) -> Found:
@@ -89,6 +92,7 @@ def _found(header: BatchHeader) -> Found:
         header.first_sequence,
         header.record_count,
         header.span,
+        header.leader_epoch,
     )
 
 

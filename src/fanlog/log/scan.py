@@ -22,9 +22,9 @@ SCAN_BYTES = 4 * 1024 * 1024
 # An offset past every other: "to the end of the file".
 NO_STOP = 1 << 63
 
-# length, kind and version, producer epoch, topic, base offset, append time, producer id,
-# first sequence, header crc, body crc, partition, flags, record count
-_FIELDS = Struct("<IHHI4xQqQQIIHxBI")
+# length, kind and version, producer epoch, topic, leader epoch, base offset, append time,
+# producer id, first sequence, header crc, body crc, partition, flags, record count
+_FIELDS = Struct("<IHHIIQqQQIIHxBI")
 _MARK = VERSION << 8 | KIND_BATCH
 _MARK_BYTES = bytes((KIND_BATCH, VERSION))
 _MARK_AT = 4
@@ -56,6 +56,7 @@ class Found(NamedTuple):
     first_sequence: int
     record_count: int
     span: int
+    leader_epoch: int
 
 
 class Run(NamedTuple):
@@ -96,8 +97,8 @@ def _walk(data: bytes, expected: int, stop: int, owner: Owner, out: list[Found])
     while expected < stop:
         if size - at < HEADER_BYTES:
             return _Stop(at, expected, "", HEADER_BYTES)
-        (length, mark, epoch, number, base, time_us, producer, sequence, head_crc, body_crc,
-         part, flags, count) = unpack(data, at)  # fmt: skip
+        (length, mark, epoch, number, leader, base, time_us, producer, sequence, head_crc,
+         body_crc, part, flags, count) = unpack(data, at)  # fmt: skip
         if mark != _MARK or length < BATCH_BYTES_MIN or length % ALIGNMENT:
             return _Stop(at, expected, _HEADER_BAD if mark or length else _EMPTY, 0)
         if crc32c(data[at : at + 48]) != head_crc:
@@ -114,7 +115,7 @@ def _walk(data: bytes, expected: int, stop: int, owner: Owner, out: list[Found])
             producer, span = 0, SPAN.unpack_from(data, at + HEADER_BYTES)[0]
         if part != partition or not span:
             return _Stop(at, expected, _STRAY, length)
-        out.append(Found(length, epoch, base, time_us, producer, sequence, count, span))
+        out.append(Found(length, epoch, base, time_us, producer, sequence, count, span, leader))
         expected += span
         at = end
     return _Stop(at, expected, "", 0)
@@ -203,10 +204,10 @@ def _whole_batch_at(fd: int, owner: Owner, at: int, expected: int, limit: int) -
     if len(head) < HEADER_BYTES:
         return None
     fields = _FIELDS.unpack(head)
-    length, base = fields[0], fields[4]
+    length, base = fields[0], fields[5]
     if base <= expected or fields[1] != _MARK or at + length > limit:
         return None
-    if crc32c(head[:48]) != fields[8]:
+    if crc32c(head[:48]) != fields[9]:
         return None
     end = _walk(read_at(fd, at, length), base, base + 1, owner, [])
     return base if end.expected > base else None

@@ -149,6 +149,7 @@ class LogStore:
             topic = self._open_topic(f"{topics}/{name}", journaled)
             if topic is not None:
                 self._topics[topic.number] = topic
+        self._pass_all_epochs()
         if has_groups:
             retire_journal(self._journal_folder, self.epoch << 32)
         for number in kept.keys() & self._topics.keys():
@@ -161,6 +162,17 @@ class LogStore:
             return catalog
         generation = newest_generation(self._journal_folder)
         return rebuild_catalog(load_catalog_copy(path), folder + "/topics", names, generation)
+
+    def _pass_all_epochs(self) -> None:
+        """No log may get two parts of the same epoch, whatever became of the catalog."""
+        logs = (log for topic in self._topics.values() for log in topic.logs if log.epochs)
+        newest = max((log.epochs[-1].epoch for log in logs), default=0)
+        if newest >= self.epoch:
+            logger.warning(
+                "The catalog has epoch %d, but a log has %d already.", self.epoch, newest
+            )
+            self.epoch = newest + 1
+            self._save_catalog(self._next_number)
 
     @property
     def _journal_folder(self) -> str:
