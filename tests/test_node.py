@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,49 @@ import fanlog
 from fanlog.config import BrokerOptions, Config
 from fanlog.log.staging import Staged
 from fanlog.model import KIB
-from tests.client.ways import PATIENCE_SECONDS
+from fanlog.node import LoopRuntime
+from tests.client.proxy import proxy_to
+from tests.client.ways import FREE_PORT, PATIENCE_SECONDS, until
+
+
+async def test_the_clock_for_durations_stands_still_while_the_loop_is_stalled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_ns = 1_000_000_000
+    monkeypatch.setattr("time.monotonic_ns", lambda: now_ns)
+    runtime = LoopRuntime()
+    seen_us = [runtime.monotonic_us()]
+    for step_seconds in (0.1, 0.4, 60.0, 0.0, 0.2):
+        now_ns += round(step_seconds * 1e9)
+        seen_us.append(runtime.monotonic_us())
+        runtime.attend()
+        assert runtime.monotonic_us() == seen_us[-1]
+    runtime.close()
+
+    steps_us = [after - before for before, after in pairwise(seen_us)]
+    assert steps_us == [100_000, 400_000, 500_000, 0, 200_000]
+
+
+async def test_setting_the_wall_clock_back_does_not_keep_a_lost_members_partitions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = Config(listener=FREE_PORT)
+    async with fanlog.Broker(config=config) as broker, asyncio.timeout(PATIENCE_SECONDS):
+        await broker.create_topic("t", partitions=2)
+        port = broker.listen().port
+        async with (
+            proxy_to(port) as proxy,
+            fanlog.connect(f"fanlog://127.0.0.1:{proxy.port}") as client,
+            client.consume("t", group="g", session_seconds=0.5) as lost,
+            broker.consume("t", group="g") as other,
+        ):
+            await until(lambda: len(lost.partitions) == 1 == len(other.partitions))
+            now_ns = time.time_ns()
+            monkeypatch.setattr("time.time_ns", lambda: now_ns - 3600 * 10**9)
+            proxy.refusing = True
+            proxy.cut()
+            await until(lambda: len(other.partitions) == 2)
+            proxy.refusing = False
 
 
 async def test_readers_catch_up_while_large_transactions_wait_for_the_disk(

@@ -64,6 +64,12 @@ class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
     retention_check_seconds: Annotated[
         float, Meta(gt=0, description="How often retention looks for what to delete.")
     ] = 30.0
+    clock_trust_seconds: Annotated[
+        float,
+        Meta(
+            ge=0, description="A wall clock that jumps forward deletes nothing by age for so long."
+        ),
+    ] = 3600.0
     compaction_keys_max: Annotated[
         int,
         Meta(ge=1, description="Keys that compaction holds in memory; past it, it takes rounds."),

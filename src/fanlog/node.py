@@ -38,12 +38,17 @@ _THREADS = 4
 _BACKGROUND_THREADS = 4
 _TICK_SECONDS = 0.1
 _FILES_IN_MEMORY = 64
+# More than this between two ticks is the loop's fault, or the machine's, and nobody else's.
+_STALL_NS = 500_000_000
 
 
 class LoopRuntime:
-    """Clocks and places to work, on an asyncio loop."""
+    """Clocks and places to work, on an asyncio loop. The monotonic clock stands still while the
+    loop is stalled, so that nobody's time runs out because the broker was not there."""
 
     def __init__(self) -> None:
+        self._attended_ns = time.monotonic_ns()
+        self._stalled_ns = 0
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="fanlog")
         self._background = ThreadPoolExecutor(
@@ -57,7 +62,14 @@ class LoopRuntime:
         return time.time_ns() // 1000
 
     def monotonic_us(self) -> int:
-        return time.monotonic_ns() // 1000
+        newest_ns = self._attended_ns + _STALL_NS
+        return (min(time.monotonic_ns(), newest_ns) - self._stalled_ns) // 1000
+
+    def attend(self) -> None:
+        """The loop gets round to its timers. The node calls this with every tick."""
+        now_ns = time.monotonic_ns()
+        self._stalled_ns += max(0, now_ns - self._attended_ns - _STALL_NS)
+        self._attended_ns = now_ns
 
     def post(self, call: Callable[[], None]) -> None:
         """Runs `call` on the loop, from any thread; nothing once the loop is gone."""
@@ -130,9 +142,13 @@ class Node:
         self.core.load()
         interval_seconds = self._config.log.retention_check_seconds
         self._tasks = [
-            asyncio.create_task(_every(_TICK_SECONDS, self.core.tick)),
+            asyncio.create_task(_every(_TICK_SECONDS, self._tick)),
             asyncio.create_task(_every(interval_seconds, self.core.housekeeping)),
         ]
+
+    def _tick(self) -> None:
+        self._runtime.attend()
+        self.core.tick()
 
     def listen(self) -> NativeListener:
         listener = NativeListener(self.core, self._config.listener, self._admission)

@@ -18,7 +18,7 @@ from fanlog.format.batch import encode_batch
 from fanlog.format.checksum import crc32c
 from fanlog.format.messages import Position, Subscribe
 from fanlog.model import KIB, GapReason, SlowPolicy, Start
-from tests.broker.groups.test_groups import Member
+from tests.broker.groups.members import Member
 from tests.broker.queues.workers import hire, later
 from tests.broker.stage import BEGIN_US, Peer, Publisher, Stage, no_room, stage
 from tests.broker.test_faults import damage, published

@@ -13,5 +13,5 @@ def broker_clock(monkeypatch: pytest.MonkeyPatch) -> BrokerClock:
     """Brokers of this test begin now, and then only `advance` moves their time."""
     clock = BrokerClock()
     monkeypatch.setattr(LoopRuntime, "now_us", lambda _: clock.now_us)
-    monkeypatch.setattr(LoopRuntime, "monotonic_us", lambda _: clock.now_us - clock.began_us)
+    monkeypatch.setattr(LoopRuntime, "monotonic_us", lambda _: clock.monotonic_us)
     return clock

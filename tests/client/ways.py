@@ -227,10 +227,11 @@ class BrokerClock:
 
     def __init__(self) -> None:
         self.now_us = time.time_ns() // 1000
-        self.began_us = self.now_us - 1_000_000
+        self.monotonic_us = 1_000_000
 
     def advance(self, seconds: float) -> None:
         self.now_us += round(seconds * 1e6)
+        self.monotonic_us += round(seconds * 1e6)
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from fanlog.client.core import hello
 from fanlog.format.frames import FrameKind, frame
 from tests.listeners.peers import one_message, serving
 
 # A listener looks once a second, so that less would end nothing sooner.
 SHORT = 0.5
+
+
+class LoopAt:
+    """A loop at another time."""
+
+    def __init__(self, loop: Any, now: float) -> None:
+        self._loop = loop
+        self._now = now
+
+    def time(self) -> float:
+        return self._now
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
 
 
 async def test_a_peer_that_never_says_hello_is_closed() -> None:
@@ -43,6 +61,19 @@ async def test_an_idle_peer_is_closed_and_one_that_pings_is_not() -> None:
         assert failure.code == "bad_frame"
         assert "idle_timeout_seconds" in failure.message
         assert (await alive.ask(FrameKind.PING)).kind is FrameKind.PONG
+
+
+async def test_a_look_that_comes_late_turns_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving() as served:
+        peer = await served.greeted()
+        (listener,) = served.node.listeners
+        now = listener.loop.time()
+        for stalled_seconds, connections in ((1000.0, 1), (1.0, 0)):
+            now += stalled_seconds
+            monkeypatch.setattr(listener, "loop", LoopAt(listener.loop, now))
+            listener._sweep()
+            await served.until(lambda left=connections: served.connections == left)
+        assert "idle_timeout_seconds" in (await peer.fault()).message
 
 
 async def test_a_peer_that_is_turned_out_and_goes_on_talking_is_closed_all_the_same() -> None:

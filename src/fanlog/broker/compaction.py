@@ -31,15 +31,18 @@ class _Wanted(NamedTuple):
 
 class Compactions:
     """All of it belongs to the loop, but for the steps of a run. `shrunk` hears of a partition
-    whose log has lost records before an offset; `stopping` ends a run early."""
+    whose log has lost records before an offset; `stopping` ends a run early; `now_us` is the
+    clock that tombstones are deleted by."""
 
     def __init__(
         self,
         runtime: Runtime,
         shrunk: Callable[[Partition, int], None],
         stopping: Callable[[], bool],
+        now_us: Callable[[], int],
     ) -> None:
         self._runtime = runtime
+        self._now_us = now_us
         self._shrunk = shrunk
         self._stopping = stopping
         self._queue: deque[_Wanted] = deque()
@@ -49,7 +52,7 @@ class Compactions:
         """Compacts what has become worthwhile, after what waits already."""
         if self._running is not None:
             return
-        now_us = self._runtime.now_us()
+        now_us = self._now_us()
         for topic in topics:
             if topic.settings.cleanup != "compact":
                 continue
@@ -82,7 +85,7 @@ class Compactions:
         try:
             run = partition.log.compaction(
                 partition.visible_end,
-                self._runtime.now_us(),
+                self._now_us(),
                 lambda: self._stopping() or partition.topic.deleted,
                 everything=wanted.done is not None,
             )

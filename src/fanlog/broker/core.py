@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from fanlog.broker.catalog import Catalog, changed_settings
+from fanlog.broker.clocks import TrustedClock
 from fanlog.broker.commits import Commits, SyncGroup
 from fanlog.broker.compaction import Compactions
 from fanlog.broker.drops import DropNotes, Drops
@@ -86,7 +87,8 @@ class Broker:
         self.release = release
         self._options = options
         self._defaults = topic_defaults
-        self._started_us = runtime.now_us()
+        self._started_us = runtime.monotonic_us()
+        self._trusted = TrustedClock(runtime, log_options.clock_trust_seconds)
         self._log_options = log_options
         self._loader = Loader(runtime, log_options.read_cache_bytes)
         self.drop_notes = DropNotes(options.drops_pending_max, runtime.now_us)
@@ -96,15 +98,15 @@ class Broker:
         self.catalog = Catalog(store, options)
         self.internal = InternalTopics(store, self.catalog, self.commits, runtime)
         self.drops = Drops(
-            self.drop_notes, self.internal, options, runtime.now_us, self.fan_out.show
+            self.drop_notes, self.internal, options, runtime.monotonic_us, self.fan_out.show
         )
         self.durable = DurableNames(self.internal, self.catalog.number_of)
         self.subscriptions = Subscriptions(self)
         self.groups = Groups(self, runtime, options)
         self.queues = Queues(self, runtime, options)
         self._inboxes = Inboxes(options.inbox_idle_seconds)
-        self.producers = NamedProducers(self.internal, options, runtime.now_us)
-        self._idle_producers = IdleProducers(options, runtime.now_us)
+        self.producers = NamedProducers(self.internal, options, runtime)
+        self._idle_producers = IdleProducers(options, runtime.monotonic_us)
         self._intake = Intake(
             self.catalog.partitions, self.commits, options, runtime.now_us, self.producers
         )
@@ -116,7 +118,9 @@ class Broker:
             folder=store.folder,
             check_owner=self.groups.check_owner,
         )
-        self.compactions = Compactions(runtime, self._drop_copies, lambda: self.draining)
+        self.compactions = Compactions(
+            runtime, self._drop_copies, lambda: self.draining, self._trusted.now_us
+        )
         self.openers: dict[Opener, None] = {}
         self.connections = 0
         self.draining = False
@@ -130,7 +134,9 @@ class Broker:
         self.durable.load(self._store.left_aside)
         self.producers.load(self.catalog.partitions.values())
         self.transactions.load()
-        self.groups.load()
+        newest_us = max((p.log.last_time_us for p in self.catalog.partitions.values()), default=0)
+        self._trusted.load(newest_us)
+        self.groups.load(newest_us)
         self.queues.load()
         self._store.employ(self.slices)
 
@@ -148,7 +154,7 @@ class Broker:
 
     def housekeeping(self) -> None:
         """Retention, and readers that chose to be cut off; called by the node every so often."""
-        now_us = self._runtime.now_us()
+        now_us = self._trusted.now_us()
         for topic in self.catalog:
             for partition in topic.partitions:
                 tail_bytes = partition.log.tail.bytes
@@ -160,7 +166,7 @@ class Broker:
         self._idle_producers.forget(self.catalog.partitions.values())
         self.producers.expire()
         inboxes = self.catalog.matching(INBOX_PREFIX + ">")
-        for name in self._inboxes.left_behind(inboxes, now_us):
+        for name in self._inboxes.left_behind(inboxes, self._runtime.monotonic_us()):
             self.delete_topic(name)
         self.compactions.check(self.catalog)
 
@@ -402,7 +408,7 @@ class Broker:
             state="draining" if self.draining else state,
             release=self.release,
             epoch=self._store.epoch,
-            uptime_seconds=(self._runtime.now_us() - self._started_us) / 1e6,
+            uptime_seconds=(self._runtime.monotonic_us() - self._started_us) / 1e6,
             topics=len(self.catalog),
             connections=self.connections,
             subscriptions=len(self.subscriptions),

@@ -166,12 +166,12 @@ class Drops:
         notes: DropNotes,
         host: LedgerHost,
         options: BrokerOptions,
-        now_us: Callable[[], int],
+        monotonic_us: Callable[[], int],
         show: Callable[[Partition, int], None],
     ) -> None:
         self._notes = notes
         self._host = host
-        self._now_us = now_us
+        self._monotonic_us = monotonic_us
         self._show = show
         self._settings = TopicSettings(
             durability="os",
@@ -191,8 +191,8 @@ class Drops:
         """Writes what there is, if the last time is a second ago."""
         if not self._notes:
             return
-        now_us = self._now_us()
-        if now_us >= self._next_us or now_us + _WRITE_US < self._next_us:
+        now_us = self._monotonic_us()
+        if now_us >= self._next_us:
             self._next_us = now_us + _WRITE_US
             self.write()
 

@@ -8,20 +8,17 @@ id, and a batch of a producer that its partition does not know is looked up here
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 
 import msgspec
 
+from fanlog.broker.clocks import SECOND_US, Clocks, moment_of_us, wall_time_us
 from fanlog.broker.ledger import Entry, Ledger, LedgerHost
 from fanlog.broker.topics import Partition
 from fanlog.config import BrokerOptions
 from fanlog.errors import FencedError, InvalidArgumentError, LimitError
 from fanlog.format.messages import ProducerRegistered, RegisterProducer
 from fanlog.model import PRODUCER_EPOCH_MAX, PRODUCER_ID_MAX, PRODUCER_NAME_BYTES_MAX
-
-_SECOND_US = 1_000_000
-# After a start, names have so long to be heard of again, however long ago they were last seen.
-_RETURN_SECONDS = 3600
 
 
 class _Registration(msgspec.Struct, frozen=True, array_like=True):
@@ -38,11 +35,13 @@ _decode = msgspec.msgpack.Decoder(_Registration).decode
 
 
 class NamedProducers:
-    def __init__(self, host: LedgerHost, options: BrokerOptions, now_us: Callable[[], int]) -> None:
+    def __init__(self, host: LedgerHost, options: BrokerOptions, clocks: Clocks) -> None:
         self._options = options
-        self._now_us = now_us
+        self._clocks = clocks
         self._ledger = Ledger(host, "producers", self._everything)
         self._names: dict[str, _Registration] = {}
+        # When each was last seen, by the monotonic clock; the ledger has it by the wall clock.
+        self._seen_us: dict[str, int] = {}
         self._connections: dict[str, int] = {}
         # By id: the lowest epoch that may publish, and where somebody did.
         self._epochs: dict[int, int] = {}
@@ -53,11 +52,8 @@ class NamedProducers:
         """Brings the names back. `partitions` are all that there are at any time; they must not
         go on with those who were shut out."""
         self._ledger.load(self._take)
-        returning_us = _SECOND_US * min(_RETURN_SECONDS, self._options.producer_idle_seconds)
-        seen_us = self._now_us() + returning_us - self._idle_us
         for name, known in self._names.items():
-            later = max(known.seen_us, seen_us)
-            self._set(name, msgspec.structs.replace(known, seen_us=later))
+            self._seen_us[name] = moment_of_us(self._clocks, known.seen_us, self._idle_us)
         self._everywhere = partitions
         for partition in partitions:
             for producer_id in self._epochs.keys() & (partition.producers or {}).keys():
@@ -67,7 +63,7 @@ class NamedProducers:
 
     @property
     def _idle_us(self) -> int:
-        return self._options.producer_idle_seconds * _SECOND_US
+        return self._options.producer_idle_seconds * SECOND_US
 
     # Who may publish
 
@@ -103,6 +99,7 @@ class NamedProducers:
         if known is None or (known.id, known.epoch) != (chosen.id, chosen.epoch):
             self._ledger.write([_entry(name, chosen)])
         self._set(name, chosen)
+        self._seen_us[name] = self._clocks.monotonic_us()
         if known is not None:
             self._shut_out(known.id)
         elif wanted.id:
@@ -110,7 +107,7 @@ class NamedProducers:
         return ProducerRegistered(chosen.id, chosen.epoch)
 
     def _next(self, known: _Registration | None) -> _Registration:
-        now_us = self._now_us()
+        now_us = self._clocks.now_us()
         if known is None:
             return _Registration(self._new_id(), 1, now_us)
         if known.epoch >= PRODUCER_EPOCH_MAX:
@@ -135,12 +132,12 @@ class NamedProducers:
                 f"name {wanted.name!r}: register without them."
             )
         if known is None:
-            return _Registration(wanted.id, wanted.epoch, self._now_us())
+            return _Registration(wanted.id, wanted.epoch, self._clocks.now_us())
         if known.id != wanted.id or known.epoch > wanted.epoch:
             raise FencedError(
                 f"Another client has registered the producer's name {wanted.name!r} since."
             )
-        return msgspec.structs.replace(known, epoch=wanted.epoch, seen_us=self._now_us())
+        return msgspec.structs.replace(known, epoch=wanted.epoch, seen_us=self._clocks.now_us())
 
     def _shut_out(self, producer_id: int) -> None:
         """Makes all partitions forget the epochs of a producer that may not publish any more."""
@@ -171,8 +168,9 @@ class NamedProducers:
             return
         known = self._names.get(name)
         if known is not None:
-            seen = msgspec.structs.replace(known, seen_us=self._now_us())
+            seen = msgspec.structs.replace(known, seen_us=self._clocks.now_us())
             self._set(name, seen)
+            self._seen_us[name] = self._clocks.monotonic_us()
             self._ledger.write_or_owe([_entry(name, seen)])
 
     def expire(self) -> None:
@@ -181,11 +179,11 @@ class NamedProducers:
             self._partitions[producer_id] = {
                 partition: None for partition in partitions if not partition.topic.deleted
             }
-        before_us = self._now_us() - self._idle_us
+        before_us = self._clocks.monotonic_us() - self._idle_us
         gone = [
             name
-            for name, known in self._names.items()
-            if known.seen_us < before_us and name not in self._connections
+            for name, seen_us in self._seen_us.items()
+            if seen_us < before_us and name not in self._connections
         ]
         entries: list[Entry] = [(name.encode(), None) for name in gone]
         if entries:
@@ -203,8 +201,10 @@ class NamedProducers:
             self._set(name, _decode(value))
 
     def _everything(self) -> Iterator[tuple[bytes, bytes]]:
+        shift_us = wall_time_us(self._clocks, 0)
         for name, known in self._names.items():
-            yield name.encode(), _encode(known)
+            seen_us = self._seen_us[name] + shift_us
+            yield name.encode(), _encode(msgspec.structs.replace(known, seen_us=seen_us))
 
     def _set(self, name: str, registration: _Registration) -> None:
         self._names[name] = registration
@@ -214,6 +214,7 @@ class NamedProducers:
 
     def _unset(self, name: str) -> None:
         known = self._names.pop(name, None)
+        self._seen_us.pop(name, None)
         if known is not None:
             for producer_id in (known.id, known.used_up):
                 self._epochs.pop(producer_id, None)

@@ -102,8 +102,8 @@ class Runtime(Protocol):
         ...
 
     def monotonic_us(self) -> int:
-        """A clock that nobody can set: for every duration. It means nothing in another process,
-        so it is never stored."""
+        """A clock that nobody can set, and that does not count the time in which the broker was
+        stalled: for every duration. It means nothing in another process, so it is never stored."""
         ...
 
     def soon(self, call: Callable[[], None], /) -> object:

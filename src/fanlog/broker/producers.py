@@ -104,14 +104,14 @@ class IdleProducers:
     enough: a producer whose last record is before that was idle ever since.
     """
 
-    def __init__(self, options: BrokerOptions, now_us: Callable[[], int]) -> None:
+    def __init__(self, options: BrokerOptions, monotonic_us: Callable[[], int]) -> None:
         self._idle_us = options.producer_idle_seconds * _SECOND_US
-        self._now_us = now_us
-        self._due_us = now_us() + self._idle_us
+        self._monotonic_us = monotonic_us
+        self._due_us = monotonic_us() + self._idle_us
 
     def forget(self, partitions: Iterable[Partition]) -> None:
         """Looks through all partitions if it is time to."""
-        now_us = self._now_us()
+        now_us = self._monotonic_us()
         if now_us < self._due_us:
             return
         self._due_us = now_us + self._idle_us

@@ -45,6 +45,7 @@ class TcpListener(ABC, Generic[S]):
         self._half_frames: dict[Connection, tuple[int, float]] = {}
         self._last_gone: asyncio.Event | None = None
         self._sweeper: asyncio.TimerHandle | None = None
+        self._swept_at = 0.0
         self.loop: asyncio.AbstractEventLoop
         self.inlet = memoryview(bytearray(options.receive_bytes))
         self.host = options.host
@@ -83,6 +84,7 @@ class TcpListener(ABC, Generic[S]):
         self.port = sock.getsockname()[1]
         self._sock = sock
         self.loop.add_reader(sock.fileno(), self._accept)
+        self._swept_at = self.loop.time()
         self._sweeper = self.loop.call_later(_SWEEP_SECONDS, self._sweep)
 
     def _accept(self) -> None:
@@ -155,9 +157,12 @@ class TcpListener(ABC, Generic[S]):
             self._last_gone.set()
 
     def _sweep(self) -> None:
-        """Turns out peers that are overdue."""
+        """Turns out peers that are overdue. Not if the loop itself was stalled: what they have
+        sent meanwhile is read before the next look."""
         now = self.loop.time()
-        for connection, session in list(self._connections.items()):
+        stalled = now - self._swept_at > 2 * _SWEEP_SECONDS
+        self._swept_at = now
+        for connection, session in () if stalled else list(self._connections.items()):
             fault = self.overdue(connection, session, now)
             if fault is not None:
                 connection.turn_out(fault)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fanlog.config import BrokerOptions
 from fanlog.format.messages import Position, Release, Revoke
-from tests.broker.groups.test_groups import Member, Place, later
+from tests.broker.groups.members import Member, Place, later
 from tests.broker.stage import Stage, stage
 
 PARTITIONS = 5

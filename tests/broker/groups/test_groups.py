@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from fanlog.broker.cursors import Subscription
 from fanlog.config import BrokerOptions
 from fanlog.errors import (
-    FanlogError,
     FencedError,
     GroupActiveError,
     GroupNotFoundError,
@@ -26,108 +24,11 @@ from fanlog.format.messages import (
     GroupOffsets,
     JoinGroup,
     Position,
-    Release,
     ResetGroup,
-    Revoke,
-    Seek,
 )
 from fanlog.model import Gap, GapReason, GroupInfo, Start
-from tests.broker.stage import Peer, Stage, no_room, stage
-
-Place = tuple[str, int]
-SECOND_US = 1_000_000
-
-
-class Told:
-    """Hands on to a member what it is told."""
-
-    def __init__(self, member: Member) -> None:
-        self.gap = member.gap
-        self.joined = member.joined
-        self.left = member.left
-        self.revoke = member.revoke
-        self.ended = member.evicted
-
-
-class Member(Peer):
-    """A member and all that it was told. It lets go at once unless it is `slow`."""
-
-    def __init__(self, on: Stage, name: str, *, group: str = "g", slow: bool = False) -> None:
-        super().__init__()
-        self.on = on
-        self.name = name
-        self.group = group
-        self.slow = slow
-        self.epoch = 0
-        self.has: dict[Place, int] = {}
-        self.asked: list[Place] = []
-        self.lost_places: list[Place] = []
-        self.evicted_with: FanlogError | None = None
-        self.seat: Subscription
-
-    def join(self, target: str = "t", **wanted: Any) -> Member:
-        given: dict[str, Any] = {"reset": "earliest", "epoch": self.epoch} | wanted
-        request = JoinGroup(
-            group=self.group, member=self.name, target=target, wildcard=">" in target, **given
-        )
-        self.seat, self.epoch = self.on.core.groups.join(1, request, self, Told(self))
-        self.feed: Subscription | None = self.seat
-        self.on.run()
-        return self
-
-    def lose(self) -> None:
-        self.on.core.groups.lost(self.seat)
-        self.on.run()
-
-    def leave(self) -> None:
-        self.on.core.groups.leave(self.seat)
-        self.on.run()
-
-    def come_back(self, **wanted: Any) -> Member:
-        claims = tuple(Position(*place, at, self.on.core.epoch) for place, at in self.has.items())
-        self.has = {}
-        return self.join(claims=claims, **wanted)
-
-    def commit(self, offset: int, partition: int = 0, topic: str = "t") -> None:
-        position = Position(topic, partition, offset, self.on.core.epoch)
-        self.on.core.groups.commit(self.seat, (position,))
-
-    def release(self, *partitions: int, topic: str = "t") -> None:
-        self.on.core.groups.release(self.seat, Release(topic, partitions))
-        self.on.run()
-
-    async def seek(self, start: Start, **wanted: Any) -> tuple[Position, ...]:
-        moved = await self.on.core.groups.seek(self.seat, Seek(start=start, **wanted))
-        self.on.run()
-        return moved
-
-    @property
-    def partitions(self) -> list[int]:
-        return sorted(partition for _, partition in self.has)
-
-    def joined(self, joined: Any) -> None:
-        super().joined(joined)
-        for start in joined.starts:
-            self.has[joined.name, start.partition] = start.offset
-
-    def left(self, number: int, name: str) -> None:
-        super().left(number, name)
-        self.has = {place: at for place, at in self.has.items() if place[0] != name}
-
-    def revoke(self, revoke: Revoke) -> None:
-        places = [(revoke.topic, partition) for partition in revoke.partitions]
-        for place in places:
-            self.has.pop(place, None)
-        if revoke.lost:
-            self.lost_places += places
-        else:
-            self.asked += places
-            if not self.slow:
-                release = Release(revoke.topic, revoke.partitions)
-                self.on.runtime.soon(lambda: self.on.core.groups.release(self.seat, release))
-
-    def evicted(self, error: FanlogError) -> None:
-        self.evicted_with = error
+from tests.broker.groups.members import SECOND_US, Member, Told, later
+from tests.broker.stage import Stage, no_room, stage
 
 
 @pytest.fixture
@@ -135,13 +36,6 @@ def memory() -> Iterator[Stage]:
     with stage() as made:
         made.core.create_topic("t", {"partitions": 4})
         yield made
-
-
-def later(on: Stage, seconds: float) -> None:
-    """Time passes, and the broker looks at its clock."""
-    on.runtime.time_us += int(seconds * SECOND_US)
-    on.core.tick()
-    on.run()
 
 
 # Coming and going

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from fanlog.broker.clocks import Clocks
 from fanlog.broker.groups.assignment import Place, assign
 from fanlog.broker.groups.state import Group, Member, Ownership
 from fanlog.broker.topics import Partition, Topic
@@ -28,8 +29,9 @@ Failed = list[tuple[Member, FanlogError]]
 class GroupBalance:
     """Grants and takes back partitions. `revoke_us` is how long an owner may take to let go."""
 
-    def __init__(self, broker: Broker, revoke_us: int) -> None:
+    def __init__(self, broker: Broker, clocks: Clocks, revoke_us: int) -> None:
         self._broker = broker
+        self._clocks = clocks
         self._revoke_us = revoke_us
 
     def resume(self, group: Group) -> Failed:
@@ -182,7 +184,7 @@ class GroupBalance:
 
     def _take_back(self, group: Group, places: list[Place]) -> None:
         told: dict[tuple[Member, str], list[int]] = {}
-        revoke_by_us = self._broker.now_us() + self._revoke_us
+        revoke_by_us = self._clocks.monotonic_us() + self._revoke_us
         for place in places:
             owned = group.owned[place]
             self.stop(owned)

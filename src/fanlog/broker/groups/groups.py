@@ -65,7 +65,7 @@ class Groups:
         self._broker = broker
         self._runtime = runtime
         self._options = options
-        self._balance = GroupBalance(broker, int(options.revoke_seconds * SECOND_US))
+        self._balance = GroupBalance(broker, runtime, int(options.revoke_seconds * SECOND_US))
         self._groups: dict[str, Group] = {}
         self._seats: dict[Subscription, tuple[Group, Member]] = {}
         self._followers: NameTree[Group] = NameTree()
@@ -74,11 +74,14 @@ class Groups:
         # Groups from before the start, whose members may come back with claims until then.
         self._remembered: frozenset[str] = frozenset()
         self._grace_end_us = 0
+        self._last_epoch = 0
 
-    def load(self) -> None:
+    def load(self, newest_us: int) -> None:
+        """`newest_us` is the time of the newest record that is stored."""
+        self._last_epoch = newest_us
         self._remembered = frozenset(self.names())
         grace_us = int(self._options.group_grace_seconds * SECOND_US)
-        self._grace_end_us = self._broker.now_us() + grace_us
+        self._grace_end_us = self._runtime.monotonic_us() + grace_us
 
     # Coming and going
 
@@ -99,7 +102,7 @@ class Groups:
             client=client,
             group=wanted.group,
         )
-        epoch = wanted.epoch or group.next_epoch(self._broker.now_us())
+        epoch = wanted.epoch or self._next_epoch(group)
         if member is None:
             member = Member(wanted.member)
         else:
@@ -116,6 +119,12 @@ class Groups:
         self._claim(group, member, wanted.claims)
         self._settle_soon(group)
         return subscription, epoch
+
+    def _next_epoch(self, group: Group) -> int:
+        """A seat's epoch. It is a time, so that it rises over restarts of the broker too; where
+        the wall clock was set back, it goes on from what there was before."""
+        self._last_epoch = max(self._last_epoch + 1, self._runtime.now_us())
+        return max(group.epoch + 1, self._last_epoch)
 
     def _check_seat(self, wanted: JoinGroup) -> tuple[Group, Member | None]:
         """The group, and the member if it is known there; raises what speaks against a seat."""
@@ -202,7 +211,7 @@ class Groups:
         if seat is not None:
             group, member = seat
             self._stand_up(group, member, subscription)
-            member.away_until_us = self._broker.now_us() + member.session_us
+            member.away_until_us = self._runtime.monotonic_us() + member.session_us
             self._watched[group] = None
 
     def leave(self, subscription: Subscription) -> None:
@@ -227,7 +236,7 @@ class Groups:
 
     def tick(self) -> None:
         """Ends sessions and revocations whose time is up."""
-        now_us = self._broker.now_us()
+        now_us = self._runtime.monotonic_us()
         if self._grace_end_us and now_us >= self._grace_end_us:
             self._grace_end_us = 0
             for group in self._groups.values():
@@ -309,7 +318,7 @@ class Groups:
 
     def _in_grace(self, group: Group) -> bool:
         """Whether members of before the broker's start may still come back."""
-        return group.name in self._remembered and self._broker.now_us() < self._grace_end_us
+        return group.name in self._remembered and self._runtime.monotonic_us() < self._grace_end_us
 
     def _evict(self, group: Group, member: Member, error: FanlogError) -> None:
         reader = member.reader

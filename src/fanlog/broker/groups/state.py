@@ -28,8 +28,8 @@ class MemberReader(Reader, Protocol):
 
 class Member:
     """`subscription` and `reader` are None while the member is away; it then has until
-    `away_until_us` to come back. `epoch` is that of its seat: who takes the seat gets a higher
-    one, and the same client that comes back keeps it."""
+    `away_until_us`, by the monotonic clock, to come back. `epoch` is that of its seat: who takes
+    the seat gets a higher one, and the same client that comes back keeps it."""
 
     __slots__ = (
         "away_until_us",
@@ -116,8 +116,3 @@ class Group:
     @property
     def anyone_away(self) -> bool:
         return any(member.subscription is None for member in self.members.values())
-
-    def next_epoch(self, now_us: int) -> int:
-        """A seat's epoch. It is a time, so that it rises over restarts of the broker too."""
-        self.epoch = max(self.epoch + 1, now_us)
-        return self.epoch

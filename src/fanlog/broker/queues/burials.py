@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Protocol
 
+from fanlog.broker.clocks import Clocks
 from fanlog.broker.queues.dead_letters import DeadLetters, Grave
 from fanlog.broker.queues.lanes import Lane
-from fanlog.broker.queues.ledger import QueueLedger, change_entry
+from fanlog.broker.queues.ledger import QueueLedger
 from fanlog.broker.queues.queue import Queue
 from fanlog.broker.queues.spans import Span
 from fanlog.errors import FanlogError
@@ -21,15 +21,11 @@ logger = logging.getLogger("fanlog.broker")
 _AGAIN_US = 5_000_000
 
 
-class Clock(Protocol):
-    def now_us(self) -> int: ...
-
-
 class Burials:
-    def __init__(self, letters: DeadLetters, ledger: QueueLedger, clock: Clock) -> None:
+    def __init__(self, letters: DeadLetters, ledger: QueueLedger, clocks: Clocks) -> None:
         self._letters = letters
         self._ledger = ledger
-        self._clock = clock
+        self._clocks = clocks
         self._later: list[tuple[int, Queue, Lane, Span]] = []
 
     def bury(
@@ -50,11 +46,11 @@ class Burials:
 
     def bury_soon(self, queue: Queue, lane: Lane, doomed: list[Span]) -> None:
         """The same at the next tick."""
-        now_us = self._clock.now_us()
+        now_us = self._clocks.monotonic_us()
         self._later += [(now_us, queue, lane, span) for span in doomed]
 
     def tick(self) -> None:
-        now_us = self._clock.now_us()
+        now_us = self._clocks.monotonic_us()
         due = [waiting for waiting in self._later if waiting[0] <= now_us]
         if due:
             self._later = [waiting for waiting in self._later if waiting[0] > now_us]
@@ -75,11 +71,13 @@ class Burials:
                 return
             if fault is not None:
                 logger.error("dead letters of queue %s are not stored: %s", queue.name, fault)
-                self._later.append((self._clock.now_us() + _AGAIN_US, queue, lane, span))
+                self._later.append((self._clocks.monotonic_us() + _AGAIN_US, queue, lane, span))
                 done()
                 return
             if lane.partition.durability is not Durability.MEMORY:
-                entry = change_entry(queue.name, queue.stored(lane), [(first, next)], ())
+                entry = self._ledger.change_entry(
+                    queue.name, queue.stored(lane), [(first, next)], ()
+                )
                 self._ledger.write_or_owe([entry])
             lane.jobs.buried(first, next)
             queue.dead_lettered += next - first

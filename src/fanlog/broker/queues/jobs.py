@@ -15,7 +15,8 @@ _STALE_MAX = 1024
 
 
 class Failure(NamedTuple):
-    """Jobs that have failed, how often, and when they may be tried again; as a ledger has them."""
+    """Jobs that have failed, how often, and when they may be tried again, by the clock that
+    leases are measured by."""
 
     first: int
     next: int

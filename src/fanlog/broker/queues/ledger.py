@@ -9,10 +9,14 @@ from typing import NamedTuple
 
 import msgspec
 
+from fanlog.broker.clocks import SECOND_US, Clocks
 from fanlog.broker.ledger import Entry, Ledger, LedgerHost
 from fanlog.broker.queues.jobs import Failure, InHand, Jobs
 from fanlog.broker.queues.spans import Range, joined
 from fanlog.model import QueueSettings
+
+# The longest delay there is: an entry of an earlier version does not say its own.
+_DELAY_US_MAX = 86_400 * SECOND_US
 
 
 class StoredLane(NamedTuple):
@@ -37,13 +41,25 @@ class StoredQueue:
         self.lanes: dict[tuple[str, int], StoredLane] = {}
 
 
+class _Failure(NamedTuple):
+    """A `Failure` as it is stored: due by the wall clock, and how long that was to wait when it
+    was written, so that a clock that was set back makes no job wait for longer."""
+
+    first: int
+    next: int
+    failures: int
+    due_us: int
+    reason: str
+    delay_us: int = _DELAY_US_MAX
+
+
 class _Lane(msgspec.Struct, frozen=True, array_like=True):
     """What happened in a partition. With a floor it is all that there is to know."""
 
     number: int
     floor: int | None
     done: list[Range] = []
-    failures: list[Failure] = []
+    failures: list[_Failure] = []
 
 
 class _Queue(msgspec.Struct, frozen=True, array_like=True):
@@ -62,8 +78,12 @@ _decode_queue = msgspec.msgpack.Decoder(_Queue).decode
 
 class QueueLedger:
     def __init__(
-        self, host: LedgerHost, everything: Callable[[], Iterable[tuple[bytes, bytes]]]
+        self,
+        host: LedgerHost,
+        clocks: Clocks,
+        everything: Callable[[], Iterable[tuple[bytes, bytes]]],
     ) -> None:
+        self._clocks = clocks
         self._ledger = Ledger(host, "queues", everything)
         self.write = self._ledger.write
         self.write_or_owe = self._ledger.write_or_owe
@@ -87,23 +107,46 @@ class QueueLedger:
             elif value is None:
                 queue.lanes.pop((topic, partition), None)
             else:
-                _take_lane(queue, (topic, partition, sequence), _decode_lane(value))
+                self._take_lane(queue, (topic, partition, sequence), _decode_lane(value))
 
         self._ledger.load(take)
         return list(queues.values())
 
+    def _take_lane(self, queue: StoredQueue, key: tuple[str, int, int], said: _Lane) -> None:
+        topic, partition, sequence = key
+        known = queue.lanes.get((topic, partition))
+        if said.floor is not None:
+            jobs = Jobs(said.floor, queue.in_hand, ordered=queue.settings.ordered)
+        elif known is not None and known.number == said.number:
+            jobs = known.jobs
+        else:
+            return
+        jobs.restore(said.done, map(self._loaded, said.failures))
+        queue.lanes[topic, partition] = StoredLane(topic, partition, said.number, sequence, jobs)
 
-def _take_lane(queue: StoredQueue, key: tuple[str, int, int], said: _Lane) -> None:
-    topic, partition, sequence = key
-    known = queue.lanes.get((topic, partition))
-    if said.floor is not None:
-        jobs = Jobs(said.floor, queue.in_hand, ordered=queue.settings.ordered)
-    elif known is not None and known.number == said.number:
-        jobs = known.jobs
-    else:
-        return
-    jobs.restore(said.done, said.failures)
-    queue.lanes[topic, partition] = StoredLane(topic, partition, said.number, sequence, jobs)
+    def _loaded(self, stored: _Failure) -> Failure:
+        left_us = min(stored.due_us - self._clocks.now_us(), stored.delay_us)
+        due_us = self._clocks.monotonic_us() + left_us if left_us > 0 else 0
+        return Failure(stored.first, stored.next, stored.failures, due_us, stored.reason)
+
+    def _stored(self, failure: Failure) -> _Failure:
+        first, next, failures, due_us, reason = failure
+        delay_us = max(0, due_us - self._clocks.monotonic_us())
+        due_us = self._clocks.now_us() + delay_us if delay_us else 0
+        return _Failure(first, next, failures, due_us, reason, delay_us)
+
+    def lane_entry(self, name: str, stored: StoredLane) -> tuple[bytes, bytes]:
+        """All of a partition's state."""
+        jobs = stored.jobs
+        failures = list(map(self._stored, jobs.failures()))
+        return _entry(name, stored, _Lane(stored.number, jobs.floor, jobs.done_ranges(), failures))
+
+    def change_entry(
+        self, name: str, stored: StoredLane, done: Sequence[Range], failures: Sequence[Failure]
+    ) -> tuple[bytes, bytes]:
+        """What has changed in a partition."""
+        new = list(map(self._stored, failures))
+        return _entry(name, stored, _Lane(stored.number, None, list(joined(done)), new))
 
 
 def queue_entry(name: str, settings: QueueSettings, born: int) -> tuple[bytes, bytes]:
@@ -114,19 +157,8 @@ def no_queue_entry(name: str) -> Entry:
     return _encode((name, "", 0, 0)), None
 
 
-def lane_entry(name: str, stored: StoredLane) -> tuple[bytes, bytes]:
-    """All of a partition's state."""
-    jobs = stored.jobs
-    state = _Lane(stored.number, jobs.floor, jobs.done_ranges(), jobs.failures())
+def _entry(name: str, stored: StoredLane, state: _Lane) -> tuple[bytes, bytes]:
     return _encode((name, stored.topic, stored.partition, stored.sequence)), _encode(state)
-
-
-def change_entry(
-    name: str, stored: StoredLane, done: Sequence[Range], failures: Sequence[Failure]
-) -> tuple[bytes, bytes]:
-    """What has changed in a partition."""
-    change = _Lane(stored.number, None, list(joined(done)), list(failures))
-    return _encode((name, stored.topic, stored.partition, stored.sequence)), _encode(change)
 
 
 def no_lane_entry(name: str, stored: StoredLane) -> Entry:

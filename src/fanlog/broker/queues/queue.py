@@ -38,7 +38,7 @@ class QueueHost(Protocol):
 
     options: BrokerOptions
 
-    def now_us(self) -> int: ...
+    def monotonic_us(self) -> int: ...
     def soon(self, call: Callable[[], None], /) -> object: ...
     def load_block(
         self, partition: Partition, offset: int, done: Callable[[Block | Exception], None]
@@ -304,7 +304,7 @@ class Queue:
         self._scheduled = False
         if not self._ring:
             return
-        now_us = self._host.now_us()
+        now_us = self._host.monotonic_us()
         share = max(1, -(-self._available(now_us) // len(self._ring)))
         leases, jobs_max = 0, self._host.options.queue_in_flight_max - self.leased
         served: dict[Worker, None] = {}

@@ -19,8 +19,6 @@ from fanlog.broker.queues.lanes import Lane
 from fanlog.broker.queues.ledger import (
     QueueLedger,
     StoredLane,
-    change_entry,
-    lane_entry,
     no_lane_entry,
     no_queue_entry,
     queue_entry,
@@ -71,10 +69,10 @@ class Queues:
         self._seats: dict[Subscription, Worker] = {}
         self._outlets: dict[Outlet, list[Worker]] = {}
         self._followers = QueueFollowers()
-        self._ledger = QueueLedger(broker.internal, self._everything)
+        self._ledger = QueueLedger(broker.internal, runtime, self._everything)
         self._verdicts = Verdicts(self)
         self._burials = Burials(DeadLetters(broker), self._ledger, runtime)
-        self.now_us = runtime.now_us
+        self.monotonic_us = runtime.monotonic_us
         self.soon = runtime.soon
 
     def load(self) -> None:
@@ -271,7 +269,7 @@ class Queues:
         if topic.settings.level is not Durability.MEMORY:
             for queue in self._working_on(topic):
                 lanes = (StoredLane(topic.name, i, topic.number, 1, self._jobs(queue)) for i in new)
-                self._ledger.write([lane_entry(queue.name, lane) for lane in lanes])
+                self._ledger.write([self._ledger.lane_entry(queue.name, lane) for lane in lanes])
             self._ledger.sync_now()
 
     def topic_grew(self, topic: Topic, new: list[Partition]) -> None:
@@ -320,7 +318,7 @@ class Queues:
                 later = appeared or queue.is_older_than(topic)
                 lane = self._begin(queue, partition, start_of(partition, queue.settings, later))
                 if partition.durability is not Durability.MEMORY:
-                    entries.append(lane_entry(queue.name, queue.stored(lane)))
+                    entries.append(self._ledger.lane_entry(queue.name, queue.stored(lane)))
             starts.append(PartitionOffset(partition.index, lane.jobs.floor))
         if entries:
             self._ledger.write_or_owe(entries)
@@ -347,6 +345,11 @@ class Queues:
             )
         self._verdicts.settle(worker, settle, answer)
 
+    def change_entry(
+        self, queue: Queue, lane: Lane, done: list[Range], failures: list[Failure]
+    ) -> Entry:
+        return self._ledger.change_entry(queue.name, queue.stored(lane), done, failures)
+
     def write(self, entries: list[Entry]) -> None:
         self._ledger.write(entries)
 
@@ -357,8 +360,7 @@ class Queues:
                 Failure(span.first, span.next, span.failures, span.due_us, span.reason)
                 for span in again + doomed
             ]
-            entry = change_entry(queue.name, queue.stored(lane), (), failures)
-            self._ledger.write_or_owe([entry])
+            self._ledger.write_or_owe([self.change_entry(queue, lane, [], failures)])
         if doomed:
             self._burials.bury(queue, lane, doomed)
 
@@ -368,7 +370,7 @@ class Queues:
     # Time
 
     def tick(self) -> None:
-        now_us = self.now_us()
+        now_us = self.monotonic_us()
         self._burials.tick()
         for queue in list(self._queues.values()):
             queue.tick(now_us)
@@ -408,7 +410,7 @@ class Queues:
         # The places were looked up in threads: somebody may have come meanwhile.
         self._check_idle(self._get(wanted.group))
         anew = [self._anew(queue, step) for step in steps]
-        self._ledger.write([lane_entry(queue.name, kept) for _, kept in anew])
+        self._ledger.write([self._ledger.lane_entry(queue.name, kept) for _, kept in anew])
         for partition, kept in anew:
             old = queue.lanes.get((kept.number, kept.partition))
             if old is not None:
@@ -454,4 +456,4 @@ class Queues:
         for queue in self._queues.values():
             yield queue_entry(queue.name, queue.settings, queue.born)
             for lane in queue.kept_lanes():
-                yield lane_entry(queue.name, queue.stored(lane))
+                yield self._ledger.lane_entry(queue.name, queue.stored(lane))

@@ -10,7 +10,6 @@ from typing import Protocol
 from fanlog.broker.ledger import Entry
 from fanlog.broker.queues.jobs import Failure
 from fanlog.broker.queues.lanes import Lane
-from fanlog.broker.queues.ledger import change_entry
 from fanlog.broker.queues.queue import Queue, Worker
 from fanlog.broker.queues.spans import Range, Span
 from fanlog.errors import FanlogError
@@ -29,9 +28,12 @@ _VERDICTS_A_TURN = 8192
 class VerdictHost(Protocol):
     """All queues together, as far as verdicts need it."""
 
-    def now_us(self) -> int: ...
+    def monotonic_us(self) -> int: ...
     def soon(self, call: Callable[[], None], /) -> object: ...
     def epoch(self) -> int: ...
+    def change_entry(
+        self, queue: Queue, lane: Lane, done: list[Range], failures: list[Failure]
+    ) -> Entry: ...
     def write(self, entries: list[Entry]) -> None:
         """Raises if they are not written."""
         ...
@@ -95,7 +97,7 @@ class Verdicts:
 
     def _turn(self) -> None:
         requests = self._take_some()
-        now_us = self._host.now_us()
+        now_us = self._host.monotonic_us()
         changes: dict[Lane, _Change] = {}
         for request in requests:
             self._note(request, changes, now_us)
@@ -171,7 +173,7 @@ class Verdicts:
 
     def _write(self, changes: dict[Lane, _Change]) -> None:
         entries: list[Entry] = [
-            change_entry(change.queue.name, change.queue.stored(lane), change.done, change.failures)
+            self._host.change_entry(change.queue, lane, change.done, change.failures)
             for lane, change in changes.items()
             if (change.done or change.failures)
             and lane.partition.durability is not Durability.MEMORY

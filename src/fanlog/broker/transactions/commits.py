@@ -64,7 +64,7 @@ class TransactionCommits:
         self._intake = intake
         self._runtime = runtime
         self._folder = folder
-        self._ids = CommittedIds(broker.internal, options)
+        self._ids = CommittedIds(broker.internal, options, runtime)
         self._ledger = Ledger(broker.internal, "transactions", self._everything, SYNCED_LEDGER)
         # By id: all whose intent still counts.
         self._commits: dict[str, Commit] = {}
@@ -97,7 +97,7 @@ class TransactionCommits:
             self._commits[intent.id] = self._recovered(ticket, intent)
         if done:
             self._ledger.write_or_owe([(ticket.encode(), None) for ticket in done])
-        self._ids.expire(self._runtime.now_us())
+        self._ids.expire()
         self._sweep(set(intents) | {p.ticket for i in intents.values() for p in i.parts})
         for commit in list(self._commits.values()):
             if commit.fault is None:
@@ -301,14 +301,14 @@ class TransactionCommits:
         stuck, self._stuck = self._stuck, []
         for commit in stuck:
             self._go_on(commit)
-        now_us = self._runtime.now_us()
+        now_us = self._runtime.monotonic_us()
         if not self._checkpointing and (
             now_us - self._checkpoint_us >= _SECOND_US
             or len(self._stored) >= _CHECKPOINT_COUNT
             or self._stored_bytes >= _CHECKPOINT_BYTES
         ):
             self._checkpoint_us = now_us
-            self._ids.expire(now_us)
+            self._ids.expire()
             if self._stored:
                 self._checkpoint()
 
@@ -335,7 +335,7 @@ class TransactionCommits:
             if fault is None:
                 try:
                     ids = [commit.intent.id for commit in commits]
-                    self._ids.add(ids, self._runtime.now_us(), kept)
+                    self._ids.add(ids, kept)
                 except FanlogError as refused:
                     fault = refused
             if fault is not None:

@@ -153,7 +153,7 @@ class Transactions:
         seconds = min(wanted.timeout_seconds, self._options.transaction_timeout_seconds_max)
         id = _checked_id(wanted.id) if wanted.id else ticket
         transaction = _Open(ticket, id, Staged(path), int(seconds * _SECOND_US))
-        transaction.active_us = self._runtime.now_us()
+        transaction.active_us = self._runtime.monotonic_us()
         self._open[ticket] = transaction
         return transaction
 
@@ -230,7 +230,7 @@ class Transactions:
                 "time ran out, or the broker was restarted. Begin and stage again; a commit "
                 "under the same id happens once."
             )
-        transaction.active_us = self._runtime.now_us()
+        transaction.active_us = self._runtime.monotonic_us()
         return transaction
 
     # The end
@@ -248,7 +248,7 @@ class Transactions:
 
     def tick(self) -> None:
         self._commits.tick()
-        now_us = self._runtime.now_us()
+        now_us = self._runtime.monotonic_us()
         if now_us - self._looked_us < _SECOND_US:
             return
         self._looked_us = now_us
