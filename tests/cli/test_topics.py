@@ -129,6 +129,21 @@ def test_a_topic_grows(ask: Run, client: Client) -> None:
     assert "order of a key's messages" in " ".join(ask("topic", "grow", "--help").out.split())
 
 
+def test_a_topic_is_altered(ask: Run, client: Client) -> None:
+    client.create_topic("altered", partitions=2)
+    told = ask("topic", "alter", "altered", "--retention", "1d", "--message-bytes-max", "2MiB")
+    assert told.code == 0, told.err
+    assert told.out.startswith("Topic altered has retention_seconds 1d, message_bytes_max 2MiB now")
+    settings = client.describe_topic("altered").settings
+    assert (settings.retention_seconds, settings.message_bytes_max) == (86_400, 2 << 20)
+    told = ask("topic", "alter", "altered", "--retention-seconds", "3600", "--json")
+    assert told.json["settings"]["retention_seconds"] == 3600
+    nothing = ask("topic", "alter", "altered")
+    assert nothing.code != 0
+    assert "at least one setting" in nothing.sentence
+    assert ask("topic", "alter", "nowhere", "--retention", "1d").code == 3
+
+
 def test_a_topic_is_compacted(ask: Run, client: Client) -> None:
     client.create_topic("prices", cleanup="compact")
     for i in range(300):

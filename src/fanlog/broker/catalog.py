@@ -121,6 +121,11 @@ class Catalog:
             self.partitions[partition_key(topic.number, partition.index)] = partition
         return new
 
+    def alter(self, topic: Topic, settings: TopicSettings) -> None:
+        """Gives a topic other settings, as many partitions as before."""
+        self._store.update(topic.stored, settings)
+        topic.settings = settings
+
     def remove(self, topic: Topic) -> None:
         topic.deleted = True
         del self._by_name[topic.name]

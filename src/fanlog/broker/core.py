@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from fanlog.broker.alteration import altered_settings
 from fanlog.broker.catalog import Catalog, changed_settings
 from fanlog.broker.clocks import TrustedClock
 from fanlog.broker.commits import Commits, SyncGroup
@@ -157,18 +158,21 @@ class Broker:
         now_us = self._trusted.now_us()
         for topic in self.catalog:
             for partition in topic.partitions:
-                tail_bytes = partition.log.tail.bytes
-                try:
-                    partition.log.retain(now_us)
-                except FanlogError as fault:
-                    logger.error("retention of %s failed: %s", topic.name, fault)
-                self.commits.resized(partition, tail_bytes)
+                self._retain(partition, now_us)
         self._idle_producers.forget(self.catalog.partitions.values())
         self.producers.expire()
         inboxes = self.catalog.matching(INBOX_PREFIX + ">")
         for name in self._inboxes.left_behind(inboxes, self._runtime.monotonic_us()):
             self.delete_topic(name)
         self.compactions.check(self.catalog)
+
+    def _retain(self, partition: Partition, now_us: int) -> None:
+        tail_bytes = partition.log.tail.bytes
+        try:
+            partition.log.retain(now_us)
+        except FanlogError as fault:
+            logger.error("retention of %s failed: %s", partition.name, fault)
+        self.commits.resized(partition, tail_bytes)
 
     def now_us(self) -> int:
         return self._runtime.now_us()
@@ -220,6 +224,14 @@ class Broker:
         settings = wanted_growth(topic, partitions)
         if settings is not None:
             grow(self, topic, settings, self._options.durable_positions_max)
+        return topic
+
+    def alter_topic(self, name: str, settings: dict[str, int | str]) -> Topic:
+        """Changes settings of a topic; what is past a shorter retention goes at once."""
+        topic = self.catalog.get(check_public_name(name))
+        self.catalog.alter(topic, altered_settings(topic, settings))
+        for partition in topic.partitions:
+            self._retain(partition, self._runtime.now_us())
         return topic
 
     def delete_topic(self, name: str, done: Done = log_fault) -> None:

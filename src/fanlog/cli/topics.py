@@ -1,4 +1,4 @@
-"""`fanlog topic ...`: create, list, describe, grow, truncate, compact and delete topics."""
+"""`fanlog topic ...`: create, list, describe, alter, grow, truncate, compact and delete topics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fanlog.errors import InvalidArgumentError, PartitionNotFoundError
 from fanlog.model import PartitionInfo, TopicInfo, TopicSettings
 
 topic_app = typer.Typer(
-    help="Create, list, describe, grow, truncate, compact and delete topics.",
+    help="Create, list, describe, alter, grow, truncate, compact and delete topics.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
@@ -28,8 +28,10 @@ topic_app = typer.Typer(
 Name = Annotated[str, typer.Argument(help="The topic's name.", metavar="NAME")]
 
 
-def _setting(flag: str, metavar: str) -> Any:
-    return typer.Option(flag, help=_option(flag).reason, metavar=metavar, show_default=False)
+def _setting(flag: str, metavar: str, *others: str) -> Any:
+    return typer.Option(
+        flag, *others, help=_option(flag).reason, metavar=metavar, show_default=False
+    )
 
 
 # Flags that leave the unit out: their values have one.
@@ -80,11 +82,7 @@ def create(
         "--tombstones": tombstones,
         "--compact-after-bytes": compact_after_bytes,
     }
-    settings: dict[str, Any] = {
-        _option(flag).name: _option(flag).read_flag(given, flag)
-        for flag, given in flags.items()
-        if given is not None
-    }
+    settings = _read_settings(flags)
 
     async def work(client: Client) -> TopicInfo:
         return await client.create_topic(name, exist_ok=if_not_exists, **settings)
@@ -98,6 +96,67 @@ def create(
             f"Topic {info.name} is there, with {count} partition{'s' * (count != 1)} "
             f"and durability {info.settings.durability}."
         )
+
+
+def _read_settings(flags: dict[str, str | None]) -> dict[str, Any]:
+    """The settings that were given, by their names."""
+    return {
+        _option(flag).name: _option(flag).read_flag(given, flag)
+        for flag, given in flags.items()
+        if given is not None
+    }
+
+
+@topic_app.command(epilog="Example: [bold]fanlog topic alter orders --retention 1d[/]")
+def alter(
+    name: Name,
+    *,
+    retention: Annotated[str | None, _setting("--retention", "7d", "--retention-seconds")] = None,
+    retention_bytes: Annotated[str | None, _setting("--retention-bytes", "10GB")] = None,
+    segment_bytes: Annotated[str | None, _setting("--segment-bytes", "128MiB")] = None,
+    compression: Annotated[
+        str | None, _setting("--compression", "producer|none|zlib|zstd|lz4")
+    ] = None,
+    message_bytes_max: Annotated[str | None, _setting("--message-bytes-max", "1MiB")] = None,
+    tail_bytes: Annotated[str | None, _setting("--tail-bytes", "4MiB")] = None,
+    tombstones: Annotated[str | None, _setting("--tombstones", "1d")] = None,
+    compact_after_bytes: Annotated[str | None, _setting("--compact-after-bytes", "1MiB")] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Change settings of a topic, while it is in use.
+
+    What is past a shorter retention is deleted at once, in whole files. Clients that have the topic
+    open learn its new compression and message size when they connect again. For more partitions
+    there is grow.
+    """
+    settings = _read_settings(
+        {
+            "--retention": retention,
+            "--retention-bytes": retention_bytes,
+            "--segment-bytes": segment_bytes,
+            "--compression": compression,
+            "--message-bytes-max": message_bytes_max,
+            "--tail-bytes": tail_bytes,
+            "--tombstones": tombstones,
+            "--compact-after-bytes": compact_after_bytes,
+        }
+    )
+    if not settings:
+        raise InvalidArgumentError(
+            "Give at least one setting to change, for example: --retention 1d."
+        )
+
+    async def work(client: Client) -> TopicInfo:
+        return await client.alter_topic(name, **settings)
+
+    info = with_client(url, work)
+    if as_json:
+        print_json(as_document(info))
+        return
+    now = msgspec.structs.asdict(info.settings)
+    words = [f"{key} {all_options()[f'topic.{key}'].write(now[key])}" for key in settings]
+    say_done(f"Topic {name} has {', '.join(words)} now, and {show_size(info.bytes)} of messages.")
 
 
 @topic_app.command("list", epilog="Example: [bold]fanlog topic list 'orders.>'[/]")

@@ -64,6 +64,17 @@ class TopicCalls(Connection):
         wanted = checked(messages.GrowTopic(topic_name(name), partitions))
         return await self._session.ask(FrameKind.GROW_TOPIC, wanted, TopicInfo)
 
+    async def alter_topic(
+        self, name: str, settings: TopicSettings | None = None, **given: Any
+    ) -> TopicInfo:
+        """Changes settings of a topic while it is in use, and returns what it is then. What is past
+        a shorter retention is deleted at once. Partitions, durability and cleanup can't change.
+
+        >>> await client.alter_topic("orders", retention_seconds=3600)  # doctest: +SKIP
+        """
+        wanted = messages.AlterTopic(topic_name(name), topic_settings(settings, given))
+        return await self._session.ask(FrameKind.ALTER_TOPIC, wanted, TopicInfo)
+
     async def delete_topic(self, name: str) -> None:
         await self._session.request(
             FrameKind.DELETE_TOPIC, messages.NamedTopic(topic_name(name)), repeat=False

@@ -73,6 +73,7 @@ class FrameKind(IntEnum):
     DELETE_RECORDS = 0x29
     COMPACT_TOPIC = 0x2A
     GROW_TOPIC = 0x2B
+    ALTER_TOPIC = 0x2C
     # both ways
     BATCH = KIND_BATCH
     # from the broker

@@ -70,6 +70,13 @@ class GrowTopic(msgspec.Struct, frozen=True):
     partitions: int
 
 
+class AlterTopic(msgspec.Struct, frozen=True):
+    """The settings that are to change; the others stay."""
+
+    name: str
+    settings: dict[str, int | str]
+
+
 class Grew(msgspec.Struct, frozen=True):
     """A topic has more partitions than it had; whoever publishes to it uses them from now on."""
 

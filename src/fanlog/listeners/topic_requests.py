@@ -44,6 +44,11 @@ def grow_topic(session: NativeSession, request: int, aux: int, payload: memoryvi
     session.answer(request, session.broker.grow_topic(wanted.name, wanted.partitions).info())
 
 
+def alter_topic(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+    wanted = decode(messages.AlterTopic, payload)
+    session.answer(request, session.broker.alter_topic(wanted.name, wanted.settings).info())
+
+
 def list_topics(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.ListTopics, payload)
     session.answer(request, session.broker.list_topics(wanted.pattern, internal=wanted.internal))
@@ -96,6 +101,7 @@ HANDLERS: dict[FrameKind, Handler] = {
     FrameKind.OPEN_TOPIC: open_topic,
     FrameKind.CREATE_TOPIC: create_topic,
     FrameKind.GROW_TOPIC: grow_topic,
+    FrameKind.ALTER_TOPIC: alter_topic,
     FrameKind.LIST_TOPICS: list_topics,
     FrameKind.DESCRIBE_TOPIC: describe_topic,
     FrameKind.DELETE_TOPIC: delete_topic,

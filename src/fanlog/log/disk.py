@@ -289,12 +289,20 @@ class DiskLog:
         kept = self.bytes
         for segment in self.segments[:-1]:
             too_old = oldest_us and self.last_time_of(segment) < oldest_us
-            if not too_old and not (bytes_max and kept > bytes_max):
+            if not too_old and not (bytes_max and self._too_much(segment, kept, bytes_max)):
                 break
             kept -= segment.bytes
             count += 1
         if count:
             self._drop_first(count)
+
+    def _too_much(self, segment: Segment, kept: int, bytes_max: int) -> bool:
+        """Whether the oldest segment goes by size. One from before `retention_bytes` was made
+        smaller may be a large part of what is to be kept: it waits until others are there."""
+        if kept <= bytes_max:
+            return False
+        share = bytes_max // _SEGMENTS_PER_RETENTION
+        return segment.bytes <= self.segment_limit() or kept - segment.bytes >= bytes_max - share
 
     def drop_before(self, offset: int) -> None:
         """Deletes the sealed segments that end by `offset`."""

@@ -59,8 +59,9 @@ def write_error(fault: OSError, path: str, what: str = "Writing") -> StorageErro
     that happens to a write stops the log."""
     if is_full(fault):
         return DiskFullError(
-            f"There is no room for {path}: {says(fault)}. Free disk space or shorten the "
-            f"retention; publishing goes on by itself then."
+            f"There is no room for {path}: {says(fault)}. Free disk space, or delete messages: "
+            "fanlog topic alter NAME --retention 1d, fanlog topic truncate, fanlog topic delete. "
+            "Publishing goes on by itself then."
         )
     if is_temporary(fault):
         return _out_of_resources(fault, f"{what} {path}")

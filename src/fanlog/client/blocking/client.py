@@ -401,6 +401,12 @@ class Client:
         """Gives a topic more partitions while it is in use; see the asyncio client."""
         return self._loop.call(self._client.grow_topic(name, partitions))
 
+    def alter_topic(
+        self, name: str, settings: TopicSettings | None = None, **given: Any
+    ) -> TopicInfo:
+        """Changes settings of a topic while it is in use; see the asyncio client."""
+        return self._loop.call(self._client.alter_topic(name, settings, **given))
+
     def delete_topic(self, name: str) -> None:
         self._loop.call(self._client.delete_topic(name))
 
