@@ -62,7 +62,8 @@ class PoweredBroker(BrokerProcess):
     """A broker that is killed by cutting the machine's power."""
 
     def __init__(self, machine: Machine, *flags: str, env: dict[str, str] | None = None) -> None:
-        super().__init__(machine.data, *flags, env=env)
+        log = machine.root.parent / "broker.log"
+        super().__init__(machine.data, *flags, env=env, log=log)
         self._machine = machine
 
     def kill(self) -> None:

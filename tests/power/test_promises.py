@@ -4,8 +4,6 @@ outside. Each runs with every kind of cut."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 
 import pytest
 
@@ -13,69 +11,26 @@ import fanlog
 from fanlog.format.frames import FrameKind
 from fanlog.format.messages import Position, ProducerRegistered, RegisterProducer, decode
 from fanlog.model import KIB
-from tests.power.machine import FuseMachine, PoweredBroker
+from tests.power.machine import FuseMachine
+from tests.power.steps import (
+    PATIENCE_SECONDS,
+    assert_well,
+    cut_power,
+    publish_all,
+    running,
+    until_killed,
+    values_of,
+    words,
+)
 
 pytestmark = pytest.mark.xfail(strict=False, reason="issue 10 is being worked on")
 
-PATIENCE_SECONDS = 30.0
 # Long enough for anything that would still come.
 QUIET_SECONDS = 0.5
 # A group that has committed OLD offsets, and is given NEW records from 0 on, must get them all.
 OLD, NEW = 100, 150
 # Entries that need more than one segment of a ledger.
 LEDGER_BYTES = 300 * KIB
-
-
-@asynccontextmanager
-async def running(machine: FuseMachine) -> AsyncIterator[tuple[PoweredBroker, fanlog.Client]]:
-    broker = machine.broker()
-    await asyncio.to_thread(broker.start)
-    try:
-        async with fanlog.connect(broker.url, backoff_max_seconds=0.05) as client:
-            yield broker, client
-    finally:
-        broker.kill()
-
-
-async def cut_power(broker: PoweredBroker) -> None:
-    """The power goes, and the broker starts again on what is left: it always does."""
-    broker.kill()
-    await asyncio.to_thread(broker.start)
-
-
-async def until_killed(machine: FuseMachine) -> None:
-    """Waits for the call at which the broker was to be killed."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not machine.sprung:  # noqa: ASYNC110 - of another process
-            await asyncio.sleep(0.01)
-
-
-async def assert_well(client: fanlog.Client) -> None:
-    status = await client.status()
-    assert (status.state, status.problems) == ("ok", ())
-
-
-async def values_of(client: fanlog.Client, topic: str, key: bytes | None = None) -> list[bytes]:
-    found: list[bytes] = []
-    for partition, end in (await client.find_offsets(topic, "latest")).items():
-        start = (await client.find_offsets(topic, "earliest"))[partition]
-        if start >= end:
-            continue
-        async with client.subscribe(topic, start="earliest", partitions=(partition,)) as reader:
-            reached = start
-            while reached < end:
-                batch = await reader.next_batch(PATIENCE_SECONDS)
-                found += [m.value for m in batch.messages if key is None or m.key == key]
-                reached = batch.next_offset
-    return found
-
-
-def words(count: int, word: str = "word") -> list[bytes]:
-    return [b"%s %d" % (word.encode(), i) for i in range(count)]
-
-
-async def publish_all(client: fanlog.Client, topic: str, values: Sequence[bytes]) -> None:
-    await asyncio.gather(*(client.publish(topic, value) for value in values))
 
 
 async def settle_ledgers(client: fanlog.Client, name: str) -> None:

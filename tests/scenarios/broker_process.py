@@ -58,7 +58,8 @@ class BrokerProcess:
             if redis:
                 self.redis_port = int(redis[1] or 0)
                 return
-        raise AssertionError("the broker ended before it was ready")
+        said = self._log.read_text()[-3000:] if self._log is not None else ""
+        raise AssertionError(f"the broker ended before it was ready\n{said}")
 
     @property
     def url(self) -> str:
