@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from fanlog.format.batch import read_header
 from fanlog.format.checksum import crc32c
+from fanlog.log import replay
 from fanlog.log.disk import Shared
 from fanlog.log.epochs import EpochStart, before, parted_at, since, with_epoch
 from fanlog.log.partition import PartitionLog
@@ -131,12 +132,13 @@ def test_batches_that_the_journal_brings_back_keep_their_epochs(tmp_path: Path) 
     log = open_log(tmp_path)
     write(log, 1, 3)
     log.close()
-    journaled = Journaled(0)
+    journaled = Journaled()
     for base, epoch in ((0, 1), (2, 1), (4, 1), (6, 2), (8, 4)):
         data = make_batch(base, count=2, epoch=epoch).data
         journaled.add(read_header(data), memoryview(data))
     os.truncate(segments(tmp_path)[-1], len(make_batch(0, count=2).data))
-    log = PartitionLog.open(os.fspath(tmp_path), SETTINGS, OWNER, Shared(OPTIONS), journaled)
+    known = replay.Known(journaled, promised_end=10)
+    log = PartitionLog.open(os.fspath(tmp_path), SETTINGS, OWNER, Shared(OPTIONS), known)
     assert log.epochs == ((1, 0), (2, 6), (4, 8))
 
 

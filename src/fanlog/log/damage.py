@@ -58,6 +58,19 @@ class Quarantine:
             damaged.reason,
         )
 
+    def forget(self, first: int, end: int) -> None:
+        """Takes back what is there again, or was never promised."""
+        if not any(r.first < end and first < r.next for r in self.ranges):
+            return
+        with _lock:
+            self.ranges = [
+                DamagedRange(*part, r.file, r.reason)
+                for r in self.ranges
+                for part in ((r.first, min(r.next, first)), (max(r.first, end), r.next))
+                if part[0] < part[1]
+            ]
+            self._save()
+
     def drop_before(self, offset: int) -> None:
         """Forgets what retention has deleted."""
         if not self.ranges or self.ranges[0].next > offset:

@@ -373,6 +373,16 @@ class DiskLog:
             self.unsynced = [segment.base for segment in self.segments[:-1]]
             self.unsynced_folders = True
 
+    def note_unsynced(self, synced_end: int | None, end_offset: int) -> None:
+        """What a start found past `synced_end` may be in the kernel's memory only, and is seen
+        from now on: the next sync takes it along. None stands for all of it."""
+        if not self.segments or synced_end == end_offset:
+            self.unsynced = []
+            self.unsynced_folders = False
+            return
+        self.unsynced = [s.base for s in self.segments[:-1] if s.next_offset > (synced_end or 0)]
+        self.unsynced_folders = True
+
     def sync(self) -> None:
         """Makes everything written before the call durable: of a log that does not
         `track_unsynced`, as far as it is in the active segment. Blocks; any thread."""

@@ -2,32 +2,27 @@
 
 Two files in `<data>/journal/` are used in turn. Each is written with zeros ahead of use, so that
 an fdatasync finds no metadata to write. A file is used again only when every log that has a piece
-in it was synced itself (a checkpoint). A file is a row of groups, little-endian:
-
-| at | bytes  | field      | meaning                                                             |
-| -- | ------ | ---------- | ------------------------------------------------------------------- |
-|  0 | 8      | magic      | `FANLJRN1`                                                          |
-|  8 | 8      | generation | the broker's epoch << 32, and a count of files used since its start |
-| 16 | 4      | length     | of the pieces; 0 in a file that holds nothing                       |
-| 20 | 4      | crc        | CRC-32C of the pieces                                               |
-| 24 | 4      |            | 0                                                                   |
-| 28 | 4      | header crc | CRC-32C of bytes 0 to 28                                            |
-| 32 | length | pieces     | batches as they are: topic and partition are in their headers       |
-
-The generation of a file is that of its first group. The first group of another one ends it: what
-follows is left from an earlier use and is never replayed.
+in it was synced itself (a checkpoint), and `ends.py` has written down how far. What the files hold
+is in `journal_file.py`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from struct import Struct
+from collections.abc import Callable, Iterable, Sequence
 from threading import Thread
 
-from fanlog.format.checksum import crc32c
+from fanlog.log.ends import SyncedEnds
 from fanlog.log.faults import is_full, is_temporary
-from fanlog.log.files import SyncError, read_file, sync_folder, write_all
+from fanlog.log.files import SyncError, sync_folder, write_all
+from fanlog.log.journal_file import (
+    HEADER_BYTES,
+    NAMES,
+    Mark,
+    encode_marks,
+    group_header,
+    retire_journal,
+)
 from fanlog.log.partition import PartitionLog
 from fanlog.log.patience import Patience
 from fanlog.log.tail import Piece
@@ -35,78 +30,13 @@ from fanlog.model import MIB
 
 Sync = Callable[[int], None]
 
-_GROUP = Struct("<8sQIIII")
-_MAGIC = b"FANLJRN1"
-_CRC_AT = 28
-_NAMES = ("0.journal", "1.journal")
 # A file grows by doubling from here: one quiet topic should not cost what a busy broker needs.
 _FIRST_BYTES = 1 * MIB
 # Pieces are joined into groups of about this size: one write and one checksum for many.
 _GROUP_BYTES = 4 * MIB
+# So many marks are in one group: it fits the smallest file.
+_MARKS_MAX = 128
 _ZEROS = bytes(1 * MIB)
-
-
-def group_header(generation: int, pieces: bytes) -> bytes:
-    header = _GROUP.pack(_MAGIC, generation, len(pieces), crc32c(pieces), 0, 0)[:_CRC_AT]
-    return header + crc32c(header).to_bytes(4, "little")
-
-
-def groups(data: bytes) -> Iterator[tuple[int, memoryview]]:
-    """Generation and pieces of each group in a journal file, as far as they are whole."""
-    at = 0
-    first_generation: int | None = None
-    while at + _GROUP.size <= len(data):
-        magic, generation, length, crc, _, header_crc = _GROUP.unpack_from(data, at)
-        if magic != _MAGIC or crc32c(data[at : at + _CRC_AT]) != header_crc:
-            return
-        if first_generation is None:
-            first_generation = generation
-        at += _GROUP.size
-        pieces = memoryview(data)[at : at + length]
-        if generation != first_generation or len(pieces) < length or crc32c(pieces) != crc:
-            return
-        yield generation, pieces
-        at += length
-
-
-def read_journal(folder: str) -> list[memoryview]:
-    """The pieces of all whole groups, oldest first. Nothing when there is no journal."""
-    files: list[tuple[int, list[memoryview]]] = []
-    for name in _NAMES:
-        try:
-            found = list(groups(read_file(f"{folder}/{name}")))
-        except FileNotFoundError:
-            continue
-        if found:
-            files.append((found[0][0], [pieces for _, pieces in found if pieces]))
-    files.sort(key=lambda file: file[0])
-    return [pieces for _, found in files for pieces in found]
-
-
-def newest_generation(folder: str) -> int:
-    """The highest generation that a journal file begins with; 0 when there is none."""
-    newest = 0
-    for name in _NAMES:
-        try:
-            for generation, _ in groups(read_file(f"{folder}/{name}")):
-                newest = max(newest, generation)
-        except FileNotFoundError:
-            continue
-    return newest
-
-
-def retire_journal(folder: str, generation: int) -> None:
-    """Empties the journal for good: what it held is safe in the logs."""
-    for name in _NAMES:
-        try:
-            fd = os.open(f"{folder}/{name}", os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            continue
-        try:
-            write_all(fd, group_header(generation, b""), 0)
-            os.fdatasync(fd)
-        finally:
-            os.close(fd)
 
 
 class _File:
@@ -130,16 +60,18 @@ class _File:
 class Journal:
     """Where pieces are made durable. After the constructor it belongs to the commit thread."""
 
-    def __init__(self, folder: str, bytes_max: int, epoch: int) -> None:
+    def __init__(self, folder: str, bytes_max: int, epoch: int, ends: SyncedEnds) -> None:
         self.folder = folder
         self.bytes_max = bytes_max
+        self.ends = ends
         # Set by a failed commit: the next start has to replay what is here.
         self.failed = False
         self.generation = epoch << 32 | 1
         os.makedirs(folder, exist_ok=True)
-        self._files = [_File(f"{folder}/{name}") for name in _NAMES]
+        self._files = [_File(f"{folder}/{name}") for name in NAMES]
         self._current = 0
         self._position = 0
+        self._synced = 0
         self._touched: set[PartitionLog] = set()
         self._checkpoint: Thread | None = None
         self._checkpoint_fault: OSError | None = None
@@ -175,22 +107,34 @@ class Journal:
         self._sync_file(sync)
 
     def _write(self, logs: list[PartitionLog], pieces: list[Piece], size: int, sync: Sync) -> None:
-        needed = _GROUP.size + size
+        needed = HEADER_BYTES + size
         if not self._has_room(needed, sync):
-            self._switch(sync)
+            if needed <= self.bytes_max:
+                self._switch(sync)
             if not self._has_room(needed, sync):
-                # Larger than a whole file, or no disk space for it: the logs' own files will do.
-                for log in set(logs):
-                    self._sync_log(log)
+                self._bypass(set(logs), sync)
                 return
-        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        self.patience.until_done(lambda: self._write_group(body), "The journal")
-        self._position += needed
+        self._write_group(pieces[0] if len(pieces) == 1 else b"".join(pieces))
         self._touched.update(logs)
 
-    def _write_group(self, body: Piece) -> None:
+    def _bypass(self, logs: set[PartitionLog], sync: Sync) -> None:
+        """For pieces larger than a whole file, or without disk space for it: the logs' own files
+        will do. A start has to know that those were synced: it is written down here."""
+        marks = self._sync_logs(logs)
+        for i in range(0, len(marks), _MARKS_MAX):
+            group = encode_marks(marks[i : i + _MARKS_MAX])
+            if not self._has_room(HEADER_BYTES + len(group), sync):
+                self._switch(sync)
+            self._write_group(group, is_marks=True)
+        self._touched.update(logs)
+
+    def _write_group(self, body: Piece, *, is_marks: bool = False) -> None:
+        self.patience.until_done(lambda: self._write_at_position(body, is_marks), "The journal")
+        self._position += HEADER_BYTES + len(body)
+
+    def _write_at_position(self, body: Piece, is_marks: bool) -> None:
         fd = self._files[self._current].fd
-        header = group_header(self.generation, body)
+        header = group_header(self.generation, body, synced=self._synced, is_marks=is_marks)
         written = os.pwritev(fd, (header, body), self._position)
         if written < len(header) + len(body):
             write_all(fd, (header + body)[written:], self._position + written)
@@ -200,9 +144,16 @@ class Journal:
             sync(self._files[self._current].fd)
         except OSError as fault:
             raise SyncError(fault.errno, fault.strerror) from fault
+        self._synced = self._position
 
-    def _sync_log(self, log: PartitionLog) -> None:
-        self.patience.until_done(log.sync, "A log's sync")
+    def _sync_logs(self, logs: Iterable[PartitionLog]) -> list[Mark]:
+        """Syncs logs; how far each of them is safe now at least."""
+        marks: list[Mark] = []
+        for log in logs:
+            # Looked at before: what comes meanwhile may miss the sync.
+            marks.append(Mark(log.owner, log.end_offset))
+            self.patience.until_done(log.sync, "A log's sync")
+        return marks
 
     def _has_room(self, needed: int, sync: Sync) -> bool:
         """Whether so many bytes fit into the current file, which grows if it may.
@@ -236,25 +187,35 @@ class Journal:
         # The other file's logs: usually synced long ago.
         self._await_checkpoint()
         logs, self._touched = self._touched, set()
+        generation = self.generation + 1
         self._checkpoint = Thread(
-            target=self._sync_logs, args=(logs,), name="fanlog-checkpoint", daemon=True
+            target=self._make_checkpoint,
+            args=(logs, generation),
+            name="fanlog-checkpoint",
+            daemon=True,
         )
         try:
             self._checkpoint.start()
         except RuntimeError:
             # No thread for it now: then everybody waits.
             self._checkpoint = None
-            self._sync_logs(logs)
+            self._make_checkpoint(logs, generation)
         self._current = 1 - self._current
-        self._position = 0
-        self.generation += 1
+        self._position = self._synced = 0
+        self.generation = generation
 
-    def _sync_logs(self, logs: set[PartitionLog]) -> None:
+    def _make_checkpoint(self, logs: set[PartitionLog], generation: int) -> None:
+        """Syncs the logs that have pieces before a generation: nobody needs those any more."""
         try:
-            for log in logs:
-                self._sync_log(log)
+            self._forget_before(logs, generation)
         except OSError as fault:
             self._checkpoint_fault = fault
+
+    def _forget_before(self, logs: set[PartitionLog], generation: int) -> None:
+        for owner, end_offset in self._sync_logs(logs):
+            self.ends.note(owner, end_offset)
+        self.ends.generation = generation
+        self.patience.until_done(lambda: self.ends.save(self.folder), "The journal's table of ends")
 
     def _await_checkpoint(self) -> None:
         if self._checkpoint is not None:
@@ -269,8 +230,7 @@ class Journal:
         try:
             self._await_checkpoint()
             if not self.failed:
-                for log in self._touched:
-                    self._sync_log(log)
+                self._forget_before(self._touched, self.generation + 1)
                 retire_journal(self.folder, self.generation + 1)
         finally:
             self._close_files()

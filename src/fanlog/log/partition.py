@@ -19,8 +19,8 @@ from fanlog.log.faults import is_full, is_temporary, write_error
 from fanlog.log.lookup import Block, find_time, read_block
 from fanlog.log.producers import ProducerHistory, ProducerRun, ProducerRuns
 from fanlog.log.recovery import recover, skip_deleted
-from fanlog.log.replay import Journaled, cut_first_hole, replay
-from fanlog.log.scan import Owner
+from fanlog.log.replay import Known, mend, replay
+from fanlog.log.scan import NO_STOP, Owner
 from fanlog.log.tail import Piece, Tail
 from fanlog.model import DamagedRange, Durability, TopicSettings
 
@@ -67,29 +67,30 @@ class PartitionLog:
         settings: TopicSettings,
         owner: Owner,
         shared: Shared,
-        journaled: Journaled | None = None,
+        known: Known | None = None,
     ) -> PartitionLog:
         """The log that is kept in `folder`, recovered; an empty one if there is no folder yet.
 
-        `journaled` is what the journal has of it. The caller syncs the log after that, and one
-        with durability fsync in any case.
+        `known` is for a log with durability fsync: what the journal has of it, and how far it was
+        synced. The caller syncs the log if it `needs_sync`.
         """
         disk = DiskLog(folder, owner, settings, shared)
         log = cls(settings, owner, disk)
         producers = ProducerRuns()
         # What is put back may begin new segments, long before there is a broker to ask.
         disk.producers = producers.histories
-        if journaled is not None:
-            cut_first_hole(disk, journaled)
+        disk.quarantine.load(shared.report)
+        mended = known is not None and mend(disk, known)
         end = recover(disk, producers)
-        if journaled is not None:
-            end = replay(disk, journaled, end, producers)
-        elif disk.tracks_unsynced:
-            # What a crash has left of it may be in the kernel's memory only, and is seen from now
-            # on: the caller's sync takes all of it along.
-            disk.unsynced = [segment.base for segment in disk.segments[:-1]]
-            disk.unsynced_folders = True
+        if known is not None:
+            end = replay(disk, known, end, producers)
         end = skip_deleted(disk, end)
+        disk.quarantine.forget(end, NO_STOP)
+        if disk.tracks_unsynced:
+            synced_end = None if known is None else known.synced_end
+            if known is not None and mended:
+                synced_end = min(known.suspect_from, end)
+            disk.note_unsynced(synced_end, end)
         disk.producers = None
         log.tail = Tail(end)
         log.recovered = producers.in_order()
@@ -291,6 +292,11 @@ class PartitionLog:
         """Lets `sync` be about all of a log whose durability does not ask for it."""
         if self._disk is not None:
             self._disk.track_unsynced()
+
+    @property
+    def needs_sync(self) -> bool:
+        """Whether a start found what may be in the kernel's memory only."""
+        return self._disk is not None and self._disk.unsynced_folders
 
     def sync(self) -> None:
         """Makes everything appended so far durable. Blocks; raises `OSError`."""

@@ -40,7 +40,6 @@ def recover(disk: DiskLog, producers: ProducerRuns) -> int:
     segments = list_segments(disk.folder)
     if not segments:
         return 0
-    disk.quarantine.load(disk.shared.report)
     if len(segments) > 1:
         _finish_sealing(disk, segments[-2])
     active = segments[-1]

@@ -1,8 +1,9 @@
 """Putting the journal's batches back into the logs that lost them.
 
-A power loss may leave holes anywhere in what a log's files had not synced. All of that is in the
-journal, so that a log is cut at its first hole in the journaled range and goes on from there with
-the journal's batches. A log that has lost nothing is only read.
+A power cut may leave holes anywhere in what a log's files had not synced. The journal has what was
+acknowledged of that. So a hole is filled in place where the journal has its records, and a log is
+cut only at a hole behind which nobody was promised anything. Every other hole is damage: what is
+whole behind it stays. A log that has lost nothing is only read.
 """
 
 from __future__ import annotations
@@ -10,13 +11,25 @@ from __future__ import annotations
 import logging
 import os
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from fanlog.format.batch import BatchHeader, split_batches
 from fanlog.log.disk import DiskLog
 from fanlog.log.epochs import with_batches
+from fanlog.log.files import write_all
+from fanlog.log.journal_file import JournalFound
+from fanlog.log.lookup import quarantine
 from fanlog.log.producers import ProducerRuns
-from fanlog.log.scan import Found, Owner
-from fanlog.log.segment import base_of, list_segments, log_path, remove_index, scan_segment
+from fanlog.log.scan import NO_STOP, Damage, Found, Owner
+from fanlog.log.segment import (
+    Segment,
+    base_of,
+    list_segments,
+    log_path,
+    remove_index,
+    scan_segment,
+)
 from fanlog.model import KIB, DamagedRange
 
 logger = logging.getLogger("fanlog.log")
@@ -26,60 +39,253 @@ _PIECE_BYTES = 256 * KIB
 
 
 class Journaled:
-    """One partition's batches of the journal: the last stretch without a gap.
+    """One partition's batches of the journal, in the order of their offsets.
 
-    Gaps come from pieces that were too large for the journal and went to the log's own file: what
-    is before one is synced there.
+    Gaps come from pieces that were too large for the journal and went to the log's own file, and
+    from groups that are damaged. `promised_end` is the end of what the journal says was promised.
     """
 
-    __slots__ = ("_batches", "_headers", "bases", "end_offset", "first_seen")
+    __slots__ = ("batches", "headers", "promised_end")
 
-    def __init__(self, first_seen: int) -> None:
-        self.first_seen = first_seen
-        self.end_offset = -1
-        self.bases: list[int] = []
-        self._headers: list[BatchHeader] = []
-        self._batches: list[memoryview] = []
+    def __init__(self) -> None:
+        self.promised_end = 0
+        self.headers: list[BatchHeader] = []
+        self.batches: list[memoryview] = []
 
     def add(self, header: BatchHeader, batch: memoryview) -> None:
-        if header.base_offset != self.end_offset:
-            self.bases.clear()
-            self._headers.clear()
-            self._batches.clear()
-        self.bases.append(header.base_offset)
-        self._headers.append(header)
-        self._batches.append(batch)
-        self.end_offset = header.next_offset
-
-    def has(self, offset: int) -> bool:
-        """Whether a batch begins with this offset."""
-        i = bisect_left(self.bases, offset)
-        return i < len(self.bases) and self.bases[i] == offset
-
-    def covers(self, offset: int) -> bool:
-        """Whether a log may be cut at this offset, where it has a hole, and lose nothing."""
-        return self.has(offset) or offset >= self.end_offset
+        if self.headers and header.base_offset < self.headers[-1].next_offset:
+            logger.error("The journal has offset %d twice.", header.base_offset)
+            return
+        self.headers.append(header)
+        self.batches.append(batch)
 
     @property
-    def batches(self) -> list[memoryview]:
-        return self._batches
+    def bases(self) -> list[int]:
+        return [header.base_offset for header in self.headers]
 
-    def put_back(self, disk: DiskLog, offset: int, producers: ProducerRuns) -> None:
-        """Writes the batches from `offset` on."""
-        i = bisect_left(self.bases, offset)
-        while i < len(self.bases):
-            first = i
-            size = 0
-            while i < len(self.bases) and (i == first or size < _PIECE_BYTES):
-                size += len(self._batches[i])
-                i += 1
-            headers = self._headers[first:i]
-            piece = b"".join(self._batches[first:i])
-            times = headers[0].append_time_us, headers[-1].append_time_us
-            disk.write(piece, headers[0].base_offset, *times)
-            found = [_found(header) for header in headers]
-            producers.add(found)
-            disk.epochs = with_batches(disk.epochs, found)
+    def index_of(self, offset: int) -> int:
+        """The first batch that begins at this offset or behind it."""
+        return bisect_left(self.headers, offset, key=_base)
+
+    def run_from(self, i: int, stop: int) -> int:
+        """Where the batches that follow each other without a gap end: from the one at index `i`
+        on, and none past the offset `stop`."""
+        headers = self.headers
+        while i < len(headers) and headers[i].next_offset <= stop:
+            i += 1
+            if i < len(headers) and headers[i].base_offset != headers[i - 1].next_offset:
+                break
+        return i
+
+    def run_to(self, i: int, first: int) -> int:
+        """The same backwards: from before the index `i` down to offset `first` at most."""
+        headers = self.headers
+        end = i
+        while i and headers[i - 1].base_offset >= first:
+            if i < end and headers[i - 1].next_offset != headers[i].base_offset:
+                break
+            i -= 1
+        return i
+
+
+def _base(header: BatchHeader) -> int:
+    return header.base_offset
+
+
+class Known(NamedTuple):
+    """What is known about a log with durability fsync before it is read.
+
+    It was synced itself up to `synced_end`. Up to `promised_end` records were acknowledged, at
+    most. Both are None where nobody knows.
+    """
+
+    journaled: Journaled
+    synced_end: int | None = None
+    promised_end: int | None = None
+
+    @property
+    def suspect_from(self) -> int:
+        """A crash can have left holes from here on."""
+        headers = self.journaled.headers
+        first = headers[0].base_offset if headers else NO_STOP
+        return first if self.synced_end is None else min(first, self.synced_end)
+
+
+def by_partition(found: JournalFound) -> dict[Owner, Journaled]:
+    """The journal's batches, sorted by the partition they belong to."""
+    out: dict[Owner, Journaled] = {}
+    for group in found.batches:
+        for journaled, header, batch in _sorted(group, out):
+            journaled.add(header, batch)
+            journaled.promised_end = max(journaled.promised_end, header.next_offset)
+    for group in found.spare:
+        for journaled, header, batch in _sorted(group, out):
+            journaled.add(header, batch)
+    for owner, end_offset in found.marks:
+        journaled = out.setdefault(owner, Journaled())
+        journaled.promised_end = max(journaled.promised_end, end_offset)
+    return out
+
+
+def _sorted(
+    group: memoryview, out: dict[Owner, Journaled]
+) -> Iterable[tuple[Journaled, BatchHeader, memoryview]]:
+    for at, header in split_batches(group):
+        owner = Owner(header.topic, header.partition)
+        journaled = out.get(owner)
+        if journaled is None:
+            journaled = out[owner] = Journaled()
+        yield journaled, header, group[at : at + header.length]
+
+
+def mend(disk: DiskLog, known: Known) -> bool:
+    """Fills the holes in a log's files, or cuts the log where nobody was promised what follows.
+    Whether anything was changed."""
+    segments = list_segments(disk.folder)
+    if not segments:
+        return False
+    changed = False
+    first = max(0, bisect_right(segments, known.suspect_from, key=base_of) - 1)
+    interval_bytes = disk.shared.options.index_interval_bytes
+    for i, segment in enumerate(segments[first:], first):
+        scanned = scan_segment(disk.folder, segment, disk.owner, interval_bytes)
+        for damage in scanned.damages:
+            hole_end = segment.next_offset if damage.next is None else damage.next
+            if hole_end == NO_STOP:
+                # The log's end, where the journal's batches are appended.
+                return changed
+            changed = True
+            if known.promised_end is not None and hole_end > known.promised_end:
+                _cut(disk, segments, i, damage)
+                return True
+            for lost in _fill(disk, segment, damage, hole_end, known.journaled):
+                quarantine(disk, segment, lost, hole_end)
+    return changed
+
+
+def _cut(disk: DiskLog, segments: list[Segment], i: int, damage: Damage) -> None:
+    path = log_path(disk.folder, segments[i])
+    logger.warning(
+        "%s is cut at offset %d, byte %d: %s. What was behind it in the files was never "
+        "acknowledged; what was comes back from the journal.",
+        path,
+        damage.first,
+        damage.at,
+        damage.reason,
+    )
+    # The newest first: a crash in between leaves a log that ends earlier, and no new hole.
+    for later in reversed(segments[i + 1 :]):
+        os.unlink(log_path(disk.folder, later))
+        remove_index(disk.folder, later)
+    remove_index(disk.folder, segments[i])
+    os.truncate(path, damage.at)
+
+
+def _fill(
+    disk: DiskLog, segment: Segment, damage: Damage, hole_end: int, journaled: Journaled
+) -> list[Damage]:
+    """Writes what the journal has of a hole to where it was; what is still missing.
+
+    Batches are in the log as they are in the journal, so that they fit exactly: those that follow
+    what is whole before the hole, and those that lead up to what is whole behind it.
+    """
+    if segment.name:
+        # Compaction made it: its batches are others.
+        return [damage]
+    i = journaled.index_of(damage.first)
+    headers = journaled.headers
+    begins = i < len(headers) and headers[i].base_offset == damage.first
+    front_end = journaled.run_from(i, hole_end) if begins else i
+    front = b"".join(journaled.batches[i:front_end])
+    first = headers[front_end - 1].next_offset if front_end > i else damage.first
+    end = journaled.index_of(hole_end)
+    ends = end > 0 and headers[end - 1].next_offset == hole_end
+    back_from = journaled.run_to(end, first) if ends and first < hole_end else end
+    back = b"".join(journaled.batches[back_from:end]) if damage.end_at is not None else b""
+    space = NO_STOP if damage.end_at is None else damage.end_at - damage.at
+    fits = len(front) == space if first == hole_end else len(front) + len(back) < space
+    if not fits and damage.end_at is not None:
+        return [damage]
+    _patch(disk, segment, front, damage.at)
+    if back and damage.end_at is not None:
+        _patch(disk, segment, back, damage.end_at - len(back))
+    _say_filled(disk, damage.first, first)
+    next_offset = headers[back_from].base_offset if back else hole_end
+    _say_filled(disk, next_offset, hole_end)
+    if first == next_offset:
+        return []
+    return [damage._replace(at=damage.at + len(front), first=first, next=next_offset)]
+
+
+def _patch(disk: DiskLog, segment: Segment, data: bytes, at: int) -> None:
+    if not data:
+        return
+    fd = os.open(log_path(disk.folder, segment), os.O_RDWR | os.O_CLOEXEC)
+    try:
+        write_all(fd, data, at)
+    finally:
+        os.close(fd)
+
+
+def _say_filled(disk: DiskLog, first: int, end: int) -> None:
+    if first < end:
+        disk.quarantine.forget(first, end)
+        logger.warning(
+            "%s: offsets %d to %d come back from the journal.", disk.folder, first, end - 1
+        )
+
+
+def replay(disk: DiskLog, known: Known, end: int, producers: ProducerRuns) -> int:
+    """Appends the journal's batches from the log's end on; the log's new end.
+
+    Offsets that were promised, and that neither the log nor the journal has any more, are noted as
+    damaged and not used again.
+    """
+    journaled = known.journaled
+    promised_end = max(journaled.promised_end, known.promised_end or 0)
+    headers = journaled.headers
+    i = journaled.index_of(end)
+    while i < len(headers):
+        base = headers[i].base_offset
+        if base > end:
+            if base >= promised_end:
+                # Behind a torn write, and nobody was promised it.
+                break
+            _skip(disk, end, base)
+        stop = journaled.run_from(i, NO_STOP)
+        _put_back(disk, journaled, i, stop, producers)
+        end = headers[stop - 1].next_offset
+        logger.warning(
+            "%s: offsets %d to %d come back from the journal.", disk.folder, base, end - 1
+        )
+        i = stop
+    if end < promised_end:
+        _skip(disk, end, promised_end)
+        end = promised_end
+    return end
+
+
+def _skip(disk: DiskLog, end: int, base: int) -> None:
+    lost = DamagedRange(end, base, disk.folder, "and neither the log nor the journal has them")
+    disk.roll(base)
+    disk.quarantine.add(lost)
+
+
+def _put_back(disk: DiskLog, journaled: Journaled, i: int, end: int, known: ProducerRuns) -> None:
+    """Writes the batches from one index to another."""
+    while i < end:
+        first = i
+        size = 0
+        while i < end and (i == first or size < _PIECE_BYTES):
+            size += len(journaled.batches[i])
+            i += 1
+        headers = journaled.headers[first:i]
+        piece = b"".join(journaled.batches[first:i])
+        times = headers[0].append_time_us, headers[-1].append_time_us
+        disk.write(piece, headers[0].base_offset, *times)
+        found = [_found(header) for header in headers]
+        known.add(found)
+        disk.epochs = with_batches(disk.epochs, found)
 
 
 def _found(header: BatchHeader) -> Found:
@@ -94,75 +300,3 @@ def _found(header: BatchHeader) -> Found:
         header.span,
         header.leader_epoch,
     )
-
-
-def by_partition(groups: list[memoryview]) -> dict[Owner, Journaled]:
-    """The journal's batches, sorted by the partition they belong to."""
-    found: dict[Owner, Journaled] = {}
-    for group in groups:
-        for at, header in split_batches(group):
-            owner = Owner(header.topic, header.partition)
-            journaled = found.get(owner)
-            if journaled is None:
-                journaled = found[owner] = Journaled(header.base_offset)
-            journaled.add(header, group[at : at + header.length])
-    return found
-
-
-def cut_first_hole(disk: DiskLog, journaled: Journaled) -> None:
-    """Cuts the log's files where a batch is bad or missing that the journal has.
-
-    Or one that comes after all that the journal has: such were never acknowledged, so that a hole
-    in them is a torn tail, whatever made it to the disk behind it.
-    """
-    segments = list_segments(disk.folder)
-    first = max(0, bisect_right(segments, journaled.bases[0], key=base_of) - 1)
-    interval_bytes = disk.shared.options.index_interval_bytes
-    for i, segment in enumerate(segments[first:], first):
-        scanned = scan_segment(disk.folder, segment, disk.owner, interval_bytes)
-        hole = next((d for d in scanned.damages if journaled.covers(d.first)), None)
-        if hole is None:
-            continue
-        # Where nothing comes after it that the journal has, it is just the end.
-        only_the_end = hole.next is None and hole.first >= journaled.end_offset
-        logger.log(
-            logging.DEBUG if only_the_end else logging.WARNING,
-            "%s is cut at offset %d, byte %d, and goes on with what the journal has: %s.",
-            log_path(disk.folder, segment),
-            hole.first,
-            hole.at,
-            hole.reason,
-        )
-        # The newest first: a crash in between leaves a log that ends earlier, and no new hole.
-        for later in reversed(segments[i + 1 :]):
-            os.unlink(log_path(disk.folder, later))
-            remove_index(disk.folder, later)
-        remove_index(disk.folder, segment)
-        os.truncate(log_path(disk.folder, segment), hole.at)
-        return
-
-
-def replay(disk: DiskLog, journaled: Journaled, end: int, producers: ProducerRuns) -> int:
-    """Appends the journal's batches from the log's end on; the log's new end."""
-    # Also what is whole may be in the kernel's memory only: the next sync takes it along.
-    disk.unsynced = [s.base for s in disk.segments[:-1] if s.next_offset > journaled.first_seen]
-    disk.unsynced_folders = True
-    if journaled.end_offset <= end:
-        return end
-    first = journaled.bases[0]
-    if first > end:
-        lost = DamagedRange(end, first, disk.folder, "and neither the log nor the journal has them")
-        disk.roll(first)
-        disk.quarantine.add(lost)
-        end = first
-    if not journaled.has(end):
-        logger.error("The journal does not fit %s at offset %d.", disk.folder, end)
-        return end
-    logger.warning(
-        "%s: offsets %d to %d come back from the journal.",
-        disk.folder,
-        end,
-        journaled.end_offset - 1,
-    )
-    journaled.put_back(disk, end, producers)
-    return journaled.end_offset

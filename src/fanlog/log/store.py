@@ -34,14 +34,16 @@ from fanlog.log.catalog import (
     topic_folder_name,
 )
 from fanlog.log.disk import Shared
+from fanlog.log.ends import SyncedEnds
 from fanlog.log.errands import AtOnce, Errands
 from fanlog.log.faults import folder_error
 from fanlog.log.files import make_folders, sync_folder
-from fanlog.log.journal import Journal, newest_generation, read_journal, retire_journal
-from fanlog.log.kept import load_kept, remove_kept, save_kept
+from fanlog.log.journal import Journal
+from fanlog.log.journal_file import newest_generation, retire_journal
+from fanlog.log.kept import remove_kept, save_kept
 from fanlog.log.partition import PartitionLog
+from fanlog.log.past import Past, read_past
 from fanlog.log.rebuild import rebuild_catalog
-from fanlog.log.replay import Journaled, by_partition
 from fanlog.log.scan import Owner
 from fanlog.model import Durability, TopicSettings
 
@@ -91,6 +93,8 @@ class LogStore:
         # Deleted topics whose folders do not have their new names yet.
         self._deleting: dict[int, StoredTopic] = {}
         self._errands: Errands = AtOnce()
+        self._ends = SyncedEnds(0, 0, {})
+        self._ends_saved = False
         self._next_number = 1
         self._numbers_saved = 1
         self._next_memory_number = MEMORY_NUMBERS_FROM
@@ -139,21 +143,37 @@ class LogStore:
         self._next_number = max([catalog.next_topic, *(n + 1 for n in numbers)])
         # It syncs the folder, and with it the names of all that was just made.
         self._save_catalog(self._next_number)
-        journaled = by_partition(read_journal(self._journal_folder))
-        has_groups = bool(journaled)
-        kept = load_kept(self._journal_folder)
-        # What the journal has itself is newer, or the same.
-        for number in kept.keys() - {owner.topic for owner in journaled}:
-            journaled |= by_partition(kept[number])
+        past = read_past(self._journal_folder, self._shared.report)
         for name in names:
-            topic = self._open_topic(f"{topics}/{name}", journaled)
+            topic = self._open_topic(f"{topics}/{name}", past)
             if topic is not None:
                 self._topics[topic.number] = topic
         self._pass_all_epochs()
-        if has_groups:
-            retire_journal(self._journal_folder, self.epoch << 32)
-        for number in kept.keys() & self._topics.keys():
-            remove_kept(self._journal_folder, number)
+        self._forget_journal(past)
+
+    def _forget_journal(self, past: Past) -> None:
+        """All that the journal has is in the logs now, and synced."""
+        folder = self._journal_folder
+        self._ends.generation = self.epoch << 32
+        self._ends.next_topic = self._next_number
+        for topic in self._topics.values():
+            for log in topic.logs:
+                if log.durability is Durability.FSYNC:
+                    self._ends.note(log.owner, log.end_offset)
+        for owner, end_offset in past.ends_of(self.left_aside):
+            self._ends.note(owner, end_offset)
+        if os.path.isdir(folder) or self._ends.items():
+            self._save_ends()
+        if past.has_groups:
+            retire_journal(folder, self.epoch << 32)
+        for number in past.kept & self._topics.keys():
+            remove_kept(folder, number)
+
+    def _save_ends(self) -> None:
+        if not os.path.isdir(self._journal_folder):
+            make_folders(self._journal_folder)
+        self._ends.save(self._journal_folder)
+        self._ends_saved = True
 
     def _load_catalog(self, folder: str, names: list[str]) -> Catalog:
         path = folder + "/catalog.json"
@@ -187,7 +207,11 @@ class LogStore:
             )
         if self.journal is None:
             try:
-                self.journal = Journal(self._journal_folder, self.options.journal_bytes, self.epoch)
+                if not self._ends_saved:
+                    self._save_ends()
+                self.journal = Journal(
+                    self._journal_folder, self.options.journal_bytes, self.epoch, self._ends
+                )
             except OSError as fault:
                 raise folder_error(fault, fault.filename or self._journal_folder) from fault
         return self.journal
@@ -199,14 +223,14 @@ class LogStore:
                 shutil.rmtree(f"{self.folder}/topics/{name}", ignore_errors=True)
         return [name for name in names if not name.startswith(DELETED_PREFIX)]
 
-    def _open_topic(self, folder: str, journaled: dict[Owner, Journaled]) -> StoredTopic | None:
+    def _open_topic(self, folder: str, past: Past) -> StoredTopic | None:
         try:
             found = self._load_topic(folder)
         except FormatError as fault:
-            self._leave_aside(folder, fault, journaled)
+            self._leave_aside(folder, fault, past)
             return None
         topic = StoredTopic(found.name, found.number, found.settings, folder)
-        self._add_logs(topic, journaled)
+        self._add_logs(topic, past)
         return topic
 
     def _load_topic(self, folder: str) -> TopicFile:
@@ -219,14 +243,12 @@ class LogStore:
             )
             return found
 
-    def _leave_aside(
-        self, folder: str, fault: FormatError, journaled: dict[Owner, Journaled]
-    ) -> None:
+    def _leave_aside(self, folder: str, fault: FormatError, past: Past) -> None:
         """A topic that nobody can describe: all that there is of it stays where it is."""
         number = number_of(os.path.basename(folder))
         if number is not None:
             self.left_aside.add(number)
-        batches = [b for owner, j in journaled.items() if owner.topic == number for b in j.batches]
+        batches = [] if number is None else past.batches_of(number)
         if number is None or not (batches or any(entry.is_dir() for entry in os.scandir(folder))):
             # As a rule a crash came while it was made: there is nothing in it.
             logger.warning("%s is left aside, it is not a whole topic: %s.", folder, fault)
@@ -254,6 +276,8 @@ class LogStore:
             )
         topic_folder = ""
         try:
+            if settings.level is Durability.FSYNC and not self._ends_saved:
+                self._save_ends()
             number = self._take_number()
             topic_folder = f"{self.folder}/topics/{topic_folder_name(number, name)}"
             create_topic_folder(topic_folder, TopicFile(name, number, settings))
@@ -286,7 +310,12 @@ class LogStore:
         topic.settings = settings
         for log in topic.logs:
             log.settings = settings
+        known = len(topic.logs)
         self._add_logs(topic)
+        if settings.level is Durability.FSYNC and len(topic.logs) > known:
+            for log in topic.logs[known:]:
+                self._ends.note(log.owner, log.end_offset)
+            self._save_ends()
 
     def delete(
         self, topic: StoredTopic, done: Callable[[FanlogError | None], None] = raise_fault
@@ -345,18 +374,18 @@ class LogStore:
         self._deleting.clear()
         self._shared.removals.finish()
 
-    def _add_logs(
-        self, topic: StoredTopic, journaled: dict[Owner, Journaled] | None = None
-    ) -> None:
+    def _add_logs(self, topic: StoredTopic, past: Past | None = None) -> None:
         """Opens or makes the logs that the topic's settings ask for."""
         settings = topic.settings
         for partition in range(len(topic.logs), settings.partitions):
             owner = Owner(topic.number, partition)
             if topic.folder:
                 folder = f"{topic.folder}/{partition}"
-                found = journaled.get(owner) if journaled else None
-                log = PartitionLog.open(folder, settings, owner, self._shared, found)
-                if found is not None or log.durability is Durability.FSYNC:
+                known = None
+                if past is not None and settings.level is Durability.FSYNC:
+                    known = past.known(owner)
+                log = PartitionLog.open(folder, settings, owner, self._shared, known)
+                if log.needs_sync:
                     log.sync()
             else:
                 log = PartitionLog(settings, owner)

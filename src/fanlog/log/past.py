@@ -1,0 +1,74 @@
+"""What the run before left for a start: the journal, how far logs were synced, and what was kept.
+
+All of it is about topics with durability fsync. What nobody can know is None, and then a start
+removes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+
+from fanlog.errors import FormatError
+from fanlog.log.ends import SyncedEnds, load_ends
+from fanlog.log.journal_file import JournalFound, read_journal
+from fanlog.log.kept import load_kept
+from fanlog.log.replay import Journaled, Known, by_partition
+from fanlog.log.scan import Owner
+from fanlog.log.small_files import set_aside
+
+Report = Callable[[str], None]
+
+
+class Past:
+    """The journal's batches by partition, and what was promised of each."""
+
+    def __init__(
+        self, found: JournalFound, ends: SyncedEnds | None, kept: dict[int, list[memoryview]]
+    ) -> None:
+        self._ends = ends
+        self._complete = found.complete
+        self._journaled = by_partition(found)
+        self.has_groups = bool(self._journaled)
+        self.kept = kept.keys()
+        # What the journal has itself is newer, or the same.
+        for number in kept.keys() - {owner.topic for owner in self._journaled}:
+            batches = JournalFound(kept[number], [], [], complete=True, faults=[])
+            self._journaled |= by_partition(batches)
+
+    def known(self, owner: Owner) -> Known:
+        journaled = self._journaled.get(owner) or Journaled()
+        synced_end = None if self._ends is None else self._ends.end_of(owner)
+        promised_end = None
+        if synced_end is not None and self._complete:
+            promised_end = max(synced_end, journaled.promised_end)
+        return Known(journaled, synced_end, promised_end)
+
+    def batches_of(self, topic: int) -> list[memoryview]:
+        return [
+            b for owner, j in self._journaled.items() if owner.topic == topic for b in j.batches
+        ]
+
+    def ends_of(self, topics: Collection[int]) -> Iterator[tuple[Owner, int]]:
+        """How far the logs of topics were synced that this start can't open."""
+        for owner, end_offset in () if self._ends is None else self._ends.items():
+            if owner.topic in topics:
+                yield owner, end_offset
+
+
+def read_past(folder: str, report: Report) -> Past:
+    try:
+        ends = load_ends(folder)
+    except FormatError as fault:
+        ends = None
+        aside = set_aside(f"{folder}/ends")
+        report(
+            f"The table of synced ends in {folder} is damaged: {fault}. Nothing is lost by it, but "
+            f"this start can't tell torn writes from damage. The file is now {aside}; remove it."
+        )
+    found = read_journal(folder, None if ends is None else ends.generation)
+    for fault in found.faults:
+        report(
+            f"{fault}, and a group is lost. The messages are still in their logs, unless the log "
+            f"has lost them, too: then its damage is listed as well."
+        )
+    return Past(found, ends, load_kept(folder))
