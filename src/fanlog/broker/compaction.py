@@ -13,6 +13,7 @@ from typing import NamedTuple
 from fanlog.broker.ports import Runtime
 from fanlog.broker.topics import Partition, Topic
 from fanlog.errors import FanlogError, InvalidArgumentError, LogFailedError
+from fanlog.format.codecs import UnpackLimits
 from fanlog.log.compaction import Compaction
 from fanlog.log.faults import write_error
 from fanlog.log.rewrite import Rewritten
@@ -40,11 +41,13 @@ class Compactions:
         shrunk: Callable[[Partition, int], None],
         stopping: Callable[[], bool],
         now_us: Callable[[], int],
+        limits: UnpackLimits,
     ) -> None:
         self._runtime = runtime
         self._now_us = now_us
         self._shrunk = shrunk
         self._stopping = stopping
+        self._limits = limits
         self._queue: deque[_Wanted] = deque()
         self._running: _Wanted | None = None
 
@@ -88,6 +91,7 @@ class Compactions:
                 self._now_us(),
                 lambda: self._stopping() or partition.topic.deleted,
                 everything=wanted.done is not None,
+                limits=self._limits,
             )
         except FanlogError as fault:
             self._end(wanted, fault)

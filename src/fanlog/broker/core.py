@@ -28,6 +28,7 @@ from fanlog.broker.names import check_public_name
 from fanlog.broker.ports import Opener, Origin, Outlet, Runtime
 from fanlog.broker.producers import IdleProducers
 from fanlog.broker.queues.queues import Queues
+from fanlog.broker.sizes import unpack_limits
 from fanlog.broker.slices import Slices
 from fanlog.broker.subscriptions import Subscriptions
 from fanlog.broker.topics import Partition, Topic
@@ -120,7 +121,11 @@ class Broker:
             check_owner=self.groups.check_owner,
         )
         self.compactions = Compactions(
-            runtime, self._drop_copies, lambda: self.draining, self._trusted.now_us
+            runtime,
+            self._drop_copies,
+            lambda: self.draining,
+            self._trusted.now_us,
+            unpack_limits(options),
         )
         self.openers: dict[Opener, None] = {}
         self.connections = 0
@@ -414,7 +419,14 @@ class Broker:
             for p in partitions
             for lost in p.log.damaged
         ]
-        problems = failed + self._store.problems + damaged + self.transactions.problems()
+        unreadable = [
+            f"{p.name}: offsets {left.first} to {left.next - 1} do not decode; compaction leaves "
+            "them, and tombstones behind them, as they are"
+            for p in partitions
+            for left in p.log.unreadable
+        ]
+        problems = failed + self._store.problems + damaged + unreadable
+        problems += self.transactions.problems()
         state = "failing" if failed else "degraded" if problems else "ok"
         return BrokerStatus(
             state="draining" if self.draining else state,

@@ -1,12 +1,15 @@
-"""Which partition a key belongs to. The hash is part of the contract: all clients must agree."""
+"""Which partition a key belongs to, and keys that are held in memory. The hash is part of the
+contract: all clients must agree."""
 
 from __future__ import annotations
 
 from functools import lru_cache
+from hashlib import blake2b
 
 _FNV_OFFSET = 0x811C9DC5
 _FNV_PRIME = 0x01000193
 _CACHED_KEYS_MAX = 65536
+_DIGEST_BYTES = 32
 
 
 def fnv1a_32(data: bytes) -> int:
@@ -25,3 +28,9 @@ def fnv1a_32(data: bytes) -> int:
 def partition_of(key: bytes, partitions: int) -> int:
     """The partition of a key: the same for every client, as long as the count stays."""
     return fnv1a_32(key) % partitions
+
+
+def short_key(key: bytes) -> bytes:
+    """What stands for a key in memory: itself, or of a long one a digest. Shorter ones stay as
+    they are, so that no key can pass for another's digest."""
+    return key if len(key) < _DIGEST_BYTES else blake2b(key, digest_size=_DIGEST_BYTES).digest()

@@ -8,19 +8,25 @@ before what it deletes. Only the swap itself belongs to the loop thread.
 
 A record stays if it has no key, or if it is the last one of its key and no tombstone (a record
 without a value) that is older than the topic's `tombstone_seconds`.
+
+A batch that does not decode, whatever its producer put under its checksums, stays as it is. Nobody
+can say whose records it holds: its keys take no other record's place, and tombstones behind it
+stay.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
-from hashlib import blake2b
 
-from fanlog.errors import FormatError
+from fanlog.errors import UnreadableError
 from fanlog.format.batch import Batch
+from fanlog.format.codecs import FORMAT_LIMITS, UnpackLimits
 from fanlog.format.columns import KEYS, VALUE_NULLS
+from fanlog.format.keys import short_key
 from fanlog.log.disk import DiskLog
 from fanlog.log.faults import write_error
 from fanlog.log.files import sync_file, sync_folder
@@ -29,17 +35,18 @@ from fanlog.log.marks import Compacted, save_compacted
 from fanlog.log.rewrite import Rewriter, Rewritten
 from fanlog.log.scan import Damage, walk_file
 from fanlog.log.segment import Segment, log_path, write_index
-from fanlog.model import KIB
+from fanlog.model import KIB, DamagedRange
+
+logger = logging.getLogger("fanlog.log")
 
 _SECOND_US = 1_000_000
 _READ_BYTES = 256 * KIB
 # About a millisecond's work between two pauses.
 _PAUSE_BYTES = 16 * KIB
-# A longer key is held in memory as a digest of this size; shorter ones as they are, so that no
-# key can pass for another's digest.
-_DIGEST_BYTES = 32
 # A run reads all of the log, so that what is new should be a fair part of it.
 _CLEAN_PER_NEW_MAX = 4
+# Of a log full of such batches, so many are told of.
+_UNREADABLE_NOTED_MAX = 100
 
 
 def is_due(disk: DiskLog, visible_end: int, now_us: int) -> bool:
@@ -70,16 +77,22 @@ class Compaction:
     """
 
     def __init__(
-        self, disk: DiskLog, visible_end: int, now_us: int, stopped: Callable[[], bool]
+        self,
+        disk: DiskLog,
+        visible_end: int,
+        now_us: int,
+        stopped: Callable[[], bool],
+        limits: UnpackLimits = FORMAT_LIMITS,
     ) -> None:
         self._disk = disk
+        self._limits = limits
         self._visible_end = visible_end
         self._now_us = now_us
         self._tombstones_before_us = now_us - disk.settings.tombstone_seconds * _SECOND_US
         self._stopped = stopped
         sealed = [s.next_offset for s in disk.segments[:-1] if s.next_offset <= visible_end]
         self.end = max(sealed, default=0)
-        self._keys = _Keys(disk.shared.options.compaction_keys_max)
+        self._keys = _Keys(disk.shared.options.compaction_keys_max, self._is_readable)
         self._damaged = False
         self._oldest_tombstone_us = 0
         self._accepted = False
@@ -128,7 +141,7 @@ class Compaction:
             self._oldest_tombstone_us = 0
             yield from self._rewrite_all()
             new_from = min(self._keys.end, self.end)
-            # Where a damaged segment has to stay, its tombstones stay as long as it does.
+            # Where something damaged has to stay, the tombstones behind it stay as long as it does.
             tombstone_us = 0 if self._damaged else self._oldest_tombstone_us
             until = max(new_from, disk.compacted.until)
             disk.compacted = Compacted(until, tombstone_us, self._now_us)
@@ -241,7 +254,7 @@ class Compaction:
                         end = at + found.length
                         if found.base_offset + found.span > from_offset:
                             self._worked(found.length)
-                            yield Batch(view[at:end])
+                            yield Batch(view[at:end], limits=self._limits)
                         at = end
             finally:
                 os.close(fd)
@@ -256,15 +269,37 @@ class Compaction:
             raise _StoppedError
         time.sleep(0)
 
-    def _staying(self, batch: Batch) -> list[int] | None:
-        """The indexes of a batch's records that stay; None for all of them."""
+    def _is_readable(self, batch: Batch) -> bool:
+        """Whether a batch decodes. One that does not is noted, and logged the first time."""
         try:
-            stay = self._keys.staying(batch)
-            if batch.header.flags & VALUE_NULLS:
-                stay = self._without_old_tombstones(batch, stay)
-        except FormatError:
-            # Whatever a client has put there under a fitting checksum: nobody can tell its keys.
-            return None
+            batch.check()
+        except UnreadableError as fault:
+            self._note(fault)
+            return False
+        return True
+
+    def _note(self, fault: UnreadableError) -> None:
+        known = self._disk.unreadable
+        if fault.first in known or len(known) >= _UNREADABLE_NOTED_MAX:
+            return
+        known[fault.first] = DamagedRange(fault.first, fault.next, reason=str(fault))
+        logger.warning(
+            "compaction of %s leaves a batch as it is, and all tombstones behind it: %s",
+            self._disk.folder,
+            fault,
+        )
+
+    def _staying(self, batch: Batch) -> list[int] | None:
+        """The indexes of a batch's records that stay; None for all of them. Raises
+        `UnreadableError` if nobody can tell."""
+        try:
+            batch.check()
+        except UnreadableError:
+            self._damaged = True
+            raise
+        stay = self._keys.staying(batch)
+        if batch.header.flags & VALUE_NULLS:
+            stay = self._without_old_tombstones(batch, stay)
         if len(stay) == len(batch):
             return None
         self.removed_records += len(batch) - len(stay)
@@ -276,7 +311,7 @@ class Compaction:
         if keys is None:
             return stay
         tombstones = {i for i in stay if values.is_null(i) and not keys.is_null(i)}
-        # All older records of its key have gone before, unless a damaged segment had to stay, or
+        # All older records of its key have gone before, unless something damaged had to stay, or
         # its keys are yet to be read.
         may_go = not self._damaged and batch.next_offset <= self._keys.end
         if may_go and time_us < self._tombstones_before_us:
@@ -289,8 +324,9 @@ class Compaction:
 class _Keys:
     """The last offset of each key in a stretch of the log that ends with `end`."""
 
-    def __init__(self, keys_max: int) -> None:
+    def __init__(self, keys_max: int, is_readable: Callable[[Batch], bool]) -> None:
         self._keys_max = keys_max
+        self._is_readable = is_readable
         self._last: dict[bytes | None, int] = {}
         self.end = 0
 
@@ -299,10 +335,9 @@ class _Keys:
         last: dict[bytes | None, int] = {}
         self._last = last
         for batch in batches:
-            if batch is None or not batch.header.flags & KEYS:
+            if batch is None or not self._is_readable(batch) or not batch.header.flags & KEYS:
                 continue
-            with suppress(FormatError):
-                last.update(zip(_held(batch), batch.offsets, strict=True))
+            last.update(zip(_held(batch), batch.offsets, strict=True))
             if len(last) >= self._keys_max:
                 self.end = batch.next_offset
                 return
@@ -324,15 +359,7 @@ class _Keys:
 
 def _held(batch: Batch) -> list[bytes | None]:
     """A batch's keys as they are held in memory."""
-    keys = batch.keys
-    if max((len(key) for key in keys if key is not None), default=0) < _DIGEST_BYTES:
-        return keys
-    return [
-        key
-        if key is None or len(key) < _DIGEST_BYTES
-        else blake2b(key, digest_size=_DIGEST_BYTES).digest()
-        for key in keys
-    ]
+    return [None if key is None else short_key(key) for key in batch.keys]
 
 
 class _StoppedError(Exception):

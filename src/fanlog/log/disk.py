@@ -34,7 +34,7 @@ from fanlog.log.segment import (
     write_index,
 )
 from fanlog.log.tail import Piece
-from fanlog.model import KIB, TopicSettings
+from fanlog.model import KIB, DamagedRange, TopicSettings
 
 logger = logging.getLogger("fanlog.log")
 
@@ -88,6 +88,7 @@ class DiskLog:
         "settings",
         "shared",
         "tracks_unsynced",
+        "unreadable",
         "unsynced",
         "unsynced_folders",
     )
@@ -105,6 +106,8 @@ class DiskLog:
         self.compacted = Compacted()
         # Which starts of the broker wrote what is there.
         self.epochs: Epochs = ()
+        # Batches that compaction could not decode, by their first offsets.
+        self.unreadable: dict[int, DamagedRange] = {}
         self.position = 0
         self.allocated = 0
         self.index_at = 0

@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from fanlog.errors import ClosedError, FanlogError, OffsetOutOfRangeError, TopicDeletedError
 from fanlog.format.batch import read_header
+from fanlog.format.codecs import FORMAT_LIMITS, UnpackLimits
 from fanlog.log.compaction import Compaction, is_due
 from fanlog.log.disk import DiskLog, Shared
 from fanlog.log.epochs import Epochs, with_epoch
@@ -131,6 +132,14 @@ class PartitionLog:
         """Which starts of the broker wrote what is there; empty for a log in memory, which knows
         but one."""
         return () if self._disk is None else self._disk.epochs
+
+    @property
+    def unreadable(self) -> list[DamagedRange]:
+        """Batches that compaction could not decode, and has left as they are."""
+        if self._disk is None or not self._disk.unreadable:
+            return []
+        found, start_offset = list(self._disk.unreadable.values()), self.start_offset
+        return sorted((r for r in found if r.next > start_offset), key=lambda r: r.first)
 
     @property
     def settings(self) -> TopicSettings:
@@ -272,8 +281,10 @@ class PartitionLog:
         stopped: Callable[[], bool],
         *,
         everything: bool = False,
+        limits: UnpackLimits = FORMAT_LIMITS,
     ) -> Compaction | None:
-        """A run over the sealed segments below the visible end; None for a log in memory.
+        """A run over the sealed segments below the visible end; None for a log in memory. It
+        unpacks no batch past the limits.
 
         The active segment is sealed first if it holds enough, or if `everything` is wanted.
         """
@@ -286,7 +297,7 @@ class PartitionLog:
                 disk.roll(self.end_offset)
             except OSError as fault:
                 self._refuse(fault, disk)
-        return Compaction(disk, visible_end, now_us, stopped)
+        return Compaction(disk, visible_end, now_us, stopped, limits)
 
     def track_unsynced(self) -> None:
         """Lets `sync` be about all of a log whose durability does not ask for it."""

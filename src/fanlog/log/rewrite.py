@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Callable
 from typing import NamedTuple
 
+from fanlog.errors import UnreadableError
 from fanlog.format.batch import Batch
 from fanlog.format.columns import SPARSE
 from fanlog.format.sparse import placeholder, thinned, widened
@@ -34,7 +35,8 @@ _COPY_BYTES = 1 * MIB
 # bytes is smaller than the places of all its records.
 _WIDENED_RECORDS_MAX = 16
 
-# Of a batch, the indexes of the records that stay; None for all of them.
+# Of a batch, the indexes of the records that stay; None for all of them. Raises `UnreadableError`
+# for a batch that has to stay as it is.
 Decide = Callable[[Batch], list[int] | None]
 
 
@@ -57,6 +59,7 @@ class Mark(NamedTuple):
     sources: int
     held: Batch | None
     held_next: int
+    held_is_fixed: bool
 
 
 class Rewriter:
@@ -72,6 +75,7 @@ class Rewriter:
         self._buffered_bytes = 0
         self._held: Batch | None = None
         self._held_next = 0
+        self._held_is_fixed = False
         self._index = Index()
         self._index_at = 0
         self._last_time_us = 0
@@ -93,6 +97,7 @@ class Rewriter:
             len(self._sources),
             self._held,
             self._held_next,
+            self._held_is_fixed,
         )
         if self._sources:
             self._materialise()
@@ -101,7 +106,11 @@ class Rewriter:
 
     def take(self, batch: Batch, decide: Decide) -> None:
         """The segment's next batch."""
-        kept = decide(batch)
+        try:
+            kept = decide(batch)
+        except UnreadableError:
+            self._hold(batch, fixed=True)
+            return
         if kept is None:
             if len(batch) or not self._covers_more():
                 self._hold(batch)
@@ -120,6 +129,7 @@ class Rewriter:
         self.position, self._index_at = mark.position, mark.index_at
         self._last_time_us = mark.last_time_us
         self._held, self._held_next = mark.held, mark.held_next
+        self._held_is_fixed = mark.held_is_fixed
         columns: tuple[array[int], ...] = (
             self._index.offsets,
             self._index.positions,
@@ -165,7 +175,9 @@ class Rewriter:
     def _covers_more(self) -> bool:
         """Whether the batch that was held back may be widened over offsets behind it."""
         held = self._held
-        return held is not None and (
+        if held is None or self._held_is_fixed:
+            return False
+        return (
             bool(held.header.flags & SPARSE)
             or self._held_next > held.next_offset
             or len(held) <= _WIDENED_RECORDS_MAX
@@ -178,11 +190,13 @@ class Rewriter:
         else:
             self._hold(Batch(placeholder(batch.header, batch.next_offset)))
 
-    def _hold(self, batch: Batch) -> None:
-        """Keeps a batch back until it is known how far it reaches."""
+    def _hold(self, batch: Batch, *, fixed: bool = False) -> None:
+        """Keeps a batch back until it is known how far it reaches. One that is `fixed` is written
+        as it is."""
         self._flush_held()
         self._held = batch
         self._held_next = batch.next_offset
+        self._held_is_fixed = fixed
 
     def _flush_held(self) -> None:
         held, self._held = self._held, None
