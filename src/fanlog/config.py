@@ -375,17 +375,31 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     compression: Annotated[
         str, Meta(description="none, zlib, zstd or lz4, where the topic leaves it to the producer.")
     ] = "none"
-    connect_timeout_seconds: Annotated[float, Meta(gt=0)] = 5.0
-    request_timeout_seconds: Annotated[float, Meta(gt=0)] = 30.0
+    wait_seconds: Annotated[
+        float,
+        Meta(ge=0, description="How long connect() tries again if no broker answers yet."),
+    ] = 0.0
+    connect_timeout_seconds: Annotated[
+        float, Meta(gt=0, description="How long one try to connect may take.")
+    ] = 5.0
+    request_timeout_seconds: Annotated[
+        float, Meta(gt=0, description="A request not answered by then fails as unknown.")
+    ] = 30.0
     delivery_timeout_seconds: Annotated[
         float, Meta(gt=0, description="A publish not acknowledged by then fails as unknown.")
     ] = 120.0
-    ping_seconds: Annotated[float, Meta(gt=0)] = 15.0
+    ping_seconds: Annotated[
+        float, Meta(gt=0, description="Between two pings; after three without a word it is lost.")
+    ] = 15.0
     reconnect: Annotated[bool, Meta(description="Come back by itself after a lost connection.")] = (
         True
     )
-    backoff_first_seconds: Annotated[float, Meta(gt=0)] = 0.05
-    backoff_max_seconds: Annotated[float, Meta(gt=0)] = 5.0
+    backoff_first_seconds: Annotated[
+        float, Meta(gt=0, description="Wait before the second try to come back; then doubled.")
+    ] = 0.05
+    backoff_max_seconds: Annotated[
+        float, Meta(gt=0, description="Longest wait between two tries to come back.")
+    ] = 5.0
 
 
 class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from fanlog.broker.core import Broker as Core
-from fanlog.client.aio import Client
+from fanlog.client.aio import Client, check_client_options
 from fanlog.client.link import Link, Transport
 from fanlog.config import ClientOptions, Config
 from fanlog.errors import ConfigError, FanlogError
@@ -250,9 +250,7 @@ class Broker(Client):
     def __init__(
         self, folder: str | Path | None = None, config: Config | None = None, **options: Any
     ) -> None:
-        unknown = set(options) - set(ClientOptions.__struct_fields__)
-        if unknown:
-            raise ConfigError(f"There is no client option {min(unknown)!r}.")
+        check_client_options(options)
         try:
             chosen = msgspec.convert(options, ClientOptions)
         except msgspec.ValidationError as fault:

@@ -19,7 +19,8 @@ from fanlog.format.messages import Failure
 from fanlog.model import KIB, TopicSettings
 from fanlog.node import Node
 from tests.client.proxy import Proxy, proxy_to
-from tests.client.ways import PATIENCE_SECONDS, take, take_values, until
+from tests.client.ways import FREE_PORT, PATIENCE_SECONDS, take, take_values, until
+from tests.scenarios.broker_process import BrokerProcess
 
 EAGER: dict[str, Any] = {"backoff_first_seconds": 0.001, "backoff_max_seconds": 0.01}
 
@@ -462,7 +463,7 @@ async def test_something_else_on_the_port_is_a_clear_error_too() -> None:
 
 @pytest.mark.parametrize("url", ["http://x", "fanlog://", "fanlog://h:port", "fanlog://h/path"])
 async def test_a_wrong_address_is_refused(url: str) -> None:
-    with pytest.raises(errors.InvalidArgumentError, match="no address"):
+    with pytest.raises(errors.InvalidArgumentError, match="not an address"):
         await fanlog.connect(url)
 
 
@@ -576,3 +577,62 @@ async def test_one_connection_too_many_is_told_why(data: Path) -> None:
         with pytest.raises(errors.TooManyConnectionsError, match="connections_max"):
             await fanlog.connect(broker.url)
         await client.publish("t", b"x")
+
+
+async def test_a_lost_connection_is_warned_of_once_and_so_is_its_return(
+    data: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[str] = []
+    with BrokerProcess(data) as broker:
+        async with fanlog.connect(broker.url, backoff_max_seconds=0.1) as client:
+            client.on_lost = lambda error: told.append(f"lost: {error.code}")
+            client.on_back = lambda: told.append("back")
+            await client.publish("t", b"1")
+            assert client.state == "connected"
+            broker.kill()
+            await until(lambda: client.state == "reconnecting")
+            with pytest.raises(errors.RequestTimeoutError, match="the client is reconnecting"):
+                await client.publish("t", b"2", timeout_seconds=0.2)
+            with pytest.raises(TimeoutError):
+                await client.subscribe("t").next(timeout_seconds=0.2)
+            broker.start()
+            await until(lambda: client.state == "connected")
+            await until(lambda: len(told) == 2)
+        assert client.state == "closed"
+    assert told == ["lost: connection_lost", "back"]
+    warned = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    lost, back = [said for said in warned if "broker" in said]
+    assert "Trying to come back" in lost
+    assert back.startswith("Connected to the broker again, after ")
+
+
+async def test_a_client_waits_for_a_broker_that_starts_beside_it(data: Path) -> None:
+    broker = BrokerProcess(data)
+    with pytest.raises(errors.ConnectError):
+        async with fanlog.connect(broker.url):
+            pass
+    connecting = asyncio.create_task(connected(broker.url))
+    await asyncio.sleep(0.1)
+    with broker:
+        assert await asyncio.wait_for(connecting, PATIENCE_SECONDS) == 0
+
+
+async def connected(url: str) -> int:
+    async with fanlog.connect(url, wait_seconds=PATIENCE_SECONDS) as client:
+        return (await client.publish("t", b"1")).offset
+
+
+async def test_a_topic_that_was_deleted_and_made_again_takes_the_next_message(data: Path) -> None:
+    async with fanlog.Broker(data, config=fanlog.Config(listener=FREE_PORT)) as broker:
+        url = f"fanlog://127.0.0.1:{broker.listen().port}"
+        async with fanlog.connect(url) as client:
+            await client.create_topic("t", partitions=4)
+            await client.publish_many("t", [b"old"] * 10)
+            await broker.delete_topic("t")
+            await broker.create_topic("t", partitions=2)
+            receipts = await client.publish_many("t", [b"%d" % i for i in range(1000)], key="k")
+            assert [receipt.offset for receipt in receipts] == list(range(1000))
+            await broker.delete_topic("t")
+            with pytest.raises(errors.TopicNotFoundError, match="There is no topic 't'"):
+                await client.publish("t", b"to nowhere")
+            assert (await client.publish("t", b"a new one")).offset == 0

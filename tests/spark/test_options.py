@@ -59,7 +59,7 @@ READ_MISTAKES = {
     "Kafka's limit": ({"maxOffsetsPerTrigger": "9"}, "is `maxRecordsPerTrigger` here"),
     "a stream's": ({"topics": "a", "maxRecordsPerTrigger": "9"}, "is for streams"),
     "a pattern as a topic": ({"topics": "a.*"}, "with the option `pattern`"),
-    "a bad address": ({"topics": "a", "url": "http://x"}, "no address"),
+    "a bad address": ({"topics": "a", "url": "http://x"}, "not an address"),
     "not a number": ({"topics": "a", "minPartitions": "many"}, "`minPartitions` is 'many'"),
     "none": ({"topics": "a", "minPartitions": "0"}, "whole number of 1 or more"),
     "maybe": ({"topics": "a", "failOnDataLoss": "maybe"}, "say true or false"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from types import TracebackType
 from typing import Any, Unpack, overload
 
@@ -36,9 +36,7 @@ from fanlog.client.transactions.stager import Stager
 from fanlog.client.transactions.transaction import Transaction, run_transaction
 from fanlog.client.transactions.transform import Function, Transform, TransformOptions
 from fanlog.config import ClientOptions
-from fanlog.errors import (
-    InvalidArgumentError,
-)
+from fanlog.errors import InvalidArgumentError, RequestTimeoutError
 from fanlog.format import messages
 from fanlog.format.patterns import is_pattern
 from fanlog.model import Receipt, ResetPolicy
@@ -70,19 +68,47 @@ class Client(TopicCalls):
         headers: Headers | None = None,
         event_time: dt.datetime | int | None = None,
         partition: int | None = None,
+        timeout_seconds: float | None = None,
     ) -> Receipt:
         """Publishes one message and returns once the broker has it, as safely as the topic's
         durability says. Messages published at the same time share a batch. The value is bytes or
         str, or None, a tombstone, which deletes its key from a compacted topic.
 
+        After `timeout_seconds` without an answer it raises `RequestTimeoutError`. The message may
+        be stored all the same: the client goes on trying for `delivery_timeout_seconds`.
+
         >>> receipt = await client.publish("orders", b"one tea", key="alice")  # doctest: +SKIP
         >>> receipt.offset, receipt.durability  # doctest: +SKIP
         (0, 'os')
         """
+        if timeout_seconds is not None:
+            return await self._publish_within(
+                timeout_seconds,
+                self.publish(
+                    topic,
+                    value,
+                    key=key,
+                    headers=headers,
+                    event_time=event_time,
+                    partition=partition,
+                ),
+            )
         outbox = await self._ready_outbox(topic, partition)
         return await self._publisher.publish(
             outbox, value, key, headers, event_time_us(event_time), partition=partition
         )
+
+    async def _publish_within(
+        self, timeout_seconds: float, publishing: Coroutine[Any, Any, Receipt]
+    ) -> Receipt:
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                return await publishing
+        except TimeoutError:
+            raise RequestTimeoutError(
+                f"The message was not acknowledged within {timeout_seconds} s; the client is "
+                f"{self.state}. The outcome is unknown: it goes on trying."
+            ) from None
 
     async def send(
         self,
@@ -399,6 +425,16 @@ class Connecting:
         await self._client.__aexit__(kind, error, trace)
 
 
+def check_client_options(given: Iterable[str]) -> None:
+    """Refuses options that there are none of."""
+    known = ClientOptions.__struct_fields__
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        raise InvalidArgumentError(
+            f"There is no client option {unknown[0]!r}. There are: {', '.join(sorted(known))}."
+        )
+
+
 def connect(
     url: str = "fanlog://127.0.0.1", options: ClientOptions | None = None, **given: Any
 ) -> Connecting:
@@ -415,9 +451,7 @@ def connect(
         chosen = msgspec.convert(
             msgspec.structs.asdict(options or ClientOptions()) | given, ClientOptions
         )
-        unknown = set(given) - set(ClientOptions.__struct_fields__)
-        if unknown:
-            raise InvalidArgumentError(f"There is no client option {min(unknown)!r}.")
+        check_client_options(given)
     except msgspec.ValidationError as fault:
         raise InvalidArgumentError(f"A client option is wrong: {fault}.") from fault
     address = parse_url(url)

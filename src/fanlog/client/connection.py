@@ -8,7 +8,7 @@ import contextlib
 from collections import OrderedDict
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 import msgspec
 
@@ -39,7 +39,8 @@ _SHARED_BYTES_MAX = 4 * 1024 * 1024
 
 
 class Connection:
-    """What every part of a client stands on."""
+    """What every part of a client stands on. `on_lost` is called, with the reason, when the
+    connection is lost, and `on_back` when it is there again and everything goes on."""
 
     def __init__(self, dial: Dial, options: ClientOptions, *, verify: bool = True) -> None:
         self._options = options
@@ -50,7 +51,11 @@ class Connection:
             heard=self._heard,
             tick=self._tick,
             gave_up=self._gave_up,
+            lost=lambda error: self.on_lost(error) if self.on_lost is not None else None,
+            back=lambda: self.on_back() if self.on_back is not None else None,
         )
+        self.on_lost: Callable[[FanlogError], None] | None = None
+        self.on_back: Callable[[], None] | None = None
         self._session = Session(hooks, dial, options, verify=verify)
         self._subscriptions: dict[int, Follower] = {}
         self._subscription_number = 0
@@ -59,13 +64,13 @@ class Connection:
         self._grown: dict[int, int] = {}
         self._shared: OrderedDict[tuple[int, int, int], MessageBatch] = OrderedDict()
         self._shared_bytes = 0
-        self._publisher = Publisher(self._session, options, self.open_topic)
+        self._publisher = Publisher(self._session, options, self.open_topic, self._find_topic)
         self._known_topics = KnownTopics(self.open_topic)
 
     # The connection
 
     async def open(self) -> None:
-        """Connects for the first time; a failure is raised, not retried."""
+        """Connects for the first time; a failure is raised after `wait_seconds`."""
         await self._session.open()
 
     async def close(self, *, flush: bool = True) -> None:
@@ -95,7 +100,15 @@ class Connection:
 
     @property
     def connected(self) -> bool:
+        """Whether there is a connection, on which everything goes on."""
         return self._session.ready
+
+    @property
+    def state(self) -> Literal["connected", "reconnecting", "closed"]:
+        """`closed` is for good: by `close()`, or because `reconnect` is off."""
+        if self._session.closed is not None:
+            return "closed"
+        return "connected" if self._session.ready else "reconnecting"
 
     @property
     def reconnects(self) -> int:
@@ -249,6 +262,11 @@ class Connection:
         """A topic's number and settings. It is made if need be, but for an inbox, which is only
         ever made by who reads it."""
         return self._opened(await self._session.request(FrameKind.OPEN_TOPIC, _opening(name)))
+
+    async def _find_topic(self, name: str) -> messages.TopicOpened:
+        """The same of a topic that is there; none is made."""
+        wanted = messages.OpenTopic(topic_name(name), create=False)
+        return self._opened(await self._session.request(FrameKind.OPEN_TOPIC, wanted))
 
     async def _reopen_topic(self, name: str) -> messages.TopicOpened:
         """The same while a new connection is being made ready."""

@@ -11,8 +11,9 @@ stored, and its publishers are told so.
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import repeat
 from typing import NamedTuple, Protocol
 
@@ -100,6 +101,42 @@ class Records:
             if self.event_times is None:
                 self.event_times = [now_us] * (count - 1)
             self.event_times.append(now_us if event_time_us is None else event_time_us)
+
+    def each(self) -> Iterator[tuple[bytes | None, Records]]:
+        """The records one by one, with their keys."""
+        waiting: dict[int, list[Waiter]] = {}
+        for index, waiter in self.waiters:
+            waiting.setdefault(index, []).append(waiter)
+        left = self.bytes
+        for i, value in enumerate(self.values):
+            one = Records(self.since)
+            one.values.append(value)
+            key = None if self.keys is None else self.keys[i]
+            headers = None if self.headers is None else self.headers[i]
+            event_time = None if self.event_times is None else self.event_times[i]
+            one.bytes = RECORD_OVERHEAD_BYTES + (len(value) if value else 0)
+            if key is not None or headers or event_time is not None:
+                one.add_columns(key, headers, event_time, 0)
+                one.bytes += record_extra_bytes(key, headers)
+            if i == len(self.values) - 1:
+                # Exact only in sum, which is what counts.
+                one.bytes = left
+            left -= one.bytes
+            one.waiters = [(0, waiter) for waiter in waiting.get(i, ())]
+            yield key, one
+
+    def take(self, one: Records) -> None:
+        """Adds a record that `each` has given."""
+        self.values += one.values
+        if one.wide or self.wide:
+            self.add_columns(
+                None if one.keys is None else one.keys[0],
+                None if one.headers is None else one.headers[0],
+                None if one.event_times is None else one.event_times[0],
+                time.time_ns() // 1000,
+            )
+        self.bytes += one.bytes
+        self.waiters += [(len(self.values) - 1, waiter) for _, waiter in one.waiters]
 
     def encode(
         self, topic: int, partition: int, producer: Identity, sequence: int, codec: Codec
@@ -215,6 +252,12 @@ class PartitionOutbox:
             )
         fail(sent.records, error)
         return sent.records
+
+    def take_back(self, refused: Refused) -> None:
+        """A batch whose topic is gone waits for the next one of that name."""
+        sent = self._answered(refused.first_sequence)
+        if sent is not None:
+            self.returned.append(sent)
 
     def begin_anew(self) -> None:
         """The log is another one, in which nothing of this producer is: all goes out as if it

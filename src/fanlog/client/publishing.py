@@ -20,15 +20,16 @@ from fanlog.client.outbox import (
     Waiter,
     record_extra_bytes,
 )
-from fanlog.client.topic_outbox import TopicOutbox, log_of
+from fanlog.client.topic_outbox import TopicOutbox
 from fanlog.config import ClientOptions
 from fanlog.errors import (
     FanlogError,
     FencedError,
     FormatError,
     InvalidArgumentError,
+    LinkError,
     RequestTimeoutError,
-    from_wire,
+    TopicNotFoundError,
 )
 from fanlog.format.codecs import codec_named
 from fanlog.format.frames import Ack
@@ -95,10 +96,14 @@ class Publisher:
         wire: Wire,
         options: ClientOptions,
         open_topic: OpenTopic,
+        find_topic: OpenTopic | None = None,
     ) -> None:
         self._wire = wire
         self._options = options
         self._open_topic = open_topic
+        # For one that was deleted: publishing must not bring it back.
+        self._find_topic = find_topic or open_topic
+        self._moving: dict[TopicOutbox, asyncio.Task[None]] = {}
         try:
             self._codec = codec_named(options.compression)
         except FormatError as fault:
@@ -279,7 +284,7 @@ class Publisher:
 
     def _send(self, topic: TopicOutbox, outbox: PartitionOutbox) -> None:
         """Sends what may go: as long as enough is in flight, records go on collecting."""
-        if not self._wire.ready:
+        if not self._wire.ready or topic.gone:
             return
         while len(outbox.in_flight) < self._options.batches_in_flight:
             if topic.before and topic.holds_back(outbox):
@@ -336,6 +341,8 @@ class Publisher:
                     touched.update(dict.fromkeys(topic.partitions, topic))
         for outbox, topic in touched.items():
             self._send(topic, outbox)
+            if topic.gone:
+                self._look_for_another(topic)
         self._tell()
 
     def refused(self, refused: Refused) -> None:
@@ -346,17 +353,43 @@ class Publisher:
         if refused.code == FencedError.code:
             fenced = self._fence(refused.message)
             refused = msgspec.structs.replace(refused, message=str(fenced))
-        records = outbox.refused(refused)
-        if records is not None:
-            self._gone([records])
-            if topic.answered((records,)):
-                self._send_all(topic)
-        if refused.code == "topic_not_found":
-            # It is gone for good, and with it all that was meant for it.
-            self._drop(topic, from_wire(refused.code, refused.message))
-            self._dropped.pop(topic.name, None)
+        if refused.code == TopicNotFoundError.code:
+            topic.gone = True
+            outbox.take_back(refused)
+        else:
+            records = outbox.refused(refused)
+            if records is not None:
+                self._gone([records])
+                if topic.answered((records,)):
+                    self._send_all(topic)
+        self._look_for_another(topic)
         self._send(topic, outbox)
         self._tell()
+
+    def _look_for_another(self, topic: TopicOutbox) -> None:
+        """Once the broker has answered for all that a deleted topic was sent, its place may have
+        been taken by another of its name."""
+        waits = topic in self._moving or any(outbox.in_flight for outbox in topic.partitions)
+        if topic.gone and not waits:
+            moving = self._moving[topic] = asyncio.ensure_future(self._move(topic))
+            moving.add_done_callback(lambda _: self._moving.pop(topic, None))
+
+    async def _move(self, topic: TopicOutbox) -> None:
+        """Sends what a deleted topic has not taken to the one that was made in its place. Where
+        there is none, all of it has failed."""
+        try:
+            opened = await self._find_topic(topic.name)
+        except FanlogError as error:
+            # A new connection opens all topics anew.
+            if topic.gone and not isinstance(error, LinkError):
+                self._drop(topic, error)
+                self._dropped.pop(topic.name, None)
+            return
+        if topic.gone and self.topics.get(topic.name) is topic:
+            self._by_number.pop(topic.number, None)
+            self._by_number[opened.number] = topic
+            topic.move_to(opened)
+            self._send_all(topic)
 
     def _gone(self, lost: list[Records]) -> None:
         for records in lost:
@@ -427,13 +460,9 @@ class Publisher:
             self._resume_topic(topic, opened)
 
     def _resume_topic(self, topic: TopicOutbox, opened: TopicOpened) -> None:
-        topic.number = opened.number
-        topic.grow(opened.settings.partitions)
-        before, topic.log = topic.log, log_of(opened)
+        if topic.move_to(opened):
+            return
         for outbox in topic.partitions:
-            if topic.log != before:
-                outbox.begin_anew()
-                continue
             for data in outbox.resend(topic.number):
                 self._wire.write(data)
 

@@ -23,6 +23,7 @@ from fanlog.errors import (
     ConnectionLostError,
     FanlogError,
     FormatError,
+    LinkError,
     RequestTimeoutError,
 )
 from fanlog.format import messages
@@ -38,14 +39,17 @@ OnAnswer = Callable[[bytes], None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionHooks:
     """What the client does at a session's turns. `resume` brings back on a new connection what
-    was there before, `heard` gets all that is no answer or greeting, and after `gave_up` there
-    will be no connection any more."""
+    was there before, `heard` gets all that is no answer or greeting, `lost` and `back` tell when
+    the connection goes and when it is there again, and after `gave_up` there will be none any
+    more."""
 
     resume: Callable[[messages.Welcome], Awaitable[None]]
     resumed: Callable[[], None]
     heard: Callable[[Event], None]
     tick: Callable[[], None]
     gave_up: Callable[[FanlogError], None]
+    lost: Callable[[FanlogError], None]
+    back: Callable[[], None]
 
 
 class Session:
@@ -75,9 +79,24 @@ class Session:
     # The connection
 
     async def open(self) -> None:
-        """Connects for the first time; a failure is raised, not retried."""
+        """Connects for the first time. Within `wait_seconds` a failure is tried again, as when the
+        broker is being started at the same time; then it is raised."""
         self._opened = True
-        await self._establish()
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + self._options.wait_seconds
+        backoff = self._options.backoff_first_seconds
+        while True:
+            try:
+                await self._establish()
+                break
+            except (LinkError, OSError) as fault:
+                if loop.time() + backoff > give_up_at:
+                    raise
+                logger.info("no connection yet: %s", fault)
+                if self._link is not None:
+                    self._link.close()
+            await asyncio.sleep(backoff)
+            backoff = min(backoff * 2, self._options.backoff_max_seconds)
         self._tasks = [asyncio.create_task(self._keep()), asyncio.create_task(self._ping())]
 
     async def shut(self) -> None:
@@ -130,6 +149,13 @@ class Session:
             if not self._options.reconnect:
                 self._give_up(lost_error(self._lost_because))
                 return
+            lost_at = asyncio.get_running_loop().time()
+            if self.closed is None:
+                logger.warning(
+                    "%s Trying to come back; what is published meanwhile waits.",
+                    lost_error(self._lost_because),
+                )
+                self._hooks.lost(lost_error(self._lost_because))
             backoff = self._options.backoff_first_seconds
             while self.closed is None:
                 try:
@@ -143,6 +169,10 @@ class Session:
                 await asyncio.sleep(backoff * random.uniform(0.5, 1.0))
                 backoff = min(backoff * 2, self._options.backoff_max_seconds)
             self.reconnects += 1
+            if self.closed is None:
+                seconds = asyncio.get_running_loop().time() - lost_at
+                logger.warning("Connected to the broker again, after %.1f s.", seconds)
+                self._hooks.back()
 
     async def _ping(self) -> None:
         loop = asyncio.get_running_loop()

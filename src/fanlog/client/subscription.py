@@ -152,18 +152,18 @@ class Subscription:
 
     async def next(self, timeout_seconds: float | None = None) -> Message:
         """The next message. Raises TimeoutError when none comes in time."""
-        await self.start()
         while True:
             for message in self._begun:
                 self._current = message
                 return message
             async with asyncio.timeout(timeout_seconds):
+                await self.start()
                 self._begun = await self._next_run()
 
     async def next_batch(self, timeout_seconds: float | None = None) -> MessageBatch:
         """The next batch as a whole. Raises TimeoutError when none comes in time."""
-        await self.start()
         async with asyncio.timeout(timeout_seconds):
+            await self.start()
             return await self._next_batch()
 
     async def _next_run(self) -> Iterator[Message]:

@@ -26,11 +26,13 @@ def log_of(opened: TopicOpened) -> tuple[int, int]:
 
 class TopicOutbox:
     """A topic that this client publishes to. Keys are spread over the first `spread` partitions;
-    `before` is what has to be answered before anything else goes out."""
+    `before` is what has to be answered before anything else goes out. While it is `gone`, deleted
+    at the broker, nothing does."""
 
     __slots__ = (
         "before",
         "codec",
+        "gone",
         "log",
         "message_bytes_max",
         "name",
@@ -52,6 +54,7 @@ class TopicOutbox:
         self.only = self.partitions[0] if len(self.partitions) == 1 else None
         self.spread = len(self.partitions)
         self.before: set[Records] = set()
+        self.gone = False
         self.plain_bytes_max = 0
         self.turn = 0
 
@@ -83,6 +86,39 @@ class TopicOutbox:
         if not self.before or outbox.again or outbox.returned:
             return False
         return not outbox.sealed or outbox.sealed[0] not in self.before
+
+    def move_to(self, opened: TopicOpened) -> bool:
+        """Goes on as the broker has it now. True if that is another log, in which nothing of this
+        producer is yet."""
+        self.gone = False
+        self.number = opened.number
+        before, self.log = self.log, log_of(opened)
+        if self.log == before:
+            self.grow(opened.settings.partitions)
+            return False
+        for outbox in self.partitions:
+            outbox.begin_anew()
+        if len(self.partitions) != opened.settings.partitions:
+            self._spread_anew(opened.settings.partitions)
+        return True
+
+    def _spread_anew(self, partitions: int) -> None:
+        """Puts all records where they belong in another log, with another number of partitions.
+        A key's records keep their order: they were all in one."""
+        former, self.before = self.partitions, set()
+        self.partitions = [PartitionOutbox(i) for i in range(partitions)]
+        self.only = self.partitions[0] if partitions == 1 else None
+        self.spread = partitions
+        for outbox in former:
+            for records in [*outbox.unanswered(), *([] if outbox.open is None else [outbox.open])]:
+                for key, one in records.each():
+                    chosen = self.pick(key)
+                    if chosen.open is None:
+                        chosen.open = Records(records.since)
+                    chosen.open.take(one)
+                # None becomes larger than the batch that it comes from.
+                for chosen in self.partitions:
+                    chosen.seal()
 
     def go_on_after(self, former: TopicOutbox) -> None:
         """Numbers on where an outbox of the same log has stopped. What that one had in flight has

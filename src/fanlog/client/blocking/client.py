@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Unpack, overload
+from typing import Any, Literal, Unpack, overload
 
 from fanlog.client import aio
 from fanlog.client.blocking.dead_letters import DeadLetters
@@ -50,6 +50,34 @@ class Client:
         self._one_hand_over = asyncio.Lock()
         self._send_error: FanlogError | None = None
 
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection, on which everything goes on."""
+        return self._client.connected
+
+    @property
+    def state(self) -> Literal["connected", "reconnecting", "closed"]:
+        """`closed` is for good: by `close()`, or because `reconnect` is off."""
+        return self._client.state
+
+    @property
+    def on_lost(self) -> Callable[[FanlogError], None] | None:
+        """Called with the reason when the connection is lost, in the client's own thread."""
+        return self._client.on_lost
+
+    @on_lost.setter
+    def on_lost(self, call: Callable[[FanlogError], None] | None) -> None:
+        self._client.on_lost = call
+
+    @property
+    def on_back(self) -> Callable[[], None] | None:
+        """Called when the connection is there again, in the client's own thread."""
+        return self._client.on_back
+
+    @on_back.setter
+    def on_back(self, call: Callable[[], None] | None) -> None:
+        self._client.on_back = call
+
     def close(self) -> None:
         """Waits for what was published, then says goodbye. Raises what `send` ran into."""
         if not self._loop.running:
@@ -86,8 +114,9 @@ class Client:
         headers: Headers | None = None,
         event_time: dt.datetime | int | None = None,
         partition: int | None = None,
+        timeout_seconds: float | None = None,
     ) -> Receipt:
-        """Publishes one message and returns once the broker has it."""
+        """Publishes one message and returns once the broker has it; see the asyncio client."""
         return self._loop.call(
             self._client.publish(
                 topic,
@@ -96,6 +125,7 @@ class Client:
                 headers=headers,
                 event_time=event_time,
                 partition=partition,
+                timeout_seconds=timeout_seconds,
             )
         )
 

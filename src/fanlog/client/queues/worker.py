@@ -222,8 +222,8 @@ class Worker:
 
     async def next_batch(self, timeout_seconds: float | None = None) -> JobBatch:
         """The next jobs that came together. Raises TimeoutError when none come in time."""
-        await self.start()
         async with asyncio.timeout(timeout_seconds):
+            await self.start()
             while not self._items:
                 if self._closed is not None:
                     raise self._closed
