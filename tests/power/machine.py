@@ -45,6 +45,8 @@ OUTAGES: tuple[Backend, ...] = ("kill", "fuse")
 class Machine(abc.ABC):
     """`root` is on the disk, durable and empty. `data` is where brokers keep their folder."""
 
+    backend: Backend
+
     def __init__(self, root: Path) -> None:
         self.root = root
         self.data = root / "data"
@@ -74,12 +76,16 @@ class PoweredBroker(BrokerProcess):
 
 
 class OrdinaryMachine(Machine):
+    backend = "kill"
+
     def cut(self) -> None:
         self.cuts += 1
 
 
 class FuseMachine(Machine):
     """Cuts in the given mode, each with a seed of its own that follows from the first."""
+
+    backend = "fuse"
 
     def __init__(self, root: Path, control: Path, mode: Mode = "drop", seed: int = 0) -> None:
         super().__init__(root)
@@ -157,6 +163,8 @@ def _until_mounted(root: Path, process: subprocess.Popen[bytes], log: Path) -> N
 
 
 class Ext4Machine(Machine):
+    backend = "ext4"
+
     def __init__(self, root: Path, image: Path) -> None:
         super().__init__(root)
         self._image = image

@@ -1,16 +1,15 @@
-"""A topic grows under load, and the broker is killed in between."""
+"""A topic grows under load, and the broker is killed in between, or its power cut."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 import fanlog
-from tests.scenarios.broker_process import BrokerProcess
+from tests.power.machine import OUTAGES, Machine
 
 PUBLISHERS = 2
 MEMBERS = 3
@@ -79,21 +78,23 @@ async def until_all_used(client: fanlog.Client) -> None:
 
 
 @pytest.mark.timeout(4 * PATIENCE_SECONDS)
+@pytest.mark.parametrize("machine", OUTAGES, indirect=True)
 def test_nothing_is_lost_or_doubled_while_topics_grow_and_the_broker_is_killed(
-    data: Path,
+    machine: Machine,
 ) -> None:
-    asyncio.run(grow_under_load(data))
+    asyncio.run(grow_under_load(machine))
 
 
-async def grow_under_load(data: Path) -> None:
-    broker = BrokerProcess(data)
+async def grow_under_load(machine: Machine) -> None:
+    broker = machine.broker()
+    durability = "os" if machine.backend == "kill" else "fsync"
     await asyncio.to_thread(broker.start)
     published, moved = asyncio.Event(), asyncio.Event()
     seen: Counter[bytes | None] = Counter()
     try:
         async with fanlog.connect(broker.url, backoff_max_seconds=0.1) as client:
-            await client.create_topic("in", partitions=2)
-            await client.create_topic("out")
+            await client.create_topic("in", partitions=2, durability=durability)
+            await client.create_topic("out", durability=durability)
             reading = asyncio.create_task(follow(broker.url, seen))
             moving = [asyncio.create_task(move(broker.url, moved)) for _ in range(MEMBERS)]
             publishing = [
@@ -128,9 +129,10 @@ async def grow_under_load(data: Path) -> None:
         broker.kill()
 
 
-async def test_a_kill_at_any_moment_leaves_the_old_count_or_the_new_one(data: Path) -> None:
+@pytest.mark.parametrize("machine", OUTAGES, indirect=True)
+async def test_a_kill_at_any_moment_leaves_the_old_count_or_the_new_one(machine: Machine) -> None:
     dice = random.Random(5)
-    broker = BrokerProcess(data)
+    broker = machine.broker()
     await asyncio.to_thread(broker.start)
     try:
         async with fanlog.connect(broker.url, backoff_max_seconds=0.05) as client:

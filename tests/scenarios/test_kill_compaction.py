@@ -1,17 +1,17 @@
-"""`kill -9` at any moment of a compaction: every key has its last acknowledged value after it."""
+"""`kill -9`, or a power cut, at any moment of a compaction: every key has its last acknowledged
+value after it."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 import fanlog
 from fanlog.model import KIB
-from tests.scenarios.broker_process import BrokerProcess
+from tests.power.machine import OUTAGES, Machine
 
 KILLS = 5
 PUBLISHERS = 4
@@ -64,9 +64,10 @@ async def read_all(client: fanlog.Client) -> list[fanlog.Message]:
 
 
 @pytest.mark.timeout(400)
-def test_every_key_has_its_last_value_after_kills_in_the_middle_of_runs(data: Path) -> None:
+@pytest.mark.parametrize("machine", OUTAGES, indirect=True)
+def test_every_key_has_its_last_value_after_kills_in_the_middle_of_runs(machine: Machine) -> None:
     dice = random.Random(8)
-    broker = BrokerProcess(data)
+    broker = machine.broker()
 
     async def scenario() -> None:
         broker.start()

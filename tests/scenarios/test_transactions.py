@@ -12,6 +12,7 @@ import pytest
 
 import fanlog
 from tests.client.transactions.test_transactions import values_of
+from tests.power.machine import Machine
 from tests.scenarios.broker_process import BrokerProcess
 
 KILLS = 4
@@ -62,12 +63,18 @@ async def commit_until(client: fanlog.Client, name: int, over: asyncio.Event) ->
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("durability", ["os", "fsync"])
-def test_kill_9_at_any_moment_leaves_each_id_whole_and_once(data: Path, durability: str) -> None:
+@pytest.mark.parametrize(
+    ("machine", "durability"),
+    [("kill", "os"), ("kill", "fsync"), ("fuse", "fsync")],
+    indirect=["machine"],
+)
+def test_an_outage_at_any_moment_leaves_each_id_whole_and_once(
+    machine: Machine, tmp_path: Path, durability: str
+) -> None:
     dice = random.Random(7)
-    settings = data.with_name("fanlog.toml")
+    settings = tmp_path / "fanlog.toml"
     settings.write_text("[broker]\ntransaction_memory_bytes = 20000\n")
-    broker = BrokerProcess(data, "--config", str(settings))
+    broker = machine.broker("--config", str(settings))
 
     async def scenario() -> None:
         broker.start()
@@ -90,7 +97,7 @@ def test_kill_9_at_any_moment_leaves_each_id_whole_and_once(data: Path, durabili
                 assert set(found) == set(done)
                 assert set(found.values()) == {2}
             assert len(done) > KILLS
-        assert await settled(data)
+        assert await settled(machine.data)
 
     try:
         asyncio.run(scenario())

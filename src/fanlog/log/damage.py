@@ -83,7 +83,7 @@ class Quarantine:
         try:
             if self.ranges:
                 records = [msgspec.structs.asdict(r) for r in self.ranges]
-                small_files.save(self._path, {"damaged": records}, durable=False)
+                small_files.save(self._path, {"damaged": records}, durable=True)
             else:
                 remove_if_there(self._path)
         except OSError as fault:

@@ -77,7 +77,7 @@ def load_compacted(folder: str, active_base: int, report: Report) -> Compacted:
 
 
 def save_compacted(folder: str, compacted: Compacted) -> None:
-    small_files.save(f"{folder}/compacted.json", compacted._asdict(), durable=False)
+    small_files.save(f"{folder}/compacted.json", compacted._asdict(), durable=True)
 
 
 def _numbers(found: small_files.SmallFile, *names: str) -> list[int]:
