@@ -156,7 +156,7 @@ async def test_a_pattern_joins_topics_in_the_moment_they_appear() -> None:
 
 def test_positions_of_durable_names_survive_many_commits_and_a_restart(data: Path) -> None:
     with stage(data) as on:
-        on.publish("t", [b"x"])
+        on.publish("t", [b"x"] * 12_500)
         on.run()
         for i in range(12_500):
             positions = (Position("t", 0, i, 1),)
@@ -167,7 +167,8 @@ def test_positions_of_durable_names_survive_many_commits_and_a_restart(data: Pat
         assert kept.start_offset > 0
     with stage(data) as on:
         for name in ("one", "two"):
-            assert on.core.durable.positions(name) == (Position("t", 0, 12_499, 1),)
+            (position,) = on.core.durable.positions(name)
+            assert (position.offset, position.epoch) == (12_499, 1)
 
 
 def test_a_broker_without_a_folder_has_another_epoch_after_each_start() -> None:

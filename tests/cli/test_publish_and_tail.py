@@ -180,7 +180,7 @@ def test_a_gap_is_shown_on_stderr_when_a_broker_comes_back_without_its_messages(
         client.publish("live", "new")
     out, err = tail.communicate(timeout=PATIENCE_SECONDS)
     assert out == "new\n"
-    assert "live, partition 0 begins anew at offset 0" in err
+    assert "live, partition 0 continues at offset 0" in err
     assert tail.returncode == 0
 
 

@@ -26,6 +26,7 @@ from fanlog.broker.loader import Loader
 from fanlog.broker.named_producers import NamedProducers
 from fanlog.broker.names import check_public_name
 from fanlog.broker.ports import Opener, Origin, Outlet, Runtime
+from fanlog.broker.positions import checked_position
 from fanlog.broker.producers import IdleProducers
 from fanlog.broker.queues.queues import Queues
 from fanlog.broker.sizes import unpack_limits
@@ -38,7 +39,6 @@ from fanlog.broker.views import Renderer
 from fanlog.config import BrokerOptions, LogOptions
 from fanlog.errors import (
     FanlogError,
-    FencedError,
     InvalidArgumentError,
     LimitError,
     TopicNotFoundError,
@@ -380,34 +380,27 @@ class Broker:
                 f"Names that begin with {GROUP_PREFIX!r} are those of groups: commit as a member. "
                 f"And {TRANSACTION_PREFIX!r} is the broker's own."
             )
-        self.check_positions(name, wanted)
+        wanted = self.check_positions(name, wanted)
         self.durable.commit([(name, wanted)])
 
-    def check_positions(self, name: str, positions: Iterable[Position]) -> None:
-        """That a name's positions can be committed: their partitions are there, and there is room
-        for those that are new."""
-        new: set[tuple[str, int]] = set()
-        for position in positions:
-            topic = self.catalog.get(position.topic)
-            if position.number not in (0, topic.number):
-                raise FencedError(
-                    f"This position is of another topic {topic.name!r}, which was deleted; nothing "
-                    "was committed. Read the topic that has the name now."
-                )
-            if position.offset < 0:
-                raise InvalidArgumentError(f"An offset is 0 or more, not {position.offset}.")
-            if not 0 <= position.partition < len(topic.partitions):
-                raise InvalidArgumentError(
-                    f"Topic {topic.name!r} has {len(topic.partitions)} partitions; there is no "
-                    f"{position.partition}."
-                )
-            if self.durable.position(name, position.topic, position.partition) is None:
-                new.add((position.topic, position.partition))
+    def check_positions(self, name: str, positions: Iterable[Position]) -> tuple[Position, ...]:
+        """A name's positions as they are to be committed. Raises if one can't be, or if there is no
+        room for those that are new."""
+        checked = tuple(
+            checked_position(self.catalog.get(position.topic), position, self.epoch)
+            for position in positions
+        )
+        new = {
+            (position.topic, position.partition)
+            for position in checked
+            if self.durable.position(name, position.topic, position.partition) is None
+        }
         if new and self.durable.count + len(new) > self._options.durable_positions_max:
             raise LimitError(
                 f"This broker holds {self.durable.count} positions of durable names, as many as "
                 "durable_positions_max allows."
             )
+        return checked
 
     # The whole
 

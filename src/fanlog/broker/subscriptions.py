@@ -15,10 +15,11 @@ from fanlog.broker.cursors import Cursor, Subscription
 from fanlog.broker.drops import DROPS_TOPIC
 from fanlog.broker.names import NameTree, check_pattern
 from fanlog.broker.ports import Outlet, Reader
+from fanlog.broker.positions import continue_at, is_valid
 from fanlog.broker.topics import Partition, Topic
 from fanlog.errors import InvalidArgumentError, OffsetOutOfRangeError, PartitionNotFoundError
 from fanlog.format.messages import Joined, PartitionOffset, Position, Subscribe
-from fanlog.model import INBOX_PREFIX, INTERNAL_PREFIX, Durability, Gap, GapReason, Start
+from fanlog.model import INBOX_PREFIX, INTERNAL_PREFIX, Gap, GapReason, Start
 
 if TYPE_CHECKING:
     from fanlog.broker.core import Broker
@@ -265,16 +266,12 @@ class Subscriptions:
         return offset
 
     def again(self, subscription: Subscription, partition: Partition, known: Position) -> int:
-        """Where a reader that was here before goes on. A log that lives in memory begins anew
-        with the broker, and then its old offsets mean nothing: the reader is told."""
-        forgotten = (
-            (partition.durability is Durability.MEMORY and known.epoch != self._broker.epoch)
-            or (known.number and known.number != partition.topic.number)
-            or known.offset > partition.visible_end
-        )
-        if not forgotten:
+        """Where a reader that was here before goes on. If the log is not what the reader knew, it
+        is told."""
+        epoch = self._broker.epoch
+        if is_valid(partition, known, epoch):
             return known.offset
-        start = min(partition.log.start_offset, partition.visible_end)
+        start = continue_at(partition, known, epoch)
         gap = Gap(partition.topic.name, partition.index, known.offset, start, GapReason.RESET)
         subscription.opening_gaps.append((gap, partition.topic.number))
         # How much that was can't be told: what the old offsets stood for is gone.

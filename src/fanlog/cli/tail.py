@@ -292,7 +292,8 @@ def gap_sentence(gap: Gap) -> str:
     where = f"{gap.topic}, partition {gap.partition}"
     if gap.reason is GapReason.RESET:
         return (
-            f"{where} begins anew at offset {gap.next}: the broker restarted, and it is in memory."
+            f"{where} continues at offset {gap.next}: a power cut took what was read, or it is in "
+            "memory and the broker was restarted."
         )
     because = {
         GapReason.SKIPPED: "this reader is too slow and its policy is to skip",

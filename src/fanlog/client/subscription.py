@@ -361,9 +361,10 @@ def _lost(gap: Gap) -> MessagesLostError:
     where = f"partition {gap.partition} of {gap.topic!r}"
     if gap.reason is GapReason.RESET:
         text = (
-            f"The log of {where} begins anew at offset {gap.next}: the topic was created again, "
-            f"or the broker restarted and the topic lives in memory. What came after offset "
-            f"{gap.first - 1} is unknown."
+            f"The log of {where} is not the one that was read up to offset {gap.first - 1}: a "
+            f"power cut took its end, the topic was created again, or it lives in memory and the "
+            f"broker was restarted. What came after that is unknown; reading continues at offset "
+            f"{gap.next}."
         )
     else:
         because = {

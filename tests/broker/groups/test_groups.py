@@ -114,6 +114,8 @@ def test_a_member_that_comes_back_goes_on_where_it_was(memory: Stage) -> None:
     a = Member(memory, "a").join()
     b = Member(memory, "b").join()
     before = dict(a.has)
+    memory.publish("t", [b"x"] * 2, partition=a.partitions[0])
+    memory.run()
     a.commit(2, a.partitions[0])
     a.has = {place: 7 if place == ("t", 0) else at for place, at in a.has.items()}
     expected = dict(a.has)
@@ -333,15 +335,16 @@ def test_a_position_before_what_is_kept_begins_with_a_gap(data: Path) -> None:
         assert b.gaps == [Gap("t", 0, 0, start, GapReason.RETENTION)]
 
 
-def test_a_position_past_the_end_begins_anew_with_a_gap(memory: Stage) -> None:
+def test_a_position_past_the_end_goes_on_there_with_a_gap(memory: Stage) -> None:
     memory.publish("t", [b"x"] * 3)
     memory.run()
+    position = Position("t", 0, 90, memory.core.epoch)
+    memory.core.durable.commit([("group/g", (position,))])
     a = Member(memory, "a").join()
-    memory.core.groups.commit(a.seat, (Position("t", 0, 90, memory.core.epoch),))
-    a.leave()
-    b = Member(memory, "b").join()
-    assert b.gaps == [Gap("t", 0, 90, 0, GapReason.RESET)]
-    assert b.offsets == [0, 1, 2]
+    assert a.gaps == [Gap("t", 0, 90, 3, GapReason.RESET)]
+    memory.publish("t", [b"x"] * 2)
+    memory.run()
+    assert a.offsets == [3, 4]
 
 
 def test_a_topic_that_appears_is_read_from_its_first_record(memory: Stage) -> None:

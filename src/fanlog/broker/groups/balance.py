@@ -165,9 +165,9 @@ class GroupBalance:
             for place, pin in group.unpinned.items()
             if durable.position(group.offsets, *place) is None
         ]
-        self._broker.check_positions(group.offsets, pins)
-        if pins:
-            durable.commit([(group.offsets, tuple(pins))])
+        checked = self._broker.check_positions(group.offsets, pins)
+        if checked:
+            durable.commit([(group.offsets, checked)])
         group.unpinned.clear()
 
     def move(self, group: Group, places: dict[Place, int]) -> None:

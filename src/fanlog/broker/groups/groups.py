@@ -27,6 +27,7 @@ from fanlog.broker.groups.rules import (
 from fanlog.broker.groups.state import SECOND_US, Group, Member, MemberReader, Ownership
 from fanlog.broker.names import NameTree, check_pattern, check_public_name
 from fanlog.broker.ports import Outlet, Runtime
+from fanlog.broker.positions import continue_at
 from fanlog.broker.topics import Topic
 from fanlog.config import BrokerOptions
 from fanlog.errors import (
@@ -203,7 +204,11 @@ class Groups:
         if topic is None or not 0 <= claim.partition < len(topic.partitions):
             return False
         committed = self._broker.durable.position(group.offsets, claim.topic, claim.partition)
-        return committed is None or committed.offset <= claim.offset
+        if committed is None:
+            return True
+        partition, epoch = topic.partitions[claim.partition], self._broker.epoch
+        at = continue_at(partition, claim, epoch)
+        return continue_at(partition, committed, epoch) <= at
 
     def lost(self, subscription: Subscription) -> None:
         """The member's connection is gone; it has until its session ends to come back."""
@@ -344,7 +349,7 @@ class Groups:
         """Commits for a member, all of it or nothing."""
         group, member = self._seat(subscription)
         check_owned(group, member, positions)
-        self._broker.check_positions(group.offsets, positions)
+        positions = self._broker.check_positions(group.offsets, positions)
         if positions:
             self._broker.durable.commit([(group.offsets, positions)])
 
@@ -429,7 +434,7 @@ class Groups:
                 for step in steps
             )
             name = GROUP_PREFIX + wanted.group
-            self._broker.check_positions(name, positions)
+            positions = self._broker.check_positions(name, positions)
             self._broker.durable.commit([(name, positions)])
         return steps
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from fanlog.broker.groups.assignment import Place
 from fanlog.broker.groups.state import Group
 from fanlog.broker.names import check_public_name
+from fanlog.broker.positions import continue_at
 from fanlog.broker.topics import Partition
 from fanlog.errors import FanlogError, InvalidArgumentError
 from fanlog.format.batch import read_header
 from fanlog.format.messages import Position, ResetGroup
 from fanlog.model import (
     GROUP_PREFIX,
-    Durability,
     GroupInfo,
     GroupMemberInfo,
     GroupPartitionInfo,
@@ -70,7 +70,9 @@ async def _describe_partition(
         return None
     partition = topic.partitions[place[1]]
     start, end = partition.log.start_offset, partition.visible_end
-    wanted = start if committed is None else max(start, _as_it_counts(broker, partition, committed))
+    wanted = start
+    if committed is not None:
+        wanted = max(start, continue_at(partition, committed, broker.epoch))
     lag = max(0, end - wanted)
     return GroupPartitionInfo(
         topic=place[0],
@@ -82,12 +84,6 @@ async def _describe_partition(
         lag_seconds=await lag_seconds(broker, partition, wanted) if lag else 0.0,
         member=owner,
     )
-
-
-def _as_it_counts(broker: Broker, partition: Partition, committed: Position) -> int:
-    """A position in a log that lived in memory means nothing after a restart."""
-    foreign = partition.durability is Durability.MEMORY and committed.epoch != broker.epoch
-    return partition.log.start_offset if foreign else committed.offset
 
 
 async def lag_seconds(broker: Broker, partition: Partition, offset: int) -> float:

@@ -32,6 +32,7 @@ from fanlog.format.messages import (
     BeginTransaction,
     CommitTransaction,
     GroupOffsets,
+    Position,
     TransactionBegun,
 )
 from fanlog.log.faults import write_error
@@ -332,19 +333,18 @@ class Transactions:
     def _decide(
         self, parts: list[_Open], id: str, offsets: tuple[GroupOffsets, ...], tell: Outcome
     ) -> None:
+        positions: list[tuple[str, tuple[Position, ...]]] = []
         try:
             for wanted in offsets:
                 self._check_owner(wanted)
-                self._broker.check_positions(GROUP_PREFIX + wanted.group, wanted.positions)
+                name = GROUP_PREFIX + wanted.group
+                checked = self._broker.check_positions(name, wanted.positions)
+                positions.append((name, checked))
         except FencedError:
             for part in parts:
                 self._drop(part)
             raise
-        numbered = self._broker.durable.numbered
-        positions = tuple(
-            (GROUP_PREFIX + some.group, tuple(map(numbered, some.positions))) for some in offsets
-        )
-        intent = Intent(id, tuple(part.part() for part in parts), positions)
+        intent = Intent(id, tuple(part.part() for part in parts), tuple(positions))
         files = {part.ticket: part.staged for part in parts if part.staged.in_file}
         self._commits.begin(Commit(parts[0].ticket, intent, files), tell)
         # The bytes are the commit's now.
