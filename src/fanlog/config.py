@@ -50,6 +50,14 @@ class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
     open_segments_max: Annotated[
         int, Meta(ge=16, description="Segment files kept open for writing.")
     ] = 2048
+    reserve_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Disk space kept for deleting and starting on a full disk. A sixteenth of "
+            "the disk at most.",
+        ),
+    ] = 8 * MIB
     reserved_files: Annotated[
         int,
         Meta(

@@ -112,7 +112,9 @@ async def test_a_full_disk_turns_writes_away_keeps_serving_reads_and_recovers_by
                 stored = (await broker.describe_topic("t")).records
                 fetched = await broker.fetch("t", 0, 0)
                 assert fetched.batches[0].values[0] == values[0]
-                assert (await broker.status()).state == "ok"
+                status = await broker.status()
+                assert status.state == "degraded"
+                assert "the disk is full" in status.problems[0]
             for value in values[3:]:
                 await broker.publish("t", value)
             got = [(await reader.next(PATIENCE_SECONDS)) for _ in range(stored + 3)]

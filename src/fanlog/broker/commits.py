@@ -109,6 +109,10 @@ class Commits:
         log = partition.log
         if piece:
             try:
+                if partition.durability is Durability.FSYNC:
+                    # Its first use makes the journal, which a full disk has no room for: before
+                    # anything is appended.
+                    self.prepare_sync()
                 log.append(
                     piece, partition.next_offset, partition.first_time_us, partition.last_time_us
                 )
@@ -124,7 +128,8 @@ class Commits:
             else:
                 self._count_tail(partition, len(piece))
         next_offset = partition.next_offset
-        if partition.durability is not Durability.FSYNC:
+        if partition.durability is not Durability.FSYNC or (not piece and self._group is None):
+            # Or repeats of what an earlier start has stored, and this one has synced.
             self._accept(partition, piece, next_offset, submissions)
             return
 
@@ -134,6 +139,10 @@ class Commits:
             self._relieve()
 
         self._get_group().add(log, piece, synced)
+
+    def prepare_sync(self) -> None:
+        """Makes sure that pieces can be synced; raises why they can't."""
+        self._get_group()
 
     def sync(
         self, log: PartitionLog, piece: bytes, done: Callable[[FanlogError | None], None] | None

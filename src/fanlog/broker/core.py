@@ -61,6 +61,7 @@ from fanlog.model import (
 logger = logging.getLogger("fanlog.broker")
 
 T = TypeVar("T")
+_SECOND_US = 1_000_000
 
 
 def log_fault(fault: FanlogError | None) -> None:
@@ -127,6 +128,7 @@ class Broker:
             self._trusted.now_us,
             unpack_limits(options),
         )
+        self._looked_for_room_us = 0
         self.openers: dict[Opener, None] = {}
         self.connections = 0
         self.draining = False
@@ -152,6 +154,19 @@ class Broker:
         self.queues.tick()
         self.transactions.tick()
         self.drops.tick()
+        if self._store.reserve.full:
+            self._look_for_room()
+
+    def _look_for_room(self) -> None:
+        """On a full disk: looks once a second whether publishing can go on."""
+        now_us = self._runtime.monotonic_us()
+        if now_us - self._looked_for_room_us >= _SECOND_US:
+            self._looked_for_room_us = now_us
+            self._runtime.in_thread(self._store.reserve.look_for_room, _log_failed_look)
+
+    def check_room(self) -> None:
+        """Raises if the disk is so full that only what frees space may be written."""
+        self._store.reserve.check("what is staged")
 
     def close(self) -> None:
         """The last that is written, before the store is closed."""
@@ -465,6 +480,11 @@ class Broker:
 
         self._runtime.in_thread(work, done)
         return await future
+
+
+def _log_failed_look(result: Exception | None) -> None:
+    if result is not None:
+        logger.error("looking for room on the disk failed: %r", result)
 
 
 def _within(data: memoryview, bytes_max: int) -> memoryview:

@@ -37,6 +37,8 @@ class InternalTopics:
 
     def write_internal(self, partition: Partition, batch: bytes, done: Done | None) -> None:
         log = partition.log
+        if partition.durability is Durability.FSYNC:
+            self._commits.prepare_sync()
         time_us = max(self._runtime.now_us(), log.last_time_us)
         stamped = stamp(
             batch,

@@ -197,7 +197,9 @@ class FolderLock:
                 f"stop it or give another --data."
             ) from None
         os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, str(os.getpid()).encode(), 0)
+        # It is only for people; a full disk must not keep a broker from starting.
+        with suppress(OSError):
+            os.pwrite(self._fd, str(os.getpid()).encode(), 0)
 
     def release(self) -> None:
         if self._fd >= 0:

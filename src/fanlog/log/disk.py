@@ -23,6 +23,7 @@ from fanlog.log.files import FdPool, remove_if_there, sync_file, sync_folder, wr
 from fanlog.log.index import Index, IndexCache, SealedIndex
 from fanlog.log.marks import Compacted, save_start
 from fanlog.log.producers import ProducerHistory, write_producers
+from fanlog.log.reserve import Reserve
 from fanlog.log.scan import Owner
 from fanlog.log.segment import (
     Segment,
@@ -47,7 +48,7 @@ _SEGMENTS_PER_RETENTION = 4
 class Shared:
     """What all logs of a store share."""
 
-    __slots__ = ("indexes", "options", "pool", "problems", "removals", "syncing")
+    __slots__ = ("indexes", "options", "pool", "problems", "removals", "reserve", "syncing")
 
     def __init__(self, options: LogOptions) -> None:
         self.options = options
@@ -55,6 +56,7 @@ class Shared:
         self.indexes = IndexCache(options.index_cache_bytes)
         self.syncing = Lock()
         self.removals = Removals()
+        self.reserve = Reserve()
         # What a start found wrong with the data folder, for people.
         self.problems: list[str] = []
 

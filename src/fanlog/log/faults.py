@@ -38,6 +38,12 @@ _RELIEF = {
 }
 
 
+ROOM_ADVICE = (
+    "Free disk space, or delete messages: fanlog topic alter NAME --retention 1d, fanlog topic "
+    "truncate, fanlog topic delete. Publishing goes on by itself then."
+)
+
+
 def is_full(fault: OSError) -> bool:
     """Whether there was no room, and nothing was written."""
     return fault.errno in _FULL and not isinstance(fault, SyncError)
@@ -58,11 +64,7 @@ def write_error(fault: OSError, path: str, what: str = "Writing") -> StorageErro
     """The error of a write or a read. A full disk and a lack of resources may pass; anything else
     that happens to a write stops the log."""
     if is_full(fault):
-        return DiskFullError(
-            f"There is no room for {path}: {says(fault)}. Free disk space, or delete messages: "
-            "fanlog topic alter NAME --retention 1d, fanlog topic truncate, fanlog topic delete. "
-            "Publishing goes on by itself then."
-        )
+        return DiskFullError(f"There is no room for {path}: {says(fault)}. {ROOM_ADVICE}")
     if is_temporary(fault):
         return _out_of_resources(fault, f"{what} {path}")
     advice = _ADVICE.get(fault.errno or 0, _OTHER)

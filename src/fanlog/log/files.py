@@ -79,12 +79,17 @@ def replace_file(path: str, data: bytes, *, durable: bool) -> None:
     temporary = path + ".tmp"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
     try:
-        write_all(fd, data, 0)
-        if durable:
-            os.fsync(fd)
-    finally:
-        os.close(fd)
-    os.replace(temporary, path)
+        try:
+            write_all(fd, data, 0)
+            if durable:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.replace(temporary, path)
+    except OSError:
+        # On a full disk half a file is in the way of the next try.
+        remove_if_there(temporary)
+        raise
     if durable:
         sync_folder(os.path.dirname(path))
 

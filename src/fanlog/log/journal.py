@@ -68,7 +68,7 @@ class Journal:
         self.failed = False
         self.generation = epoch << 32 | 1
         os.makedirs(folder, exist_ok=True)
-        self._files = [_File(f"{folder}/{name}") for name in NAMES]
+        self._files: list[_File] = []
         self._current = 0
         self._position = 0
         self._synced = 0
@@ -77,7 +77,9 @@ class Journal:
         self._checkpoint_fault: OSError | None = None
         self.patience = Patience()
         try:
-            for file in self._files:
+            for name in NAMES:
+                file = _File(f"{folder}/{name}")
+                self._files.append(file)
                 if file.size < (first_bytes := min(_FIRST_BYTES, bytes_max)):
                     file.grow(first_bytes)
             sync_folder(folder)

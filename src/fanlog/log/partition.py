@@ -161,6 +161,7 @@ class PartitionLog:
         tail = self.tail
         disk = self._disk
         if disk is not None:
+            disk.shared.reserve.check(disk.folder)
             try:
                 disk.write(piece, tail.end_offset, first_time_us, last_time_us)
             except OSError as fault:
@@ -229,7 +230,10 @@ class PartitionLog:
                 tail.trim(settings.retention_bytes)
         elif self.failure is None:
             try:
-                self._disk.retain(oldest_us, settings.retention_bytes, tail.end_offset)
+                disk, end = self._disk, tail.end_offset
+                disk.shared.reserve.spend(
+                    lambda: disk.retain(oldest_us, settings.retention_bytes, end)
+                )
             except OSError as fault:
                 if not is_full(fault):
                     self._refuse(fault, self._disk)
@@ -262,10 +266,11 @@ class PartitionLog:
         if self._disk is None:
             self._deleted_before = offset
         else:
+            disk, end = self._disk, self.end_offset
             try:
-                self._disk.delete_before(offset, self.end_offset)
+                disk.shared.reserve.spend(lambda: disk.delete_before(offset, end))
             except OSError as fault:
-                self._refuse(fault, self._disk)
+                self._refuse(fault, disk)
         self.tail.drop_before(offset)
         return self.start_offset
 
@@ -341,7 +346,9 @@ class PartitionLog:
         """Turns a failed write into its error. A full disk, and a lack of descriptors or memory,
         may pass; all else is for good."""
         error = write_error(fault, disk.folder)
-        if not is_full(fault) and not is_temporary(fault):
+        if is_full(fault):
+            disk.shared.reserve.note_full()
+        elif not is_temporary(fault):
             self.failure = error
             self._raise_failure(error)
         raise error from fault

@@ -1,6 +1,6 @@
 """All logs of a broker: the data folder, its topics, and the journal that they share.
 
-`<data>/lock`, `<data>/catalog.json`, `<data>/journal/`, and for each topic
+`<data>/lock`, `<data>/catalog.json`, `<data>/reserve`, `<data>/journal/`, and for each topic
 `<data>/topics/<number>-<name>/topic.json` with a folder for each partition that was written to.
 Topics in memory have no files at all. Everything here belongs to the broker's loop thread; files
 are removed in others.
@@ -36,7 +36,7 @@ from fanlog.log.catalog import (
 from fanlog.log.disk import Shared
 from fanlog.log.ends import SyncedEnds
 from fanlog.log.errands import AtOnce, Errands
-from fanlog.log.faults import folder_error
+from fanlog.log.faults import folder_error, is_full
 from fanlog.log.files import make_folders, sync_folder
 from fanlog.log.journal import Journal
 from fanlog.log.journal_file import newest_generation, retire_journal
@@ -44,6 +44,7 @@ from fanlog.log.kept import remove_kept, save_kept
 from fanlog.log.partition import PartitionLog
 from fanlog.log.past import Past, read_past
 from fanlog.log.rebuild import rebuild_catalog
+from fanlog.log.reserve import Reserve
 from fanlog.log.scan import Owner
 from fanlog.model import Durability, TopicSettings
 
@@ -54,7 +55,9 @@ MEMORY_NUMBERS_FROM = 0x80000000
 # Numbers taken from the catalog at once, so that not every new topic has to sync it.
 _NUMBERS_PER_SAVE = 64
 # What a start makes first. A crash may have come before it had made all of it.
-_OUR_NAMES = frozenset({"lock", "topics", "journal", "transactions", "catalog.json.tmp"})
+_OUR_NAMES = frozenset(
+    {"lock", "topics", "journal", "transactions", "catalog.json.tmp", "reserve", "reserve.tmp"}
+)
 
 
 class StoredTopic:
@@ -85,6 +88,8 @@ class LogStore:
         self.epoch = 0
         self._now_us = now_us
         self._shared = Shared(options)
+        if self.folder is not None:
+            self._shared.reserve = Reserve(f"{self.folder}/reserve", options.reserve_bytes)
         self.journal: Journal | None = None
         self._lock: FolderLock | None = None
         self._topics: dict[int, StoredTopic] = {}
@@ -115,10 +120,15 @@ class LogStore:
             make_folders(folder)
             self._lock = FolderLock(folder)
             try:
+                # What a start writes may be more than a full disk has left.
+                self.reserve.release()
                 self._open_folder(folder)
             except BaseException:
+                self.reserve.refill()
                 self._lock.release()
                 raise
+            if not self.reserve.refill():
+                self.reserve.note_full()
         except OSError as fault:
             raise folder_error(fault, fault.filename or folder) from fault
         return self.topics
@@ -129,9 +139,15 @@ class LogStore:
         return list(self._topics.values())
 
     @property
+    def reserve(self) -> Reserve:
+        """The disk space that is kept for freeing space."""
+        return self._shared.reserve
+
+    @property
     def problems(self) -> list[str]:
-        """What the start found wrong with the data folder."""
-        return self._shared.problems
+        """What the start found wrong with the data folder, and whether its disk is full."""
+        full = self.reserve.problem()
+        return [*self._shared.problems, full] if full else self._shared.problems
 
     def _open_folder(self, folder: str) -> None:
         topics = folder + "/topics"
@@ -208,9 +224,11 @@ class LogStore:
         if self.journal is None:
             try:
                 if not self._ends_saved:
-                    self._save_ends()
-                self.journal = Journal(
-                    self._journal_folder, self.options.journal_bytes, self.epoch, self._ends
+                    self.reserve.spend(self._save_ends)
+                self.journal = self.reserve.spend(
+                    lambda: Journal(
+                        self._journal_folder, self.options.journal_bytes, self.epoch, self._ends
+                    )
                 )
             except OSError as fault:
                 raise folder_error(fault, fault.filename or self._journal_folder) from fault
@@ -274,6 +292,7 @@ class LogStore:
                 f"This broker has no data folder, so it can't keep a topic with durability "
                 f"{settings.durability}: use durability memory, or start it with --data."
             )
+        self.reserve.check(self.folder)
         topic_folder = ""
         try:
             if settings.level is Durability.FSYNC and not self._ends_saved:
@@ -282,6 +301,8 @@ class LogStore:
             topic_folder = f"{self.folder}/topics/{topic_folder_name(number, name)}"
             create_topic_folder(topic_folder, TopicFile(name, number, settings))
         except OSError as fault:
+            if is_full(fault):
+                self.reserve.note_full()
             if topic_folder:
                 remove_half_made(topic_folder)
             raise folder_error(fault, fault.filename or self.folder) from fault
@@ -303,8 +324,9 @@ class LogStore:
                 f"Create another topic with {settings.partitions}."
             )
         if topic.folder:
+            described = TopicFile(topic.name, topic.number, settings)
             try:
-                save_topic(topic.folder, TopicFile(topic.name, topic.number, settings))
+                self.reserve.spend(lambda: save_topic(topic.folder, described))
             except OSError as fault:
                 raise folder_error(fault, fault.filename or topic.folder) from fault
         topic.settings = settings
@@ -341,7 +363,9 @@ class LogStore:
             else:
                 done(FanlogError(f"{topic.folder} could not be deleted: {fault!r}."))
 
-        self._errands.in_background(lambda: _rename_folder(topic), renamed)
+        self._errands.in_background(
+            lambda: self.reserve.spend(lambda: _rename_folder(topic)), renamed
+        )
 
     def close(self) -> None:
         """Closes all files and gives the folder back. Commits and threads have ended before."""

@@ -208,8 +208,11 @@ class Transactions:
             or self._memory_bytes + len(data) > options.transaction_memory_total_bytes
         ):
             self._check_files()
+            self._broker.check_room()
             staged.spill()
         try:
+            if staged.in_file:
+                self._broker.check_room()
             staged.append(data)
         finally:
             self._memory_bytes += staged.memory_bytes - before
