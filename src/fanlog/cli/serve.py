@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import ipaddress
 import logging
 import os
 import shutil
@@ -20,7 +21,7 @@ from rich.text import Text
 from fanlog.cli.exits import ExitCode
 from fanlog.cli.logs import LogLevel, set_up_logging
 from fanlog.cli.settings import Settings, load_settings
-from fanlog.cli.terminal import err, out, say_warning
+from fanlog.cli.terminal import out
 from fanlog.config import DEFAULT_HOST, NATIVE_PORT, Config
 from fanlog.errors import ConfigError, InvalidArgumentError
 from fanlog.listeners.redis.server import RedisListener
@@ -32,6 +33,8 @@ logger = logging.getLogger("fanlog")
 
 EXAMPLE = "Example: [bold]fanlog serve --data /var/lib/fanlog --port 7420 --redis-port 7421[/]"
 
+# SIGHUP is what a terminal sends when it is closed.
+_STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _ANYWHERE = ("0.0.0.0", "::", "")
 _GC_THRESHOLDS = (100_000, 50, 1000)
 
@@ -71,9 +74,9 @@ def serve(
         raise InvalidArgumentError("--memory and --data exclude each other: give one of them.")
     flags = {"data": data, "listener.host": host, "listener.port": port, "redis.port": redis_port}
     settings = load_settings(config, flags)
-    for remark in settings.remarks:
-        say_warning(remark)
     set_up_logging(log_level, as_json=log_json)
+    for remark in settings.remarks:
+        logger.warning("%s", remark)
     raise_limit()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(settings, memory=memory))
@@ -89,14 +92,15 @@ async def _serve(settings: Settings, *, memory: bool) -> None:
     except BaseException:
         await node.stop()
         raise
+    _warn_of_strangers(config)
     logger.info("%s.", node.describe_files())
     _calm_garbage_collector()
     stopped = _on_signals()
     _print_banner(config, listener.port, redis, memory=memory)
     sent = await stopped
-    err().print(f"{signal.Signals(sent).name}: draining; once more ends at once.")
+    logger.info("%s: draining; once more ends at once.", signal.Signals(sent).name)
     await node.stop()
-    err().print("Drained and stopped.")
+    logger.info("Drained and stopped.")
 
 
 def _listen_redis(node: Node, settings: Settings) -> RedisListener | None:
@@ -109,8 +113,30 @@ def _listen_redis(node: Node, settings: Settings) -> RedisListener | None:
     except ConfigError as fault:
         if setting.source != "default":
             raise
-        say_warning(f"Redis clients can't connect: {fault}")
+        logger.warning("Redis clients can't connect: %s", fault)
         return None
+
+
+def _warn_of_strangers(config: Config) -> None:
+    """Until there are logins, whoever reaches a port may do everything."""
+    ports = (("listener.host", config.listener.host), ("redis.host", config.redis.host))
+    for option, host in ports:
+        if option == "redis.host" and (config.redis.port < 0 or config.redis.password):
+            continue
+        if not _is_loopback(host):
+            logger.warning(
+                "%s is %s: everybody who can reach it can read, publish and delete. Use "
+                "127.0.0.1, or let a firewall decide who can reach it.",
+                option,
+                host or "every address",
+            )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _calm_garbage_collector() -> None:
@@ -123,18 +149,21 @@ def _calm_garbage_collector() -> None:
 
 
 def _on_signals() -> asyncio.Future[int]:
-    """Is done with the first SIGTERM or SIGINT; the one after that ends the process."""
+    """Is done with the first signal; the one after that ends the process. One that comes together
+    with the first was meant as one."""
     loop = asyncio.get_running_loop()
     first: asyncio.Future[int] = loop.create_future()
 
     def arrived(number: int) -> None:
+        if first.done():
+            return
         # A handler of the interpreter, not of the loop: it also works when the loop is busy.
-        for other in (signal.SIGTERM, signal.SIGINT):
+        for other in _STOPS:
             loop.remove_signal_handler(other)
             signal.signal(other, _end_at_once)
         first.set_result(number)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _STOPS:
         loop.add_signal_handler(number, arrived, number)
     return first
 
