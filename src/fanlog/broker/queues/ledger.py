@@ -28,6 +28,8 @@ class StoredLane(NamedTuple):
     number: int
     sequence: int
     jobs: Jobs
+    # How far the ledger went where the log has parted from what the queue knew.
+    reach: int = 0
 
 
 class StoredQueue:
@@ -54,12 +56,40 @@ class _Failure(NamedTuple):
 
 
 class _Lane(msgspec.Struct, frozen=True, array_like=True):
-    """What happened in a partition. With a floor it is all that there is to know."""
+    """What happened in a partition. With a floor it is all that there is to know. `epoch` is the
+    broker's when it was written; 0: of before epochs were kept."""
 
     number: int
     floor: int | None
     done: list[Range] = []
     failures: list[_Failure] = []
+    epoch: int = 0
+
+    @property
+    def reach(self) -> int:
+        """The offset behind all that this is about."""
+        return max(
+            self.floor or 0,
+            max((next for _, next in self.done), default=0),
+            max((failure.next for failure in self.failures), default=0),
+        )
+
+    def until(self, end: int) -> _Lane:
+        """The same without what is at or past an offset."""
+        if self.reach <= end:
+            return self
+        end = max(0, end)
+        return _Lane(
+            self.number,
+            None if self.floor is None else min(self.floor, end),
+            [(first, min(next, end)) for first, next in self.done if first < end],
+            [f._replace(next=min(f.next, end)) for f in self.failures if f.first < end],
+            self.epoch,
+        )
+
+
+# Up to which offset a partition is what it was in an epoch; by topic, number, partition and epoch.
+KnownUntil = Callable[[str, int, int, int], int]
 
 
 class _Queue(msgspec.Struct, frozen=True, array_like=True):
@@ -81,15 +111,19 @@ class QueueLedger:
         self,
         host: LedgerHost,
         clocks: Clocks,
+        epoch: Callable[[], int],
         everything: Callable[[], Iterable[tuple[bytes, bytes]]],
     ) -> None:
         self._clocks = clocks
+        self._epoch = epoch
         self._ledger = Ledger(host, "queues", everything)
         self.write = self._ledger.write
         self.write_or_owe = self._ledger.write_or_owe
         self.sync_now = self._ledger.sync_now
 
-    def load(self) -> list[StoredQueue]:
+    def load(self, known_until: KnownUntil) -> list[StoredQueue]:
+        """All queues. What was said of jobs that a crash took does not count for those that have
+        their offsets now."""
         queues: dict[str, StoredQueue] = {}
 
         def take(key: bytes, value: bytes | None) -> None:
@@ -107,22 +141,30 @@ class QueueLedger:
             elif value is None:
                 queue.lanes.pop((topic, partition), None)
             else:
-                self._take_lane(queue, (topic, partition, sequence), _decode_lane(value))
+                said = _decode_lane(value)
+                end = known_until(topic, said.number, partition, said.epoch)
+                self._take_lane(queue, (topic, partition, sequence), said, end)
 
         self._ledger.load(take)
         return list(queues.values())
 
-    def _take_lane(self, queue: StoredQueue, key: tuple[str, int, int], said: _Lane) -> None:
+    def _take_lane(
+        self, queue: StoredQueue, key: tuple[str, int, int], said: _Lane, end: int
+    ) -> None:
         topic, partition, sequence = key
         known = queue.lanes.get((topic, partition))
+        reach = said.reach if said.reach > end else 0
+        said = said.until(end)
         if said.floor is not None:
             jobs = Jobs(said.floor, queue.in_hand, ordered=queue.settings.ordered)
         elif known is not None and known.number == said.number:
             jobs = known.jobs
+            reach = max(reach, known.reach)
         else:
             return
         jobs.restore(said.done, map(self._loaded, said.failures))
-        queue.lanes[topic, partition] = StoredLane(topic, partition, said.number, sequence, jobs)
+        stored = StoredLane(topic, partition, said.number, sequence, jobs, reach)
+        queue.lanes[topic, partition] = stored
 
     def _loaded(self, stored: _Failure) -> Failure:
         left_us = min(stored.due_us - self._clocks.now_us(), stored.delay_us)
@@ -139,14 +181,16 @@ class QueueLedger:
         """All of a partition's state."""
         jobs = stored.jobs
         failures = list(map(self._stored, jobs.failures()))
-        return _entry(name, stored, _Lane(stored.number, jobs.floor, jobs.done_ranges(), failures))
+        state = _Lane(stored.number, jobs.floor, jobs.done_ranges(), failures, self._epoch())
+        return _entry(name, stored, state)
 
     def change_entry(
         self, name: str, stored: StoredLane, done: Sequence[Range], failures: Sequence[Failure]
     ) -> tuple[bytes, bytes]:
         """What has changed in a partition."""
         new = list(map(self._stored, failures))
-        return _entry(name, stored, _Lane(stored.number, None, list(joined(done)), new))
+        change = _Lane(stored.number, None, list(joined(done)), new, self._epoch())
+        return _entry(name, stored, change)
 
 
 def queue_entry(name: str, settings: QueueSettings, born: int) -> tuple[bytes, bytes]:

@@ -4,6 +4,7 @@ partition."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from fanlog.broker.cursors import Subscription
 from fanlog.broker.ledger import Entry
 from fanlog.broker.names import check_pattern, check_public_name
 from fanlog.broker.ports import Outlet, Runtime
+from fanlog.broker.positions import known_until
 from fanlog.broker.queues.burials import Burials
 from fanlog.broker.queues.dead_letters import DeadLetters
 from fanlog.broker.queues.followers import QueueFollowers
@@ -45,6 +47,7 @@ from fanlog.errors import (
     LeaseLostError,
     LimitError,
 )
+from fanlog.format.batch import OFFSET_MAX
 from fanlog.format.messages import (
     Held,
     Joined,
@@ -54,10 +57,20 @@ from fanlog.format.messages import (
     Work,
 )
 from fanlog.log.partition import Block
-from fanlog.model import GROUP_PREFIX, Durability, Gap, GroupInfo, QueueSettings, ResetStep
+from fanlog.model import (
+    GROUP_PREFIX,
+    Durability,
+    Gap,
+    GapReason,
+    GroupInfo,
+    QueueSettings,
+    ResetStep,
+)
 
 if TYPE_CHECKING:
     from fanlog.broker.core import Broker
+
+logger = logging.getLogger("fanlog.broker")
 
 
 class Queues:
@@ -69,7 +82,7 @@ class Queues:
         self._seats: dict[Subscription, Worker] = {}
         self._outlets: dict[Outlet, list[Worker]] = {}
         self._followers = QueueFollowers()
-        self._ledger = QueueLedger(broker.internal, runtime, self._everything)
+        self._ledger = QueueLedger(broker.internal, runtime, self.epoch, self._everything)
         self._verdicts = Verdicts(self)
         self._burials = Burials(DeadLetters(broker), self._ledger, runtime)
         self.monotonic_us = runtime.monotonic_us
@@ -77,7 +90,7 @@ class Queues:
 
     def load(self) -> None:
         """Brings back what is done and what has failed. What was out is handed out again."""
-        for stored in self._ledger.load():
+        for stored in self._ledger.load(self._known_until):
             queue = Queue(self, stored.name, stored.settings, stored.born)
             queue.in_hand = stored.in_hand
             self._queues[queue.name] = queue
@@ -89,9 +102,33 @@ class Queues:
                     partition = topic.partitions[kept.partition]
                     kept.jobs.restored(partition.log.end_offset)
                     lane = queue.add_lane(partition, kept.jobs, kept.sequence)
+                    if kept.reach:
+                        self._parted(queue, lane, kept.reach)
                     # Jobs that had failed too often when the broker stopped.
                     doomed = kept.jobs.doom(queue.settings.max_deliveries)
                     self._burials.bury_soon(queue, lane, doomed)
+
+    def _known_until(self, name: str, number: int, index: int, epoch: int) -> int:
+        topic = self._broker.catalog.find(name)
+        if topic is None or topic.number != number or index >= len(topic.partitions):
+            # Of another topic, or of none: nobody asks for it.
+            return OFFSET_MAX
+        return known_until(topic.partitions[index], epoch, self._broker.epoch)
+
+    def _parted(self, queue: Queue, lane: Lane, reach: int) -> None:
+        """A crash took jobs that the queue knew. Those that have their offsets now are new."""
+        partition = lane.partition
+        logger.warning(
+            "the queue %s had come to offset %d of %s, of which a crash took the end: all that is "
+            "there from offset %d on is new",
+            *(queue.name, reach, partition.name, lane.jobs.next),
+        )
+        self._broker.drop_notes.note(
+            partition, reach, lane.jobs.next, GapReason.RESET, queue.name, records=0
+        )
+
+    def known_until(self, partition: Partition, epoch: int) -> int:
+        return known_until(partition, epoch, self._broker.epoch)
 
     def epoch(self) -> int:
         return self._broker.epoch

@@ -12,7 +12,9 @@ from fanlog.broker.queues.jobs import Failure
 from fanlog.broker.queues.lanes import Lane
 from fanlog.broker.queues.queue import Queue, Worker
 from fanlog.broker.queues.spans import Range, Span
+from fanlog.broker.topics import Partition
 from fanlog.errors import FanlogError
+from fanlog.format.batch import OFFSET_MAX
 from fanlog.format.messages import Settle, Settled, Verb, Verdict
 from fanlog.model import Durability
 
@@ -31,6 +33,10 @@ class VerdictHost(Protocol):
     def monotonic_us(self) -> int: ...
     def soon(self, call: Callable[[], None], /) -> object: ...
     def epoch(self) -> int: ...
+    def known_until(self, partition: Partition, epoch: int) -> int:
+        """Up to which offset a partition is what it was in an epoch."""
+        ...
+
     def change_entry(
         self, queue: Queue, lane: Lane, done: list[Range], failures: list[Failure]
     ) -> Entry: ...
@@ -120,13 +126,19 @@ class Verdicts:
             request.buried()
 
     def _lane(self, request: _Request, verdict: Verdict) -> Lane | None:
-        """The lane that a verdict is about. A log in memory that has begun anew since knows
-        nothing of old jobs."""
+        """The lane that a verdict is about, if it knows the jobs."""
         lane = request.worker.queue.lanes.get((verdict.number, verdict.partition))
-        if lane is None or verdict.first >= verdict.next:
+        if lane is None or verdict.first >= min(verdict.next, self._limit(request, lane)):
             return None
-        anew = request.settle.epoch not in (0, self._host.epoch())
-        return None if anew and lane.partition.durability is Durability.MEMORY else lane
+        return lane
+
+    def _limit(self, request: _Request, lane: Lane) -> int:
+        """A crash may have taken jobs that were handed out before. From this offset on there are
+        others, of which a verdict from then says nothing."""
+        epoch = request.settle.epoch
+        if epoch in (0, self._host.epoch()):
+            return OFFSET_MAX
+        return self._host.known_until(lane.partition, epoch)
 
     def _note(self, request: _Request, changes: dict[Lane, _Change], now_us: int) -> None:
         """Collects what is to be written: what will be done, and what will have failed."""
@@ -140,7 +152,8 @@ class Verdicts:
                 change = changes[lane] = _Change(queue)
             jobs = lane.jobs
             end = self._end(request, lane)
-            first, next = max(verdict.first, jobs.floor), min(verdict.next, end)
+            limit = min(end, self._limit(request, lane))
+            first, next = max(verdict.first, jobs.floor), min(verdict.next, limit)
             if first >= next:
                 continue
             if verdict.verb == Verb.ACK:
@@ -187,7 +200,8 @@ class Verdicts:
             request.late.append(verdict)
             return
         worker, jobs = request.worker, lane.jobs
-        queue, first, next = worker.queue, verdict.first, verdict.next
+        queue, first = worker.queue, verdict.first
+        next = min(verdict.next, self._limit(request, lane))
         reason = verdict.reason[:_REASON_CHARACTERS_MAX]
         doomed: list[Span] = []
         match verdict.verb:
@@ -208,6 +222,8 @@ class Verdicts:
                 doomed, late = jobs.reject(worker.id, first, next, reason)
             case _:
                 late = [(first, next)]
+        if next < verdict.next:
+            late.append((next, verdict.next))
         request.late += [
             Verdict(verdict.number, verdict.partition, verdict.verb, *part) for part in late
         ]
