@@ -320,6 +320,7 @@ class DiskLog:
         if offset == end_offset and self.position:
             self.roll(end_offset)
         save_start(self.folder, offset)
+        self._keep_folders()
         self.deleted_before = offset
         self.drop_before(offset)
         self.epochs = since(self.epochs, self.start_offset)
@@ -402,11 +403,7 @@ class DiskLog:
         # The active one is looked up first: if it is sealed meanwhile, it is still in the list.
         unsynced = list(self.unsynced)
         bases = [segments[-1].base, *unsynced]
-        folders = [self.folder]
-        if self.unsynced_folders:
-            # The partition's name in its topic's folder, and that one's among the topics.
-            topic = os.path.dirname(self.folder)
-            folders += [topic, os.path.dirname(topic)]
+        folders = [self.folder, *self._folders_above()]
         for base in bases:
             # Deleted meanwhile, by retention or with its topic: there is nothing to keep. Or
             # compacted, and what takes its place is durable.
@@ -419,6 +416,18 @@ class DiskLog:
         # have added others meanwhile, at the end.
         del self.unsynced[: len(unsynced)]
         self.unsynced_folders = False
+
+    def _folders_above(self) -> list[str]:
+        """Those with names on the way to the log that may not be durable: the partition's in its
+        topic's folder, and that one's among the topics."""
+        topic = os.path.dirname(self.folder)
+        return [topic, os.path.dirname(topic)] if self.unsynced_folders else []
+
+    def _keep_folders(self) -> None:
+        """A file that is durable in a folder that is not goes with the folder."""
+        for folder in self._folders_above():
+            with suppress(FileNotFoundError):
+                sync_folder(folder)
 
     def close(self) -> None:
         self.shared.pool.close(self)
