@@ -86,8 +86,9 @@ class HandSync:
         """All that waits is durable, or none of it."""
         waiting, self.waiting = self.waiting, []
         self.pending_bytes = 0
-        for log, _, _ in waiting:
-            log.failure = log.failure or fault
+        if fault is not None:
+            for log, _, _ in waiting:
+                log.fail(fault)
         for _, _, done in waiting:
             done(fault)
 

@@ -18,6 +18,7 @@ from fanlog.log.partition import PartitionLog
 from fanlog.model import KIB, DamagedRange
 from tests.log.pieces import (
     OPTIONS,
+    OWNER,
     SETTINGS,
     Sample,
     fill,
@@ -192,7 +193,7 @@ def test_a_reader_learns_of_damage_even_when_the_list_of_it_can_not_be_kept(
 
 def test_a_list_of_damage_that_can_not_be_read_is_begun_anew(tmp_path: Path) -> None:
     (tmp_path / "damaged.json").write_text("{")
-    quarantine = Quarantine(str(tmp_path))
+    quarantine = Quarantine(str(tmp_path), OWNER, set())
     problems: list[str] = []
     quarantine.load(problems.append)
     assert quarantine.ranges == []

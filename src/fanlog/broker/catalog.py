@@ -10,6 +10,7 @@ from fanlog.broker.intake import partition_key
 from fanlog.broker.names import NameTree, check_name
 from fanlog.broker.producers import Producer, forget_longest_idle
 from fanlog.broker.settings import changed
+from fanlog.broker.sorted_names import SortedNames
 from fanlog.broker.topics import Partition, Topic
 from fanlog.config import BrokerOptions
 from fanlog.errors import (
@@ -19,11 +20,14 @@ from fanlog.errors import (
     TopicExistsError,
     TopicNotFoundError,
 )
-from fanlog.format.patterns import is_pattern
+from fanlog.format.patterns import fits, is_pattern, literal_prefix
 from fanlog.log.store import LogStore, StoredTopic
 from fanlog.model import INBOX_PREFIX, INTERNAL_PREFIX, PARTITIONS_MAX, TopicSettings
 
 _RETENTION_SECONDS = TopicSettings().retention_seconds
+# A page of a listing: what takes a few ms to tell of, or to look through for what fits.
+_PAGE_PARTITIONS = 500
+_PAGE_NAMES = 4000
 
 
 class Catalog:
@@ -35,12 +39,14 @@ class Catalog:
         self._options = options
         self._by_name: dict[str, Topic] = {}
         self._tree: NameTree[Topic] = NameTree()
+        self._names = SortedNames()
         self.partitions: dict[int, Partition] = {}
         self._internal: dict[int, Partition] = {}
 
     def load(self, stored: Iterable[StoredTopic]) -> None:
         for topic in stored:
             self._add(Topic(topic))
+        self._names = SortedNames(self._by_name)
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -72,11 +78,14 @@ class Catalog:
             )
         return topic
 
+    def find_partition(self, number: int, index: int) -> Partition | None:
+        if not 0 <= index < PARTITIONS_MAX:
+            return None
+        key = partition_key(number, index)
+        return self.partitions.get(key) or self._internal.get(key)
+
     def partition(self, number: int, index: int) -> Partition:
-        partition = None
-        if 0 <= index < PARTITIONS_MAX:
-            key = partition_key(number, index)
-            partition = self.partitions.get(key) or self._internal.get(key)
+        partition = self.find_partition(number, index)
         if partition is None:
             raise PartitionNotFoundError(
                 f"There is no topic number {number} with a partition {index} on this broker."
@@ -85,16 +94,34 @@ class Catalog:
 
     def matching(self, pattern: str, *, internal: bool = False) -> list[Topic]:
         """Topics that fit a pattern, by name. The broker's own and inboxes only when asked for."""
-        inboxes = internal or pattern.startswith(INBOX_PREFIX)
         return sorted(
             (
                 topic
                 for topic in self._tree.matching(pattern)
-                if (internal or not topic.name.startswith(INTERNAL_PREFIX))
-                and (inboxes or not topic.name.startswith(INBOX_PREFIX))
+                if _is_shown(topic.name, pattern, internal=internal)
             ),
             key=lambda topic: topic.name,
         )
+
+    def page(self, pattern: str, after: str, *, internal: bool) -> tuple[list[Topic], str]:
+        """The first topics behind the name `after` that fit a pattern, by name: as many as can be
+        told of at once. And the name to go on after; empty if there are no more."""
+        prefix = literal_prefix(pattern)
+        found: list[Topic] = []
+        looked_at = partitions = 0
+        for name in self._names.since(max(prefix, after)):
+            if not name.startswith(prefix):
+                break
+            if name == after:
+                continue
+            looked_at += 1
+            if fits(name, pattern) and _is_shown(name, pattern, internal=internal):
+                topic = self._by_name[name]
+                found.append(topic)
+                partitions += len(topic.partitions)
+            if partitions >= _PAGE_PARTITIONS or looked_at >= _PAGE_NAMES:
+                return found, name
+        return found, ""
 
     def create(self, name: str, settings: TopicSettings, *, exist_ok: bool = False) -> Topic:
         topic = self._by_name.get(check_name(name))
@@ -110,6 +137,7 @@ class Catalog:
             )
         topic = Topic(self._store.create(name, settings))
         self._add(topic)
+        self._names.add(name)
         return topic
 
     def grow(self, topic: Topic, settings: TopicSettings) -> list[Partition]:
@@ -130,6 +158,7 @@ class Catalog:
         topic.deleted = True
         del self._by_name[topic.name]
         self._tree.remove(topic.name, topic)
+        self._names.remove(topic.name)
         for partition in topic.partitions:
             del self.partitions[partition_key(topic.number, partition.index)]
 
@@ -141,6 +170,15 @@ class Catalog:
         for partition in topic.partitions:
             partitions[partition_key(topic.number, partition.index)] = partition
             _recover_producers(partition, self._options)
+
+
+def _is_shown(name: str, pattern: str, *, internal: bool) -> bool:
+    """The broker's own topics, and inboxes, are shown only to who asks for them."""
+    if internal:
+        return True
+    if name.startswith(INTERNAL_PREFIX):
+        return False
+    return pattern.startswith(INBOX_PREFIX) or not name.startswith(INBOX_PREFIX)
 
 
 def changed_settings(settings: TopicSettings, given: dict[str, int | str]) -> TopicSettings:

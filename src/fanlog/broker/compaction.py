@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -51,13 +51,15 @@ class Compactions:
         self._queue: deque[_Wanted] = deque()
         self._running: _Wanted | None = None
 
-    def check(self, topics: Iterable[Topic]) -> None:
-        """Compacts what has become worthwhile, after what waits already."""
+    def check(self, topics: Iterable[Topic]) -> Iterator[None]:
+        """Compacts what has become worthwhile, after what waits already. Looks at one topic at a
+        step."""
         if self._running is not None:
             return
         now_us = self._now_us()
         for topic in topics:
-            if topic.settings.cleanup != "compact":
+            yield
+            if topic.settings.cleanup != "compact" or topic.deleted:
                 continue
             for partition in topic.partitions:
                 if partition.log.compaction_due(partition.visible_end, now_us):
@@ -147,7 +149,7 @@ def _failed(partition: Partition, fault: Exception) -> FanlogError:
     could not be synced has."""
     log = partition.log
     if isinstance(fault, LogFailedError):
-        log.failure = log.failure or fault
+        log.fail(fault)
         return fault
     if isinstance(fault, OSError):
         return write_error(fault, partition.name, "Compacting")

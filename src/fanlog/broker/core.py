@@ -18,7 +18,8 @@ from fanlog.broker.durable import DurableNames
 from fanlog.broker.fanout import FanOut
 from fanlog.broker.groups.groups import Groups
 from fanlog.broker.growth import grow, wanted_growth
-from fanlog.broker.inboxes import INBOX_SETTINGS, Inboxes, is_inbox
+from fanlog.broker.housekeeping import Housekeeping
+from fanlog.broker.inboxes import INBOX_SETTINGS, is_inbox
 from fanlog.broker.intake import Intake
 from fanlog.broker.internal import InternalTopics
 from fanlog.broker.ledger import Done
@@ -27,7 +28,6 @@ from fanlog.broker.named_producers import NamedProducers
 from fanlog.broker.names import check_public_name
 from fanlog.broker.ports import Opener, Origin, Outlet, Runtime
 from fanlog.broker.positions import checked_position
-from fanlog.broker.producers import IdleProducers
 from fanlog.broker.queues.queues import Queues
 from fanlog.broker.sizes import unpack_limits
 from fanlog.broker.slices import Slices
@@ -44,14 +44,19 @@ from fanlog.errors import (
     TopicNotFoundError,
 )
 from fanlog.format.batch import split_batches
-from fanlog.format.messages import BrokerStatus, PartitionOffset, Position
+from fanlog.format.messages import (
+    BrokerStatus,
+    ListTopics,
+    PartitionOffset,
+    Position,
+    TopicPage,
+)
 from fanlog.log.lookup import out_of_range
 from fanlog.log.partition import Block
 from fanlog.log.store import LogStore
 from fanlog.model import (
     DURABLE_NAME_BYTES_MAX,
     GROUP_PREFIX,
-    INBOX_PREFIX,
     TRANSACTION_PREFIX,
     Start,
     TopicInfo,
@@ -107,9 +112,7 @@ class Broker:
         self.subscriptions = Subscriptions(self)
         self.groups = Groups(self, runtime, options)
         self.queues = Queues(self, runtime, options)
-        self._inboxes = Inboxes(options.inbox_idle_seconds)
         self.producers = NamedProducers(self.internal, options, runtime)
-        self._idle_producers = IdleProducers(options, runtime.monotonic_us)
         self._intake = Intake(
             self.catalog.partitions, self.commits, options, runtime.now_us, self.producers
         )
@@ -129,6 +132,7 @@ class Broker:
             unpack_limits(options),
         )
         self._looked_for_room_us = 0
+        self._housekeeping = Housekeeping(self, options, runtime, self._trusted.now_us)
         self.openers: dict[Opener, None] = {}
         self.connections = 0
         self.draining = False
@@ -175,16 +179,7 @@ class Broker:
 
     def housekeeping(self) -> None:
         """Retention, and readers that chose to be cut off; called by the node every so often."""
-        now_us = self._trusted.now_us()
-        for topic in self.catalog:
-            for partition in topic.partitions:
-                self._retain(partition, now_us)
-        self._idle_producers.forget(self.catalog.partitions.values())
-        self.producers.expire()
-        inboxes = self.catalog.matching(INBOX_PREFIX + ">")
-        for name in self._inboxes.left_behind(inboxes, self._runtime.monotonic_us()):
-            self.delete_topic(name)
-        self.compactions.check(self.catalog)
+        self._housekeeping.begin()
 
     def _retain(self, partition: Partition, now_us: int) -> None:
         tail_bytes = partition.log.tail.bytes
@@ -295,8 +290,10 @@ class Broker:
     def describe(self, name: str) -> TopicInfo:
         return self.catalog.get(name).info()
 
-    def list_topics(self, pattern: str, *, internal: bool) -> list[TopicInfo]:
-        return [topic.info() for topic in self.catalog.matching(pattern, internal=internal)]
+    def list_topics(self, wanted: ListTopics) -> TopicPage:
+        """A page of topics. Each is little work, however many there are."""
+        found, after = self.catalog.page(wanted.pattern, wanted.after, internal=wanted.internal)
+        return TopicPage(tuple(topic.info() for topic in found), after)
 
     # Reading
 
@@ -420,7 +417,7 @@ class Broker:
     # The whole
 
     def status(self) -> BrokerStatus:
-        partitions = [p for topic in self.catalog for p in topic.partitions]
+        partitions = self._troubled()
         failed = [f"{p.name}: {p.log.failure}" for p in partitions if p.log.failure is not None]
         damaged = [
             f"{p.name}: offsets {lost.first} to {lost.next - 1} are damaged on disk"
@@ -450,6 +447,11 @@ class Broker:
             delivered_bytes=self.fan_out.delivered_bytes,
             problems=tuple(problems[:100]),
         )
+
+    def _troubled(self) -> list[Partition]:
+        """The partitions that are not well, or may not be."""
+        found = (self.catalog.find_partition(*owner) for owner in sorted(self._store.troubled))
+        return [partition for partition in found if partition is not None]
 
     def begun(self, begin: Callable[[Done], None]) -> asyncio.Future[None]:
         """Begins something at once. The future is done when it is, and raises what went wrong."""

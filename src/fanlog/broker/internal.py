@@ -85,5 +85,5 @@ def _failed(partition: Partition, fault: Exception) -> StorageError:
     if isinstance(fault, OSError) and is_temporary(fault):
         return write_error(fault, partition.name, "Syncing")
     error = LogFailedError(f"{partition.name} could not be synced: {fault}.")
-    partition.log.failure = partition.log.failure or error
+    partition.log.fail(error)
     return error

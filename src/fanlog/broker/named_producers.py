@@ -20,6 +20,9 @@ from fanlog.errors import FencedError, InvalidArgumentError, LimitError
 from fanlog.format.messages import ProducerRegistered, RegisterProducer
 from fanlog.model import PRODUCER_EPOCH_MAX, PRODUCER_ID_MAX, PRODUCER_NAME_BYTES_MAX
 
+# Names that are looked at, and forgotten, together.
+_EXPIRED_A_STEP = 200
+
 
 class _Registration(msgspec.Struct, frozen=True, array_like=True):
     """`used_up` is an id that has come to its last epoch, and may never publish again."""
@@ -173,23 +176,28 @@ class NamedProducers:
             self._seen_us[name] = self._clocks.monotonic_us()
             self._ledger.write_or_owe([_entry(name, seen)])
 
-    def expire(self) -> None:
-        """Forgets names that were neither registered nor connected for producer_idle_seconds."""
-        for producer_id, partitions in self._partitions.items():
-            self._partitions[producer_id] = {
-                partition: None for partition in partitions if not partition.topic.deleted
-            }
+    def expire(self) -> Iterator[None]:
+        """Forgets names that were neither registered nor connected for producer_idle_seconds; some
+        of them at a step."""
+        for partitions in list(self._partitions.values()):
+            for partition in [p for p in partitions if p.topic.deleted]:
+                del partitions[partition]
+            yield
         before_us = self._clocks.monotonic_us() - self._idle_us
-        gone = [
-            name
-            for name, seen_us in self._seen_us.items()
-            if seen_us < before_us and name not in self._connections
-        ]
-        entries: list[Entry] = [(name.encode(), None) for name in gone]
-        if entries:
-            self._ledger.write_or_owe(entries)
-        for name in gone:
-            self._unset(name)
+        names = list(self._seen_us)
+        for first in range(0, len(names), _EXPIRED_A_STEP):
+            some = names[first : first + _EXPIRED_A_STEP]
+            gone = [name for name in some if self._is_idle(name, before_us)]
+            entries: list[Entry] = [(name.encode(), None) for name in gone]
+            if entries:
+                self._ledger.write_or_owe(entries)
+            for name in gone:
+                self._unset(name)
+            yield
+
+    def _is_idle(self, name: str, before_us: int) -> bool:
+        seen_us = self._seen_us.get(name)
+        return seen_us is not None and seen_us < before_us and name not in self._connections
 
     # What the ledger keeps
 

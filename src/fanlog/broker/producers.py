@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import NamedTuple
 
@@ -109,16 +109,23 @@ class IdleProducers:
         self._monotonic_us = monotonic_us
         self._due_us = monotonic_us() + self._idle_us
 
+<<<<<<< HEAD
     def forget(self, partitions: Iterable[Partition]) -> None:
         """Looks through all partitions if it is time to."""
         now_us = self._monotonic_us()
+=======
+    def forget(self, partitions: dict[int, Partition]) -> Iterator[None]:
+        """Looks through all partitions if it is time to, one at a step."""
+        now_us = self._now_us()
+>>>>>>> bad3e30 (Answer listings in pages, and keep house in slices)
         if now_us < self._due_us:
             return
         self._due_us = now_us + self._idle_us
-        for partition in partitions:
+        for partition in list(partitions.values()):
             producers = partition.producers
             if producers:
                 mark = partition.idle_mark
                 for idle in [i for i, known in producers.items() if known.run_next <= mark]:
                     del producers[idle]
             partition.idle_mark = partition.next_offset
+            yield

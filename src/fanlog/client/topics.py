@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 from fanlog.client import core
@@ -45,8 +46,20 @@ class TopicCalls(Connection):
         return decode(TopicInfo, payload)
 
     async def topics(self, pattern: str = ">", *, internal: bool = False) -> list[TopicInfo]:
-        wanted = messages.ListTopics(pattern, internal)
-        return await self._session.ask(FrameKind.LIST_TOPICS, wanted, list[TopicInfo])
+        """The topics that fit a pattern, by name."""
+        return [topic async for topic in self._each_topic(pattern, internal=internal)]
+
+    async def _each_topic(self, pattern: str, *, internal: bool) -> AsyncIterator[TopicInfo]:
+        """Page by page. A topic that comes or goes meanwhile may be among them or not."""
+        after = ""
+        while True:
+            wanted = messages.ListTopics(pattern, internal, after)
+            page = await self._session.ask(FrameKind.LIST_TOPICS, wanted, messages.TopicPage)
+            for topic in page.topics:
+                yield topic
+            after = page.next
+            if not after:
+                return
 
     async def describe_topic(self, name: str) -> TopicInfo:
         return await self._session.ask(

@@ -10,7 +10,16 @@ from typing import Any, TypeVar
 import msgspec
 
 from fanlog.errors import ProtocolError
-from fanlog.model import GapReason, QueueSettings, ResetPolicy, SlowPolicy, Start, TopicSettings
+from fanlog.model import (
+    GapReason,
+    GroupInfo,
+    QueueSettings,
+    ResetPolicy,
+    SlowPolicy,
+    Start,
+    TopicInfo,
+    TopicSettings,
+)
 
 T = TypeVar("T")
 
@@ -53,8 +62,18 @@ class CreateTopic(msgspec.Struct, frozen=True):
 
 
 class ListTopics(msgspec.Struct, frozen=True):
+    """`after` is the `next` of the page before."""
+
     pattern: str = ">"
     internal: bool = False
+    after: str = ""
+
+
+class TopicPage(msgspec.Struct, frozen=True):
+    """Some topics, by name. With `next` there are more, even if there are none on this page."""
+
+    topics: tuple[TopicInfo, ...]
+    next: str = ""
 
 
 class NamedTopic(msgspec.Struct, frozen=True):
@@ -256,7 +275,17 @@ class Seek(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListGroups(msgspec.Struct, frozen=True):
+    """`after` is the `next` of the page before."""
+
     pattern: str = ">"
+    after: str = ""
+
+
+class GroupPage(msgspec.Struct, frozen=True):
+    """Some groups and queues, by name. With `next` there are more."""
+
+    groups: tuple[GroupInfo, ...]
+    next: str = ""
 
 
 class NamedGroup(msgspec.Struct, frozen=True):

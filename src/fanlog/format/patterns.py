@@ -16,6 +16,19 @@ def is_pattern(name: str) -> bool:
     return ("*" in name or ">" in name) and any(t in (ONE, REST) for t in name.split("."))
 
 
+def literal_prefix(pattern: str) -> str:
+    """What every name that fits begins with.
+
+    >>> literal_prefix("room.*.door"), literal_prefix(">"), literal_prefix("room")
+    ('room.', '', 'room')
+    """
+    tokens = pattern.split(".")
+    for at, token in enumerate(tokens):
+        if token in (ONE, REST):
+            return "".join(f"{before}." for before in tokens[:at])
+    return pattern
+
+
 def fits(name: str, target: str) -> bool:
     """Whether who follows the target, a name or a pattern, reads the topic.
 

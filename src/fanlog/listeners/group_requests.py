@@ -4,21 +4,28 @@ queues with the same frames."""
 from __future__ import annotations
 
 import contextlib
+import heapq
 from collections.abc import Callable
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from fanlog.broker.cursors import Subscription
 from fanlog.broker.groups.groups import Groups
-from fanlog.broker.names import NameTree
 from fanlog.broker.queues.queues import Queues
 from fanlog.errors import FencedError, GroupNotFoundError
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind
 from fanlog.format.messages import decode
+from fanlog.format.patterns import fits
 from fanlog.model import GroupInfo
 
 if TYPE_CHECKING:
     from fanlog.listeners.native import NativeSession
+
+
+# A page of a listing: what takes a few ms to tell of.
+_PAGE_GROUPS = 200
+_PAGE_PARTITIONS = 1000
 
 
 # As a member
@@ -76,15 +83,26 @@ def list_groups(session: NativeSession, request: int, aux: int, payload: memoryv
     broker = session.broker
 
     async def listing() -> None:
-        tree: NameTree[str] = NameTree()
-        for name in {*broker.groups.names(), *broker.queues.names()}:
-            tree.add(name, name)
+        names: set[str] = set()
+        async for name in broker.slices.each(
+            chain(broker.groups.each_name(), broker.queues.names())
+        ):
+            if name > wanted.after and fits(name, wanted.pattern):
+                names.add(name)
         found: list[GroupInfo] = []
-        for name in sorted(tree.matching(wanted.pattern)):
+        looked_at = partitions = 0
+        page = heapq.nsmallest(_PAGE_GROUPS, names)
+        async for name in broker.slices.each(page):
+            looked_at += 1
             # One may go while another is looked at.
             with contextlib.suppress(GroupNotFoundError):
-                found.append(await _keeper(session, name).describe(name))
-        session.answer(request, found)
+                group = await _keeper(session, name).describe(name)
+                found.append(group)
+                partitions += len(group.partitions)
+            if partitions >= _PAGE_PARTITIONS:
+                break
+        after = page[looked_at - 1] if looked_at < len(names) else ""
+        session.answer(request, messages.GroupPage(tuple(found), after))
 
     session.later(request, listing())
 

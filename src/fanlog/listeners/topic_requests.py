@@ -50,8 +50,7 @@ def alter_topic(session: NativeSession, request: int, aux: int, payload: memoryv
 
 
 def list_topics(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
-    wanted = decode(messages.ListTopics, payload)
-    session.answer(request, session.broker.list_topics(wanted.pattern, internal=wanted.internal))
+    session.answer(request, session.broker.list_topics(decode(messages.ListTopics, payload)))
 
 
 def describe_topic(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:

@@ -63,7 +63,7 @@ class GroupCommit:
         """Takes a piece that `log` has appended. `done` runs on the loop thread, never in here."""
         failure = self.failure
         if failure is not None:
-            log.failure = log.failure or failure
+            log.fail(failure)
             self._post(lambda: done(failure))
             return
         group = self._waiting
@@ -149,7 +149,7 @@ class GroupCommit:
         self.pending_bytes = 0
         for failed in (group, waiting):
             for log, _ in failed.entries:
-                log.failure = log.failure or error
+                log.fail(error)
         for failed in (group, waiting):
             for done in failed.dones:
                 done(error)

@@ -14,6 +14,7 @@ import msgspec
 from fanlog.errors import FormatError
 from fanlog.log import small_files
 from fanlog.log.files import remove_if_there
+from fanlog.log.scan import Owner
 from fanlog.model import DamagedRange
 
 logger = logging.getLogger("fanlog.log")
@@ -22,10 +23,13 @@ logger = logging.getLogger("fanlog.log")
 class Quarantine:
     """The damaged stretches of one log, in order, without overlaps. Safe from any thread."""
 
-    __slots__ = ("_path", "ranges")
+    __slots__ = ("_owner", "_path", "_troubled", "ranges")
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, owner: Owner, troubled: set[Owner]) -> None:
         self._path = folder + "/damaged.json"
+        self._owner = owner
+        # Where it is noted that this log has damage.
+        self._troubled = troubled
         # Replaced as a whole, so that whoever reads it needs no lock.
         self.ranges: list[DamagedRange] = []
 
@@ -33,6 +37,7 @@ class Quarantine:
         try:
             found = small_files.load(self._path).fields
             self.ranges = msgspec.convert(found.get("damaged"), list[DamagedRange])
+            self._troubled.add(self._owner)
         except FileNotFoundError:
             return
         except (FormatError, msgspec.ValidationError) as fault:
@@ -48,6 +53,7 @@ class Quarantine:
             if any(r.first <= damaged.first and damaged.next <= r.next for r in self.ranges):
                 return
             self.ranges = _merged([*self.ranges, damaged])
+            self._troubled.add(self._owner)
             self._save()
         logger.error(
             "Records %d to %d are damaged in %s: %s. They stay where they are and readers are "

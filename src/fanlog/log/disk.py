@@ -48,7 +48,16 @@ _SEGMENTS_PER_RETENTION = 4
 class Shared:
     """What all logs of a store share."""
 
-    __slots__ = ("indexes", "options", "pool", "problems", "removals", "reserve", "syncing")
+    __slots__ = (
+        "indexes",
+        "options",
+        "pool",
+        "problems",
+        "removals",
+        "reserve",
+        "syncing",
+        "troubled",
+    )
 
     def __init__(self, options: LogOptions) -> None:
         self.options = options
@@ -57,6 +66,8 @@ class Shared:
         self.syncing = Lock()
         self.removals = Removals()
         self.reserve = Reserve()
+        # Logs that have failed, or that have damage, or had: so that nobody has to ask all.
+        self.troubled: set[Owner] = set()
         # What a start found wrong with the data folder, for people.
         self.problems: list[str] = []
 
@@ -100,7 +111,7 @@ class DiskLog:
         self.owner = owner
         self.settings = settings
         self.shared = shared
-        self.quarantine = Quarantine(folder)
+        self.quarantine = Quarantine(folder, owner, shared.troubled)
         self.segments: tuple[Segment, ...] = ()
         self.sealed_bytes = 0
         # Records before this offset were deleted, even where their segment is still there.

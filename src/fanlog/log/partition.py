@@ -52,6 +52,7 @@ class PartitionLog:
         self.durability: Durability = settings.level
         self.tail = Tail()
         self.last_time_us = 0
+        # Why it takes no more writes. Only `fail` and the end of the log set it.
         self.failure: FanlogError | None = None
         # What a start found out about producers. The broker empties it after use.
         self.recovered: list[ProducerRun] = []
@@ -97,6 +98,12 @@ class PartitionLog:
         log.recovered = producers.in_order()
         log.last_time_us = disk.last_time_us
         return log
+
+    def fail(self, failure: FanlogError) -> None:
+        """From now on the log takes no more writes. What went wrong first stays the reason."""
+        self.failure = self.failure or failure
+        if self._disk is not None:
+            self._disk.shared.troubled.add(self.owner)
 
     def keep_producers(self, histories: Callable[[], Iterable[ProducerHistory]]) -> None:
         """Asks `histories` with each new segment who has written so far, to keep it beside the
@@ -349,7 +356,7 @@ class PartitionLog:
         if is_full(fault):
             disk.shared.reserve.note_full()
         elif not is_temporary(fault):
-            self.failure = error
+            self.fail(error)
             self._raise_failure(error)
         raise error from fault
 

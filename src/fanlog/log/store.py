@@ -108,6 +108,11 @@ class LogStore:
         """From now on `errands` does what takes long. Until then everything is done at once."""
         self._errands = self._shared.removals.errands = errands
 
+    @property
+    def troubled(self) -> set[Owner]:
+        """The logs that may have failed, or may have damage; all others are well."""
+        return self._shared.troubled
+
     def open(self) -> list[StoredTopic]:
         """Takes the data folder and brings its topics back."""
         folder = self.folder

@@ -5,7 +5,7 @@ decide; it is never passed over in silence."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from fanlog.client.plain import PlainConnection
 from fanlog.errors import InvalidArgumentError, MessagesLostError, TopicNotFoundError
@@ -80,8 +80,7 @@ class Planner:
         broker = self.broker
         options = self._options
         if options.pattern:
-            wanted = messages.ListTopics(options.pattern)
-            topics = broker.ask(FrameKind.LIST_TOPICS, wanted, list[TopicInfo])
+            topics = list(self._matching(options.pattern))
         else:
             found = (self._describe(name, name in may_lack) for name in options.topics)
             topics = [topic for topic in found if topic is not None]
@@ -92,6 +91,17 @@ class Planner:
                 place = Place(topic.name, log, found.partition)
                 view[place] = Partition(place, found.start_offset, found.visible_end, found.bytes)
         return view
+
+    def _matching(self, pattern: str) -> Iterator[TopicInfo]:
+        """All topics that fit a pattern, asked for page by page."""
+        after = ""
+        while True:
+            wanted = messages.ListTopics(pattern, after=after)
+            page = self.broker.ask(FrameKind.LIST_TOPICS, wanted, messages.TopicPage)
+            yield from page.topics
+            after = page.next
+            if not after:
+                return
 
     def _describe(self, name: str, may_lack: bool) -> TopicInfo | None:
         wanted = messages.NamedTopic(name)

@@ -12,7 +12,7 @@ from fanlog.broker.queues import verdicts
 from fanlog.broker.queues.jobs import Jobs
 from fanlog.config import BrokerOptions
 from fanlog.format.batch import encode_batch
-from fanlog.format.messages import Held, JoinGroup, ResetGroup, Verb, Work
+from fanlog.format.messages import Held, JoinGroup, ListTopics, ResetGroup, Verb, Work
 from fanlog.log.partition import PartitionLog
 from fanlog.model import Start
 from tests.broker.queues.workers import Ear, Hand, described, hire, later, letters
@@ -1004,7 +1004,7 @@ def test_patterns_mean_inboxes_only_when_they_begin_so() -> None:
         on.run()
         assert (everything.joins, everything.offsets) == ([], [])
         assert inboxes.offsets == [0]
-        assert on.core.list_topics(">", internal=False) == []
+        assert on.core.list_topics(ListTopics()).topics == ()
         assert on.core.catalog.get("_inbox.1").settings.durability == "memory"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from fanlog.broker.cursors import Subscription
@@ -412,6 +412,14 @@ class Groups:
             if name.startswith(GROUP_PREFIX)
         }
         return sorted(committed | self._groups.keys())
+
+    def each_name(self) -> Iterator[str]:
+        """The same one after the other, in no order, some maybe twice. Groups may come and go
+        between two of them."""
+        for name in list(self._broker.durable.names()):
+            if name.startswith(GROUP_PREFIX):
+                yield name.removeprefix(GROUP_PREFIX)
+        yield from list(self._groups)
 
     async def describe(self, name: str) -> GroupInfo:
         self._check_known(name)

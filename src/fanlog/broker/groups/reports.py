@@ -35,7 +35,7 @@ async def describe_group(
     owners = {} if group is None else {p: o.member.id for p, o in group.owned.items()}
     partitions = [
         await _describe_partition(broker, place, committed.get(place), owners.get(place, ""))
-        for place in sorted({*committed, *owners})
+        async for place in broker.slices.each(sorted({*committed, *owners}))
     ]
     state: GroupState = "inactive"
     members: tuple[GroupMemberInfo, ...] = ()

@@ -35,8 +35,16 @@ class Groups:
 
     async def list(self, pattern: str = ">") -> GroupInfos:
         """All groups whose names fit a pattern."""
-        found = await self._host.ask(FrameKind.LIST_GROUPS, messages.ListGroups(pattern))
-        return decode(list[GroupInfo], found)
+        found: GroupInfos = []
+        after = ""
+        while True:
+            wanted = messages.ListGroups(pattern, after)
+            answer = await self._host.ask(FrameKind.LIST_GROUPS, wanted)
+            page = decode(messages.GroupPage, answer)
+            found += page.groups
+            after = page.next
+            if not after:
+                return found
 
     async def describe(self, name: str) -> GroupInfo:
         """A group's members, its partitions, and how far it is behind."""

@@ -1,0 +1,76 @@
+"""Housekeeping: what the broker looks for now and then in everything that it holds. Retention,
+producers and names that are long idle, inboxes that nobody reads, logs to compact.
+
+It goes over all topics in slices. Topics that come meanwhile are looked at the next time, and
+those that go are left out.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from fanlog.broker.inboxes import Inboxes, is_inbox
+from fanlog.broker.ports import Runtime
+from fanlog.broker.producers import IdleProducers
+from fanlog.broker.topics import Partition, Topic
+from fanlog.config import BrokerOptions
+from fanlog.errors import FanlogError
+
+if TYPE_CHECKING:
+    from fanlog.broker.core import Broker
+
+logger = logging.getLogger("fanlog.broker")
+
+
+class Housekeeping:
+    """`now_us` is the time that records' ages count by."""
+
+    def __init__(
+        self, broker: Broker, options: BrokerOptions, runtime: Runtime, now_us: Callable[[], int]
+    ) -> None:
+        self._broker = broker
+        self._runtime = runtime
+        self._now_us = now_us
+        self._inboxes = Inboxes(options.inbox_idle_seconds)
+        self._idle_producers = IdleProducers(options, runtime.monotonic_us)
+        self._running = False
+
+    def begin(self) -> None:
+        """Does all of it, or begins to. Nothing if the last time is not over yet."""
+        if not self._running:
+            self._running = True
+            self._broker.slices.in_slices(self._steps(), self._ended)
+
+    def _ended(self) -> None:
+        self._running = False
+
+    def _steps(self) -> Iterator[None]:
+        broker = self._broker
+        now_us = self._now_us()
+        inboxes: list[Topic] = []
+        for topic in list(broker.catalog):
+            for partition in topic.partitions:
+                if not topic.deleted:
+                    self.retain(partition, now_us)
+                yield
+            if is_inbox(topic.name) and not topic.deleted:
+                inboxes.append(topic)
+        yield from self._idle_producers.forget(broker.catalog.partitions)
+        yield from broker.producers.expire()
+        for name in self._inboxes.left_behind(inboxes, self._runtime.monotonic_us()):
+            if broker.catalog.find(name) is not None:
+                broker.delete_topic(name)
+            yield
+        yield from broker.compactions.check(list(broker.catalog))
+
+    def retain(self, partition: Partition, now_us: int) -> None:
+        """Deletes what a partition's topic does not keep any longer."""
+        log = partition.log
+        tail_bytes = log.tail.bytes
+        try:
+            log.retain(now_us)
+        except FanlogError as fault:
+            logger.error("retention of %s failed: %s", partition.name, fault)
+        self._broker.commits.resized(partition, tail_bytes)
