@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,7 +16,9 @@ import pytest
 
 from fanlog.config import LogOptions
 from fanlog.errors import FanlogError, TopicDeletedError
-from fanlog.log.store import LogStore
+from fanlog.log import disk as disk_module
+from fanlog.log.producers import ProducerHistory, read_producers
+from fanlog.log.store import LogStore, StoredTopic
 from fanlog.model import KIB, TopicSettings
 from tests.log.pieces import append, fill, make_batch
 
@@ -136,6 +141,7 @@ def test_segments_go_in_their_order_and_after_the_log_has_let_go_of_them(tmp_pat
     log = topic.logs[0]
     fill(log, 10, size=40 * KIB)
     folder = Path(topic.folder) / "0"
+    errands.run()
     assert len(list(folder.glob("*.log"))) == 10
     log.drop_before(3)
     log.drop_before(6)
@@ -157,3 +163,105 @@ def test_a_stop_removes_the_segments_that_still_wait(tmp_path: Path) -> None:
     log.drop_before(3)
     store.close()
     assert len(list((Path(topic.folder) / "0").glob("*.log"))) == 1
+
+
+def producer_files(topic: StoredTopic) -> list[int]:
+    return sorted(int(path.stem) for path in (Path(topic.folder) / "0").glob("*.producers"))
+
+
+def filled_by_two(store: LogStore) -> StoredTopic:
+    """A topic with a segment for each record, to which two producers write in turn."""
+    topic = store.create("t", TopicSettings(segment_bytes=64 * KIB))
+    log = topic.logs[0]
+
+    def histories() -> Iterator[ProducerHistory]:
+        for producer in (1, 2):
+            offsets = range(producer - 1, log.end_offset, 2)
+            runs = chain.from_iterable((offset // 2, offset, 1) for offset in offsets)
+            yield ProducerHistory(producer, 1, array("Q", runs))
+
+    log.keep_producers(histories)
+    return topic
+
+
+def test_producers_are_asked_in_slices_and_the_old_file_stays_until_the_new_one_is_durable(
+    tmp_path: Path,
+) -> None:
+    store, errands = open_store(tmp_path)
+    topic = filled_by_two(store)
+    fill(topic.logs[0], 2, size=40 * KIB)
+    errands.run()
+    assert producer_files(topic) == [1]
+    fill(topic.logs[0], 1, size=40 * KIB)
+    for _ in range(3):
+        assert producer_files(topic) == [1]
+        errands.due.popleft()()
+    errands.due.popleft()()
+    assert producer_files(topic) == [1, 2]
+    errands.run()
+    assert producer_files(topic) == [2]
+    store.close()
+
+
+def test_segments_that_begin_while_producers_are_asked_get_their_file_afterwards(
+    tmp_path: Path,
+) -> None:
+    store, errands = open_store(tmp_path)
+    topic = filled_by_two(store)
+    fill(topic.logs[0], 6, size=40 * KIB)
+    errands.run()
+    assert producer_files(topic) == [5]
+    # What came after a segment's begin is not in its file.
+    told = read_producers(f"{topic.folder}/0/{5:020d}.producers", 5)
+    assert max(run.base_offset for run in told.runs) == 4
+    store.close()
+
+
+def test_no_segment_goes_before_it_is_durable_who_wrote_it(tmp_path: Path) -> None:
+    store, errands = open_store(tmp_path)
+    topic = filled_by_two(store)
+    log = topic.logs[0]
+    fill(log, 6, size=40 * KIB)
+    log.drop_before(5)
+    assert log.start_offset == 5
+    names = {path.name for path in (Path(topic.folder) / "0").glob("*.log")}
+    while producer_files(topic) != [5]:
+        before = producer_files(topic)[:1]
+        names = {path.name for path in (Path(topic.folder) / "0").glob("*.log")}
+        kept = [int(name[:20]) for name in names]
+        assert min(kept) <= (before[0] if before else 0)
+        errands.due.popleft()()
+    errands.run()
+    assert len(list((Path(topic.folder) / "0").glob("*.log"))) == 1
+    store.close()
+
+
+def test_segments_wait_when_there_is_no_room_for_the_file_of_producers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, errands = open_store(tmp_path)
+    topic = filled_by_two(store)
+    log = topic.logs[0]
+    fill(log, 3, size=40 * KIB)
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "on purpose")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(disk_module, "write_producers", fail)
+        log.drop_before(2)
+        errands.run()
+    assert len(list((Path(topic.folder) / "0").glob("*.log"))) == 3
+    log.retain(0)
+    errands.run()
+    assert producer_files(topic) == [2]
+    assert len(list((Path(topic.folder) / "0").glob("*.log"))) == 1
+    store.close()
+
+
+def test_a_stop_writes_the_file_of_producers_that_nobody_has_got_to(tmp_path: Path) -> None:
+    store, _ = open_store(tmp_path)
+    topic = filled_by_two(store)
+    fill(topic.logs[0], 4, size=40 * KIB)
+    store.close()
+    assert producer_files(topic) == [3]

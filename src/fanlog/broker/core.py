@@ -181,14 +181,6 @@ class Broker:
         """Retention, and readers that chose to be cut off; called by the node every so often."""
         self._housekeeping.begin()
 
-    def _retain(self, partition: Partition, now_us: int) -> None:
-        tail_bytes = partition.log.tail.bytes
-        try:
-            partition.log.retain(now_us)
-        except FanlogError as fault:
-            logger.error("retention of %s failed: %s", partition.name, fault)
-        self.commits.resized(partition, tail_bytes)
-
     def now_us(self) -> int:
         return self._runtime.now_us()
 
@@ -246,7 +238,7 @@ class Broker:
         topic = self.catalog.get(check_public_name(name))
         self.catalog.alter(topic, altered_settings(topic, settings))
         for partition in topic.partitions:
-            self._retain(partition, self._runtime.now_us())
+            self._housekeeping.retain(partition, self._trusted.now_us())
         return topic
 
     def delete_topic(self, name: str, done: Done = log_fault) -> None:

@@ -109,15 +109,9 @@ class IdleProducers:
         self._monotonic_us = monotonic_us
         self._due_us = monotonic_us() + self._idle_us
 
-<<<<<<< HEAD
-    def forget(self, partitions: Iterable[Partition]) -> None:
-        """Looks through all partitions if it is time to."""
-        now_us = self._monotonic_us()
-=======
     def forget(self, partitions: dict[int, Partition]) -> Iterator[None]:
         """Looks through all partitions if it is time to, one at a step."""
-        now_us = self._now_us()
->>>>>>> bad3e30 (Answer listings in pages, and keep house in slices)
+        now_us = self._monotonic_us()
         if now_us < self._due_us:
             return
         self._due_us = now_us + self._idle_us

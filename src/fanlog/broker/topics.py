@@ -86,8 +86,12 @@ class Partition:
         return self.producers
 
     def _producer_histories(self) -> Iterator[ProducerHistory]:
-        for producer_id, producer in (self.producers or {}).items():
-            yield producer.history(producer_id)
+        """One after the other: producers may come and go between two of them."""
+        producers = self.producers or {}
+        for producer_id in list(producers):
+            producer = producers.get(producer_id)
+            if producer is not None:
+                yield producer.history(producer_id)
 
     def info(self) -> PartitionInfo:
         log = self.log

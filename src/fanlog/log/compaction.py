@@ -192,7 +192,7 @@ class Compaction:
         producers of its own: that is found by the segment's name."""
         return (
             group.position + segment.bytes <= self._disk.segment_limit()
-            and segment.base != self._disk.producers_base
+            and segment.base not in (self._disk.producers_base, self._disk.producers_due)
         )
 
     def _rewrite(self, group: Rewriter, segment: Segment) -> bool:

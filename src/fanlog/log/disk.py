@@ -10,14 +10,14 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from threading import Lock
 
 from fanlog.config import LogOptions
 from fanlog.log.damage import Quarantine
 from fanlog.log.epochs import Epochs, since
-from fanlog.log.errands import Removals
+from fanlog.log.errands import AtOnce, Errands, Removals
 from fanlog.log.faults import is_full
 from fanlog.log.files import FdPool, remove_if_there, sync_file, sync_folder, write_all
 from fanlog.log.index import Index, IndexCache, SealedIndex
@@ -49,6 +49,7 @@ class Shared:
     """What all logs of a store share."""
 
     __slots__ = (
+        "errands",
         "indexes",
         "options",
         "pool",
@@ -64,6 +65,8 @@ class Shared:
         self.pool = FdPool(options.open_segments_max)
         self.indexes = IndexCache(options.index_cache_bytes)
         self.syncing = Lock()
+        # Who does what takes long.
+        self.errands: Errands = AtOnce()
         self.removals = Removals()
         self.reserve = Reserve()
         # Logs that have failed, or that have damage, or had: so that nobody has to ask all.
@@ -85,6 +88,7 @@ class DiskLog:
         "compacted",
         "deleted",
         "deleted_before",
+        "doomed",
         "epochs",
         "fd",
         "fd_used",
@@ -95,6 +99,7 @@ class DiskLog:
         "position",
         "producers",
         "producers_base",
+        "producers_due",
         "quarantine",
         "sealed_bytes",
         "segments",
@@ -132,8 +137,12 @@ class DiskLog:
         self.unsynced: list[int] = []
         self.unsynced_folders = False
         self.producers: Callable[[], Iterable[ProducerHistory]] | None = None
-        # Whose file of producers there is; -1 for none.
+        # The segment whose file of producers is there, durably; and the one whose file is being
+        # made. -1 for none.
         self.producers_base = -1
+        self.producers_due = -1
+        # Segments that are no longer in the list, and whose files are still there.
+        self.doomed: tuple[Segment, ...] = ()
 
     @property
     def start_offset(self) -> int:
@@ -194,21 +203,41 @@ class DiskLog:
         self.save_producers()
 
     def save_producers(self) -> None:
-        """Writes down who wrote before the active segment, if that is not there yet."""
+        """Has it written down who wrote before the active segment, if that is not there yet. There
+        may be thousands: they are asked in slices, and a thread writes."""
         base = self.segments[-1].base
-        before = self.producers_base
-        if not base or before == base:
+        if base and self.producers_base != base and self.producers_due < 0:
+            self.producers_due = base
+            self.shared.errands.in_slices(self._saving(base))
+
+    def _saving(self, base: int) -> Iterator[None]:
+        # Meanwhile there is more of all of it, at offsets past the base: that is left out.
+        epochs = self.epochs
+        known: list[ProducerHistory] = []
+        for history in () if self.producers is None else self.producers():
+            known.append(history)
+            yield
+        path = producers_path(self.folder, base)
+        self.shared.errands.in_background(
+            lambda: write_producers(path, base, known, epochs, self.shared.reserve),
+            lambda fault: self._saved(base, fault),
+        )
+
+    def _saved(self, base: int, fault: Exception | None) -> None:
+        if self.deleted or base <= self.producers_base:
             return
-        known = () if self.producers is None else self.producers()
-        try:
-            write_producers(producers_path(self.folder, base), base, known, self.epochs)
-        except OSError as fault:
+        self.producers_due = -1
+        if fault is not None:
             # The one before is still there, and so are the batches: a start can read both.
             logger.warning("The producers of %s could not be saved: %s", self.folder, fault)
             return
-        self.producers_base = base
+        before, self.producers_base = self.producers_base, base
         if before >= 0:
-            remove_if_there(producers_path(self.folder, before))
+            old = producers_path(self.folder, before)
+            self.shared.removals.add(lambda: remove_if_there(old))
+        self._remove_doomed()
+        # Another segment may have begun meanwhile.
+        self.save_producers()
 
     def _sealed(self, next_offset: int) -> tuple[Segment, ...]:
         """The segments with the active one sealed, or left out when it is empty."""
@@ -295,6 +324,9 @@ class DiskLog:
         """Deletes sealed segments: by age when `oldest_us` is given, by size past `bytes_max`."""
         if not self.segments:
             return
+        if self.doomed:
+            # Maybe there was no room for the file of producers that they wait for.
+            self.save_producers()
         self._drop_sealed(oldest_us, bytes_max)
         if oldest_us and self.position and self.last_time_us < oldest_us:
             self.roll(end_offset)
@@ -369,8 +401,16 @@ class DiskLog:
         self.sealed_bytes -= sum(segment.bytes for segment in gone)
         self.quarantine.drop_before(self.start_offset)
         self.epochs = since(self.epochs, self.start_offset)
+        self.doomed += gone
         self.save_producers()
-        self.shared.removals.add(lambda: self._remove(gone))
+        self._remove_doomed()
+
+    def _remove_doomed(self) -> None:
+        """Has the files of dropped segments removed, once it is durable who wrote them."""
+        count = sum(segment.next_offset <= self.producers_base for segment in self.doomed)
+        if count:
+            gone, self.doomed = self.doomed[:count], self.doomed[count:]
+            self.shared.removals.add(lambda: self._remove(gone))
 
     def _remove(self, gone: tuple[Segment, ...]) -> None:
         """Removes the files of segments that are no longer in the list. Any thread."""
@@ -441,6 +481,10 @@ class DiskLog:
                 sync_folder(folder)
 
     def close(self) -> None:
+        if self.producers_due >= 0 and not self.deleted:
+            # Nobody has got to it, or nobody hears any more that it is done.
+            self.producers_due = -1
+            self.save_producers()
         self.shared.pool.close(self)
 
     def abandon(self) -> None:

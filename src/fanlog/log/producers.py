@@ -32,6 +32,7 @@ from fanlog.errors import ChecksumError, FormatError
 from fanlog.format.checksum import crc32c
 from fanlog.log.epochs import Epochs, EpochStart, before
 from fanlog.log.files import read_file, replace_file
+from fanlog.log.reserve import Reserve
 from fanlog.log.scan import Found
 
 # A producer's oldest runs are left out past this many: its retries concern the newest.
@@ -202,9 +203,15 @@ def _decode_runs(
 
 
 def write_producers(
-    path: str, base: int, histories: Iterable[ProducerHistory], epochs: Epochs = ()
+    path: str,
+    base: int,
+    histories: Iterable[ProducerHistory],
+    epochs: Epochs = (),
+    reserve: Reserve | None = None,
 ) -> None:
-    replace_file(path, encode_producers(base, histories, epochs), durable=False)
+    """Durably: what it is about may be removed after that, which frees space."""
+    data = encode_producers(base, histories, epochs)
+    (reserve or Reserve()).spend(lambda: replace_file(path, data, durable=True))
 
 
 def read_producers(path: str, base: int) -> Told:

@@ -97,7 +97,6 @@ class LogStore:
         self.left_aside: set[int] = set()
         # Deleted topics whose folders do not have their new names yet.
         self._deleting: dict[int, StoredTopic] = {}
-        self._errands: Errands = AtOnce()
         self._ends = SyncedEnds(0, 0, {})
         self._ends_saved = False
         self._next_number = 1
@@ -106,7 +105,7 @@ class LogStore:
 
     def employ(self, errands: Errands) -> None:
         """From now on `errands` does what takes long. Until then everything is done at once."""
-        self._errands = self._shared.removals.errands = errands
+        self._shared.errands = self._shared.removals.errands = errands
 
     @property
     def troubled(self) -> set[Owner]:
@@ -368,12 +367,13 @@ class LogStore:
             else:
                 done(FanlogError(f"{topic.folder} could not be deleted: {fault!r}."))
 
-        self._errands.in_background(
+        self._shared.errands.in_background(
             lambda: self.reserve.spend(lambda: _rename_folder(topic)), renamed
         )
 
     def close(self) -> None:
         """Closes all files and gives the folder back. Commits and threads have ended before."""
+        self.employ(AtOnce())
         self._finish_deletions()
         if self.journal is not None:
             try:
