@@ -103,6 +103,16 @@ class Catalog:
             key=lambda topic: topic.name,
         )
 
+    def each_matching(self, pattern: str) -> Iterator[Topic]:
+        """The same one after the other. Topics may come and go between two of them: one that
+        comes may be among them or not, and one that went may have been."""
+        after = ""
+        while True:
+            found, after = self.page(pattern, after, internal=False)
+            yield from found
+            if not after:
+                return
+
     def page(self, pattern: str, after: str, *, internal: bool) -> tuple[list[Topic], str]:
         """The first topics behind the name `after` that fit a pattern, by name: as many as can be
         told of at once. And the name to go on after; empty if there are no more."""

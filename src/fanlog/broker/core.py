@@ -255,7 +255,7 @@ class Broker:
             waiters, partition.waiters = partition.waiters, None
             for wake in waiters or ():
                 wake()
-        self.durable.forget_topic(name)
+        self.slices.in_slices(self.durable.forget_topic(name, topic.number))
         self._store.delete(topic.stored, done)
 
     def delete_records(self, name: str, offsets: dict[int, int]) -> list[PartitionOffset]:

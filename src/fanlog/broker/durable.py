@@ -34,6 +34,9 @@ _decode_key = msgspec.msgpack.Decoder(tuple[str, str, int]).decode
 _decode_value = msgspec.msgpack.Decoder(_Value).decode
 
 
+# Positions that are dropped, and written down, together.
+_DROPPED_A_STEP = 200
+
 # Name, topic and partition.
 _Key = tuple[str, str, int]
 
@@ -50,6 +53,10 @@ class DurableNames:
     def __init__(self, host: LedgerHost, number_of: Callable[[str], int]) -> None:
         self._number_of = number_of
         self._names: dict[str, dict[tuple[str, int], Position]] = {}
+        # By topic: the names that have positions there, and how many.
+        self._in_topic: dict[str, dict[str, int]] = {}
+        # Numbers of deleted topics whose positions are being dropped.
+        self._dead: set[int] = set()
         self._promised: dict[_Key, _Promise] = {}
         self._ledger = Ledger(host, "cursors", self._everything)
         self.count = 0
@@ -67,6 +74,8 @@ class DurableNames:
     def _counts(self, position: Position) -> bool:
         """Whether a position is of the topic that has its name now. Topics in memory get new
         numbers with every start; for them the epoch tells."""
+        if position.number in self._dead:
+            return False
         if not _outlives_starts(position.number):
             return True
         return self._number_of(position.topic) in (0, position.number)
@@ -84,8 +93,8 @@ class DurableNames:
         """The names that have committed in a topic, or will have."""
         names = {
             name
-            for name, known in self._names.items()
-            if any(p.topic == topic and self._counts(p) for p in known.values())
+            for name in self._in_topic.get(topic, ())
+            if any(p.topic == topic and self._counts(p) for p in self._names[name].values())
         }
         return names | {name for name, promised, _ in self._promised if promised == topic}
 
@@ -148,9 +157,9 @@ class DurableNames:
         overtaken = self._overtaken(broken)
         if gone or overtaken:
             self._ledger.write([*gone, *(_entry(mark, place) for mark, place in overtaken)])
-            self.count -= len(gone)
         for name in names:
-            self._names.pop(name, None)
+            for topic, _ in self._names.pop(name, {}):
+                self._uncount(name, topic)
         self._break_promises(broken, overtaken)
 
     def _overtaken(self, keys: Iterable[_Key]) -> list[tuple[str, Position]]:
@@ -169,19 +178,31 @@ class DurableNames:
         for mark, place in overtaken:
             self._set(mark, place)
 
-    def forget_topic(self, topic: str) -> None:
-        """Takes back a deleted topic's positions: they only take up room."""
-        gone: list[Entry] = []
-        for name, positions in list(self._names.items()):
-            for place in [place for place in positions if place[0] == topic]:
-                self._drop(name, place)
-                gone.append((_key(name, *place), None))
+    def forget_topic(self, topic: str, number: int) -> Iterator[None]:
+        """Takes back a deleted topic's positions. From the first step on they do not count; they
+        are dropped some at a step, while another topic of that name may get its own."""
         broken = [key for key in self._promised if key[1] == topic]
         overtaken = self._overtaken(broken)
         self._break_promises(broken, overtaken)
-        gone += [_entry(mark, place) for mark, place in overtaken]
+        if overtaken:
+            self._ledger.write_or_owe([_entry(mark, place) for mark, place in overtaken])
+        self._dead.add(number)
+        for name in list(self._in_topic.get(topic, ())):
+            places = [place for place in self._names.get(name, ()) if place[0] == topic]
+            for first in range(0, len(places), _DROPPED_A_STEP):
+                self._forget(name, places[first : first + _DROPPED_A_STEP], number)
+                yield
+        self._dead.discard(number)
+
+    def _forget(self, name: str, places: list[tuple[str, int]], number: int) -> None:
+        """Drops those of a name's positions that are of the topic with this number."""
+        positions = self._names.get(name, {})
+        found = [(place, positions[place]) for place in places if place in positions]
+        gone = [place for place, position in found if position.number in (0, number)]
+        for place in gone:
+            self._drop(name, place)
         if gone:
-            self._ledger.write_or_owe(gone)
+            self._ledger.write_or_owe([(_key(name, *place), None) for place in gone])
 
     def _take(self, key: bytes, value: bytes | None) -> None:
         name, topic, partition = _decode_key(key)
@@ -200,15 +221,27 @@ class DurableNames:
 
     def _set(self, name: str, position: Position) -> None:
         positions = self._names.setdefault(name, {})
-        self.count += (position.topic, position.partition) not in positions
+        if (position.topic, position.partition) not in positions:
+            self.count += 1
+            names = self._in_topic.setdefault(position.topic, {})
+            names[name] = names.get(name, 0) + 1
         positions[position.topic, position.partition] = position
 
     def _drop(self, name: str, place: tuple[str, int]) -> None:
         positions = self._names[name]
         del positions[place]
-        self.count -= 1
         if not positions:
             del self._names[name]
+        self._uncount(name, place[0])
+
+    def _uncount(self, name: str, topic: str) -> None:
+        self.count -= 1
+        names = self._in_topic[topic]
+        names[name] -= 1
+        if not names[name]:
+            del names[name]
+            if not names:
+                del self._in_topic[topic]
 
 
 def _outlives_starts(number: int) -> bool:

@@ -19,6 +19,7 @@ from fanlog.broker.positions import continue_at, is_valid
 from fanlog.broker.topics import Partition, Topic
 from fanlog.errors import InvalidArgumentError, OffsetOutOfRangeError, PartitionNotFoundError
 from fanlog.format.messages import Joined, PartitionOffset, Position, Subscribe
+from fanlog.format.patterns import fits
 from fanlog.model import INBOX_PREFIX, INTERNAL_PREFIX, Gap, GapReason, Start
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ class Subscriptions:
         self._literal: dict[str, list[Subscription]] = {}
         self._patterns: NameTree[Subscription] = NameTree()
         self._count = 0
+        # Of subscriptions that are being made: the topics that came, grew or went meanwhile.
+        self._adding: dict[Subscription, dict[Topic, None]] = {}
         self.watchers: list[TopicWatcher] = []
         self.viewed_count = 0
         self.changes = 0
@@ -76,16 +79,24 @@ class Subscriptions:
         )
         joined: dict[Topic, Joined] = {}
         counts: dict[Topic, int] = {}
+        changed = self._adding[subscription] = {}
         try:
-            for topic in self._topics(wanted):
-                counts[topic] = len(topic.partitions)
-                joined[topic] = await self._join(subscription, topic, wanted)
+            async for topic in self._broker.slices.each(self._topics(wanted)):
+                if not topic.deleted:
+                    counts[topic] = len(topic.partitions)
+                    joined[topic] = await self._join(subscription, topic, wanted)
         except BaseException:
             for cursor in subscription.cursors:
                 self._broker.fan_out.remove(cursor)
             raise
-        # What has appeared while the others' places were looked up.
-        for topic in self._topics(wanted):
+        finally:
+            del self._adding[subscription]
+        # What has happened while the others' places were looked up.
+        for topic in changed if wanted.wildcard else self._topics(wanted):
+            if topic.deleted:
+                self._drop_topic(subscription, topic)
+                joined.pop(topic, None)
+                continue
             more = topic.partitions[counts.get(topic, 0) :]
             if topic not in joined:
                 joined[topic] = self._join_new(subscription, topic, more)
@@ -95,14 +106,30 @@ class Subscriptions:
         self._register(subscription)
         return subscription, list(joined.values())
 
-    def start(self, subscription: Subscription) -> None:
+    def start(self, subscription: Subscription, untold: Iterable[Joined] = ()) -> None:
+        """Sets the cursors going, very many of them in slices. The reader is told of topics that
+        it does not know yet, each before its first message."""
         for gap, number in subscription.opening_gaps:
             subscription.reader.gap(gap, number)
         subscription.opening_gaps = []
-        for cursor in subscription.cursors:
-            if not cursor.started:
+        standing = [cursor for cursor in subscription.cursors if not cursor.started]
+        by_number = {joined.number: joined for joined in untold}
+        self._broker.slices.in_slices(self._starting(subscription, standing, by_number))
+
+    def _starting(
+        self, subscription: Subscription, cursors: list[Cursor], untold: dict[int, Joined]
+    ) -> Iterator[None]:
+        for cursor in cursors:
+            if subscription.closed:
+                return
+            topic = cursor.partition.topic
+            if not (cursor.started or cursor.dropped or topic.deleted):
+                joined = untold.pop(topic.number, None)
+                if joined is not None:
+                    subscription.reader.joined(joined)
                 cursor.started = True
                 self._broker.fan_out.pump(cursor)
+            yield
 
     def remove(self, subscription: Subscription) -> None:
         if subscription.closed:
@@ -140,6 +167,7 @@ class Subscriptions:
 
     def topic_appeared(self, topic: Topic) -> None:
         """Everyone who wants a topic of this name reads it from its first record."""
+        self._note(topic)
         for subscription in self._wanting(topic.name):
             self._join_later(subscription, topic, topic.partitions)
         for watcher in self.watchers:
@@ -148,6 +176,7 @@ class Subscriptions:
     def topic_grew(self, topic: Topic, new: list[Partition]) -> None:
         """Everyone who reads the topic reads its new partitions from their first record, unless
         it has chosen others."""
+        self._note(topic)
         for subscription in self._wanting(topic.name):
             chosen = subscription.partitions
             if chosen is None or any(partition.index in chosen for partition in new):
@@ -158,21 +187,35 @@ class Subscriptions:
     def _join_later(self, subscription: Subscription, topic: Topic, new: list[Partition]) -> None:
         # It may have been cut off just now, with another of its connection that was told first.
         if not subscription.closed:
+            known = len(subscription.cursors)
             subscription.reader.joined(self._join_new(subscription, topic, new))
-            self.start(subscription)
+            new_ones = subscription.cursors[known:]
+            self._broker.slices.in_slices(self._starting(subscription, new_ones, {}))
 
     def topic_vanished(self, topic: Topic) -> None:
+        self._note(topic)
         for subscription in self._wanting(topic.name):
-            gone = [c for c in subscription.cursors if c.partition.topic is topic]
-            for cursor in gone:
-                self._broker.fan_out.remove(cursor)
-            if gone:
-                subscription.cursors = [
-                    c for c in subscription.cursors if c.partition.topic is not topic
-                ]
+            if self._drop_topic(subscription, topic):
                 subscription.reader.left(topic.number, topic.name)
         for watcher in self.watchers:
             watcher.topic_vanished(topic)
+
+    def _drop_topic(self, subscription: Subscription, topic: Topic) -> bool:
+        """Takes a topic's cursors out of a subscription; whether there were any."""
+        gone = [c for c in subscription.cursors if c.partition.topic is topic]
+        for cursor in gone:
+            self._broker.fan_out.remove(cursor)
+        if gone:
+            subscription.cursors = [
+                c for c in subscription.cursors if c.partition.topic is not topic
+            ]
+        return bool(gone)
+
+    def _note(self, topic: Topic) -> None:
+        """Remembers a change for the subscriptions that are being made."""
+        for subscription, changed in self._adding.items():
+            if _wants(subscription, topic.name):
+                changed[topic] = None
 
     def _register(self, subscription: Subscription) -> None:
         self._count += 1
@@ -202,7 +245,7 @@ class Subscriptions:
                 "An offset or a partition means nothing for a pattern: each topic has its own. "
                 "Subscribe to one topic, or start at earliest, latest or a time."
             )
-        yield from self._broker.catalog.matching(check_pattern(wanted.target))
+        yield from self._broker.catalog.each_matching(check_pattern(wanted.target))
 
     def _join_new(
         self, subscription: Subscription, topic: Topic, new: Iterable[Partition]
@@ -279,3 +322,13 @@ class Subscriptions:
             partition, known.offset, start, GapReason.RESET, subscription, records=0
         )
         return start
+
+
+def _wants(subscription: Subscription, name: str) -> bool:
+    """Whether a subscription is about a topic of this name."""
+    target = subscription.target
+    if not subscription.wildcard:
+        return name == target
+    if name.startswith(INBOX_PREFIX) and not target.startswith(INBOX_PREFIX):
+        return False
+    return not name.startswith(INTERNAL_PREFIX) and fits(name, target)

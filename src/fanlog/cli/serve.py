@@ -37,6 +37,9 @@ EXAMPLE = "Example: [bold]fanlog serve --data /var/lib/fanlog --port 7420 --redi
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _ANYWHERE = ("0.0.0.0", "::", "")
 _GC_THRESHOLDS = (100_000, 50, 1000)
+# How long a thread that computes, such as a compaction, may keep the loop from going on. Python's
+# own default is 5 ms, and the loop waits that long again and again.
+_SWITCH_SECONDS = 0.0005
 
 ConfigFile = Annotated[
     Path | None,
@@ -78,6 +81,7 @@ def serve(
     for remark in settings.remarks:
         logger.warning("%s", remark)
     raise_limit()
+    sys.setswitchinterval(_SWITCH_SECONDS)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(settings, memory=memory))
 

@@ -144,6 +144,8 @@ class Joined(msgspec.Struct, frozen=True):
 
 
 class Subscribed(msgspec.Struct, frozen=True):
+    """Topics that are read. Of more than a thousand, the others follow in JOINED frames."""
+
     joined: tuple[Joined, ...]
 
 

@@ -58,6 +58,8 @@ logger = logging.getLogger("fanlog.listeners")
 
 # Requests of one peer before others get their turn: creating a topic waits for the disk.
 _REQUESTS_A_TURN = 32
+# Topics that the answer to a subscription tells of.
+_JOINED_AT_ONCE = 1000
 
 Handler = Callable[["NativeSession", int, int, memoryview], None]
 
@@ -297,8 +299,9 @@ class NativeSession:
             self.broker.subscriptions.remove(subscription)
             raise ClosedError(f"Subscription {key} was ended before it began.")
         self.subscriptions[key] = subscription
-        self.answer(request, messages.Subscribed(tuple(joined)))
-        self.broker.subscriptions.start(subscription)
+        # A pattern may fit very many: of the others the peer hears one by one, in slices.
+        self.answer(request, messages.Subscribed(tuple(joined[:_JOINED_AT_ONCE])))
+        self.broker.subscriptions.start(subscription, joined[_JOINED_AT_ONCE:])
 
     def unsubscribe(self, request: int, aux: int, payload: memoryview) -> None:
         self._beginning.pop(aux, None)

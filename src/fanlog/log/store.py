@@ -33,7 +33,7 @@ from fanlog.log.catalog import (
     save_topic,
     topic_folder_name,
 )
-from fanlog.log.disk import Shared
+from fanlog.log.disk import DiskLog, Shared
 from fanlog.log.ends import SyncedEnds
 from fanlog.log.errands import AtOnce, Errands
 from fanlog.log.faults import folder_error, is_full
@@ -404,20 +404,21 @@ class LogStore:
         self._shared.removals.finish()
 
     def _add_logs(self, topic: StoredTopic, past: Past | None = None) -> None:
-        """Opens or makes the logs that the topic's settings ask for."""
+        """Makes the logs that the topic's settings ask for; at a start, with its `past`, opens
+        them. New ones have no files, so that nobody looks for any."""
         settings = topic.settings
         for partition in range(len(topic.logs), settings.partitions):
             owner = Owner(topic.number, partition)
-            if topic.folder:
-                folder = f"{topic.folder}/{partition}"
-                known = None
-                if past is not None and settings.level is Durability.FSYNC:
-                    known = past.known(owner)
+            folder = f"{topic.folder}/{partition}"
+            if not topic.folder:
+                log = PartitionLog(settings, owner)
+            elif past is None:
+                log = PartitionLog(settings, owner, DiskLog(folder, owner, settings, self._shared))
+            else:
+                known = past.known(owner) if settings.level is Durability.FSYNC else None
                 log = PartitionLog.open(folder, settings, owner, self._shared, known)
                 if log.needs_sync:
                     log.sync()
-            else:
-                log = PartitionLog(settings, owner)
             topic.logs.append(log)
 
     def _take_number(self) -> int:
