@@ -26,8 +26,8 @@ from fanlog.model import INBOX_PREFIX, INTERNAL_PREFIX, PARTITIONS_MAX, TopicSet
 
 _RETENTION_SECONDS = TopicSettings().retention_seconds
 # A page of a listing: what takes a few ms to tell of, or to look through for what fits.
-_PAGE_PARTITIONS = 500
-_PAGE_NAMES = 4000
+_PAGE_PARTITIONS = 200
+_PAGE_NAMES = 2000
 
 
 class Catalog:

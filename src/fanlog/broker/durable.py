@@ -17,6 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from fanlog.broker.ledger import Done, Entry, Ledger, LedgerHost
+from fanlog.broker.sorted_names import SortedNames
 from fanlog.format.messages import Position
 from fanlog.log.store import MEMORY_NUMBERS_FROM
 
@@ -53,6 +54,7 @@ class DurableNames:
     def __init__(self, host: LedgerHost, number_of: Callable[[str], int]) -> None:
         self._number_of = number_of
         self._names: dict[str, dict[tuple[str, int], Position]] = {}
+        self._sorted = SortedNames()
         # By topic: the names that have positions there, and how many.
         self._in_topic: dict[str, dict[str, int]] = {}
         # Numbers of deleted topics whose positions are being dropped.
@@ -88,6 +90,10 @@ class DurableNames:
 
     def names(self) -> Iterable[str]:
         return self._names.keys()
+
+    def names_since(self, name: str) -> Iterator[str]:
+        """The names from this one on, in order. They must not change meanwhile."""
+        return self._sorted.since(name)
 
     def names_in(self, topic: str) -> set[str]:
         """The names that have committed in a topic, or will have."""
@@ -157,8 +163,9 @@ class DurableNames:
         overtaken = self._overtaken(broken)
         if gone or overtaken:
             self._ledger.write([*gone, *(_entry(mark, place) for mark, place in overtaken)])
-        for name in names:
-            for topic, _ in self._names.pop(name, {}):
+        for name in forgotten & self._names.keys():
+            self._sorted.remove(name)
+            for topic, _ in self._names.pop(name):
                 self._uncount(name, topic)
         self._break_promises(broken, overtaken)
 
@@ -220,7 +227,10 @@ class DurableNames:
                 yield _entry(name, position)
 
     def _set(self, name: str, position: Position) -> None:
-        positions = self._names.setdefault(name, {})
+        positions = self._names.get(name)
+        if positions is None:
+            positions = self._names[name] = {}
+            self._sorted.add(name)
         if (position.topic, position.partition) not in positions:
             self.count += 1
             names = self._in_topic.setdefault(position.topic, {})
@@ -232,6 +242,7 @@ class DurableNames:
         del positions[place]
         if not positions:
             del self._names[name]
+            self._sorted.remove(name)
         self._uncount(name, place[0])
 
     def _uncount(self, name: str, topic: str) -> None:

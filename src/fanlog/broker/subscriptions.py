@@ -112,19 +112,22 @@ class Subscriptions:
         for gap, number in subscription.opening_gaps:
             subscription.reader.gap(gap, number)
         subscription.opening_gaps = []
-        standing = [cursor for cursor in subscription.cursors if not cursor.started]
-        by_number = {joined.number: joined for joined in untold}
-        self._broker.slices.in_slices(self._starting(subscription, standing, by_number))
+        cursors = list(subscription.cursors)
+        self._broker.slices.in_slices(self._starting(subscription, cursors, untold))
 
     def _starting(
-        self, subscription: Subscription, cursors: list[Cursor], untold: dict[int, Joined]
+        self, subscription: Subscription, cursors: list[Cursor], untold: Iterable[Joined]
     ) -> Iterator[None]:
+        by_number: dict[int, Joined] = {}
+        for joined in untold:
+            by_number[joined.number] = joined
+            yield
         for cursor in cursors:
             if subscription.closed:
                 return
             topic = cursor.partition.topic
             if not (cursor.started or cursor.dropped or topic.deleted):
-                joined = untold.pop(topic.number, None)
+                joined = by_number.pop(topic.number, None)
                 if joined is not None:
                     subscription.reader.joined(joined)
                 cursor.started = True
@@ -132,9 +135,26 @@ class Subscriptions:
             yield
 
     def remove(self, subscription: Subscription) -> None:
-        if subscription.closed:
-            return
-        self.end(subscription)
+        if not subscription.closed:
+            self._unregister(subscription)
+            self.end(subscription)
+
+    leave = remove
+
+    def lost(self, subscription: Subscription) -> None:
+        """The same for one whose connection takes nothing more: its cursors may go in slices."""
+        if not subscription.closed:
+            self._unregister(subscription)
+            subscription.closed = True
+            cursors, subscription.cursors = subscription.cursors, []
+            self._broker.slices.in_slices(self._removing(cursors))
+
+    def _removing(self, cursors: list[Cursor]) -> Iterator[None]:
+        for cursor in cursors:
+            self._broker.fan_out.remove(cursor)
+            yield
+
+    def _unregister(self, subscription: Subscription) -> None:
         self._count -= 1
         if subscription.wildcard:
             self._patterns.remove(subscription.target, subscription)
@@ -143,9 +163,6 @@ class Subscriptions:
         same.remove(subscription)
         if not same:
             del self._literal[subscription.target]
-
-    lost = remove
-    leave = remove
 
     def end(self, subscription: Subscription) -> None:
         """Takes a subscription's cursors out of whatever they are in."""
@@ -190,7 +207,7 @@ class Subscriptions:
             known = len(subscription.cursors)
             subscription.reader.joined(self._join_new(subscription, topic, new))
             new_ones = subscription.cursors[known:]
-            self._broker.slices.in_slices(self._starting(subscription, new_ones, {}))
+            self._broker.slices.in_slices(self._starting(subscription, new_ones, ()))
 
     def topic_vanished(self, topic: Topic) -> None:
         self._note(topic)

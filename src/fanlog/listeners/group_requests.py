@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import heapq
 from collections.abc import Callable
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from fanlog.broker.cursors import Subscription
@@ -20,12 +19,14 @@ from fanlog.format.patterns import fits
 from fanlog.model import GroupInfo
 
 if TYPE_CHECKING:
+    from fanlog.broker.core import Broker
     from fanlog.listeners.native import NativeSession
 
 
-# A page of a listing: what takes a few ms to tell of.
-_PAGE_GROUPS = 200
-_PAGE_PARTITIONS = 1000
+# A page of a listing: what takes a few ms to tell of, or to look through for what fits.
+_PAGE_GROUPS = 100
+_PAGE_PARTITIONS = 500
+_PAGE_NAMES = 4000
 
 
 # As a member
@@ -83,28 +84,39 @@ def list_groups(session: NativeSession, request: int, aux: int, payload: memoryv
     broker = session.broker
 
     async def listing() -> None:
-        names: set[str] = set()
-        async for name in broker.slices.each(
-            chain(broker.groups.each_name(), broker.queues.names())
-        ):
-            if name > wanted.after and fits(name, wanted.pattern):
-                names.add(name)
+        page, after = _names(broker, wanted)
         found: list[GroupInfo] = []
-        looked_at = partitions = 0
-        page = heapq.nsmallest(_PAGE_GROUPS, names)
+        partitions = 0
         async for name in broker.slices.each(page):
-            looked_at += 1
             # One may go while another is looked at.
             with contextlib.suppress(GroupNotFoundError):
                 group = await _keeper(session, name).describe(name)
                 found.append(group)
                 partitions += len(group.partitions)
-            if partitions >= _PAGE_PARTITIONS:
+            if partitions >= _PAGE_PARTITIONS and name != page[-1]:
+                after = name
                 break
-        after = page[looked_at - 1] if looked_at < len(names) else ""
         session.answer(request, messages.GroupPage(tuple(found), after))
 
     session.later(request, listing())
+
+
+def _names(broker: Broker, wanted: messages.ListGroups) -> tuple[list[str], str]:
+    """The names on a page, and the one to go on after if there are more."""
+    queues = sorted(name for name in broker.queues.names() if name > wanted.after)
+    page: list[str] = []
+    looked_at = 0
+    last = ""
+    for name in heapq.merge(broker.groups.names_after(wanted.after), queues):
+        if name == last:
+            continue
+        if len(page) >= _PAGE_GROUPS or looked_at >= _PAGE_NAMES:
+            return page, last
+        last = name
+        looked_at += 1
+        if fits(name, wanted.pattern):
+            page.append(name)
+    return page, ""
 
 
 def describe_group(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:

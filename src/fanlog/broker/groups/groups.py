@@ -8,8 +8,10 @@ done per message. A member whose connection is lost keeps what it has until its 
 from __future__ import annotations
 
 import contextlib
+import heapq
 import logging
 from collections.abc import Iterable, Iterator
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from fanlog.broker.cursors import Subscription
@@ -413,13 +415,16 @@ class Groups:
         }
         return sorted(committed | self._groups.keys())
 
-    def each_name(self) -> Iterator[str]:
-        """The same one after the other, in no order, some maybe twice. Groups may come and go
-        between two of them."""
-        for name in list(self._broker.durable.names()):
-            if name.startswith(GROUP_PREFIX):
-                yield name.removeprefix(GROUP_PREFIX)
-        yield from list(self._groups)
+    def names_after(self, name: str) -> Iterator[str]:
+        """Those behind this name, in order, some twice. They must not change meanwhile."""
+        committed = takewhile(
+            lambda known: known.startswith(GROUP_PREFIX),
+            self._broker.durable.names_since(GROUP_PREFIX + name),
+        )
+        active = sorted(known for known in self._groups if known > name)
+        for known in heapq.merge((known.removeprefix(GROUP_PREFIX) for known in committed), active):
+            if known != name:
+                yield known
 
     async def describe(self, name: str) -> GroupInfo:
         self._check_known(name)
