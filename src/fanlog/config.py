@@ -380,6 +380,14 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     window_bytes: Annotated[
         int, Meta(ge=4 * KIB, description="Log bytes on the way to one subscription.")
     ] = 4 * MIB
+    batch_unpacked_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=64 * KIB,
+            le=256 * MIB,
+            description="A batch that unpacks to more is not read: it is a gap.",
+        ),
+    ] = 128 * MIB
     compression: Annotated[
         str, Meta(description="none, zlib, zstd or lz4, where the topic leaves it to the producer.")
     ] = "none"
@@ -416,6 +424,14 @@ class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
     fetch_bytes: Annotated[
         int, Meta(ge=4 * KIB, description="Log bytes asked of the broker at once.")
     ] = 8 * MIB
+    batch_unpacked_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=64 * KIB,
+            le=256 * MIB,
+            description="A batch that unpacks to more is not read: it counts as lost.",
+        ),
+    ] = 128 * MIB
     rows_max: Annotated[
         int, Meta(ge=1, description="Rows of one Arrow batch that is made of several of the log's.")
     ] = 32_768

@@ -55,6 +55,8 @@ class GapReason(StrEnum):
     RETENTION = "retention"
     DAMAGED = "damaged"
     RESET = "reset"
+    # A client's own: a batch that its producer made wrong.
+    UNREADABLE = "unreadable"
 
 
 DurabilityName = Literal["memory", "os", "fsync"]

@@ -161,6 +161,8 @@ def test_the_document_has_every_error_code() -> None:
         "pending_bytes_max",
         "batch_unpacked_bytes_max",
         "compression_ratio_max",
+        "unpack_loop_bytes_max",
+        "unpack_thread_bytes_max",
         *sorted(o for o in BrokerOptions.__struct_fields__ if o.startswith("transaction")),
     ],
 )

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from fanlog.broker.alteration import altered_settings
 from fanlog.broker.catalog import Catalog, changed_settings
+from fanlog.broker.checks import Checks
 from fanlog.broker.clocks import TrustedClock
 from fanlog.broker.commits import Commits, SyncGroup
 from fanlog.broker.compaction import Compactions
@@ -29,12 +30,12 @@ from fanlog.broker.names import check_public_name
 from fanlog.broker.ports import Opener, Origin, Outlet, Runtime
 from fanlog.broker.positions import checked_position
 from fanlog.broker.queues.queues import Queues
-from fanlog.broker.sizes import unpack_limits
 from fanlog.broker.slices import Slices
 from fanlog.broker.subscriptions import Subscriptions
 from fanlog.broker.topics import Partition, Topic
 from fanlog.broker.transactions.transactions import Transactions
 from fanlog.broker.truncation import check_deletion, delete_records
+from fanlog.broker.unpacking import Unpacker
 from fanlog.broker.views import Renderer
 from fanlog.config import BrokerOptions, LogOptions
 from fanlog.errors import (
@@ -100,7 +101,8 @@ class Broker:
         self._log_options = log_options
         self._loader = Loader(runtime, log_options.read_cache_bytes)
         self.drop_notes = DropNotes(options.drops_pending_max, runtime.now_us)
-        self.renderer = Renderer(options.view_cache_bytes, self.drop_notes)
+        self.unpacker = Unpacker(runtime, options)
+        self.renderer = Renderer(options.view_cache_bytes, self.drop_notes, self.unpacker)
         self.fan_out = FanOut(runtime, self._loader, self.renderer, self.drop_notes)
         self.commits = Commits(runtime, self.fan_out, sync_group, log_options.tail_total_bytes)
         self.catalog = Catalog(store, options)
@@ -114,7 +116,12 @@ class Broker:
         self.queues = Queues(self, runtime, options)
         self.producers = NamedProducers(self.internal, options, runtime)
         self._intake = Intake(
-            self.catalog.partitions, self.commits, options, runtime.now_us, self.producers
+            self.catalog.partitions,
+            self.commits,
+            options,
+            runtime.now_us,
+            named=self.producers,
+            checks=Checks(runtime, self.unpacker),
         )
         self.transactions = Transactions(
             self,
@@ -129,7 +136,7 @@ class Broker:
             self._drop_copies,
             lambda: self.draining,
             self._trusted.now_us,
-            unpack_limits(options),
+            self.unpacker.limits,
         )
         self._looked_for_room_us = 0
         self._housekeeping = Housekeeping(self, options, runtime, self._trusted.now_us)

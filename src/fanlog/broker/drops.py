@@ -115,11 +115,12 @@ class DropNotes:
         *,
         records: int,
         begin: int | None = None,
-    ) -> None:
-        """Of `first` up to `next` a reader missed so many records. Readers of this very topic are
-        left out, or each of them would give itself more to read."""
+    ) -> bool:
+        """Of `first` up to `next` a reader missed so many records. True if that is the first of its
+        kind that is to be written. Readers of this very topic are left out, or each of them would
+        give itself more to read."""
         if partition.topic.name == DROPS_TOPIC:
-            return
+            return False
         now_us = self._now_us()
         key = (partition, reader, kind)
         note = self._notes.get(key)
@@ -127,11 +128,12 @@ class DropNotes:
             if len(self._notes) >= self._pending_max:
                 self._more = self._more or _Note(0, 0, now_us)
                 self._more.add(0, 0, records, now_us)
-                return
+                return False
             note = self._notes[key] = _Note(first, next, now_us)
             note.begin = begin
         note.add(first, next, records, now_us)
         note.end = partition.visible_end
+        return note.times == 1
 
     def drops(self) -> list[Drop]:
         """The notes as records."""

@@ -9,6 +9,7 @@ from disk, by its offset.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from heapq import heapify, heappop, heapreplace
 
 from fanlog.broker.cursors import Cursor, Subscription
@@ -16,7 +17,7 @@ from fanlog.broker.drops import DropKind, DropNotes
 from fanlog.broker.loader import Loader
 from fanlog.broker.ports import Outlet, Runtime
 from fanlog.broker.topics import Partition
-from fanlog.broker.views import Renderer
+from fanlog.broker.views import Renderer, View
 from fanlog.errors import DamagedError, FanlogError, OffsetOutOfRangeError, SlowReaderError
 from fanlog.format.batch import read_header
 from fanlog.log.partition import Block
@@ -89,6 +90,9 @@ class FanOut:
         assert partition.viewed is not None
         self._views_shown = True
         values = self._renderer.values_of(partition, piece, base_offset)
+        if values is None:
+            self._publish_views_later(partition, base_offset)
+            return
         next_offset = partition.visible_end
         left: list[Cursor] = []
         for view, cursors in partition.viewed.items():
@@ -122,6 +126,13 @@ class FanOut:
         for cursor in left:
             self._leave(cursor)
             self._park(cursor)
+
+    def _publish_views_later(self, partition: Partition, base_offset: int) -> None:
+        """The same of a piece that takes long to decode: its readers read it back from the tail."""
+        for cursor in [c for cursors in (partition.viewed or {}).values() for c in cursors]:
+            cursor.offset = base_offset
+            self._leave(cursor)
+            self._runtime.soon(partial(self._continue, cursor))
 
     def end_turn(self) -> None:
         """Sends readers of several partitions what the turn has shown in all of them, in the order
@@ -183,8 +194,33 @@ class FanOut:
                     return
                 continue
             pieces, next_offset = tail.read(cursor.offset, partition.visible_end, budget)
+            if cursor.view is not None:
+                small = self._renderer.count_small(pieces)
+                if not small:
+                    self._render_first(cursor, cursor.view, pieces[0])
+                    return
+                if small < len(pieces):
+                    next_offset = read_header(pieces[small]).base_offset
+                    pieces = pieces[:small]
             cursor.offset = next_offset
             budget -= self._push(cursor, pieces)
+
+    def _render_first(self, cursor: Cursor, view: View, piece: memoryview) -> None:
+        """Sends the cursor the first batches of a piece that takes long to decode; then it goes on
+        behind them."""
+
+        def rendered(shown: memoryview) -> None:
+            # By the loop: what was kept is there at once, and its offset is not known yet.
+            self._runtime.soon(lambda: self._rendered(cursor, shown, next_offset))
+
+        next_offset = self._renderer.render_first(cursor.partition, view, piece, rendered)
+
+    def _rendered(self, cursor: Cursor, shown: memoryview, next_offset: int) -> None:
+        # Others of its connection may have filled it meanwhile; what was rendered stays at hand.
+        if not self._park(cursor):
+            cursor.offset = next_offset
+            self._send(cursor, [shown])
+            self._continue(cursor)
 
     def resume(self, outlet: Outlet) -> None:
         """The outlet takes bytes again: the cursors that waited for it go on, in turn."""
@@ -211,7 +247,12 @@ class FanOut:
             _, i, cursor = ready[0]
             partition = cursor.partition
             tail = partition.log.tail
-            pieces, cursor.offset = tail.read(cursor.offset, partition.visible_end, 1)
+            pieces, next_offset = tail.read(cursor.offset, partition.visible_end, 1)
+            if cursor.view is not None and not self._renderer.count_small(pieces):
+                heappop(ready)
+                self._render_first(cursor, cursor.view, pieces[0])
+                continue
+            cursor.offset = next_offset
             self._push(cursor, pieces)
             if cursor.offset < partition.visible_end:
                 heapreplace(ready, (_next_time_us(cursor), i, cursor))
@@ -303,6 +344,9 @@ class FanOut:
         if view is not None:
             render = self._renderer.render_kept
             pieces = [render(cursor.partition, view, piece) for piece in pieces]
+        return self._send(cursor, pieces)
+
+    def _send(self, cursor: Cursor, pieces: list[memoryview]) -> int:
         size = sum(map(len, pieces))
         cursor.subscription.sent_bytes += size
         self.delivered_bytes += size
@@ -343,6 +387,10 @@ class FanOut:
         if isinstance(got, Block):
             # Others of its connection may have filled it meanwhile; the block stays at hand.
             if self._park(cursor):
+                return
+            view = cursor.view
+            if view is not None and not self._renderer.count_small([got.data]):
+                self._render_first(cursor, view, got.data)
                 return
             cursor.offset = got.next_offset
             self._push(cursor, [got.data])

@@ -2,17 +2,19 @@
 
 Per batch, whatever it holds: one look at the header, one checksum, one check of the producer's
 sequence, one stamp; of a compressed one also a look at the size that it will have (`sizes.py`).
+Only those for compacted topics are decoded first (`checks.py`).
 Batches are collected per partition for the turn; `Commits` puts them into
 the log together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import google_crc32c
 
+from fanlog.broker.checks import Checks, NotYetError, Unchecked
 from fanlog.broker.commits import Commits
 from fanlog.broker.named_producers import NamedProducers
 from fanlog.broker.ports import Origin
@@ -85,7 +87,9 @@ class Intake:
         commits: Commits,
         options: BrokerOptions,
         now_us: Callable[[], int],
+        *,
         named: NamedProducers,
+        checks: Checks,
     ) -> None:
         self._partitions = partitions
         self._dirty = commits.dirty
@@ -94,13 +98,15 @@ class Intake:
         self._now_us = now_us
         self._named = named
         self._sizes = Sizes(options)
+        self._checks = checks
         self.epoch = 0
 
     def take(self, data: bytes, at: int, origin: Origin, *, reserved: bool = False) -> int:
         """Takes the batches that begin at `at` and are whole; returns where it stopped.
 
         A refusal goes to the origin and the rest goes on; bad bytes raise FormatError. `reserved`
-        is for the broker's own producers, whose ids no client may use.
+        is for the broker's own producers, whose ids no client may use. It stops in front of a batch
+        that is decoded in a thread first; its origin is `checking` then.
         """
         size, now_us = len(data), self._now_us()
         unpack, crc, partitions = INCOMING.unpack_from, google_crc32c.value, self._partitions
@@ -152,11 +158,12 @@ class Intake:
                 self._refuse_unknown(origin, topic, index, sequence)
                 continue
             if length > sound_bytes or (codec and not fits(body, flags, count, sound_bytes)):
-                fault = self._fault(partition, body, codec, flags, count)
-                if fault is not None:
-                    claimed = _Claimed(producer_id, producer_epoch, sequence, count, reserved)
-                    self._turn_away(partition, submission, claimed, fault)
-                    continue
+                claimed = _Claimed(producer_id, producer_epoch, sequence, count, reserved)
+                try:
+                    if self._refused(partition, submission, claimed, data, at - length):
+                        continue
+                except NotYetError:
+                    return at - length
             base_offset, producer = partition.next_offset, None
             if producer_id:
                 producer = (partition.producers or _NO_PRODUCERS).get(producer_id, _NOBODY)
@@ -209,6 +216,20 @@ class Intake:
             raise type(fault)(str(fault))
         return header
 
+    def check_columns(
+        self, data: bytes, batches: Iterable[tuple[int, BatchHeader]], origin: object
+    ) -> None:
+        """Raises what is wrong with the columns of batches that will be taken later, as far as
+        their topics are compacted; `NotYetError` if the origin has to ask again."""
+        found: list[Unchecked] = []
+        for at, header in batches:
+            partition = self._partitions.get(partition_key(header.topic, header.partition))
+            if partition is not None and partition.topic.settings.cleanup == "compact":
+                found.append(Unchecked(data, at, header, partition.topic.name))
+        for fault in self._checks.faults(origin, found) if found else ():
+            if fault is not None:
+                raise fault
+
     def _begin(
         self, partition: Partition, origin: Origin, now_us: int
     ) -> tuple[Submission, list[bytes]]:
@@ -233,6 +254,31 @@ class Intake:
         if partition.topic.settings.cleanup == "compact":
             return 0
         return partition.topic.settings.message_bytes_max
+
+    def _refused(
+        self,
+        partition: Partition,
+        submission: Submission,
+        claimed: _Claimed,
+        data: bytes,
+        at: int,
+    ) -> bool:
+        """Looks at the batch at `at`; True if it was turned away. Raises `NotYetError` if it is to
+        be offered again."""
+        header = read_header(data, at)
+        body = data[at + CLIENT_PART_AT : at + header.length]
+        fault = self._fault(partition, body, header.codec, header.flags, header.record_count)
+        if (
+            fault is None
+            and partition.topic.settings.cleanup == "compact"
+            # What a transaction has staged was looked at before.
+            and not claimed.reserved
+        ):
+            batch = Unchecked(data, at, header, partition.topic.name)
+            fault = self._checks.fault(submission.origin, batch)
+        if fault is not None:
+            self._turn_away(partition, submission, claimed, fault)
+        return fault is not None
 
     def _fault(
         self, partition: Partition, body: bytes, codec: int, flags: int, count: int

@@ -4,19 +4,24 @@ A piece that has just become visible is rendered once for each view that live cu
 those that fell behind, rendered pieces are kept a while. What a listener has just taken apart to
 publish it is offered here, so that nobody has to take the batch apart again in the same turn; and
 it is recorded in which order it came, for readers of several partitions who are used to one order.
+
+A piece that takes long to decode is rendered in a thread, some batches at a time. Its readers leave
+the live pass for it, and each gets it before what comes behind it.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from fanlog.broker.cursors import Cursor, Subscription
 from fanlog.broker.drops import DropKind, DropNotes
-from fanlog.errors import FormatError
-from fanlog.format.batch import Batch, read_header, split_batches
+from fanlog.broker.unpacking import Unpacker
+from fanlog.errors import UnreadableError
+from fanlog.format.batch import Batch, BatchHeader, read_header, split_batches
+from fanlog.format.codecs import UnpackLimits
 
 if TYPE_CHECKING:
     from fanlog.broker.fanout import FanOut
@@ -42,11 +47,24 @@ _ENTRY_BYTES = 400
 Place = tuple["Partition", View]
 
 
+# Hears what was rendered, on the loop.
+Rendered = Callable[[memoryview], None]
+
+
+class _Unreadable(NamedTuple):
+    """A batch that can't be shown, and why."""
+
+    header: BatchHeader
+    fault: UnreadableError
+
+
 class Renderer:
     """Makes views of pieces."""
 
-    def __init__(self, cache_bytes_max: int, notes: DropNotes) -> None:
+    def __init__(self, cache_bytes_max: int, notes: DropNotes, unpacker: Unpacker) -> None:
         self._notes = notes
+        self._unpacker = unpacker
+        self._rendering: dict[_Key, list[Rendered]] = {}
         self._runs: list[tuple[Partition, Values]] = []
         self._offered: dict[Partition, tuple[int, list[Values]]] = {}
         self._shown: dict[Partition, Values] = {}
@@ -70,15 +88,18 @@ class Renderer:
             known[1].append(values)
             self._offered[partition] = (base_offset + len(values), known[1])
 
-    def values_of(self, partition: Partition, piece: bytes, base_offset: int) -> Values:
-        """The values of a piece that reaches from `base_offset` to the visible end."""
+    def values_of(self, partition: Partition, piece: bytes, base_offset: int) -> Values | None:
+        """The values of a piece that reaches from `base_offset` to the visible end; None if they
+        can't be had on the loop."""
         end, parts = self._offered.pop(partition, (-1, []))
         if end == partition.visible_end and sum(map(len, parts)) == end - base_offset:
             values = parts[0] if len(parts) == 1 else [v for part in parts for v in part]
         else:
             # Others have published as well: the order among the partitions is not known.
             self._runs = [run for run in self._runs if run[0] is not partition]
-            values = decode_values(partition, piece, self._notes)
+            if not self._unpacker.is_small(self._unpacker.decoding_bytes(piece)):
+                return None
+            values = self._decode(partition, piece)
         self._shown[partition] = values
         return values
 
@@ -105,22 +126,90 @@ class Renderer:
 
     # What readers that are behind read back
 
+    def count_small(self, pieces: Sequence[memoryview]) -> int:
+        """How many of the first pieces may be rendered on the loop together."""
+        work = 0
+        for i, piece in enumerate(pieces):
+            work += self._unpacker.decoding_bytes(piece)
+            if not self._unpacker.is_small(work):
+                return i
+        return len(pieces)
+
     def render_kept(self, partition: Partition, view: View, piece: memoryview) -> memoryview:
         """A view of a piece from the tail or from disk, for a reader that is behind. Those that
         are behind together share it."""
-        key = (view, partition.index, read_header(piece).base_offset)
+        key = _key(partition, view, piece)
+        known = self._known(key, len(piece))
+        if known is not None:
+            return known
+        values = self._decode(partition, piece)
+        return self._keep(key, len(piece), view.render(values) if values else b"")
+
+    def render_first(
+        self, partition: Partition, view: View, piece: memoryview, done: Rendered
+    ) -> int:
+        """The same of a piece's first batches, in a thread. Returns the offset behind them."""
+        stretch, work, next_offset = self._unpacker.first_stretch(piece)
+        key = _key(partition, view, stretch)
+        known = self._known(key, len(stretch))
+        if known is not None:
+            done(known)
+            return next_offset
+        waiting = self._rendering.get(key)
+        if waiting is not None:
+            waiting.append(done)
+            return next_offset
+        self._rendering[key] = [done]
+        limits = self._unpacker.limits
+
+        def render() -> tuple[bytes, list[_Unreadable]]:
+            values, unreadable = decode_values(stretch, limits)
+            return view.render(values) if values else b"", unreadable
+
+        def rendered(result: tuple[bytes, list[_Unreadable]] | Exception) -> None:
+            waiting = self._rendering.pop(key)
+            if isinstance(result, Exception):
+                logger.error("rendering %s failed: %r", partition.name, result, exc_info=result)
+                result = b"", []
+            made, unreadable = result
+            self._report(partition, unreadable)
+            shown = self._keep(key, len(stretch), made)
+            for tell in waiting:
+                tell(shown)
+
+        self._unpacker.in_thread(work, render, rendered)
+        return next_offset
+
+    def _known(self, key: _Key, size: int) -> memoryview | None:
         known = self._cache.get(key)
-        if known is not None and known[0] == len(piece):
-            self._cache.move_to_end(key)
-            return memoryview(known[1])
-        values = decode_values(partition, piece, self._notes)
-        rendered = view.render(values) if values else b""
+        if known is None or known[0] != size:
+            return None
+        self._cache.move_to_end(key)
+        return memoryview(known[1])
+
+    def _keep(self, key: _Key, size: int, rendered: bytes) -> memoryview:
         self._forget(key)
-        self._cache[key] = (len(piece), rendered)
+        self._cache[key] = (size, rendered)
         self._cache_bytes += len(rendered) + _ENTRY_BYTES
         while self._cache_bytes > self._cache_bytes_max and len(self._cache) > 1:
             self._forget(next(iter(self._cache)))
         return memoryview(rendered)
+
+    # Decoding
+
+    def _decode(self, partition: Partition, piece: bytes | memoryview) -> Values:
+        values, unreadable = decode_values(piece, self._unpacker.limits)
+        self._report(partition, unreadable)
+        return values
+
+    def _report(self, partition: Partition, unreadable: list[_Unreadable]) -> None:
+        """Counts records that nobody will be shown. A flood of them is one log line a second."""
+        for header, fault in unreadable:
+            lost = header.record_count
+            partition.topic.count().lost_records += lost
+            first, next = header.base_offset, header.next_offset
+            if self._notes.note(partition, first, next, DropKind.UNREADABLE, records=lost):
+                logger.warning("%s is not shown in full: %s", partition.name, fault)
 
     def _forget(self, key: _Key) -> None:
         gone = self._cache.pop(key, None)
@@ -136,27 +225,25 @@ def _rendered(views: Sequence[View], values: Values) -> bytes:
     return b"".join(view.render((value,)) for value in values for view in views)
 
 
-def decode_values(partition: Partition, piece: bytes | memoryview, notes: DropNotes) -> Values:
-    """The values of all batches in a piece. One whose columns do not fit together is a producer's
-    fault that nobody saw on the way in: its records are counted as lost."""
+def _key(partition: Partition, view: View, piece: memoryview) -> _Key:
+    return view, partition.index, read_header(piece).base_offset
+
+
+def decode_values(
+    piece: bytes | memoryview, limits: UnpackLimits
+) -> tuple[Values, list[_Unreadable]]:
+    """The values of all batches in a piece, and those batches that do not decode: a producer's
+    fault that nobody saw on the way in."""
     values: list[bytes | None] = []
+    unreadable: list[_Unreadable] = []
     view = memoryview(piece)
     for at, header in split_batches(piece):
+        batch = Batch(view[at : at + header.length], header, limits=limits)
         try:
-            values += Batch(view[at : at + header.length], header).values
-        except FormatError as fault:
-            lost = header.record_count
-            partition.topic.count().lost_records += lost
-            first, next = header.base_offset, header.next_offset
-            notes.note(partition, first, next, DropKind.UNREADABLE, records=lost)
-            logger.warning(
-                "offsets %d to %d of %s can't be shown: %s",
-                header.base_offset,
-                header.next_offset - 1,
-                partition.name,
-                fault,
-            )
-    return values
+            values += batch.values
+        except UnreadableError as fault:
+            unreadable.append(_Unreadable(header, fault))
+    return values, unreadable
 
 
 def follow(

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from fanlog.broker.checks import Checked, NotYetError
 from fanlog.broker.core import Broker
 from fanlog.broker.cursors import Subscription
 from fanlog.broker.topics import Partition
@@ -22,6 +23,7 @@ from fanlog.errors import (
     InvalidArgumentError,
     LimitError,
     UnknownCommandError,
+    UnreadableError,
     UnsupportedVersionError,
 )
 from fanlog.format import messages
@@ -80,6 +82,9 @@ class NativeSession:
         self._fetches = 0
         self._half_frame = 0
         self._held_up = False
+        # Batches that the broker has decoded before it takes them; see `broker/checks.py`.
+        self.checked: list[Checked] = []
+        self.checking = False
         # What is to be told when the peer is gone, by what it is about.
         self.at_close: dict[str, Callable[[], None]] = {}
         self.client = ""
@@ -101,13 +106,19 @@ class NativeSession:
             end = at + length
             if end > size or self.outlet.full():
                 break
+            if self.checking:
+                self._held_up = True
+                break
             if kind == KIND_BATCH and self._greeted:
                 at = self.broker.take(data, at, self)
             elif len(self._tasks) >= self.options.requests_max:
                 self._held_up = True
                 break
             elif requests < _REQUESTS_A_TURN:
-                self._control(kind, data, at, end)
+                try:
+                    self._control(kind, data, at, end)
+                except NotYetError:
+                    continue
                 requests += 1
                 at = end
             else:
@@ -130,6 +141,8 @@ class NativeSession:
             raise UnknownCommandError(f"A frame of kind {kind:#04x} is not for the broker.")
         try:
             handler(self, header.request, header.aux, payload)
+        except UnreadableError as fault:
+            self.fail(header.request, fault)
         except FormatError:
             raise
         except FanlogError as fault:
@@ -204,6 +217,11 @@ class NativeSession:
             number, partition, first_sequence, expected_sequence, error.code, str(error)
         )
         self.outlet.write(message_frame(FrameKind.REFUSED, refused))
+
+    def go_on(self) -> None:
+        """What the broker wanted to look at is looked at."""
+        if not self._closed:
+            self.outlet.go_on()
 
     # The broker's Opener
 

@@ -24,7 +24,7 @@ def stage(session: NativeSession, request: int, aux: int, payload: memoryview) -
     if len(payload) < TICKET_BYTES:
         raise ProtocolError(f"A STAGE frame begins with a ticket of {TICKET_BYTES} bytes.")
     ticket = payload[:TICKET_BYTES].hex()
-    session.broker.transactions.stage(ticket, bytes(payload[TICKET_BYTES:]))
+    session.broker.transactions.stage(ticket, bytes(payload[TICKET_BYTES:]), session)
     session.answer(request)
 
 

@@ -5,12 +5,19 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from fanlog.broker.queues.spans import Range
 from fanlog.broker.topics import Partition, Topic
-from fanlog.errors import DamagedError, FanlogError, FormatError, OffsetOutOfRangeError
+from fanlog.errors import (
+    DamagedError,
+    FanlogError,
+    FormatError,
+    MessageTooLargeError,
+    OffsetOutOfRangeError,
+)
 from fanlog.format.batch import Batch, encode_batch, read_header
 from fanlog.format.dead_letters import TOPIC_PREFIX, Death, death_headers
 from fanlog.format.frames import ACK_ENTRY, Ack
@@ -25,6 +32,9 @@ Done = Callable[[FanlogError | None], None]
 # What a dead letter may be longer than its job, for what its headers say.
 _HEADERS_BYTES_MAX = 64 * KIB
 _REASON_CHARACTERS_MAX = 4096
+# A batch of letters is no larger, unless a single one is. A lease may be of a million jobs.
+_LETTERS_MAX = 1000
+_LETTERS_BYTES = 1 * MIB
 
 
 class Grave:
@@ -69,6 +79,15 @@ class _Letters(NamedTuple):
         )
 
 
+class _Burial(NamedTuple):
+    """A batch with jobs of a grave; `fault` says why it can't be read, if so."""
+
+    grave: Grave
+    batch: Batch
+    fault: FormatError | None
+    done: Done
+
+
 class DeadLetters:
     """Buries jobs. It is the broker's own publisher: a letter's number is its first sequence, by
     which the answer finds it."""
@@ -101,27 +120,57 @@ class DeadLetters:
             elif not got:
                 done(None)
             else:
-                self._publish(grave, first, got[0], done)
+                self._decode(grave, first, got[0], done)
 
         self._broker.fetch(grave.partition, first, 1, read)
 
-    def _publish(self, grave: Grave, first: int, data: memoryview, done: Done) -> None:
-        try:
-            header = read_header(data)
-            batch = Batch(data[: header.length], header)
-            topic = self._topic(grave)
-            try:
-                letters = self._letters(grave, first, batch)
-            except FormatError as fault:
-                letters = self._unreadable(grave, first, batch, fault)
-        except FanlogError as fault:
-            done(fault)
-            return
-        next_offset = batch.next_offset
+    def _decode(self, grave: Grave, first: int, data: memoryview, done: Done) -> None:
+        """Decodes the batch of the next jobs, a large one in a thread, and buries them."""
+        header = read_header(data)
+        unpacker = self._broker.unpacker
+        name = grave.partition.topic.name
+        batch = Batch(data[: header.length], header, name, unpacker.limits)
 
-        def stored(fault: FanlogError | None) -> None:
-            if fault is not None or next_offset >= grave.next:
-                done(fault)
+        def check() -> FormatError | None:
+            try:
+                batch.check()
+            except FormatError as fault:
+                return fault
+            return None
+
+        def checked(fault: FormatError | Exception | None) -> None:
+            if fault is not None and not isinstance(fault, FormatError):
+                done(FanlogError(f"Decoding jobs of {grave.partition.name} failed: {fault!r}."))
+            else:
+                self._publish(_Burial(grave, batch, fault, done), first)
+
+        work = unpacker.decoding_bytes(batch.data)
+        if unpacker.is_small(work):
+            checked(check())
+        else:
+            unpacker.in_thread(work, check, checked)
+
+    def _publish(self, burial: _Burial, first: int, *, bare: bool = False) -> None:
+        """Publishes letters of a batch's jobs from `first` on: some, and then the others. Those of
+        jobs that can't be read, or that are too large with what is added, are `bare`: they say
+        what happened and have no content."""
+        grave, batch, fault, done = burial
+        bare = bare or fault is not None
+        try:
+            topic = self._topic(grave)
+            letters, next_offset = self._letters(burial, first, bare=bare)
+        except FanlogError as error:
+            done(error)
+            return
+
+        def stored(error: FanlogError | None) -> None:
+            if isinstance(error, MessageTooLargeError) and not bare:
+                again = burial._replace(fault=FormatError(str(error)))
+                self._publish(again, first, bare=True)
+            elif error is not None or next_offset >= grave.next:
+                done(error)
+            elif next_offset < batch.next_offset:
+                self._publish(burial, next_offset)
             else:
                 self._bury_from(grave, next_offset, done)
 
@@ -132,31 +181,41 @@ class DeadLetters:
         self._waiting[self._number] = stored
         try:
             self._broker.take(letters.encode(topic.number, self._number), 0, self)
-        except FanlogError as fault:
-            self._answer(self._number, fault)
+        except FanlogError as error:
+            self._answer(self._number, error)
 
-    def _letters(self, grave: Grave, first: int, batch: Batch) -> _Letters:
-        """The records of a batch that belong into the grave."""
+    def _letters(self, burial: _Burial, first: int, *, bare: bool) -> tuple[_Letters, int]:
+        """Letters of those of a batch's records that belong into the grave, from `first` on, as
+        many as fit into a batch; and the offset behind them."""
+        grave, batch, fault, _ = burial
         letters = _Letters([], [], [], [])
+        end = min(grave.next, batch.next_offset)
+        size = 0
+        offsets = range(first, end) if bare else batch.offsets
+        for i in range(bisect_left(offsets, first), bisect_left(offsets, end)):
+            offset = offsets[i]
+            if len(letters.values) >= _LETTERS_MAX or size >= _LETTERS_BYTES:
+                return letters, offset
+            if bare:
+                why = f"{grave.reason} ({fault})"
+                death = self._death(grave, offset, why, None)._replace(null=True)
+                letters.add(None, death, {}, batch.append_time_us)
+            else:
+                size += self._add(letters, burial, i, offset)
+        return letters, end
+
+    def _add(self, letters: _Letters, burial: _Burial, i: int, offset: int) -> int:
+        """Adds the letter of one record; about how large it is."""
+        grave, batch, _, _ = burial
         columns = batch.columns
-        for i, offset in enumerate(batch.offsets):
-            if not first <= offset < grave.next:
-                continue
-            value = columns.value_column[i]
-            key = None if columns.key_column is None else columns.key_column[i]
-            given = columns.event_times_us
-            time_us = batch.append_time_us if given is None else given[i]
-            death = self._death(grave, offset, grave.reason, key)._replace(null=value is None)
-            letters.add(value, death, columns.headers(i), time_us)
-        return letters
-
-    def _unreadable(self, grave: Grave, first: int, batch: Batch, fault: FormatError) -> _Letters:
-        """Letters without their jobs' content, where a publisher sent what nobody can read."""
-        letters = _Letters([], [], [], [])
-        for offset in range(first, min(grave.next, batch.next_offset)):
-            death = self._death(grave, offset, f"{grave.reason} ({fault})", None)
-            letters.add(None, death._replace(null=True), {}, batch.append_time_us)
-        return letters
+        value = columns.value_column[i]
+        key = None if columns.key_column is None else columns.key_column[i]
+        given = columns.event_times_us
+        time_us = batch.append_time_us if given is None else given[i]
+        death = self._death(grave, offset, grave.reason, key)._replace(null=value is None)
+        headers = columns.headers(i)
+        letters.add(value, death, headers, time_us)
+        return len(value or b"") + len(key or b"") + sum(map(len, headers.values()))
 
     def _death(self, grave: Grave, offset: int, reason: str, key: bytes | None) -> Death:
         return Death(

@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from fanlog.broker.queues.jobs import Jobs
 from fanlog.broker.topics import Partition
+from fanlog.broker.unpacking import Unpacker
 from fanlog.config import BrokerOptions
-from fanlog.errors import DamagedError, FormatError, OffsetOutOfRangeError
+from fanlog.errors import DamagedError, OffsetOutOfRangeError, UnreadableError
 from fanlog.format.batch import Batch, BatchHeader, split_batches
-from fanlog.format.columns import SPARSE
+from fanlog.format.columns import SPARSE, BinaryColumn
+from fanlog.format.keys import short_key
 from fanlog.log.partition import Block
 from fanlog.model import Gap, GapReason
 
@@ -34,6 +36,8 @@ _WHY = {
 class LaneHost(Protocol):
     """The queue, as far as its lanes need it."""
 
+    @property
+    def unpacker(self) -> Unpacker: ...
     def load_block(
         self, partition: Partition, offset: int, done: Callable[[Block | Exception], None]
     ) -> None: ...
@@ -46,17 +50,46 @@ class LaneHost(Protocol):
         ...
 
 
+class _LargeKeys:
+    """The keys of a large batch, cut out of its memory as they are asked for."""
+
+    __slots__ = ("_column",)
+
+    def __init__(self, column: BinaryColumn) -> None:
+        self._column = column
+
+    def __getitem__(self, i: int) -> bytes | None:
+        key = self._column[i]
+        return None if key is None else short_key(key)
+
+
+Keys = Sequence[bytes | None] | _LargeKeys
+
+
+def read_keys(batch: Batch, *, small: bool) -> Keys:
+    """A batch's keys, as they are compared: none if it has none. Raises `UnreadableError`."""
+    batch.check()
+    column = batch.columns.key_column
+    if column is None:
+        return ()
+    if not small:
+        return _LargeKeys(column)
+    keys = [None if key is None else short_key(key) for key in column.to_list()]
+    batch.forget_columns()
+    return keys
+
+
 class Found:
     """A batch at hand. Its keys are looked at once, and only where order matters."""
 
-    __slots__ = ("_batch", "_keys", "_offsets", "header", "view")
+    __slots__ = ("_batch", "_offsets", "header", "keys", "view")
 
     def __init__(self, view: memoryview, header: BatchHeader) -> None:
         self.view = view
         self.header = header
         self._batch: Batch | None = None
-        self._keys: dict[int, bytes | None] | None = None
         self._offsets: list[int] | None = None
+        self.keys: Keys | None = None
 
     @property
     def batch(self) -> Batch:
@@ -65,13 +98,14 @@ class Found:
         return self._batch
 
     def key(self, offset: int) -> bytes | None:
-        if self._keys is None:
-            try:
-                self._keys = dict(zip(self._places(), self.batch.keys, strict=True))
-            except FormatError as fault:
-                logger.warning("jobs of %r have no order: %s", self.batch, fault)
-                self._keys = {}
-        return self._keys.get(offset)
+        """The key of the job at an offset, once the keys were read."""
+        keys = self.keys
+        if not keys:
+            return None
+        if not self.header.flags & SPARSE:
+            return keys[offset - self.header.base_offset]
+        i = bisect_left(self._places(), offset)
+        return keys[i] if self._places()[i] == offset else None
 
     def dense(self, first: int, next: int) -> tuple[int, int]:
         """The first stretch between the two that has a record at every offset."""
@@ -118,6 +152,9 @@ class Lane:
         self.lost_jobs = 0
         self._stretches: list[tuple[list[int], list[Found]]] = []
         self._loading: int | None = None
+        # Whose keys are read in a thread, and large ones whose keys are at hand.
+        self._reading: list[Found] = []
+        self._large: list[Found] = []
         self.paused_until_us = 0
 
     def available(self, now_us: int) -> int:
@@ -152,10 +189,50 @@ class Lane:
                 # Compaction has left nothing there.
                 self.jobs.lose(first, begin)
             if begin < end:
+                if not self._knows_keys(found):
+                    return None
                 run = self._in_order(found, begin, end, share)
                 if run is not None:
                     return run
         return None
+
+    def _knows_keys(self, found: Found) -> bool:
+        """Whether the batch's keys are at hand, or don't matter. Those of a large batch are read in
+        a thread, and then the queue is stirred."""
+        if self.jobs.order is None or found.keys is not None:
+            return True
+        unpacker = self._host.unpacker
+        batch = Batch(found.view, found.header, self.partition.topic.name, unpacker.limits)
+        work = unpacker.decoding_bytes(found.view)
+        if unpacker.is_small(work):
+            try:
+                self._take_keys(found, read_keys(batch, small=True))
+            except UnreadableError as fault:
+                self._take_keys(found, fault)
+            return True
+        if found not in self._reading:
+            self._reading.append(found)
+            unpacker.in_thread(
+                work, lambda: read_keys(batch, small=False), lambda got: self._read(found, got)
+            )
+        return False
+
+    def _read(self, found: Found, got: Keys | Exception) -> None:
+        self._reading.remove(found)
+        self._take_keys(found, got)
+        self._large = [*self._large, found][-_STRETCHES:]
+        for other in [f for _, batches in self._stretches for f in batches]:
+            if isinstance(other.keys, _LargeKeys) and other not in self._large:
+                other.keys = None
+        if not self.partition.topic.deleted:
+            self._host.stir(self)
+
+    def _take_keys(self, found: Found, got: Keys | Exception) -> None:
+        """Jobs whose keys can't be read have no order: the worker finds out why."""
+        if isinstance(got, Exception):
+            logger.warning("jobs of %s have no order: %s", self.partition.name, got)
+            got = ()
+        found.keys = got
 
     def _wanted(self, now_us: int) -> tuple[int, int] | None:
         """Those that were handed out before come first."""

@@ -16,6 +16,7 @@ from fanlog.broker.queues.lanes import Lane, Run
 from fanlog.broker.queues.ledger import StoredLane
 from fanlog.broker.queues.spans import Span
 from fanlog.broker.topics import Partition, Topic
+from fanlog.broker.unpacking import Unpacker
 from fanlog.config import BrokerOptions
 from fanlog.errors import FanlogError
 from fanlog.format.frames import Lease, lease_frame
@@ -38,6 +39,8 @@ class QueueHost(Protocol):
 
     options: BrokerOptions
 
+    @property
+    def unpacker(self) -> Unpacker: ...
     def monotonic_us(self) -> int: ...
     def soon(self, call: Callable[[], None], /) -> object: ...
     def load_block(
@@ -227,6 +230,10 @@ class Queue:
             for lane in self.lanes.values()
             if lane.partition.durability is not Durability.MEMORY
         )
+
+    @property
+    def unpacker(self) -> Unpacker:
+        return self._host.unpacker
 
     def load_block(
         self, partition: Partition, offset: int, done: Callable[[Block | Exception], None]

@@ -38,6 +38,7 @@ from fanlog.broker.queues.rules import (
 from fanlog.broker.queues.spans import Range, Span
 from fanlog.broker.queues.verdicts import Answer, Verdicts
 from fanlog.broker.topics import Partition, Topic
+from fanlog.broker.unpacking import Unpacker
 from fanlog.config import BrokerOptions
 from fanlog.errors import (
     FencedError,
@@ -411,6 +412,10 @@ class Queues:
         self._burials.tick()
         for queue in list(self._queues.values()):
             queue.tick(now_us)
+
+    @property
+    def unpacker(self) -> Unpacker:
+        return self._broker.unpacker
 
     def load_block(
         self, partition: Partition, offset: int, done: Callable[[Block | Exception], None]

@@ -27,7 +27,7 @@ from fanlog.errors import (
     OutOfSequenceError,
     TransactionNotFoundError,
 )
-from fanlog.format.batch import assign
+from fanlog.format.batch import BatchHeader, assign
 from fanlog.format.messages import (
     BeginTransaction,
     CommitTransaction,
@@ -158,15 +158,21 @@ class Transactions:
         self._open[ticket] = transaction
         return transaction
 
-    def stage(self, ticket: str, data: bytes) -> None:
-        """Takes whole batches, all or none. What a stager has brought before is left out."""
+    def stage(self, ticket: str, data: bytes, origin: object = None) -> None:
+        """Takes whole batches, all or none. What a stager has brought before is left out. Raises
+        `NotYetError` if the origin has to bring them again."""
         transaction = self._find(ticket)
         numbers: dict[int, int] = {}
         sequences: dict[int, int] = {}
         parts: list[bytes] = []
+        batches: list[tuple[int, BatchHeader]] = []
         at = 0
         while at < len(data):
             header = self._intake.inspect(data, at)
+            batches.append((at, header))
+            at += header.length
+        self._intake.check_columns(data, batches, origin)
+        for at, header in batches:
             stager = header.producer_id
             number = numbers.get(stager, transaction.numbers.get(stager, 0))
             if header.first_sequence > number:
@@ -183,7 +189,6 @@ class Transactions:
                 )
                 sequences[key] = sequence + header.record_count
                 numbers[stager] = number + 1
-            at += header.length
         if parts:
             self._keep(transaction, b"".join(parts), numbers)
             transaction.numbers.update(numbers)

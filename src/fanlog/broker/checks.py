@@ -1,0 +1,167 @@
+"""Batches for compacted topics are decoded before they are taken: compaction must be able to read
+them. It is the one place between socket and log that looks at records.
+
+In a turn of the loop only so much is decoded at once (`unpack_loop_bytes_max`). What is past it is
+decoded in a thread; until then its connection waits in front of that batch, and nobody else does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from fanlog.broker.ports import Runtime
+from fanlog.broker.unpacking import Unpacker, decoding_bytes
+from fanlog.errors import FanlogError, FormatError, UnreadableError
+from fanlog.format.batch import HEADER_BYTES, KIND_BATCH, BatchHeader, read_header
+from fanlog.format.codecs import UnpackLimits
+from fanlog.format.columns import ColumnReader
+from fanlog.format.frames import PREFIX, PREFIX_BYTES
+
+# What is decoded in a thread for one connection before others get their turn.
+_JOB_BYTES = 4 << 20
+
+
+class Unchecked(NamedTuple):
+    """A batch that is yet to be decoded."""
+
+    data: bytes
+    at: int
+    header: BatchHeader
+    topic: str
+
+
+class Checked(NamedTuple):
+    """A batch that was decoded, known by its checksum, and what is wrong with it."""
+
+    body_crc: int
+    length: int
+    fault: FanlogError | None
+
+
+@runtime_checkable
+class Patient(Protocol):
+    """A publisher that can wait. While `checking`, it offers nothing; then `go_on` is called, and
+    it offers the same batches again."""
+
+    checked: list[Checked]
+    checking: bool
+
+    def go_on(self) -> None: ...
+
+
+class NotYetError(Exception):
+    """The batch is being decoded in a thread; its publisher will offer it again."""
+
+
+class Checks:
+    def __init__(self, runtime: Runtime, unpacker: Unpacker) -> None:
+        self._runtime = runtime
+        self._unpacker = unpacker
+        self._spent_bytes = 0
+
+    def fault(self, origin: object, batch: Unchecked) -> FanlogError | None:
+        """What is wrong with a batch. Raises `NotYetError` if that takes a while to find out."""
+        if isinstance(origin, Patient) and origin.checked:
+            known = origin.checked.pop(0)
+            if _is_of(known, batch):
+                return known.fault
+            # Its topic may have gone since: what comes now is something else.
+            origin.checked.clear()
+        if self._may_spend(self._work(batch)) or not isinstance(origin, Patient):
+            return _fault(batch, self._unpacker.limits)
+        self._begin(origin, list(self._following(batch)))
+        raise NotYetError
+
+    def faults(self, origin: object, batches: list[Unchecked]) -> list[FanlogError | None]:
+        """The same of batches that are taken together. What was decoded of them stays known until
+        all of them are."""
+        if not isinstance(origin, Patient):
+            return [_fault(batch, self._unpacker.limits) for batch in batches]
+        if not origin.checked and self._may_spend(sum(map(self._work, batches))):
+            return [_fault(batch, self._unpacker.limits) for batch in batches]
+        known = origin.checked
+        if not all(map(_is_of, known, batches)):
+            known.clear()
+        if len(known) < len(batches):
+            self._begin(origin, batches[len(known) :])
+            raise NotYetError
+        origin.checked = []
+        return [checked.fault for checked in known]
+
+    def _work(self, batch: Unchecked) -> int:
+        return decoding_bytes(batch.data, batch.at, batch.header, self._unpacker.limits)
+
+    def _may_spend(self, work_bytes: int) -> bool:
+        if not self._unpacker.is_small(self._spent_bytes + work_bytes):
+            return False
+        if not self._spent_bytes:
+            self._runtime.soon(self._end_turn)
+        self._spent_bytes += max(1, work_bytes)
+        return True
+
+    def _end_turn(self) -> None:
+        self._spent_bytes = 0
+
+    def _following(self, batch: Unchecked) -> Iterator[Unchecked]:
+        """The batch and those for the same partition that have come behind it."""
+        data, at, header, topic = batch
+        while True:
+            yield Unchecked(data, at, header, topic)
+            at += header.length
+            if len(data) - at < PREFIX_BYTES:
+                return
+            length, kind = PREFIX.unpack_from(data, at)
+            if kind != KIND_BATCH or at + length > len(data):
+                return
+            try:
+                following = read_header(data, at)
+            except FormatError:
+                return
+            same = (header.topic, header.partition)
+            if (following.topic, following.partition) != same:
+                return
+            header = following
+
+    def _begin(self, origin: Patient, batches: list[Unchecked]) -> None:
+        work = count = 0
+        for batch in batches:
+            work += self._work(batch)
+            if count and work > _JOB_BYTES:
+                break
+            count += 1
+        limits = self._unpacker.limits
+        some = batches[:count]
+
+        def check() -> list[Checked]:
+            return [Checked(b.header.body_crc, b.header.length, _fault(b, limits)) for b in some]
+
+        def checked(result: list[Checked] | Exception) -> None:
+            origin.checking = False
+            if isinstance(result, Exception):
+                fault = FanlogError(f"The broker failed to decode a batch: {result!r}.")
+                result = [Checked(b.header.body_crc, b.header.length, fault) for b in some]
+            origin.checked += result
+            origin.go_on()
+
+        origin.checking = True
+        self._unpacker.in_thread(work, check, checked)
+
+
+def _is_of(checked: Checked, batch: Unchecked) -> bool:
+    header = batch.header
+    return (checked.body_crc, checked.length) == (header.body_crc, header.length)
+
+
+def _fault(batch: Unchecked, limits: UnpackLimits) -> FanlogError | None:
+    """What is wrong with a batch's columns."""
+    data, at, header, topic = batch
+    body = memoryview(data)[at + HEADER_BYTES : at + header.length]
+    try:
+        ColumnReader(body, header.flags, header.codec, header.record_count, limits).check()
+    except FormatError as fault:
+        return UnreadableError(
+            f"Topic {topic!r} is compacted, so that its batches must be read. This one does not "
+            f"decode: {fault}."
+        )
+    return None
