@@ -299,5 +299,6 @@ def gap_sentence(gap: Gap) -> str:
         GapReason.SKIPPED: "this reader is too slow and its policy is to skip",
         GapReason.RETENTION: "they were deleted before they were read",
         GapReason.DAMAGED: "they are damaged on disk",
+        GapReason.UNREADABLE: "their producer made a batch that does not decode",
     }[gap.reason]
     return f"{where}: offsets {gap.first} to {gap.next - 1} will not come: {because}."

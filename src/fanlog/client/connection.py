@@ -28,9 +28,11 @@ from fanlog.errors import (
     FanlogError,
     LinkError,
     RequestTimeoutError,
+    UnreadableError,
 )
 from fanlog.format import messages
 from fanlog.format.batch import Batch
+from fanlog.format.codecs import UnpackLimits
 from fanlog.format.frames import FrameKind, message_frame
 from fanlog.format.messages import decode
 from fanlog.model import INBOX_PREFIX
@@ -45,6 +47,7 @@ class Connection:
     def __init__(self, dial: Dial, options: ClientOptions, *, verify: bool = True) -> None:
         self._options = options
         self._verify = verify
+        self._limits = UnpackLimits(options.batch_unpacked_bytes_max)
         hooks = SessionHooks(
             resume=self._resume,
             resumed=self._resumed,
@@ -250,12 +253,12 @@ class Connection:
         # Compaction may have left less of it since.
         if shared is None or _checksums(shared.batch) != _checksums(batch):
             if shared is not None:
-                self._shared_bytes -= shared.batch.header.length
+                self._shared_bytes -= _size(shared.batch)
             shared = self._shared[place] = MessageBatch(batch)
-            self._shared_bytes += header.length
+            self._shared_bytes += _size(batch)
             while self._shared_bytes > _SHARED_BYTES_MAX and len(self._shared) > 1:
                 _, oldest = self._shared.popitem(last=False)
-                self._shared_bytes -= oldest.batch.header.length
+                self._shared_bytes -= _size(oldest.batch)
         return shared
 
     async def open_topic(self, name: str) -> messages.TopicOpened:
@@ -286,6 +289,14 @@ class Connection:
 
 def _opening(name: str) -> messages.OpenTopic:
     return messages.OpenTopic(topic_name(name), create=not name.startswith(INBOX_PREFIX))
+
+
+def _size(batch: Batch) -> int:
+    """What a batch may take once it is decoded; one that can't be takes no more than it is."""
+    try:
+        return batch.unpacked_bytes
+    except UnreadableError:
+        return batch.header.length
 
 
 def _checksums(batch: Batch) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from fanlog.errors import FanlogError, FormatError, from_wire
 from fanlog.format import messages
 from fanlog.format.batch import KIND_BATCH, Batch, check_batch, read_header
+from fanlog.format.codecs import FORMAT_LIMITS, UnpackLimits
 from fanlog.format.frames import (
     FETCHED_HEAD,
     FRAME_HEADER_BYTES,
@@ -123,12 +124,13 @@ def hello(client: str) -> bytes:
 
 
 class ClientCore:
-    """One connection's conversation. `verify` checks every batch's checksums, which is only
-    left out where the bytes never left the process."""
+    """One connection's conversation. No batch is unpacked past `limits`. `verify` checks every
+    batch's checksums, which is only left out where the bytes never left the process."""
 
-    def __init__(self, *, verify: bool = True) -> None:
+    def __init__(self, *, verify: bool = True, limits: UnpackLimits = FORMAT_LIMITS) -> None:
         self._cutter = FrameCutter(1 << 31)
         self._verify = verify
+        self._limits = limits
         self._feed = 0
 
     def feed(self, data: bytes) -> Iterator[Event]:
@@ -136,7 +138,7 @@ class ClientCore:
         for kind, buffer, at, end in self._cutter.cut(data):
             if kind == KIND_BATCH:
                 header = check_batch(buffer, at) if self._verify else read_header(buffer, at)
-                yield Delivered(self._feed, Batch(buffer[at:end], header))
+                yield Delivered(self._feed, Batch(buffer[at:end], header, "", self._limits))
                 continue
             event = self._control(kind, buffer, at, end)
             if event is not None:
@@ -191,14 +193,16 @@ class Fetched(NamedTuple):
     batches: list[Batch]
 
 
-def read_fetched(payload: bytes, topic_name: str, *, verify: bool = True) -> Fetched:
+def read_fetched(
+    payload: bytes, topic_name: str, *, verify: bool = True, limits: UnpackLimits = FORMAT_LIMITS
+) -> Fetched:
     visible_end, start_offset, _ = FETCHED_HEAD.unpack_from(payload)
     batches: list[Batch] = []
     view = memoryview(payload)
     at = FETCHED_HEAD.size
     while at < len(payload):
         header = check_batch(payload, at) if verify else read_header(payload, at)
-        batches.append(Batch(view[at : at + header.length], header, topic_name))
+        batches.append(Batch(view[at : at + header.length], header, topic_name, limits))
         at += header.length
     return Fetched(visible_end, start_offset, batches)
 

@@ -6,6 +6,7 @@ transaction."""
 from __future__ import annotations
 
 import datetime as dt
+import logging
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, Protocol
 
@@ -16,9 +17,17 @@ from fanlog.client.documents import header_document, put_bytes
 from fanlog.client.groups.operators import Groups
 from fanlog.client.message import Message, MessageBatch
 from fanlog.client.transactions.transaction import Transaction
-from fanlog.errors import InvalidArgumentError, OffsetOutOfRangeError, RequestError
+from fanlog.errors import (
+    InvalidArgumentError,
+    OffsetOutOfRangeError,
+    RequestError,
+    UnreadableError,
+)
+from fanlog.format.batch import Batch
 from fanlog.format.dead_letters import Death, own_headers, read_death
 from fanlog.model import TopicInfo
+
+logger = logging.getLogger("fanlog.client")
 
 # Letters that are put back or deleted in one transaction.
 _TOGETHER = 500
@@ -154,7 +163,7 @@ class DeadLetters:
                 if not got.batches:
                     break
                 for batch in got.batches:
-                    for message in MessageBatch(batch).messages:
+                    for message in _messages(batch):
                         if offset <= message.offset < partition.visible_end:
                             yield message
                     offset = batch.next_offset
@@ -301,6 +310,15 @@ class DeadLetters:
         """Letters as JSON lines, each with its line's end."""
         async for letter in self.scan(topic, where):
             yield msgspec.json.encode(letter.document()) + b"\n"
+
+
+def _messages(batch: Batch) -> list[Message]:
+    """A batch's messages. One that does not decode holds nobody up."""
+    try:
+        return MessageBatch(batch).messages
+    except UnreadableError as fault:
+        logger.warning("dead letters are left out: %s", fault)
+        return []
 
 
 def _id(message: Message) -> str:

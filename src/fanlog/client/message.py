@@ -119,6 +119,7 @@ class MessageBatch:
     def messages(self) -> list[Message]:
         if self._messages is None:
             batch = self.batch
+            batch.check()
             values = batch.columns.value_column.to_bytes_list()
             everything = map(Message, values, batch.offsets, repeat(batch), range(len(values)))
             self._messages = list(everything)[self.first :]
@@ -145,4 +146,8 @@ class MessageBatch:
 
 
 def _time(us: int) -> dt.datetime:
-    return dt.datetime.fromtimestamp(us / 1e6, tz=dt.UTC)
+    """A time; one that no datetime can have is the nearest one that can."""
+    try:
+        return dt.datetime.fromtimestamp(us / 1e6, tz=dt.UTC)
+    except (OverflowError, ValueError, OSError):
+        return (dt.datetime.max if us > 0 else dt.datetime.min).replace(tzinfo=dt.UTC)

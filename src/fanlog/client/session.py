@@ -27,6 +27,7 @@ from fanlog.errors import (
     RequestTimeoutError,
 )
 from fanlog.format import messages
+from fanlog.format.codecs import UnpackLimits
 from fanlog.format.frames import FrameKind, frame, message_frame
 from fanlog.format.messages import decode
 
@@ -62,6 +63,7 @@ class Session:
         self._dial = dial
         self._options = options
         self._verify = verify
+        self._limits = UnpackLimits(options.batch_unpacked_bytes_max)
         self._link: Link | None = None
         self._requests: dict[int, tuple[asyncio.Future[bytes], OnAnswer | None]] = {}
         self._request_number = 0
@@ -125,7 +127,9 @@ class Session:
         """One new connection, up to where everything goes on as before."""
         self._link_lost.clear()
         self._lost_because = None
-        link = Link(self._handle, self._lost_link, ClientCore(verify=self._verify))
+        link = Link(
+            self._handle, self._lost_link, ClientCore(verify=self._verify, limits=self._limits)
+        )
         self._welcomed = asyncio.get_running_loop().create_future()
         self._link = link
         link.transport = await self._dial(link)

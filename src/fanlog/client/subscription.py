@@ -15,7 +15,13 @@ import msgspec
 
 from fanlog.client.follower import Follower
 from fanlog.client.message import Message, MessageBatch
-from fanlog.errors import ClosedError, FanlogError, InvalidArgumentError, MessagesLostError
+from fanlog.errors import (
+    ClosedError,
+    FanlogError,
+    InvalidArgumentError,
+    MessagesLostError,
+    UnreadableError,
+)
 from fanlog.format.batch import Batch
 from fanlog.format.frames import FrameKind, Lease, credit_frame
 from fanlog.format.messages import (
@@ -171,21 +177,39 @@ class Subscription:
         return iter((await self._next_batch()).messages)
 
     async def _next_batch(self) -> MessageBatch:
-        while not self._items:
-            if self._closed is not None:
-                raise self._closed
-            self._wake = asyncio.get_running_loop().create_future()
-            try:
-                await self._wake
-            finally:
-                self._wake = None
-        return self._take_item()
+        while True:
+            while not self._items:
+                if self._closed is not None:
+                    raise self._closed
+                self._wake = asyncio.get_running_loop().create_future()
+                try:
+                    await self._wake
+                finally:
+                    self._wake = None
+            batch = self._take_item()
+            if batch is not None:
+                return batch
 
-    def _take_item(self) -> MessageBatch:
+    def _take_item(self) -> MessageBatch | None:
+        """The next batch, all of which can be read. One that can't is a gap: it is raised, or, if
+        that is what `on_gap` is for, left out."""
         item = self._items.popleft()
         if not isinstance(item, MessageBatch):
             raise item
         self._took(item)
+        try:
+            item.batch.check()
+        except UnreadableError as fault:
+            gap = Gap(
+                item.topic, item.partition, item.base_offset, fault.next, GapReason.UNREADABLE
+            )
+            self.gaps += 1
+            self.missed += len(item)
+            if self._on_gap is None:
+                raise _lost(gap) from fault
+            logger.warning("%s", fault)
+            self._on_gap(gap)
+            return None
         return item
 
     def _took(self, batch: MessageBatch) -> None:
@@ -371,6 +395,7 @@ def _lost(gap: Gap) -> MessagesLostError:
             GapReason.SKIPPED: "the reader was too slow and its policy is to skip",
             GapReason.RETENTION: "they were deleted before they were read",
             GapReason.DAMAGED: "they are damaged on disk",
+            GapReason.UNREADABLE: "their producer made a batch that does not decode",
         }[gap.reason]
         text = f"Offsets {gap.first} to {gap.next - 1} of {where} will not come: {because}."
     return MessagesLostError(

@@ -159,7 +159,7 @@ class TopicCalls(Connection):
                     raise
                 self._numbers.pop(topic, None)
             else:
-                return core.read_fetched(payload, topic, verify=self._verify)
+                return core.read_fetched(payload, topic, verify=self._verify, limits=self._limits)
 
     async def _number_of(self, topic: str) -> int:
         """The number of a topic that is there; a number is good for one connection."""

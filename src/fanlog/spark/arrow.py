@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from fanlog.errors import FormatError
+from fanlog.errors import FormatError, UnreadableError
 from fanlog.format.batch import HEADER_BYTES, Batch
 from fanlog.format.columns import SPAN, SPARSE, BinaryColumn
 
@@ -30,12 +30,14 @@ Ints = npt.NDArray[np.int64]
 
 class _Part(NamedTuple):
     """Records `low` up to, not including, `high` of a batch; `offsets` are those of all of its
-    records where compaction has left gaps between them."""
+    records where compaction has left gaps between them. `columns` are those of the batch that are
+    wanted, checked."""
 
     batch: Batch
     low: int
     high: int
     offsets: Ints | None
+    columns: dict[str, pa.Array | None]
 
     @property
     def size(self) -> int:
@@ -71,7 +73,8 @@ class RowsBuilder:
 
     def add(self, batch: Batch, first: int, end: int) -> list[pa.RecordBatch]:
         """Adds those of a batch's records whose offsets lie from `first` up to `end`. Returns
-        what is full with them: a batch that is too large by itself comes in several pieces."""
+        what is full with them: a batch that is too large by itself comes in several pieces. One
+        that does not decode raises `UnreadableError`, and nothing of it is added."""
         offsets = None
         if batch.header.flags & SPARSE:
             offsets = _sparse_offsets(batch)
@@ -81,12 +84,13 @@ class RowsBuilder:
             low, high = max(0, first - base), min(len(batch), end - base)
         if high <= low:
             return []
+        columns = self._checked_columns(batch)
         size = high - low
         total_bytes = batch.unpacked_bytes * size // len(batch)
         count = min(size, max(1, -(-total_bytes // self._bytes_max)))
         full: list[pa.RecordBatch] = []
         for begin, stop in pairwise(low + size * i // count for i in range(count + 1)):
-            part = _Part(batch, begin, stop, offsets)
+            part = _Part(batch, begin, stop, offsets, columns)
             if self.rows and self.bytes + total_bytes // count > self._bytes_max:
                 full.append(self.take())
             self._parts.append(part)
@@ -95,6 +99,25 @@ class RowsBuilder:
             if self.rows >= self._rows_max or self.bytes >= self._bytes_max:
                 full.append(self.take())
         return full
+
+    def _checked_columns(self, batch: Batch) -> dict[str, pa.Array | None]:
+        """The wanted columns of a batch, as Arrow has them; None for one that it does not have."""
+        made: dict[str, pa.Array | None] = {}
+        try:
+            given = batch.columns
+            for field in self._schema:
+                if field.name in ("value", "key"):
+                    column = given.value_column if field.name == "value" else given.key_column
+                    made[field.name] = (
+                        None if column is None else _binary_array(column, len(batch), _BINARY)
+                    )
+                elif field.name == "headers":
+                    made[field.name] = _headers_array(batch, field.type)
+        except UnreadableError:
+            raise
+        except FormatError as fault:
+            raise batch.unreadable(fault) from fault
+        return made
 
     def take(self) -> pa.RecordBatch:
         """The rows that were added since the last time."""
@@ -105,33 +128,29 @@ class RowsBuilder:
 
     def _column(self, field: pa.Field) -> pa.Array:
         match field.name:
-            case "value":
-                return _joined(
-                    [self._binary(part, part.batch.columns.value_column) for part in self._parts]
-                )
-            case "key":
-                return self._keys()
+            case "value" | "key" | "headers":
+                return self._made(field)
             case "topic" | "partition":
                 return self._constant(field)
             case "offset":
                 return self._offsets()
             case "timestamp":
                 return self._times(field.type)
-            case "event_time":
-                return self._event_times(field.type)
             case _:
-                return self._headers(field.type)
+                return self._event_times(field.type)
 
-    def _keys(self) -> pa.Array:
-        if not any(part.batch.columns.key_column for part in self._parts):
-            return pa.nulls(self.rows, _BINARY)
-        return _joined([self._binary(part, part.batch.columns.key_column) for part in self._parts])
-
-    @staticmethod
-    def _binary(part: _Part, column: BinaryColumn | None) -> pa.Array:
-        if column is None:
-            return pa.nulls(part.size, _BINARY)
-        return _cut(_binary_array(column, len(part.batch), _BINARY), part)
+    def _made(self, field: pa.Field) -> pa.Array:
+        """A column that was made with its batch; without it, nulls."""
+        name, type = field.name, _BINARY if field.name != "headers" else field.type
+        if all(part.columns[name] is None for part in self._parts):
+            return pa.nulls(self.rows, type)
+        return _joined(
+            [
+                pa.nulls(part.size, type) if made is None else _cut(made, part)
+                for part in self._parts
+                for made in (part.columns[name],)
+            ]
+        )
 
     def _constant(self, field: pa.Field) -> pa.Array:
         """The same value for every row; made once, for as many as were needed so far."""
@@ -171,11 +190,6 @@ class RowsBuilder:
             else:
                 runs.append(np.frombuffer(given, np.int64)[part.low : part.high])
         return _times_array(runs[0] if len(runs) == 1 else np.concatenate(runs), type)
-
-    def _headers(self, type: pa.DataType) -> pa.Array:
-        if all(part.batch.columns.header_columns is None for part in self._parts):
-            return pa.nulls(self.rows, type)
-        return _joined([_headers_array(part, type) for part in self._parts])
 
 
 def _sparse_offsets(batch: Batch) -> Ints:
@@ -217,11 +231,11 @@ def _times_array(times: Ints, type: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(type, len(times), [None, pa.py_buffer(times)])
 
 
-def _headers_array(part: _Part, type: pa.DataType) -> pa.Array:
+def _headers_array(batch: Batch, type: pa.DataType) -> pa.Array | None:
     """The log's `list<struct<name, content>>` under the names that Spark has for it."""
-    columns = part.batch.columns.header_columns
+    columns = batch.columns.header_columns
     if columns is None:
-        return pa.nulls(part.size, type)
+        return None
     slots, names, contents = columns
     entries = slots[-1]
     try:
@@ -233,6 +247,5 @@ def _headers_array(part: _Part, type: pa.DataType) -> pa.Array:
     pairs = pa.StructArray.from_arrays(
         [keys, _binary_array(contents, entries, _BINARY)], fields=list(type.value_type)
     )
-    count = len(part.batch)
-    lists = pa.Array.from_buffers(type, count, [None, pa.py_buffer(slots)], children=[pairs])
-    return _cut(_checked(lists), part)
+    buffers = [None, pa.py_buffer(slots)]
+    return _checked(pa.Array.from_buffers(type, len(batch), buffers, children=[pairs]))

@@ -17,9 +17,11 @@ from fanlog.errors import (
     OffsetOutOfRangeError,
     TopicDeletedError,
     TopicNotFoundError,
+    UnreadableError,
 )
 from fanlog.format import messages
 from fanlog.format.batch import Batch, BatchHeader, check_batch, read_header
+from fanlog.format.codecs import UnpackLimits
 from fanlog.format.frames import FETCHED_HEAD, FrameKind
 from fanlog.format.messages import decode
 from fanlog.log.scan import Owner
@@ -56,11 +58,17 @@ def read_range(options: ReadOptions, wanted: Range, schema: pa.Schema) -> Iterat
         rows_max=limits.rows_max,
         bytes_max=limits.rows_bytes,
     )
+    unpacking = UnpackLimits(limits.batch_unpacked_bytes_max)
     for piece in _pieces(options, wanted):
         view = memoryview(piece.data)
         for at, header in piece.batches:
-            batch = Batch(view[at : at + header.length], header)
-            yield from rows.add(batch, piece.first, wanted.end)
+            batch = Batch(view[at : at + header.length], header, wanted.place.topic, unpacking)
+            try:
+                full = rows.add(batch, piece.first, wanted.end)
+            except UnreadableError as fault:
+                lose(options, str(fault), "They are left out.")
+                continue
+            yield from full
     if rows.rows:
         yield rows.take()
 

@@ -200,7 +200,9 @@ class GroupMember(Subscription):
         if self._options.commit == "iterate":
             self._commits.done_soon()
         # Past the next coroutine where one is not needed: every batch comes by here.
-        return self._take_item() if self._items else await super()._next_batch()
+        if self._items and (batch := self._take_item()) is not None:
+            return batch
+        return await super()._next_batch()
 
     def _took(self, batch: MessageBatch) -> None:
         self._progress.took(batch)

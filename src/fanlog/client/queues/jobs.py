@@ -69,6 +69,24 @@ class LeaseInHand:
         begin, end = bisect_left(offsets, self.first), bisect_left(offsets, self.next)
         return self.batch.messages[begin:end]
 
+    def is_empty(self) -> bool:
+        """Whether compaction has left nothing of it."""
+        offsets = self.batch.batch.offsets
+        if isinstance(offsets, range):
+            return False
+        return bisect_left(offsets, self.first) == bisect_left(offsets, self.next)
+
+    def reject_soon(self, reason: str) -> None:
+        """Rejects all of its jobs in the background."""
+        settling = self.host.settling
+        turn = settling.turn()
+        number, partition, epoch = self.stretch
+        verdict = Verdict(number, partition, Verb.REJECT, self.first, self.next, -1, reason)
+        turn.say(epoch, verdict)
+        if not turn.watched:
+            settling.watch(turn)
+        self.count(self.left)
+
     def extent(self, offset: int) -> tuple[int, int]:
         """The offsets that a verdict on one job is about: its own, and those beside it whose
         records compaction has removed, or nobody would ever settle them."""

@@ -20,7 +20,7 @@ from fanlog.client.message import Message, MessageBatch
 from fanlog.client.publishing import Headers, Value
 from fanlog.client.queues.jobs import Job, JobBatch, LeaseInHand, said_by
 from fanlog.client.queues.settling import Settling, Stretch
-from fanlog.errors import ClosedError, FanlogError
+from fanlog.errors import ClosedError, FanlogError, UnreadableError
 from fanlog.format.batch import Batch
 from fanlog.format.frames import FrameKind, Lease
 from fanlog.format.messages import (
@@ -224,15 +224,29 @@ class Worker:
         """The next jobs that came together. Raises TimeoutError when none come in time."""
         async with asyncio.timeout(timeout_seconds):
             await self.start()
-            while not self._items:
-                if self._closed is not None:
-                    raise self._closed
-                self._wake = asyncio.get_running_loop().create_future()
-                try:
-                    await self._wake
-                finally:
-                    self._wake = None
-        return JobBatch(self._items.popleft())
+            while True:
+                while not self._items:
+                    if self._closed is not None:
+                        raise self._closed
+                    self._wake = asyncio.get_running_loop().create_future()
+                    try:
+                        await self._wake
+                    finally:
+                        self._wake = None
+                lease = self._items.popleft()
+                if self._is_readable(lease):
+                    return JobBatch(lease)
+
+    def _is_readable(self, lease: LeaseInHand) -> bool:
+        """Whether the jobs can be read. Nobody else could either: those that can't become dead
+        letters, which say why."""
+        try:
+            lease.batch.batch.check()
+        except UnreadableError as fault:
+            logger.warning("queue %s: jobs are rejected: %s", self.queue, fault)
+            lease.reject_soon(str(fault))
+            return False
+        return True
 
     # Verdicts
 
@@ -373,7 +387,7 @@ class Worker:
         # Jobs of a topic that is gone can't be settled any more.
         if lease.number in self._names and self._closed is None:
             taken = LeaseInHand(self, lease, batch, self._epoch)
-            if not isinstance(batch.batch.offsets, range) and not taken.messages:
+            if taken.is_empty():
                 # Compaction has left nothing there to do.
                 taken.ack_soon(lease.first, lease.next)
                 return
