@@ -31,6 +31,7 @@ from fanlog.bench import (
 from fanlog.bench.load import connected
 from fanlog.bench.operations import HOUSEKEEPING, OPERATIONS, SMALL
 from fanlog.bench.pings import pinging
+from fanlog.bench.rebalance import RebalanceOptions, run_rebalance
 from fanlog.bench.reports import StallRow
 from fanlog.bench.stall import StallWire, ratio_of, stopped_reader
 from fanlog.bench.startup import check_room
@@ -202,6 +203,14 @@ def test_pings_are_measured_during_every_operation(tmp_path: Path) -> None:
         assert row.pings > 0
         assert 0 < row.p50_ms <= row.p99_ms <= row.worst_ms
     check_shape(report, tmp_path, "delete a topic", "list 200 topics", "worst")
+
+
+def test_a_group_is_shared_out_as_its_members_come_and_go(tmp_path: Path) -> None:
+    options = RebalanceOptions(topics=50, members=3, pin=False, directory=tmp_path)
+    report = run_rebalance(options)
+    operations = [row.operation for row in report.rows]
+    assert operations[1:] == ["3 members join 50 topics", "one more joins", "one leaves"]
+    check_shape(report, tmp_path, "members join", "one leaves", "worst")
 
 
 def test_a_ping_that_waits_behind_another_is_late_from_the_time_it_was_due(tmp_path: Path) -> None:

@@ -42,6 +42,9 @@ class Member(Peer):
         self.feed: Subscription | None = self.seat
         on.run()
 
+    def busy(self) -> bool:
+        return False
+
     def revoke(self, revoke: object) -> None:
         raise AssertionError(revoke)
 

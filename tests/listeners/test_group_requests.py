@@ -88,4 +88,13 @@ async def test_a_member_is_told_of_any_number_of_topics_at_once_but_not_without_
         await asyncio.sleep(0)
         on.core.open_topic("many.more", create=True)
         on.run()
+        assert tight.turned_out is None
+        room = tight.room
+        on.runtime.time_us += 29_000_000
+        on.core.tick()
+        on.run()
+        assert (tight.turned_out, tight.room) == (None, room)
+        on.runtime.time_us += 1_000_000
+        on.core.tick()
+        on.run()
         assert tight.turned_out is not None

@@ -6,7 +6,7 @@ appears later, or again, or that grows, is joined by itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -109,9 +109,7 @@ class Subscriptions:
     def start(self, subscription: Subscription, untold: Iterable[Joined] = ()) -> None:
         """Sets the cursors going, very many of them in slices. The reader is told of topics that
         it does not know yet, each before its first message."""
-        for gap, number in subscription.opening_gaps:
-            subscription.reader.gap(gap, number)
-        subscription.opening_gaps = []
+        self._tell_gaps(subscription)
         cursors = list(subscription.cursors)
         self._broker.slices.in_slices(self._starting(subscription, cursors, untold))
 
@@ -133,6 +131,18 @@ class Subscriptions:
                 cursor.started = True
                 self._broker.fan_out.pump(cursor)
             yield
+
+    def start_some(self, subscription: Subscription, cursors: Iterable[Cursor]) -> None:
+        """Sets new cursors of a subscription going, few enough to do it at once."""
+        self._tell_gaps(subscription)
+        for cursor in cursors:
+            cursor.started = True
+            self._broker.fan_out.pump(cursor)
+
+    def _tell_gaps(self, subscription: Subscription) -> None:
+        gaps, subscription.opening_gaps = subscription.opening_gaps, []
+        for gap, number in gaps:
+            subscription.reader.gap(gap, number)
 
     def remove(self, subscription: Subscription) -> None:
         if not subscription.closed:
@@ -176,11 +186,12 @@ class Subscriptions:
         until `start`."""
         return self._cursor(subscription, partition, offset)
 
-    def drop_cursor(self, cursor: Cursor) -> None:
-        """Takes one cursor out of its subscription; it sends nothing more."""
-        cursor.dropped = True
-        cursor.subscription.cursors.remove(cursor)
-        self._broker.fan_out.remove(cursor)
+    def drop_cursors(self, subscription: Subscription, cursors: Collection[Cursor]) -> None:
+        """Takes cursors out of a subscription; they send nothing more."""
+        for cursor in cursors:
+            cursor.dropped = True
+            self._broker.fan_out.remove(cursor)
+        subscription.cursors = [cursor for cursor in subscription.cursors if not cursor.dropped]
 
     def topic_appeared(self, topic: Topic) -> None:
         """Everyone who wants a topic of this name reads it from its first record."""

@@ -316,6 +316,22 @@ def stalls(
     _report("stalls", lambda progress: run_stalls(options, progress), json, plot)
 
 
+@bench_app.command(epilog="Example: [bold]fanlog bench rebalance --topics 1000 --members 8[/]")
+def rebalance(
+    *,
+    many: Annotated[int, typer.Option("--topics", min=1, help="Of the group.")] = 10_000,
+    members: Annotated[int, typer.Option("--members", min=1, help="Of the group.")] = 64,
+    directory: Folder = None,
+    json: Json = None,
+    plot: Plot = None,
+) -> None:
+    """How fast a large group shares its topics out, and what other clients wait meanwhile."""
+    from fanlog.bench.rebalance import RebalanceOptions, run_rebalance  # noqa: PLC0415
+
+    options = RebalanceOptions(topics=many, members=members, directory=directory)
+    _report("rebalance", lambda progress: run_rebalance(options, progress), json, plot)
+
+
 @bench_app.command(epilog="Example: [bold]fanlog bench topics --topics 10,100000[/]")
 def topics(
     *,

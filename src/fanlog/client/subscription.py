@@ -349,6 +349,8 @@ class Subscription:
     def _drop_queued(self, place: tuple[str, int]) -> None:
         """Drops what has come of a partition and was not given yet. What came on a connection
         before this one had its bytes counted there."""
+        if not self._items:
+            return
         stale_bytes = self._stale_bytes
         kept: deque[Item] = deque()
         for item in self._items:

@@ -256,7 +256,8 @@ class GroupJoined(msgspec.Struct, frozen=True):
 
 class Revoke(msgspec.Struct, frozen=True):
     """The member must let these partitions go, and say RELEASE when it has. Those that are `lost`
-    it does not have any more: it can't commit there, and there is nothing to release."""
+    it does not have any more. It answers each of those with a RELEASE that says so too: until then
+    it can't commit there, not even if it gets them again."""
 
     topic: str
     partitions: tuple[int, ...]
@@ -264,8 +265,12 @@ class Revoke(msgspec.Struct, frozen=True):
 
 
 class Release(msgspec.Struct, frozen=True):
+    """The member has let these partitions go; or, with `lost`, it knows that they were taken from
+    it, and what it commits there from now on is of what it has read since."""
+
     topic: str
     partitions: tuple[int, ...]
+    lost: bool = False
 
 
 class Seek(msgspec.Struct, frozen=True, kw_only=True):

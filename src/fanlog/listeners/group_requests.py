@@ -48,8 +48,15 @@ def commit(session: NativeSession, number: int, wanted: messages.Commit) -> None
 
 def release(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.Release, payload)
-    session.broker.groups.release(_member(session, aux), wanted)
-    session.answer(request)
+    if not wanted.lost:
+        session.broker.groups.release(_member(session, aux), wanted)
+        session.answer(request)
+        return
+    # Nobody waits for an answer to this, nor minds if the seat is gone as well.
+    subscription = session.subscriptions.get(aux)
+    if subscription is not None:
+        with contextlib.suppress(FencedError):
+            session.broker.groups.release(subscription, wanted)
 
 
 def seek(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:

@@ -56,6 +56,9 @@ class Told:
     def revoke(self, revoke: messages.Revoke) -> None:
         self._tell(FrameKind.REVOKE, revoke)
 
+    def busy(self) -> bool:
+        return self._outlet.full()
+
     def ended(self, error: FanlogError) -> None:
         self._subscriptions.pop(self._key, None)
         self._tell(FrameKind.ENDED, failure_of(error))

@@ -23,6 +23,7 @@ class Told:
         self.left = member.left
         self.revoke = member.revoke
         self.ended = member.evicted
+        self.busy = lambda: member.busy
 
 
 class Member(Peer):
@@ -34,6 +35,7 @@ class Member(Peer):
         self.name = name
         self.group = group
         self.slow = slow
+        self.busy = False
         self.epoch = 0
         self.has: dict[Place, int] = {}
         self.asked: list[Place] = []
@@ -72,6 +74,11 @@ class Member(Peer):
         self.on.core.groups.release(self.seat, Release(topic, partitions))
         self.on.run()
 
+    def acknowledge(self, revoke: Revoke) -> None:
+        """Says that it knows what it has lost."""
+        known = Release(revoke.topic, revoke.partitions, lost=True)
+        self.on.runtime.soon(lambda: self.on.core.groups.release(self.seat, known))
+
     async def seek(self, start: Start, **wanted: Any) -> tuple[Position, ...]:
         moved = await self.on.core.groups.seek(self.seat, Seek(start=start, **wanted))
         self.on.run()
@@ -96,6 +103,8 @@ class Member(Peer):
             self.has.pop(place, None)
         if revoke.lost:
             self.lost_places += places
+            if not self.slow:
+                self.acknowledge(revoke)
         else:
             self.asked += places
             if not self.slow:

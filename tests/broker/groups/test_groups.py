@@ -124,7 +124,7 @@ def test_a_member_that_comes_back_goes_on_where_it_was(memory: Stage) -> None:
     assert a.has == expected
     assert set(a.has) == set(before)
     assert b.asked == b.lost_places == []
-    assert memory.core.groups.find("g").rebalances == 3  # type: ignore[union-attr]
+    assert memory.core.groups.find("g").rebalances == 2  # type: ignore[union-attr]
 
 
 def test_a_member_that_was_away_too_long_is_told_what_it_has_lost(memory: Stage) -> None:

@@ -40,6 +40,9 @@ class Told:
         self.revoke = consumer.revoke
         self.ended = consumer.ended_with
 
+    def busy(self) -> bool:
+        return False
+
 
 class Part(NamedTuple):
     """Where a consumer is in a partition: what it is done with, and what it has received."""
@@ -153,6 +156,14 @@ class Consumer(Peer):
                 self.asked[place] = part.done
             if not self.slow:
                 self._on.runtime.soon(lambda place=place: self.let_go(place))
+        if revoke.lost:
+            known = Release(revoke.topic, revoke.partitions, lost=True)
+            self._on.runtime.soon(lambda: self._say(known))
+
+    def _say(self, known: Release) -> None:
+        """That it knows what it has lost."""
+        if self.connected:
+            self._on.core.groups.release(self.seat, known)
 
     def ended_with(self, error: FanlogError) -> None:
         self.fenced = error

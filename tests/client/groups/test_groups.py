@@ -284,6 +284,27 @@ async def test_a_slow_consumer_is_overruled_after_revoke_seconds_and_its_commit_
                 await slow.commit()
 
 
+async def test_what_was_read_before_a_loss_is_not_committed_after_it(way: Way) -> None:
+    """The partition was taken by force, moved on by another member, and given back."""
+    config = Config(broker=BrokerOptions(revoke_seconds=0.3))
+    async with way.open(config) as client:
+        await client.create_topic("t", partitions=2)
+        for i in range(10):
+            await client.publish("t", b"%d" % i, partition=0)
+        async with client.consume("t", group="g", reset="earliest", commit="manual") as slow:
+            old = await slow.next(PATIENCE_SECONDS)
+            async with client.consume("t", group="g", commit="manual") as quick:
+                assert await take_values(quick, 5) == [b"%d" % i for i in range(5)]
+                await quick.commit()
+            await until(lambda: len(slow.partitions) == 2)
+            with pytest.raises(errors.FencedError):
+                await slow.commit(old)
+            await committed_is(client, "g", {0: 5, 1: 0})
+            assert await take_values(slow, 2) == [b"5", b"6"]
+            await slow.commit()
+            await committed_is(client, "g", {0: 7, 1: 0})
+
+
 # Liveness
 
 

@@ -3,13 +3,24 @@ has what now.
 
 Balanced: of two members that could read the same partition, neither has two more than the other.
 Sticky: a partition changes hands only if its owner left, or if balance asks for it.
+
+Topics that the same members follow are one *class*, and there are few of them. Work is per
+partition and per class, never per pair of partitions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+import heapq
+from collections.abc import Generator, Iterable, Mapping, Sequence, Set
+from itertools import islice
+from typing import TypeVar
 
+T = TypeVar("T")
 Place = tuple[str, int]
+# A class is known by its members, one bit for each distinct set of topics.
+_Class = int
+# Partitions that are dealt with before the caller may do something else.
+_STEP = 512
 
 
 def assign(
@@ -22,58 +33,161 @@ def assign(
     >>> assign({"a": {"t"}, "b": {"t"}}, [("t", 0), ("t", 1)], {("t", 0): "b", ("t", 1): "b"})
     {('t', 0): 'a', ('t', 1): 'b'}
     """
-    readers = _readers(wants, partitions)
-    owned: dict[str, list[Place]] = {member: [] for member in sorted(wants)}
+    return finished(assigning(wants, partitions, current))
+
+
+def finished(steps: Generator[None, None, T]) -> T:
+    """Takes all steps at once."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
+
+
+def assigning(
+    wants: Mapping[str, Set[str]],
+    partitions: Sequence[Place],
+    current: Mapping[Place, str],
+) -> Generator[None, None, dict[Place, str]]:
+    """The same in small steps, for whoever has other things to do as well. Nothing that it was
+    given may change meanwhile."""
+    classes, readers = yield from _classes(wants)
+    balance = _Balance(wants, readers)
     owner: dict[Place, str] = {}
     free: list[Place] = []
-    for place in sorted(partitions):
-        holder = current.get(place)
-        if holder is not None and place[0] in wants.get(holder, ()):
-            owned[holder].append(place)
-            owner[place] = holder
-        elif readers[place[0]]:
-            free.append(place)
-    for place in free:
-        least = _emptiest(readers[place[0]], owned)
-        owned[least].append(place)
-        owner[place] = least
-    while (move := _next_move(owned, readers)) is not None:
-        place, giver, taker = move
-        owned[giver].remove(place)
-        owned[taker].append(place)
-        owner[place] = taker
-    return dict(sorted(owner.items()))
+    yield
+    places = sorted(partitions)
+    # From the last to the first: what is given away first is at the end.
+    for some in _steps(reversed(places)):
+        for place in some:
+            kind = classes.get(place[0])
+            if kind is None:
+                continue
+            holder = current.get(place)
+            if holder is not None and place[0] in wants.get(holder, ()):
+                balance.add(holder, kind, place)
+            else:
+                free.append(place)
+        yield
+    for some in _steps(reversed(free)):
+        for place in some:
+            kind = classes[place[0]]
+            balance.add(balance.emptiest(kind), kind, place)
+        yield
+    while (yield from balance.level()):
+        pass
+    for member, kinds in balance.owned.items():
+        for kept in kinds.values():
+            owner.update(dict.fromkeys(kept, member))
+        yield
+    return {place: owner[place] for place in places if place in owner}
 
 
-def _readers(
-    wants: Mapping[str, Set[str]], partitions: Sequence[Place]
-) -> dict[str, tuple[str, ...]]:
-    """The members that follow each topic."""
-    topics = {topic for topic, _ in partitions}
-    return {
-        topic: tuple(sorted(m for m, wanted in wants.items() if topic in wanted))
-        for topic in topics
-    }
+def _steps(items: Iterable[T]) -> Iterable[list[T]]:
+    rest = iter(items)
+    while some := list(islice(rest, _STEP)):
+        yield some
 
 
-def _emptiest(members: Sequence[str], owned: Mapping[str, list[Place]]) -> str:
-    return min(members, key=lambda member: (len(owned[member]), member))
+def _classes(
+    wants: Mapping[str, Set[str]],
+) -> Generator[None, None, tuple[dict[str, _Class], dict[_Class, list[str]]]]:
+    """The class of each topic that somebody follows, and the members of each class."""
+    # Members with the same target share one set, as a rule.
+    distinct: dict[int, tuple[Set[str], list[str]]] = {}
+    for member in sorted(wants):
+        distinct.setdefault(id(wants[member]), (wants[member], []))[1].append(member)
+    classes: dict[str, _Class] = {}
+    for i, (topics, _) in enumerate(distinct.values()):
+        bit = 1 << i
+        for topic in topics:
+            classes[topic] = classes.get(topic, 0) | bit
+        yield
+    members = [those for _, those in distinct.values()]
+    readers: dict[_Class, list[str]] = {}
+    for kind in set(classes.values()):
+        readers[kind] = [m for i, those in enumerate(members) if kind >> i & 1 for m in those]
+    return classes, readers
 
 
-def _next_move(
-    owned: Mapping[str, list[Place]], readers: Mapping[str, tuple[str, ...]]
-) -> tuple[Place, str, str] | None:
-    """One partition that a member has too many of, and who should get it: the fullest gives,
-    the emptiest that can read it takes."""
-    sizes = [len(places) for places in owned.values()]
-    if not sizes or max(sizes) - min(sizes) <= 1:
-        return None
-    takers: dict[str, str] = {}
-    for giver in sorted(owned, key=lambda member: (-len(owned[member]), member)):
-        for place in owned[giver]:
-            topic = place[0]
-            if topic not in takers:
-                takers[topic] = _emptiest(readers[topic], owned)
-            if len(owned[giver]) - len(owned[takers[topic]]) > 1:
-                return place, giver, takers[topic]
-    return None
+class _Balance:
+    """`owned` has what each member would get, by class, and `loads` how many that are. Heaps may
+    hold loads that are out of date: too low until they are looked at, too high until the next
+    `level`."""
+
+    def __init__(self, wants: Iterable[str], readers: Mapping[_Class, list[str]]) -> None:
+        self.loads = dict.fromkeys(sorted(wants), 0)
+        self.owned: dict[str, dict[_Class, list[Place]]] = {member: {} for member in self.loads}
+        self._readers = readers
+        self._heaps: dict[_Class, list[tuple[int, str]]] = {}
+
+    def add(self, member: str, kind: _Class, place: Place) -> None:
+        self.loads[member] += 1
+        kept = self.owned[member].get(kind)
+        if kept is None:
+            self.owned[member][kind] = [place]
+        else:
+            kept.append(place)
+
+    def emptiest(self, kind: _Class) -> str:
+        """The member of a class that has the fewest partitions."""
+        heap = self._heaps.get(kind)
+        if heap is None:
+            heap = self._heaps[kind] = [(self.loads[m], m) for m in self._readers[kind]]
+            heapq.heapify(heap)
+        while True:
+            load, member = heap[0]
+            if load >= self.loads[member]:
+                return member
+            heapq.heapreplace(heap, (self.loads[member], member))
+
+    def level(self) -> Generator[None, None, bool]:
+        """Lets the fullest give to the emptiest, until nobody can. Returns whether anything moved:
+        who has given may be the emptiest for others then."""
+        self._heaps = {}
+        moves = 0
+        givers = [(-load, member) for member, load in self.loads.items() if load]
+        heapq.heapify(givers)
+        open_to = {member: self._open_classes(member) for _, member in givers}
+        yield
+        while givers:
+            load, giver = givers[0]
+            if -load < self.loads[giver]:
+                heapq.heapreplace(givers, (-self.loads[giver], giver))
+            elif self._give(giver, open_to[giver]):
+                moves += 1
+                heapq.heapreplace(givers, (-self.loads[giver], giver))
+                if not moves % _STEP:
+                    yield
+            else:
+                heapq.heappop(givers)
+        return moves > 0
+
+    def _open_classes(self, member: str) -> list[tuple[int, _Class]]:
+        """The classes that a member has partitions of, and the lowest load in each; as a heap."""
+        found = [
+            (self.loads[self.emptiest(kind)], kind)
+            for kind, kept in self.owned[member].items()
+            if kept
+        ]
+        heapq.heapify(found)
+        return found
+
+    def _give(self, giver: str, open_to: list[tuple[int, _Class]]) -> bool:
+        """Gives one partition to the emptiest member that can have it, if that makes sense."""
+        while open_to:
+            load, kind = open_to[0]
+            taker = self.emptiest(kind)
+            if self.loads[taker] != load:
+                heapq.heapreplace(open_to, (self.loads[taker], kind))
+                continue
+            if self.loads[giver] - load <= 1:
+                return False
+            kept = self.owned[giver][kind]
+            self.add(taker, kind, kept.pop())
+            self.loads[giver] -= 1
+            if not kept:
+                heapq.heappop(open_to)
+            return True
+        return False

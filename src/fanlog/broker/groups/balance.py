@@ -8,11 +8,15 @@ need not move is not touched, and its messages go on.
 from __future__ import annotations
 
 import logging
+from collections import deque
+from collections.abc import Generator, Iterable
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from fanlog.broker.clocks import Clocks
-from fanlog.broker.groups.assignment import Place, assign
-from fanlog.broker.groups.state import Group, Member, Ownership
+from fanlog.broker.cursors import Cursor, Subscription
+from fanlog.broker.groups.assignment import Place, assigning
+from fanlog.broker.groups.state import Group, Member, MemberReader, Ownership
 from fanlog.broker.topics import Partition, Topic
 from fanlog.errors import FanlogError, NoPositionError
 from fanlog.format.messages import Joined, PartitionOffset, Position, Revoke
@@ -24,52 +28,97 @@ logger = logging.getLogger("fanlog.broker")
 
 # Members that can't go on, and why.
 Failed = list[tuple[Member, FanlogError]]
+# Work in steps; after each of them others may have their turn.
+Steps = Generator[Failed, None, None]
+# Partitions that are granted or taken back in one step, and topics that are only looked at.
+_STEP = 64
+_LOOK = 512
 
 
 class GroupBalance:
-    """Grants and takes back partitions. `revoke_us` is how long an owner may take to let go."""
+    """Grants and takes back partitions. `revoke_us` is how long an owner may take to let go.
+
+    Where many partitions change hands that takes a while, so it is done in steps. Each looks again
+    whether what it is about to do still makes sense."""
 
     def __init__(self, broker: Broker, clocks: Clocks, revoke_us: int) -> None:
         self._broker = broker
         self._clocks = clocks
         self._revoke_us = revoke_us
 
-    def resume(self, group: Group) -> Failed:
+    def resume(self, group: Group) -> Steps:
         """Sets going what present members have and do not read: they came back to it."""
-        waiting: dict[Member, list[Place]] = {}
-        for place, owned in group.owned.items():
-            if owned.cursor is None and not owned.revoke_by_us and owned.member.subscription:
-                waiting.setdefault(owned.member, []).append(place)
-        return self._set_going(group, waiting)
+        for member, since_us in list(group.returned.items()):
+            del group.returned[member]
+            waiting = deque(p for p, owned in member.owned.items() if owned.cursor is None)
+            while waiting:
+                if member.reader is None:
+                    break
+                if self._waits(member.reader, since_us):
+                    group.returned[member] = since_us
+                    break
+                some = [waiting.popleft() for _ in range(min(_STEP, len(waiting)))]
+                yield self._set_going(group, {member: self._still_waiting(member, some)})
 
-    def rebalance(self, group: Group) -> Failed:
-        """Takes back what others should have, and grants what is free. What a member that is
-        away has stays with it."""
-        present = group.present()
-        kept = {place for place, o in group.owned.items() if o.member.id not in present}
-        topics, wants = self._wanted(present)
-        places = [
-            (topic.name, partition.index)
-            for topic in topics.values()
-            for partition in topic.partitions
-            if (topic.name, partition.index) not in kept
+    def _still_waiting(self, member: Member, places: list[Place]) -> list[Place]:
+        return [
+            place
+            for place in places
+            if (owned := member.owned.get(place)) is not None
+            and owned.cursor is None
+            and not owned.revoke_by_us
         ]
-        # What is being taken back counts as free already, or a newcomer would cause more moves.
-        current = {
-            place: owned.member.id
-            for place, owned in group.owned.items()
-            if place not in kept and not owned.revoke_by_us
-        }
-        target = assign(wants, places, current)
-        moving = [place for place, owner in current.items() if target.get(place) != owner]
-        granted: dict[Member, list[Place]] = {}
-        for place, owner in target.items():
-            if place not in group.owned:
-                group.owned[place] = Ownership(present[owner])
-                granted.setdefault(present[owner], []).append(place)
-        self._take_back(group, moving)
-        group.rebalances += bool(moving or granted)
-        return self._set_going(group, granted)
+
+    def rebalance(self, group: Group) -> Steps:
+        """Takes back what others should have, and grants what is free. Ends early if who should
+        have what has changed meanwhile; then the group is stale."""
+        if group.stale:
+            group.stale = False
+            target = yield from self._find_target(group)
+            if group.stale:
+                return
+            group.target = target
+            now_us = self._clocks.monotonic_us()
+            freed, moving = group.freed, group.moving
+            group.freed = {p: freed.get(p, now_us) for p in target if p not in group.owned}
+            group.moving = {
+                place: moving.get(place, now_us)
+                for place, owned in group.owned.items()
+                if owned.member.subscription is not None
+                and not owned.revoke_by_us
+                and target.get(place) != owned.member.id
+            }
+            group.rebalances += bool(group.moving or group.freed)
+            yield []
+        yield from self._take_back(group)
+        yield from self._grant(group)
+
+    def _find_target(self, group: Group) -> Generator[Failed, None, dict[Place, str]]:
+        """Who should read what. What a member that is away has stays with it, and what is being
+        taken back counts as free already, or a newcomer would cause more moves."""
+        topics, wants = self._wanted(group.present())
+        places: list[Place] = []
+        current: dict[Place, str] = {}
+        yield []
+        for i, topic in enumerate(topics.values()):
+            for partition in topic.partitions:
+                place = (topic.name, partition.index)
+                owned = group.owned.get(place)
+                if owned is not None and not owned.revoke_by_us:
+                    if owned.member.subscription is None:
+                        continue
+                    current[place] = owned.member.id
+                places.append(place)
+            if not i % _LOOK:
+                yield []
+        steps = assigning(wants, places, current)
+        while not group.stale:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return end.value
+            yield []
+        return {}
 
     def _wanted(self, present: dict[str, Member]) -> tuple[dict[str, Topic], dict[str, set[str]]]:
         """The topics that the members follow, and which of them each does."""
@@ -91,6 +140,34 @@ class GroupBalance:
 
     # Granting
 
+    def _grant(self, group: Group) -> Steps:
+        """Grants what is free to whom the target says. Who has not taken what it was told before
+        gets its partitions later."""
+        later: dict[Place, int] = {}
+        while group.freed and not group.stale:
+            granted: dict[Member, list[Place]] = {}
+            for place, since_us in list(islice(group.freed.items(), _STEP)):
+                del group.freed[place]
+                member = group.members.get(group.target.get(place, ""))
+                if place in group.owned or member is None or member.reader is None:
+                    continue
+                if self._waits(member.reader, since_us):
+                    later[place] = since_us
+                elif self._exists(place):
+                    group.own(place, member)
+                    granted.setdefault(member, []).append(place)
+            yield self._set_going(group, granted)
+        group.freed.update(later)
+
+    def _waits(self, reader: MemberReader, since_us: int) -> bool:
+        """Whether a member is told later, because it has not taken what it was told before. Not
+        without end: one that never does is told, and cut off for it."""
+        return reader.busy() and self._clocks.monotonic_us() - since_us < self._revoke_us
+
+    def _exists(self, place: Place) -> bool:
+        topic = self._broker.catalog.find(place[0])
+        return topic is not None and place[1] < len(topic.partitions)
+
     def _set_going(self, group: Group, granted: dict[Member, list[Place]]) -> Failed:
         failed: Failed = []
         pins: list[Position] = []
@@ -110,6 +187,7 @@ class GroupBalance:
         if subscription is None or reader is None:
             return
         starts: dict[Topic, list[PartitionOffset]] = {}
+        cursors: list[Cursor] = []
         for place in sorted(places):
             owned = group.owned[place]
             topic = self._broker.catalog.get(place[0])
@@ -119,10 +197,11 @@ class GroupBalance:
                 pins.append(Position(*place, offset, self._broker.epoch))
             owned.begin = None
             owned.cursor = self._broker.subscriptions.add_cursor(subscription, partition, offset)
+            cursors.append(owned.cursor)
             starts.setdefault(topic, []).append(PartitionOffset(partition.index, offset))
         for topic, begins in starts.items():
             reader.joined(Joined(topic.number, topic.name, self._broker.epoch, tuple(begins)))
-        self._broker.subscriptions.start(subscription)
+        self._broker.subscriptions.start_some(subscription, cursors)
 
     def _first_offset(
         self, group: Group, owned: Ownership, partition: Partition
@@ -173,35 +252,57 @@ class GroupBalance:
     def move(self, group: Group, places: dict[Place, int]) -> None:
         """Puts the cursors of a member's own partitions elsewhere."""
         moved: dict[Member, list[Place]] = {}
+        self.stop([group.owned[place] for place in places])
         for place, offset in places.items():
             owned = group.owned[place]
-            self.stop(owned)
             owned.begin = Position(*place, offset, self._broker.epoch)
             moved.setdefault(owned.member, []).append(place)
         self._set_going(group, moved)
 
     # Taking back
 
-    def _take_back(self, group: Group, places: list[Place]) -> None:
-        told: dict[tuple[Member, str], list[int]] = {}
-        revoke_by_us = self._clocks.monotonic_us() + self._revoke_us
-        for place in places:
-            owned = group.owned[place]
-            self.stop(owned)
-            owned.revoke_by_us = revoke_by_us
-            told.setdefault((owned.member, place[0]), []).append(place[1])
-        for (member, topic), partitions in told.items():
-            self.tell(member, topic, partitions)
+    def _take_back(self, group: Group) -> Steps:
+        """Stops cursors, and asks their members to let go. The time that a member has begins when
+        it is told."""
+        later: dict[Place, int] = {}
+        while group.moving and not group.stale:
+            told: dict[tuple[Member, str], list[int]] = {}
+            stopped: list[Ownership] = []
+            now_us = self._clocks.monotonic_us()
+            for place, since_us in list(islice(group.moving.items(), _STEP)):
+                del group.moving[place]
+                owned = group.owned.get(place)
+                if owned is None or owned.revoke_by_us or owned.member.reader is None:
+                    continue
+                if self._waits(owned.member.reader, since_us):
+                    later[place] = since_us
+                    continue
+                group.revoke(place, now_us + self._revoke_us)
+                stopped.append(owned)
+                told.setdefault((owned.member, place[0]), []).append(place[1])
+            self.stop(stopped)
+            for (member, topic), partitions in told.items():
+                self.tell(member, topic, partitions)
+            yield []
+        group.moving.update(later)
 
     def tell(
         self, member: Member, topic: str, partitions: list[int], *, lost: bool = False
     ) -> None:
-        """Asks a member to let partitions go, or tells it that they are `lost` to it."""
+        """Asks a member to let partitions go, or tells it that they are `lost` to it. It has to
+        say that it knows of a loss: what it commits until then is of before."""
         if member.reader is not None:
+            for partition in partitions if lost else ():
+                place = (topic, partition)
+                member.losses[place] = member.losses.get(place, 0) + 1
             member.reader.revoke(Revoke(topic, tuple(sorted(partitions)), lost))
 
-    def stop(self, owned: Ownership) -> None:
-        """Stops a cursor; one of a member that is away has been stopped already."""
-        cursor, owned.cursor = owned.cursor, None
-        if cursor is not None and not cursor.subscription.closed:
-            self._broker.subscriptions.drop_cursor(cursor)
+    def stop(self, some: Iterable[Ownership]) -> None:
+        """Stops cursors; those of a member that is away have been stopped already."""
+        stopped: dict[Subscription, list[Cursor]] = {}
+        for owned in some:
+            cursor, owned.cursor = owned.cursor, None
+            if cursor is not None and not cursor.subscription.closed:
+                stopped.setdefault(cursor.subscription, []).append(cursor)
+        for subscription, cursors in stopped.items():
+            self._broker.subscriptions.drop_cursors(subscription, cursors)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from fanlog.broker.cursors import Subscription
 from fanlog.broker.groups.assignment import Place
-from fanlog.broker.groups.balance import GroupBalance
+from fanlog.broker.groups.balance import GroupBalance, Steps
 from fanlog.broker.groups.reports import describe_group, plan_reset
 from fanlog.broker.groups.rules import (
     check_group_name,
@@ -59,6 +59,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("fanlog.broker")
 
+# Steps that groups are settled by before others get their turn: each is a few milliseconds at most.
+_STEPS_A_TURN = 2
+# A group that took longer than this rests as long as it took, before all of it is settled again.
+# So members that come one by one, or many new topics, are settled together.
+_SHORT_US = 20_000
+_REST_US_MAX = 500_000
+
 
 class Groups:
     """All groups, those with members and those that have only committed. It runs on the loop;
@@ -72,7 +79,9 @@ class Groups:
         self._groups: dict[str, Group] = {}
         self._seats: dict[Subscription, tuple[Group, Member]] = {}
         self._followers: NameTree[Group] = NameTree()
-        self._unsettled: dict[Group, None] = {}
+        # Groups that are being settled, and how far that is.
+        self._unsettled: dict[Group, Steps | None] = {}
+        self._settling = False
         self._watched: dict[Group, None] = {}
         # Groups from before the start, whose members may come back with claims until then.
         self._remembered: frozenset[str] = frozenset()
@@ -117,6 +126,7 @@ class Groups:
         group.members[member.id] = member
         member.sit_down(wanted, epoch, subscription, reader)
         member.client = client
+        group.returned[member] = self._runtime.monotonic_us()
         self._followers.add(member.target, group)
         self._seats[subscription] = (group, member)
         self._claim(group, member, wanted.claims)
@@ -169,16 +179,16 @@ class Groups:
             if taken_over and reader is not None:
                 reader.ended(taken_over_error(group, member))
         if taken_over:
-            for place in group.places_of(member):
-                if group.owned[place].revoke_by_us:
-                    del group.owned[place]
+            for place in [place for place, owned in member.owned.items() if owned.revoke_by_us]:
+                group.disown(place)
 
     def _stand_up(self, group: Group, member: Member, subscription: Subscription) -> None:
         del self._seats[subscription]
         self._broker.subscriptions.end(subscription)
         member.subscription = member.reader = None
-        for place in group.places_of(member):
-            group.owned[place].cursor = group.owned[place].begin = None
+        group.returned.pop(member, None)
+        for owned in member.owned.values():
+            owned.cursor = owned.begin = None
 
     def _claim(self, group: Group, member: Member, claims: Iterable[Position]) -> None:
         """What a member that comes back had: it goes on where it was, unless others have it now
@@ -188,7 +198,7 @@ class Groups:
         for claim in claims:
             place = (claim.topic, claim.partition)
             if place not in group.owned and self._is_free(group, claim):
-                group.owned[place] = Ownership(member)
+                group.own(place, member)
             owned = group.owned.get(place)
             if owned is None or owned.member is not member:
                 lost.setdefault(claim.topic, []).append(claim.partition)
@@ -230,8 +240,8 @@ class Groups:
     def _remove(self, group: Group, member: Member) -> None:
         if member.subscription is not None:
             self._stand_up(group, member, member.subscription)
-        for place in group.places_of(member):
-            del group.owned[place]
+        for place in list(member.owned):
+            group.disown(place)
         del group.members[member.id]
         self._followers.remove(member.target, group)
         if group.members:
@@ -261,20 +271,25 @@ class Groups:
             if group.unpinned:
                 with contextlib.suppress(FanlogError):
                     self._balance.pin_again(group)
-            if not group.revoking and not group.anyone_away and not group.unpinned:
+            if group.unsettled:
+                self._settle_later(group)
+            elif not group.revoking and not group.anyone_away and not group.unpinned:
                 self._watched.pop(group, None)
 
     def _take_overdue(self, group: Group, now_us: int) -> None:
-        overdue = [place for place, o in group.owned.items() if 0 < o.revoke_by_us <= now_us]
+        overdue = [place for place, o in group.revoking.items() if o.revoke_by_us <= now_us]
+        lost: dict[tuple[Member, str], list[int]] = {}
         for place in overdue:
-            member = group.owned.pop(place).member
+            owned = group.disown(place)
+            if owned is not None:
+                lost.setdefault((owned.member, place[0]), []).append(place[1])
+                group.freed[place] = now_us
+        for (member, topic), partitions in lost.items():
             logger.warning(
-                "member %s of group %s did not let go of partition %d of %s in time",
-                *(member.id, group.name, place[1], place[0]),
+                "member %s of group %s did not let go of partitions %s of %s in time",
+                *(member.id, group.name, partitions, topic),
             )
-            self._balance.tell(member, place[0], [place[1]], lost=True)
-        if overdue:
-            self._settle_soon(group)
+            self._balance.tell(member, topic, partitions, lost=True)
 
     # Who reads what
 
@@ -295,33 +310,72 @@ class Groups:
     def topic_vanished(self, topic: Topic) -> None:
         for group in self._groups.values():
             group.fresh.discard(topic.name)
-            for place in [place for place in group.unpinned if place[0] == topic.name]:
-                del group.unpinned[place]
             told: set[Member] = set()
-            for place in [place for place in group.owned if place[0] == topic.name]:
-                owned = group.owned.pop(place)
-                self._balance.stop(owned)
-                if owned.member.reader is not None and owned.member not in told:
+            gone: list[Ownership] = []
+            for partition in topic.partitions:
+                place = (topic.name, partition.index)
+                group.unpinned.pop(place, None)
+                owned = group.disown(place)
+                if owned is not None:
+                    gone.append(owned)
                     told.add(owned.member)
-                    owned.member.reader.left(topic.number, topic.name)
+            self._balance.stop(gone)
+            for member in told:
+                if member.reader is not None:
+                    member.reader.left(topic.number, topic.name)
             if told:
                 self._settle_soon(group)
 
     def _settle_soon(self, group: Group) -> None:
-        if not self._unsettled:
-            self._runtime.soon(self._settle_all)
-        self._unsettled[group] = None
+        """Something has changed that decides on who reads what."""
+        group.stale = True
+        self._settle_later(group)
 
-    def _settle_all(self) -> None:
-        unsettled, self._unsettled = self._unsettled, {}
-        for group in unsettled:
-            failed = self._balance.resume(group)
-            if not self._in_grace(group):
-                failed += self._balance.rebalance(group)
-            if group.revoking or group.unpinned:
-                self._watched[group] = None
-            for member, error in failed:
+    def _settle_later(self, group: Group) -> None:
+        self._unsettled.setdefault(group, None)
+        if not self._settling:
+            self._settling = True
+            self._runtime.soon(self._settle_some)
+
+    def _settle_some(self) -> None:
+        """Settles groups for a while; others have their turn before it goes on."""
+        self._settling = False
+        for _ in range(_STEPS_A_TURN):
+            if not self._unsettled:
+                return
+            group, steps = next(iter(self._unsettled.items()))
+            if steps is None:
+                steps = self._unsettled[group] = self._settle(group)
+            failed = next(steps, None)
+            for member, error in failed or ():
                 self._evict(group, member, error)
+            if failed is None:
+                self._unsettled.pop(group, None)
+                self._settled(group)
+        if self._unsettled:
+            self._settling = True
+            self._runtime.soon(self._settle_some)
+
+    def _settle(self, group: Group) -> Steps:
+        yield from self._balance.resume(group)
+        began_us = self._runtime.monotonic_us()
+        wholly = group.stale
+        if self._in_grace(group) or (wholly and began_us < group.rests_until_us):
+            return
+        yield from self._balance.rebalance(group)
+        now_us = self._runtime.monotonic_us()
+        if wholly and now_us - began_us > _SHORT_US:
+            group.rests_until_us = now_us + min(now_us - began_us, _REST_US_MAX)
+
+    def _settled(self, group: Group) -> None:
+        """What is left to do is done with the next tick, or at once if it could be."""
+        if self._groups.get(group.name) is not group:
+            return
+        if group.unsettled or group.revoking or group.unpinned:
+            self._watched[group] = None
+        resting = self._runtime.monotonic_us() < group.rests_until_us
+        if group.stale and not resting and not self._in_grace(group):
+            self._settle_later(group)
 
     def _in_grace(self, group: Group) -> bool:
         """Whether members of before the broker's start may still come back."""
@@ -337,15 +391,23 @@ class Groups:
     # What members say
 
     def release(self, subscription: Subscription, released: Release) -> None:
-        """The member has let partitions go. Others may have them already."""
+        """The member has let partitions go, or knows that they were taken from it. Others may have
+        them already, or it may have them again."""
         group, member = self._seat(subscription)
+        stopped: list[Ownership] = []
         for partition in released.partitions:
             place = (released.topic, partition)
-            owned = group.owned.get(place)
-            if owned is not None and owned.member is member:
-                self._balance.stop(owned)
-                del group.owned[place]
-        self._settle_soon(group)
+            if released.lost:
+                member.acknowledge_loss(place)
+            elif place in member.owned and place not in member.losses:
+                # One that nobody asked for may be anybody's.
+                group.stale = group.stale or place not in group.revoking
+                stopped.append(member.owned[place])
+                group.disown(place)
+                group.freed[place] = self._runtime.monotonic_us()
+        self._balance.stop(stopped)
+        if stopped:
+            self._settle_later(group)
 
     def commit(self, subscription: Subscription, positions: tuple[Position, ...]) -> None:
         """Commits for a member, all of it or nothing."""
@@ -372,7 +434,7 @@ class Groups:
         """Moves cursors of a member's own partitions: all or none of them."""
         group, member = self._seat(subscription)
         found: dict[Place, int] = {}
-        for place in seekable(group, member, wanted):
+        for place in seekable(member, wanted):
             partition = self._broker.catalog.get(place[0]).partitions[place[1]]
             found[place] = await self._broker.find_offset(partition, wanted.start)
             if found[place] > partition.visible_end:

@@ -48,7 +48,7 @@ async def describe_group(
                 target=member.target,
                 static=member.static,
                 present=member.subscription is not None,
-                partitions=len(group.places_of(member)),
+                partitions=len(member.owned),
             )
             for member in sorted(group.members.values(), key=lambda member: member.id)
         )

@@ -43,8 +43,10 @@ def check_join(wanted: JoinGroup, options: BrokerOptions) -> None:
 def check_owned(group: Group, member: Member, positions: Iterable[Position]) -> None:
     """That a member may commit: the partitions are its own, if only until it lets them go."""
     for position in positions:
-        owned = group.owned.get((position.topic, position.partition))
-        if owned is None or owned.member is not member:
+        place = (position.topic, position.partition)
+        owned = group.owned.get(place)
+        # One that was taken and given back: what it says may be of what it had read before.
+        if owned is None or owned.member is not member or place in member.losses:
             raise FencedError(
                 f"Partition {position.partition} of {position.topic!r} is not this member's "
                 f"(any more) in the group {group.name!r}; nothing was committed. Whoever has it "
@@ -52,12 +54,12 @@ def check_owned(group: Group, member: Member, positions: Iterable[Position]) -> 
             )
 
 
-def seekable(group: Group, member: Member, wanted: Seek) -> list[Place]:
+def seekable(member: Member, wanted: Seek) -> list[Place]:
     """The partitions of a member that a seek is about."""
     chosen = [
         place
-        for place in group.places_of(member)
-        if not group.owned[place].revoke_by_us
+        for place, owned in member.owned.items()
+        if not owned.revoke_by_us
         and wanted.topic in ("", place[0])
         and (wanted.partitions is None or place[1] in wanted.partitions)
     ]

@@ -21,6 +21,10 @@ class MemberReader(Reader, Protocol):
     """Who is told what a member gets, and what it must let go."""
 
     def revoke(self, revoke: Revoke) -> None: ...
+    def busy(self) -> bool:
+        """Whether it has not taken what it was told before."""
+        ...
+
     def ended(self, error: FanlogError) -> None:
         """The member has lost its seat, and gets nothing more."""
         ...
@@ -29,13 +33,17 @@ class MemberReader(Reader, Protocol):
 class Member:
     """`subscription` and `reader` are None while the member is away; it then has until
     `away_until_us`, by the monotonic clock, to come back. `epoch` is that of its seat: who takes
-    the seat gets a higher one, and the same client that comes back keeps it."""
+    the seat gets a higher one, and the same client that comes back keeps it. `losses` are the
+    partitions that were taken from it by force, and how often, as long as it has not said that it
+    knows: what it commits there until then is of before the loss."""
 
     __slots__ = (
         "away_until_us",
         "client",
         "epoch",
         "id",
+        "losses",
+        "owned",
         "reader",
         "session_us",
         "static",
@@ -55,6 +63,8 @@ class Member:
         self.away_until_us = 0
         self.subscription: Subscription | None = None
         self.reader: MemberReader | None = None
+        self.owned: dict[Place, Ownership] = {}
+        self.losses: dict[Place, int] = {}
 
     def sit_down(
         self, wanted: JoinGroup, epoch: int, subscription: Subscription, reader: MemberReader
@@ -66,6 +76,13 @@ class Member:
         self.session_us = int(wanted.session_seconds * SECOND_US)
         self.subscription = subscription
         self.reader = reader
+        # What comes over this connection is of after all that went before.
+        self.losses = {}
+
+    def acknowledge_loss(self, place: Place) -> None:
+        left = self.losses.pop(place, 0) - 1
+        if left > 0:
+            self.losses[place] = left
 
 
 class Ownership:
@@ -84,9 +101,29 @@ class Ownership:
 
 class Group:
     """`fresh` are the topics that have appeared while the group was there: nothing of them may
-    be left out. `unpinned` is where the group began and could not commit it."""
+    be left out. `unpinned` is where the group began and could not commit it.
 
-    __slots__ = ("epoch", "fresh", "members", "name", "owned", "rebalances", "reset", "unpinned")
+    `target` is who should read what, by members' ids, unless it is `stale`. To get there, `moving`
+    is to be taken from its owners, and `freed` is to be granted. `returned` are members that have
+    to be set going again. Each says since when. Only `own`, `disown`, `revoke` change `owned`."""
+
+    __slots__ = (
+        "epoch",
+        "freed",
+        "fresh",
+        "members",
+        "moving",
+        "name",
+        "owned",
+        "rebalances",
+        "reset",
+        "rests_until_us",
+        "returned",
+        "revoking",
+        "stale",
+        "target",
+        "unpinned",
+    )
 
     def __init__(self, name: str, reset: ResetPolicy) -> None:
         self.name = name
@@ -94,6 +131,13 @@ class Group:
         self.epoch = 0
         self.members: dict[str, Member] = {}
         self.owned: dict[Place, Ownership] = {}
+        self.revoking: dict[Place, Ownership] = {}
+        self.target: dict[Place, str] = {}
+        self.stale = True
+        self.moving: dict[Place, int] = {}
+        self.freed: dict[Place, int] = {}
+        self.returned: dict[Member, int] = {}
+        self.rests_until_us = 0
         self.fresh: set[str] = set()
         self.unpinned: dict[Place, Position] = {}
         self.rebalances = 0
@@ -106,13 +150,28 @@ class Group:
     def present(self) -> dict[str, Member]:
         return {m.id: m for m in self.members.values() if m.subscription is not None}
 
-    def places_of(self, member: Member) -> list[Place]:
-        return [place for place, owned in self.owned.items() if owned.member is member]
-
-    @property
-    def revoking(self) -> bool:
-        return any(owned.revoke_by_us for owned in self.owned.values())
-
     @property
     def anyone_away(self) -> bool:
         return any(member.subscription is None for member in self.members.values())
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether there is something left to do."""
+        return bool(self.stale or self.moving or self.freed or self.returned)
+
+    # Who has what
+
+    def own(self, place: Place, member: Member) -> Ownership:
+        owned = self.owned[place] = member.owned[place] = Ownership(member)
+        return owned
+
+    def disown(self, place: Place) -> Ownership | None:
+        owned = self.owned.pop(place, None)
+        if owned is not None:
+            del owned.member.owned[place]
+            self.revoking.pop(place, None)
+        return owned
+
+    def revoke(self, place: Place, by_us: int) -> None:
+        owned = self.revoking[place] = self.owned[place]
+        owned.revoke_by_us = by_us

@@ -20,14 +20,22 @@ from fanlog.client.groups.progress import Place, Progress, Reached, as_positions
 from fanlog.client.message import Message, MessageBatch
 from fanlog.client.starts import StartLike, as_start, checked
 from fanlog.client.subscription import Item, OnGap, Subscription, SubscriptionHost
-from fanlog.errors import ClosedError, ConnectionLostError, FanlogError, InvalidArgumentError
+from fanlog.errors import (
+    ClosedError,
+    ConnectionLostError,
+    FanlogError,
+    FencedError,
+    InvalidArgumentError,
+)
 from fanlog.format import messages
-from fanlog.format.frames import FrameKind
+from fanlog.format.frames import FrameKind, message_frame
 from fanlog.format.messages import decode
 
 logger = logging.getLogger("fanlog.client")
 
 CommitMode = Literal["auto", "iterate", "manual"]
+# Releases on their way to the broker: well below what a connection may ask at a time.
+_RELEASES_AT_ONCE = 256
 OnPartitions = Callable[[tuple[Place, ...]], Awaitable[None] | None]
 
 # Whether `on_assign` or `on_revoke` is what runs: the application may be busy with a message then.
@@ -82,6 +90,9 @@ class GroupMember(Subscription):
         self._commits = GroupCommits(self._send_commit, self._done, self._progress.has)
         self._active: set[Place] = set()
         self._continuing: set[Place] = set()
+        # Where partitions began when they came: a message of before is of an earlier time that
+        # this member had them, and others may have had them in between.
+        self._floors: dict[Place, int] = {}
         # Being let go: False until the application is told.
         self._revoking: dict[Place, bool] = {}
         self._assigned: list[Place] = []
@@ -263,8 +274,15 @@ class GroupMember(Subscription):
                 f"commit takes a message of this member, or nothing, not {message!r}. To move to "
                 "an offset there is seek()."
             )
+        place = (message.topic, message.partition)
+        if message.offset < self._floors.get(place, 0):
+            raise FencedError(
+                f"Partition {message.partition} of {message.topic!r} was taken from this member "
+                "after it had read the message, and given back to it at a later position. "
+                "Nothing was committed."
+            )
         epoch = message.batch.header.leader_epoch
-        return {(message.topic, message.partition): Reached(message.offset + 1, epoch)}
+        return {place: Reached(message.offset + 1, epoch)}
 
     def _done(self) -> dict[Place, Reached]:
         return self._progress.done(self._current)
@@ -318,6 +336,8 @@ class GroupMember(Subscription):
         if continued and start.offset == self._next.get(place):
             return
         self._next[place] = start.offset
+        floor = self._floors.get(place, start.offset) if place in self._active else start.offset
+        self._floors[place] = min(floor, start.offset)
         if place in self._active and not continued:
             self._drop_queued(place)
             self._progress.drop_hand(place)
@@ -345,6 +365,10 @@ class GroupMember(Subscription):
         self._attend_soon()
 
     def revoked(self, revoke: messages.Revoke) -> None:
+        if revoke.lost:
+            # At once: what is committed behind it is of what was read since.
+            known = messages.Release(revoke.topic, revoke.partitions, lost=True)
+            self._broker.write(message_frame(FrameKind.RELEASE, known, aux=self.key))
         for partition in revoke.partitions:
             place = (revoke.topic, partition)
             if place not in self._active and place not in self._revoking:
@@ -433,15 +457,18 @@ class GroupMember(Subscription):
         by_topic: dict[str, list[int]] = {}
         for topic, partition in places:
             by_topic.setdefault(topic, []).append(partition)
-        for topic, partitions in by_topic.items():
-            wanted = messages.Release(topic, tuple(partitions))
+        releases = [messages.Release(topic, tuple(some)) for topic, some in by_topic.items()]
+        # Many at once: a group may follow thousands of topics.
+        for at in range(0, len(releases), _RELEASES_AT_ONCE):
+            await asyncio.gather(*map(self._release, releases[at : at + _RELEASES_AT_ONCE]))
 
-            def released(_: bytes, wanted: messages.Release = wanted) -> None:
-                for partition in wanted.partitions:
-                    if self._revoking.pop((wanted.topic, partition), False):
-                        self._forget((wanted.topic, partition))
+    async def _release(self, wanted: messages.Release) -> None:
+        def released(_: bytes) -> None:
+            for partition in wanted.partitions:
+                if self._revoking.pop((wanted.topic, partition), False):
+                    self._forget((wanted.topic, partition))
 
-            try:
-                await self._broker.ask(FrameKind.RELEASE, wanted, aux=self.key, on_answer=released)
-            except FanlogError as fault:
-                logger.warning("releasing partitions of %s: %s", topic, fault)
+        try:
+            await self._broker.ask(FrameKind.RELEASE, wanted, aux=self.key, on_answer=released)
+        except FanlogError as fault:
+            logger.warning("releasing partitions of %s: %s", wanted.topic, fault)
