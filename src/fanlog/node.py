@@ -65,6 +65,9 @@ class LoopRuntime:
         newest_ns = self._attended_ns + _STALL_NS
         return (min(time.monotonic_ns(), newest_ns) - self._stalled_ns) // 1000
 
+    def work_us(self) -> int:
+        return time.monotonic_ns() // 1000
+
     def attend(self) -> None:
         """The loop gets round to its timers. The node calls this with every tick."""
         now_ns = time.monotonic_ns()

@@ -44,6 +44,9 @@ class HandRuntime:
         # As after a boot: each process has another origin, and none is a wall clock's.
         return self.time_us - self._begin_us + 1_000_000
 
+    def work_us(self) -> int:
+        return self.monotonic_us()
+
     def soon(self, call: Callable[[], None], /) -> None:
         self.due.append(call)
 

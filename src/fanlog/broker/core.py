@@ -96,7 +96,7 @@ class Broker:
         self.release = release
         self._options = options
         self._defaults = topic_defaults
-        self._started_us = runtime.monotonic_us()
+        self._started_us = runtime.work_us()
         self._trusted = TrustedClock(runtime, log_options.clock_trust_seconds)
         self._log_options = log_options
         self._loader = Loader(runtime, log_options.read_cache_bytes)
@@ -436,7 +436,7 @@ class Broker:
             state="draining" if self.draining else state,
             release=self.release,
             epoch=self._store.epoch,
-            uptime_seconds=(self._runtime.monotonic_us() - self._started_us) / 1e6,
+            uptime_seconds=(self._runtime.work_us() - self._started_us) / 1e6,
             topics=len(self.catalog),
             connections=self.connections,
             subscriptions=len(self.subscriptions),

@@ -106,6 +106,10 @@ class Runtime(Protocol):
         stalled: for every duration. It means nothing in another process, so it is never stored."""
         ...
 
+    def work_us(self) -> int:
+        """The same with all the time that passes: for how long a piece of work holds the loop."""
+        ...
+
     def soon(self, call: Callable[[], None], /) -> object:
         """Runs `call` on the loop after what is ready now."""
         ...

@@ -35,10 +35,10 @@ class Slices:
         self, steps: Iterator[object], ended: Callable[[], None] | None = None, /
     ) -> None:
         """Goes through `steps`: the first slice now, the others in later turns. Then `ended`."""
-        until_us = self._runtime.monotonic_us() + SLICE_US
+        until_us = self._runtime.work_us() + SLICE_US
         try:
             for _ in steps:
-                if self._runtime.monotonic_us() >= until_us:
+                if self._runtime.work_us() >= until_us:
                     self._later(lambda: self.in_slices(steps, ended))
                     return
         except Exception:
@@ -48,12 +48,12 @@ class Slices:
 
     async def each(self, items: Iterable[T]) -> AsyncIterator[T]:
         """The items, with the turns of others between them whenever a slice is used up."""
-        until_us = self._runtime.monotonic_us() + SLICE_US
+        until_us = self._runtime.work_us() + SLICE_US
         for item in items:
             yield item
-            if self._runtime.monotonic_us() >= until_us:
+            if self._runtime.work_us() >= until_us:
                 await self._turn()
-                until_us = self._runtime.monotonic_us() + SLICE_US
+                until_us = self._runtime.work_us() + SLICE_US
 
     def in_background(
         self, work: Callable[[], T], done: Callable[[T | Exception], None], /
