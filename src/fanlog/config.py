@@ -179,6 +179,18 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(ge=64 * KIB, description="And how much of it: some hundred thousand records."),
     ] = 64 * MIB
+    fetch_memory_bytes: Annotated[
+        int,
+        Meta(
+            ge=1 * MIB,
+            description="Answers to fetches that peers have not taken, of all connections; past "
+            "it, fetches wait.",
+        ),
+    ] = 256 * MIB
+    fetch_stall_seconds: Annotated[
+        float,
+        Meta(gt=0, description="Fetches wait: a peer that held answers for so long is cut off."),
+    ] = 30.0
     pending_bytes_pause: Annotated[
         int,
         Meta(

@@ -17,6 +17,7 @@ from fanlog.broker.compaction import Compactions
 from fanlog.broker.drops import DropNotes, Drops
 from fanlog.broker.durable import DurableNames
 from fanlog.broker.fanout import FanOut
+from fanlog.broker.fetch_memory import FetchMemory
 from fanlog.broker.groups.groups import Groups
 from fanlog.broker.growth import grow, wanted_growth
 from fanlog.broker.housekeeping import Housekeeping
@@ -140,6 +141,9 @@ class Broker:
         )
         self._looked_for_room_us = 0
         self._housekeeping = Housekeeping(self, options, runtime, self._trusted.now_us)
+        self.fetch_memory = FetchMemory(
+            options.fetch_memory_bytes, options.fetch_stall_seconds, runtime.monotonic_us
+        )
         self.openers: dict[Opener, None] = {}
         self.connections = 0
         self.draining = False
@@ -165,6 +169,7 @@ class Broker:
         self.queues.tick()
         self.transactions.tick()
         self.drops.tick()
+        self.fetch_memory.tick()
         if self._store.reserve.full:
             self._look_for_room()
 
@@ -302,6 +307,7 @@ class Broker:
         return readers + self.queues.followers_of(topic)
 
     def resume(self, outlet: Outlet) -> None:
+        self.fetch_memory.drained(outlet)
         self.fan_out.resume(outlet)
         self.queues.resume(outlet)
 

@@ -170,7 +170,8 @@ class CommandReader:
         try:
             at = self._read(data, out)
         except ProtocolError as fault:
-            self.fault = fault
+            # Without what led to it, which has this reader in it.
+            self.fault = fault.with_traceback(None)
             self._words, self._left, self._kept_bytes = [], 0, 0
             return out
         self._kept_bytes = len(data) - at

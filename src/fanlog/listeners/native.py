@@ -13,7 +13,6 @@ import msgspec
 from fanlog.broker.checks import Checked, NotYetError
 from fanlog.broker.core import Broker
 from fanlog.broker.cursors import Subscription
-from fanlog.broker.topics import Partition
 from fanlog.config import ListenerOptions
 from fanlog.errors import (
     BadMagicError,
@@ -38,7 +37,6 @@ from fanlog.format.frames import (
     ack_frame,
     check_hello,
     feed_frame,
-    fetched_head,
     frame,
     known_kind,
     message_frame,
@@ -54,6 +52,7 @@ from fanlog.listeners import (
     topic_requests,
     transaction_requests,
 )
+from fanlog.listeners.fetches import Fetches
 from fanlog.listeners.told import NativeOutlet, Told, failure_of
 
 logger = logging.getLogger("fanlog.listeners")
@@ -79,7 +78,7 @@ class NativeSession:
         self.subscriptions: dict[int, Subscription] = {}
         self._beginning: dict[int, messages.Subscribe] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._fetches = 0
+        self.fetches = Fetches()
         self._half_frame = 0
         self._held_up = False
         # Batches that the broker has decoded before it takes them; see `broker/checks.py`.
@@ -270,6 +269,8 @@ class NativeSession:
         for subscription in self.subscriptions.values():
             subscription.keeper.lost(subscription)
         self.subscriptions.clear()
+        self.fetches.close()
+        self.broker.fetch_memory.gone(self.outlet)
         for leave in self.at_close.values():
             leave()
         self.at_close.clear()
@@ -334,46 +335,7 @@ class NativeSession:
             self.broker.fan_out.grant(subscription, read_credit(payload))
 
     def fetch(self, request: int, aux: int, payload: memoryview) -> None:
-        wanted = decode(messages.Fetch, payload)
-        partition = self.broker.catalog.partition(wanted.number, wanted.partition)
-        wait_seconds = min(wanted.wait_ms / 1000, self.options.fetch_wait_seconds_max)
-        if self._fetches >= self.options.fetches_max:
-            raise LimitError(
-                f"This connection has {self._fetches} fetches under way, as many as fetches_max "
-                "allows."
-            )
-        self._fetches += 1
-        if wanted.offset < partition.visible_end or wait_seconds <= 0:
-            self._fetch_now(request, wanted, partition)
-            return
-        loop = asyncio.get_running_loop()
-
-        def wake() -> None:
-            timer.cancel()
-            self.broker.no_more(partition, wake)
-            if not self._closed:
-                self._fetch_now(request, wanted, partition)
-
-        timer = loop.call_later(wait_seconds, wake)
-        self.broker.when_more(partition, wake)
-
-    def _fetch_now(self, request: int, wanted: messages.Fetch, partition: Partition) -> None:
-        bytes_max = min(wanted.bytes_max, self.options.fetch_bytes_max)
-
-        def done(got: list[memoryview] | FanlogError) -> None:
-            self._fetches -= 1
-            if isinstance(got, FanlogError):
-                self.fail(request, got)
-                return
-            head = fetched_head(
-                request, sum(map(len, got)), partition.visible_end, partition.log.start_offset
-            )
-            self.outlet.respond([head, *got])
-
-        # A peer that asks for one stretch after the other gets long ones; one that asks for many
-        # at once would fill the memory with them.
-        alone = self._fetches == 1
-        self.broker.fetch(partition, wanted.offset, bytes_max, done, at_length=alone)
+        self.fetches.take(self, request, payload)
 
     def commit(self, request: int, aux: int, payload: memoryview) -> None:
         wanted = decode(messages.Commit, payload)

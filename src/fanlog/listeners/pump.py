@@ -54,6 +54,33 @@ class Session(Protocol):
     def closed(self) -> None: ...
 
 
+class _Ended:
+    """What a closed connection has for a session. It and its session know each other: as long as
+    both do, only the garbage collector frees them."""
+
+    def feed(self, data: bytes) -> None: ...
+    def marker(self, subscription: Subscription) -> bytes:
+        return b""
+
+    def farewell(self, error: FanlogError, subscription: Subscription | None) -> bytes:
+        return b""
+
+    def greeted(self) -> bool:
+        return True
+
+    def half_frame(self) -> int:
+        return 0
+
+    def drain(self) -> None: ...
+    def held_up(self) -> bool:
+        return False
+
+    def closed(self) -> None: ...
+
+
+_ENDED = _Ended()
+
+
 class ConnectionHost(Protocol):
     """The listener, as far as its connections need it. `inlet` is one buffer for all of them:
     what a recv brings is taken out of it at once."""
@@ -70,6 +97,7 @@ class Connection:
     """One socket: the broker's `Outlet`, and the session's way out."""
 
     __slots__ = (
+        "__weakref__",
         "_broker",
         "_closing",
         "_fd",
@@ -78,6 +106,7 @@ class Connection:
         "_inlet",
         "_kept",
         "_kept_bytes",
+        "_lingering",
         "_loop",
         "_options",
         "_sock",
@@ -110,6 +139,7 @@ class Connection:
         self._held_bytes = 0
         self.paused = False
         self._closing = False
+        self._lingering: asyncio.TimerHandle | None = None
         self.peer = peer
         self.session: Session
         self.since = self.heard_at = host.loop.time()
@@ -144,7 +174,7 @@ class Connection:
         try:
             self.session.feed(data)
         except FormatError as fault:
-            logger.warning("%s is cut off: %s", self.peer, fault)
+            logger.warning("%s is cut off: %s", self.peer, str(fault))
             self.turn_out(fault)
         except Exception:
             logger.exception("a fault of ours in serving %s", self.peer)
@@ -319,7 +349,7 @@ class Connection:
         if not self.blocked:
             self.blocked = True
             self._shut()
-        self._loop.call_later(_LINGER_SECONDS, self.close)
+        self._lingering = self._loop.call_later(_LINGER_SECONDS, self.close)
 
     def _shut(self) -> None:
         try:
@@ -338,6 +368,15 @@ class Connection:
         if not self._closing:
             self._closing = True
             self.session.closed()
+        if self._lingering is not None:
+            self._lingering.cancel()
         self._kept.clear()
         self._sock.close()
         self._host.forget(self)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Breaks what would keep a closed connection in memory until the garbage collector runs."""
+        self.session = _ENDED
+        self.feed = None
+        self.waiting = []

@@ -31,12 +31,11 @@ class _Gathered:
 class Publishing:
     """One peer's messages on their way in."""
 
-    __slots__ = ("_by", "_gathered", "_last_token", "_pubsub", "_replies", "_tokens")
+    __slots__ = ("_gathered", "_last_token", "_pubsub", "_replies", "_tokens")
 
-    def __init__(self, pubsub: PubSub, replies: Replies, by: Follower) -> None:
+    def __init__(self, pubsub: PubSub, replies: Replies) -> None:
         self._pubsub = pubsub
         self._replies = replies
-        self._by = by
         self._gathered: dict[Partition, _Gathered] = {}
         self._tokens: dict[int, list[Place]] = {}
         self._last_token = 0
@@ -51,17 +50,17 @@ class Publishing:
         return bool(self._gathered)
 
     def publish(
-        self, channel: bytes, values: Sequence[bytes], *, shard: bool, silent: bool
+        self, channel: bytes, values: Sequence[bytes], by: Follower, *, shard: bool, silent: bool
     ) -> None:
         """Gathers messages; each gets a reply, unless the peer wants none."""
         try:
-            partition = self._pubsub.route(channel, self._by, shard=shard)
+            partition = self._pubsub.route(channel, by, shard=shard)
             if partition is not None:
                 _check_sizes(partition, values)
         except FanlogError as fault:
             if len(values) > 1 and isinstance(fault, MessageTooLargeError):
                 for value in values:
-                    self.publish(channel, (value,), shard=shard, silent=silent)
+                    self.publish(channel, (value,), by, shard=shard, silent=silent)
             elif not silent:
                 self._replies.put(_failure(fault) * len(values))
             return
@@ -77,15 +76,15 @@ class Publishing:
         reply = b"" if silent else b":%d\r\n" % partition.readers * len(values)
         gathered.places.append(self._replies.owe(reply, len(values)))
 
-    def hand_in(self) -> None:
-        """Gives the broker what was gathered."""
+    def hand_in(self, by: Follower) -> None:
+        """Gives the broker what was gathered, which answers `by`."""
         gathered, self._gathered = self._gathered, {}
         for partition, some in gathered.items():
             token = self._last_token = self._last_token + 1
             self._tokens[token] = some.places
             runs = some.runs
             values = runs[0] if len(runs) == 1 else [*chain.from_iterable(runs)]
-            self._pubsub.put(partition, values, self._by, token)
+            self._pubsub.put(partition, values, by, token)
         self._replies.close()
 
     def acknowledged(self, entries: list[bytes]) -> None:

@@ -30,14 +30,14 @@ class RedisConnection(Connection):
 
     def __init__(self, sock: socket.socket, peer: str, host: ConnectionHost) -> None:
         super().__init__(sock, peer, host)
-        self.redis: RedisSession
+        self.redis: RedisSession | None = None
         self._proceeding = False
 
     def crowded(self) -> bool:
         return super().full()
 
     def full(self) -> bool:
-        return self.redis.busy() or super().full()
+        return (self.redis is not None and self.redis.busy()) or super().full()
 
     def proceed_soon(self) -> None:
         if not self._proceeding:
@@ -54,8 +54,12 @@ class RedisConnection(Connection):
 
     def _writable(self) -> None:
         super()._writable()
-        if not self.blocked and self.redis.busy():
+        if not self.blocked and self.redis is not None and self.redis.busy():
             self.proceed_soon()
+
+    def _let_go(self) -> None:
+        super()._let_go()
+        self.redis = None
 
 
 class RedisListener(TcpListener[RedisSession]):

@@ -69,7 +69,6 @@ class RedisSession:
         self.pubsub = pubsub
         self.state = state
         self.outlet = outlet
-        self.origin = self
         self.number = state.next_number()
         self.peer = peer
         self.local = local
@@ -93,12 +92,18 @@ class RedisSession:
         self.trusted = not options.password
         self._todo: deque[Command | Publishes] = deque()
         self._replies = Replies()
-        self._publishing = Publishing(pubsub, self._replies, self)
+        self._publishing = Publishing(pubsub, self._replies)
         self.in_transaction = False
         self._waits = False
         self._stepped = False
         self._ending = False
         self._closed = False
+
+    @property
+    def origin(self) -> RedisSession:
+        """Who is answered for what it publishes. No attribute: a session that holds itself is
+        freed by the garbage collector alone."""
+        return self
 
     @property
     def trusted(self) -> bool:
@@ -141,11 +146,11 @@ class RedisSession:
                 self._flush()
         fault = self._reader.fault
         if fault is not None and not todo and not self._ending:
-            logger.warning("%s is cut off: %s", self.peer, fault)
+            logger.warning("%s is cut off: %s", self.peer, str(fault))
             self.say(Failed(f"ERR {fault}"))
             self._ending = True
         if self._publishing.gathering:
-            self._publishing.hand_in()
+            self._publishing.hand_in(self)
             self._flush()
             self.pubsub.handed_in()
         else:
@@ -224,7 +229,7 @@ class RedisSession:
     def _publish_run(self, run: Publishes) -> None:
         if self.trusted and self.replies == "on" and self.queue is None and not self.subscribed:
             self.last_command = "publish"
-            self._publishing.publish(run.channel, run.values, shard=False, silent=False)
+            self._publishing.publish(run.channel, run.values, self, shard=False, silent=False)
             return
         for value in run.values:
             self._obey([b"PUBLISH", run.channel, value])
@@ -232,7 +237,7 @@ class RedisSession:
     def publish(self, channel: bytes, value: bytes, *, shard: bool) -> Reply:
         """One message; its reply follows when it is taken in."""
         silent = self.replies != "on"
-        self._publishing.publish(channel, (value,), shard=shard, silent=silent)
+        self._publishing.publish(channel, (value,), self, shard=shard, silent=silent)
         if self.subscribed:
             # Should it come back here, it comes before its reply and before anything later.
             self._end_turn()
@@ -240,7 +245,7 @@ class RedisSession:
 
     def _end_turn(self) -> None:
         """All that was published is handed on, after what was to be said before."""
-        self._publishing.hand_in()
+        self._publishing.hand_in(self)
         self._flush()
         self.pubsub.end_turn()
 

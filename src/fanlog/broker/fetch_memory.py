@@ -1,0 +1,148 @@
+"""What answers to fetches may hold in memory, of all connections together.
+
+An answer counts from before it is read until its peer has taken all of it. Past the limit further
+fetches wait. One connection gets a share only, and one with an answer that waits for its peer gets
+no further one. A peer that takes nothing while others wait is cut off in the end.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from fanlog.errors import LimitError
+
+if TYPE_CHECKING:
+    from fanlog.broker.ports import Outlet
+
+_SHARE = 8
+
+
+class _Fetch(NamedTuple):
+    outlet: Outlet
+    size: int
+    start: Callable[[], None]
+
+
+class _Account:
+    """One connection's: `used` is being read, or `held` for the peer since `held_us`; `queued`
+    waits for others, `waiting` for this connection itself."""
+
+    __slots__ = ("gone", "held", "held_us", "queued", "used", "waiting")
+
+    def __init__(self) -> None:
+        self.used = 0
+        self.held = 0
+        self.held_us = 0
+        self.queued = 0
+        self.waiting: deque[_Fetch] = deque()
+        self.gone = False
+
+
+class FetchMemory:
+    """All of it belongs to the loop. `now_us` is a clock that nobody can set."""
+
+    def __init__(self, bytes_max: int, stall_seconds: float, now_us: Callable[[], int]) -> None:
+        self._bytes_max = bytes_max
+        self._stall_us = round(stall_seconds * 1e6)
+        self._now_us = now_us
+        self._accounts: dict[Outlet, _Account] = {}
+        # Those whose peers have to take something, the longest first.
+        self._holders: OrderedDict[Outlet, None] = OrderedDict()
+        self._queue: deque[_Fetch] = deque()
+        self._starting = False
+        self.used = 0
+
+    def begin(self, outlet: Outlet, size: int, start: Callable[[], None]) -> None:
+        """Calls `start` when an answer of that size may be read: now, or later, or never if the
+        connection ends before. `end` follows."""
+        account = self._accounts.get(outlet)
+        if account is None:
+            account = self._accounts[outlet] = _Account()
+        account.waiting.append(_Fetch(outlet, size, start))
+        self._settle(outlet, account)
+
+    def end(self, outlet: Outlet, size: int, answer_bytes: int) -> None:
+        """The answer of a fetch that began with `size` was written to the outlet."""
+        account = self._accounts[outlet]
+        held = answer_bytes if outlet.blocked and not account.gone else 0
+        if held:
+            if not account.held:
+                account.held_us = self._now_us()
+                self._holders[outlet] = None
+            account.held += held
+        account.used += held - size
+        self.used += held - size
+        self._settle(outlet, account)
+
+    def drained(self, outlet: Outlet) -> None:
+        """The peer has taken everything."""
+        account = self._accounts.get(outlet)
+        if account is None:
+            return
+        account.used -= account.held
+        self.used -= account.held
+        account.held = 0
+        self._holders.pop(outlet, None)
+        self._settle(outlet, account)
+
+    def gone(self, outlet: Outlet) -> None:
+        """The connection has ended: nothing more is read for it."""
+        account = self._accounts.get(outlet)
+        if account is None:
+            return
+        account.gone = True
+        account.waiting.clear()
+        if account.queued:
+            account.queued = 0
+            self._queue = deque(fetch for fetch in self._queue if fetch.outlet is not outlet)
+        self.drained(outlet)
+
+    def tick(self) -> None:
+        """Cuts off the peer that has kept others waiting for longest."""
+        if not self._queue or not self._holders:
+            return
+        outlet = next(iter(self._holders))
+        if self._now_us() - self._accounts[outlet].held_us > self._stall_us:
+            outlet.turn_out(
+                LimitError(
+                    "The answers to fetches of all connections hold as much as fetch_memory_bytes "
+                    "allows, and this peer did not take its own for fetch_stall_seconds."
+                )
+            )
+
+    def _settle(self, outlet: Outlet, account: _Account) -> None:
+        """Lets those go on that may now."""
+        waiting = account.waiting
+        while waiting and self._within_share(account, waiting[0].size):
+            fetch = waiting.popleft()
+            account.queued += fetch.size
+            self._queue.append(fetch)
+        self._start()
+        if not account.used and not account.queued and not waiting:
+            self._accounts.pop(outlet, None)
+
+    def _within_share(self, account: _Account, size: int) -> bool:
+        taken = account.used + account.queued
+        return not taken or (not account.held and taken + size <= self._bytes_max // _SHARE)
+
+    def _start(self) -> None:
+        if self._starting:
+            # One that ended at once: whoever started it goes on.
+            return
+        self._starting = True
+        try:
+            while self._queue and self._has_room(self._queue[0].size):
+                fetch = self._queue.popleft()
+                account = self._accounts[fetch.outlet]
+                account.queued -= fetch.size
+                account.used += fetch.size
+                self.used += fetch.size
+                fetch.start()
+        finally:
+            self._starting = False
+
+    def _has_room(self, size: int) -> bool:
+        """One alone may be larger than all together."""
+        return not self.used or self.used + size <= self._bytes_max
