@@ -122,6 +122,28 @@ def test_a_topic_in_memory_leaves_no_file(tmp_path: Path) -> None:
     store.close()
 
 
+def test_numbers_of_topics_in_memory_begin_again_when_all_were_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fanlog.log.store._MEMORY_NUMBERS_MAX", MEMORY_NUMBERS_FROM + 9)
+    store = LogStore(None, OPTIONS, lambda: NOW_US)
+    store.open()
+    memory = TopicSettings(durability="memory")
+    topics = [store.create(f"t{i}", memory) for i in range(10)]
+    for i in (3, 4, 8):
+        store.delete(topics[i])
+    for i in (3, 4, 8):
+        assert store.create("again", memory).number == topics[i].number
+    # One that comes and goes does not get the same number twice in a row.
+    store.delete(topics[0])
+    store.delete(topics[5])
+    first = store.create("inbox", memory)
+    store.delete(first)
+    second = store.create("inbox", memory)
+    assert {first.number, second.number} == {topics[0].number, topics[5].number}
+    store.close()
+
+
 def test_settings_change_and_stay_changed(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     topic = store.create("t", TopicSettings())

@@ -52,6 +52,7 @@ logger = logging.getLogger("fanlog.log")
 
 # Numbers of topics that live in memory: apart, because they begin anew with every start.
 MEMORY_NUMBERS_FROM = 0x80000000
+_MEMORY_NUMBERS_MAX = 0xFFFFFFFF
 # Numbers taken from the catalog at once, so that not every new topic has to sync it.
 _NUMBERS_PER_SAVE = 64
 # What a start makes first. A crash may have come before it had made all of it.
@@ -102,6 +103,7 @@ class LogStore:
         self._next_number = 1
         self._numbers_saved = 1
         self._next_memory_number = MEMORY_NUMBERS_FROM
+        self._memory_numbers: set[int] = set()
 
     def employ(self, errands: Errands) -> None:
         """From now on `errands` does what takes long. Until then everything is done at once."""
@@ -287,8 +289,7 @@ class LogStore:
     def create(self, name: str, settings: TopicSettings) -> StoredTopic:
         """A new topic with empty logs. Names are the broker's to keep apart."""
         if settings.durability == "memory":
-            topic = StoredTopic(name, self._next_memory_number, settings)
-            self._next_memory_number += 1
+            topic = StoredTopic(name, self._take_memory_number(), settings)
             self._add_logs(topic)
             return topic
         if self.folder is None:
@@ -352,6 +353,7 @@ class LogStore:
         for log in topic.logs:
             log.abandon()
         if not topic.folder:
+            self._memory_numbers.discard(topic.number)
             done(None)
             return
         self._deleting[topic.number] = topic
@@ -420,6 +422,16 @@ class LogStore:
                 if log.needs_sync:
                     log.sync()
             topic.logs.append(log)
+
+    def _take_memory_number(self) -> int:
+        """The next one that no topic has. Inboxes come and go, so that all were used one day."""
+        while True:
+            number = self._next_memory_number
+            last = number == _MEMORY_NUMBERS_MAX
+            self._next_memory_number = MEMORY_NUMBERS_FROM if last else number + 1
+            if number not in self._memory_numbers:
+                self._memory_numbers.add(number)
+                return number
 
     def _take_number(self) -> int:
         if self._next_number >= self._numbers_saved:
