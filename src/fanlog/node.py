@@ -198,7 +198,7 @@ class Node:
             self._group.close()
         self._runtime.close()
         self.core.close()
-        self._store.close()
+        self._store.close(clean=True)
 
     def _sync_group(self) -> GroupCommit:
         self._group = GroupCommit(self._store.get_journal(), self._runtime.post)

@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from fanlog.bench import (
+    STARTUP_SHAPES,
     BenchError,
     Report,
     StallOptions,
@@ -169,6 +170,27 @@ def test_a_broker_starts_with_every_record_after_a_kill_and_after_a_stop(tmp_pat
     assert all(row.read_bytes > 0 for row in report.rows)
     assert list(tmp_path.iterdir()) == []
     check_shape(report, tmp_path, "empty", "16.5 MiB", "a kill")
+
+
+def test_a_broker_starts_with_folders_of_any_shape(tmp_path: Path) -> None:
+    options = StartupOptions(
+        sizes_bytes=(1 * MIB,),
+        segment_bytes=2 * MIB,
+        repeat=1,
+        directory=tmp_path,
+        shapes=STARTUP_SHAPES,
+        topics=20,
+        segments=30,
+    )
+    report = run_startup(options)
+    rows = {(row.shape, row.after): row for row in report.rows if row.shape}
+    assert len(rows) == 6
+    assert rows["30 segments", "stop"].segments == 30
+    assert rows["20 topics", "kill"].start_ms > 0
+    # After a stop the batches are not read.
+    batches = "2 MiB of small batches"
+    assert rows[batches, "stop"].read_bytes < rows[batches, "kill"].read_bytes - 1 * MIB // 2
+    check_shape(report, tmp_path, "20 topics", batches)
 
 
 def test_logs_end_half_way_into_a_segment_and_none_is_smaller_than_asked_for() -> None:

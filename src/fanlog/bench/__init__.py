@@ -20,11 +20,13 @@ from fanlog.bench.reports import Report, load_report, save_report, to_json
 from fanlog.bench.spark import SparkOptions, run_spark
 from fanlog.bench.stall import StallOptions, run_stall
 from fanlog.bench.stalls import StallsOptions, run_stalls
+from fanlog.bench.startup import SHAPES as STARTUP_SHAPES
 from fanlog.bench.startup import StartupOptions, run_startup
 from fanlog.bench.systems import BenchError, SystemUnavailableError
 from fanlog.bench.topics import TopicsOptions, run_topics
 
 __all__ = [
+    "STARTUP_SHAPES",
     "BenchError",
     "ClientsOptions",
     "DurableOptions",

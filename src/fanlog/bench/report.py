@@ -396,13 +396,15 @@ def startup_table(report: StartupReport) -> Table:
 
 
 def log_label(row: StartupRow) -> str:
-    """The log's size, or that there is none."""
+    """The log's size or shape, or that there is none."""
+    if row.shape:
+        return row.shape
     return size(row.log_bytes) if row.log_bytes else "empty"
 
 
 def smallest_log_ms(rows: list[StartupRow], after: str) -> float | None:
     """What a start with the smallest log takes, after the same end."""
-    logs = [row for row in rows if row.after == after and row.log_bytes]
+    logs = [row for row in rows if row.after == after and row.log_bytes and not row.shape]
     return min(logs, key=lambda row: row.log_bytes).start_ms if logs else None
 
 

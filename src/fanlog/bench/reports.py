@@ -229,11 +229,13 @@ class TopicsReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="benchma
 
 class StartupRow(msgspec.Struct, frozen=True, kw_only=True):
     """From a broker's process to its port, with a log of this size; `after` is `kill` or `stop`.
+    `shape` says what else the folder holds, where that is not one log in large batches.
 
     `read_bytes` is all that the process read until then, its own program included.
     """
 
     log_bytes: int
+    shape: str = ""
     segments: int
     after: str
     start_ms: float

@@ -3,6 +3,9 @@
 Law: every log ends half-way into a segment, so that all have the same to scan and differ only in
 what lies before it; they are started in turn, killed and stopped in turn, and after each start the
 broker must have every record. The kernel's cache is warm, as after a crash of the broker alone.
+
+Shapes are folders that take longest to start with: many topics with durability fsync, a topic of
+many segments with durability fsync, and a full newest segment of batches with one small message.
 """
 
 from __future__ import annotations
@@ -38,17 +41,25 @@ from fanlog.bench.systems import (
 from fanlog.bench.wires import make_payload
 from fanlog.bench.wires.base import connect
 from fanlog.bench.wires.fanlog import NAME, FanlogTopic, ask, greet
+from fanlog.format.batch import encode_batch
 from fanlog.format.frames import FrameKind
 from fanlog.format.messages import CreateTopic, NamedTopic, OpenTopic, TopicOpened
-from fanlog.model import MIB, TopicInfo, TopicSettings
+from fanlog.model import KIB, MIB, DurabilityName, TopicInfo, TopicSettings
 
 After: TypeAlias = Literal["kill", "stop"]
+ShapeName: TypeAlias = Literal["topics", "segments", "batches"]
+SHAPES: tuple[ShapeName, ...] = ("topics", "segments", "batches")
 
 RECORD_BYTES = 1024
 RECORDS_A_BATCH = 64
 WINDOW_BATCHES = 64
 POLL_S = 0.001
 END_TIMEOUT_S = 30.0
+SMALL_RECORD_BYTES = 32
+SMALL_SEGMENT_BYTES = 64 * KIB
+# One batch of this size is a segment of its own.
+SEGMENT_RECORD_BYTES = 60_000
+SEGMENT_LOG_BYTES = 60_104
 FILL_TIMEOUT_S = 900.0
 # Indexes, files allocated ahead, and some room for everybody else.
 ROOM_SPARE_BYTES = 512 * MIB
@@ -62,6 +73,9 @@ class StartupOptions(RunOptions):
     sizes_bytes: tuple[int, ...] = (400 * MIB, 4096 * MIB)
     segment_bytes: int = TopicSettings().segment_bytes
     repeat: int = 5
+    shapes: tuple[ShapeName, ...] = ()
+    topics: int = 5_000
+    segments: int = 4_000
 
     def log_bytes(self) -> list[int]:
         """How far to fill each log; the first stays empty, and shows what a start costs at all."""
@@ -69,17 +83,43 @@ class StartupOptions(RunOptions):
         halves = {-(-(size - segment // 2) // segment) for size in self.sizes_bytes}
         return [0, *(max(0, half) * segment + segment // 2 for half in sorted(halves))]
 
+    def shape_bytes(self) -> dict[ShapeName, int]:
+        """About what each shape takes on disk."""
+        sizes: dict[ShapeName, int] = {
+            "topics": self.topics * SMALL_SEGMENT_BYTES,
+            "segments": self.segments * SEGMENT_LOG_BYTES,
+            "batches": self.segment_bytes,
+        }
+        return {shape: sizes[shape] for shape in self.shapes}
+
+    def shape_label(self, shape: ShapeName) -> str:
+        labels: dict[ShapeName, str] = {
+            "topics": f"{self.topics:,} topics",
+            "segments": f"{self.segments:,} segments",
+            "batches": f"{self.segment_bytes // MIB} MiB of small batches",
+        }
+        return labels[shape]
+
 
 class LoggedTopic(FanlogTopic):
     """A topic whose log is kept, in segments of a chosen size."""
 
-    def __init__(self, segment_bytes: int) -> None:
-        super().__init__(make_payload(RECORD_BYTES), RECORDS_A_BATCH, "os", 1)
+    def __init__(
+        self,
+        segment_bytes: int,
+        durability: DurabilityName = "os",
+        record_bytes: int = RECORD_BYTES,
+        records: int = RECORDS_A_BATCH,
+    ) -> None:
+        super().__init__(make_payload(record_bytes), records, durability, 1)
         self._segment_bytes = segment_bytes
 
     def prepare(self, publisher: socket.socket) -> None:
         greet(publisher)
-        settings: dict[str, int | str] = {"durability": "os", "segment_bytes": self._segment_bytes}
+        settings: dict[str, int | str] = {
+            "durability": self._durability,
+            "segment_bytes": self._segment_bytes,
+        }
         ask(publisher, FrameKind.CREATE_TOPIC, CreateTopic(NAME, settings), msgspec.Raw)
         self._number = ask(publisher, FrameKind.OPEN_TOPIC, OpenTopic(NAME), TopicOpened).number
 
@@ -91,6 +131,40 @@ def fill(port: int, log_bytes: int, segment_bytes: int) -> int:
         return load.fill(log_bytes // load.unit_bytes, FILL_TIMEOUT_S)
 
 
+def fill_shape(port: int, shape: ShapeName, options: StartupOptions) -> int:
+    """Publish what makes a folder of this shape; the records of the topic that is looked at."""
+    if shape == "topics":
+        return fill_topics(port, options.topics)
+    if shape == "segments":
+        wire = LoggedTopic(SMALL_SEGMENT_BYTES, "fsync", SEGMENT_RECORD_BYTES, 1)
+        log_bytes = options.segments * SEGMENT_LOG_BYTES
+        # One at a time: batches that come together get a segment together.
+        window = 1
+    else:
+        wire = LoggedTopic(options.segment_bytes, "os", SMALL_RECORD_BYTES, 1)
+        log_bytes = options.segment_bytes - 1 * MIB
+        window = WINDOW_BATCHES * RECORDS_A_BATCH
+    with acked_load(wire, port, window) as load:
+        return load.fill(log_bytes // load.unit_bytes, FILL_TIMEOUT_S)
+
+
+def fill_topics(port: int, count: int) -> int:
+    """Create topics with durability fsync, and publish a record to each."""
+    settings: dict[str, int | str] = {"durability": "fsync"}
+    values = [make_payload(RECORD_BYTES)]
+    with connect(port) as sock:
+        greet(sock)
+        for i in range(count):
+            # The last one has the name that is looked at after each start.
+            name = NAME if i == count - 1 else f"{NAME}-{i}"
+            ask(sock, FrameKind.CREATE_TOPIC, CreateTopic(name, settings), msgspec.Raw)
+            number = ask(sock, FrameKind.OPEN_TOPIC, OpenTopic(name), TopicOpened).number
+            sock.sendall(encode_batch(values, topic=number, partition=0))
+        while ask(sock, FrameKind.DESCRIBE_TOPIC, NamedTopic(NAME), TopicInfo).records < 1:
+            time.sleep(POLL_S)
+    return 1
+
+
 @dataclass(slots=True)
 class StartupCell:
     """A data folder with a log of one size, and the broker that is started on it."""
@@ -98,12 +172,19 @@ class StartupCell:
     directory: Path
     log_bytes: int
     cores: frozenset[int] | None
+    shape: ShapeName | None = None
+    label: str = ""
     records: int = 0
     segments: int = 0
     port: int = 0
     process: subprocess.Popen[bytes] | None = None
     start_ms: dict[After, list[float]] = field(default_factory=dict[After, list[float]])
     read_bytes: dict[After, list[int]] = field(default_factory=dict[After, list[int]])
+
+    @property
+    def name(self) -> str:
+        """What it holds, for people."""
+        return self.label or f"a log of {self.log_bytes // MIB} MiB"
 
     def start(self) -> float:
         """Start the broker; seconds until its port took a connection."""
@@ -154,6 +235,7 @@ class StartupCell:
         return [
             StartupRow(
                 log_bytes=self.log_bytes,
+                shape=self.label,
                 segments=self.segments,
                 after=after,
                 start_ms=round(statistics.median(runs), 1),
@@ -180,19 +262,26 @@ def run_startup(options: StartupOptions, progress: Progress = silent) -> Startup
     environment = environment_of(options, (), pinned=cores.pinned)
     sizes = options.log_bytes()
     parent = options.directory or Path(tempfile.gettempdir())
-    check_room(parent, sum(sizes))
-    total = len(sizes) * (options.repeat + 1)
+    shapes = options.shape_bytes()
+    check_room(parent, sum(sizes) + sum(shapes.values()))
+    total = (len(sizes) + len(shapes)) * (options.repeat + 1)
     with contextlib.ExitStack() as stack:
         load = stack.enter_context(load_process(cores.load))
         cells = [stack.enter_context(cell_in(parent, size, cores.system)) for size in sizes]
+        for shape, log_bytes in shapes.items():
+            cell = stack.enter_context(cell_in(parent, log_bytes, cores.system))
+            cell.shape, cell.label = shape, options.shape_label(shape)
+            cells.append(cell)
         for done, cell in enumerate(cells):
-            progress(done, total, f"filling a log of {cell.log_bytes // MIB} MiB")
+            progress(done, total, f"filling {cell.name}")
             cell.start()
-            if cell.log_bytes:
+            if cell.shape is not None:
+                cell.records = load.call(fill_shape, cell.port, cell.shape, options)
+            elif cell.log_bytes:
                 cell.records = load.call(fill, cell.port, cell.log_bytes, options.segment_bytes)
             cell.end(signal.SIGKILL)
         for done, cell in enumerate(cells * options.repeat, start=len(cells)):
-            progress(done, total, f"starting with {cell.log_bytes // MIB} MiB")
+            progress(done, total, f"starting with {cell.name}")
             cell.start_after("kill")
             cell.end(signal.SIGTERM)
             cell.start_after("stop")

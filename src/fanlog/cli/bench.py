@@ -364,16 +364,25 @@ def startup(
     sizes: Annotated[
         str, typer.Option("--sizes", help="Sizes of the log.", metavar="SIZE,SIZE,...")
     ] = "400MiB,4GiB",
+    shapes: Annotated[
+        bool,
+        typer.Option(
+            help="Also with 5,000 topics, with 4,000 segments, and with a segment of small batches."
+        ),
+    ] = True,
     repeat: Repeat = 5,
     directory: Folder = None,
     json: Json = None,
     plot: Plot = None,
 ) -> None:
-    """Start-up with a small and a large log."""
-    from fanlog.bench import StartupOptions, run_startup  # noqa: PLC0415
+    """Start-up with a small and a large log, and with folders that take longest."""
+    from fanlog.bench import STARTUP_SHAPES, StartupOptions, run_startup  # noqa: PLC0415
 
     options = StartupOptions(
-        sizes_bytes=byte_sizes(sizes, "--sizes"), repeat=repeat, directory=directory
+        sizes_bytes=byte_sizes(sizes, "--sizes"),
+        shapes=STARTUP_SHAPES if shapes else (),
+        repeat=repeat,
+        directory=directory,
     )
     _report("startup", lambda progress: run_startup(options, progress), json, plot)
 

@@ -74,6 +74,13 @@ class Shared:
         # What a start found wrong with the data folder, for people.
         self.problems: list[str] = []
 
+    def for_opening(self) -> Shared:
+        """The same for a thread that opens logs: descriptors and syncs of its own."""
+        own = Shared(self.options)
+        own.indexes, own.removals = self.indexes, self.removals
+        own.problems, own.troubled, own.reserve = self.problems, self.troubled, self.reserve
+        return own
+
     def report(self, problem: str) -> None:
         """Notes what a start found wrong: in the log, and for `health`."""
         logger.error("%s", problem)
@@ -421,6 +428,11 @@ class DiskLog:
             sync_folder(self.folder)
         for segment in gone:
             self.remove_files(segment)
+
+    def join(self, shared: Shared) -> None:
+        """Shares with all other logs from now on. A log is opened apart from them."""
+        self.close()
+        self.shared = shared
 
     def track_unsynced(self) -> None:
         """From now on `sync` is about sealed segments too; those that there are count as unsynced.

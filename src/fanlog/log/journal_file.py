@@ -141,7 +141,7 @@ def read_journal(folder: str, generation_min: int | None = None) -> JournalFound
     found = JournalFound([], [], [], complete=True, faults=[])
     for name in NAMES:
         try:
-            data = read_file(f"{folder}/{name}")
+            data = _read(f"{folder}/{name}")
         except FileNotFoundError:
             continue
         items = list(groups(data, generation_min))
@@ -155,6 +155,14 @@ def read_journal(folder: str, generation_min: int | None = None) -> JournalFound
         all_synced = i + 1 < len(files) and bool(files[-1][2])
         found = _take(found, f"{folder}/{name}", items, all_synced=all_synced)
     return found
+
+
+def _read(path: str) -> bytes:
+    """A journal file; of one that holds nothing only its first group."""
+    with open(path, "rb") as file:
+        head = file.read(HEADER_BYTES)
+        header = _header_at(head, 0)
+        return head if header is not None and not header[2] else head + file.read()
 
 
 def _take(

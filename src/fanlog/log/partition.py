@@ -13,15 +13,16 @@ from typing import NoReturn
 from fanlog.errors import ClosedError, FanlogError, OffsetOutOfRangeError, TopicDeletedError
 from fanlog.format.batch import read_header
 from fanlog.format.codecs import FORMAT_LIMITS, UnpackLimits
+from fanlog.log.clean import CleanLog, describe
 from fanlog.log.compaction import Compaction, is_due
 from fanlog.log.disk import DiskLog, Shared
 from fanlog.log.epochs import Epochs, with_epoch
 from fanlog.log.faults import is_full, is_temporary, write_error
 from fanlog.log.lookup import Block, find_time, read_block
-from fanlog.log.producers import ProducerHistory, ProducerRun, ProducerRuns
-from fanlog.log.recovery import recover, skip_deleted
-from fanlog.log.replay import Known, mend, replay
-from fanlog.log.scan import NO_STOP, Owner
+from fanlog.log.producers import ProducerHistory, ProducerRun
+from fanlog.log.recovery import bring_back
+from fanlog.log.replay import Known
+from fanlog.log.scan import Owner
 from fanlog.log.tail import Piece, Tail
 from fanlog.model import DamagedRange, Durability, TopicSettings
 
@@ -70,32 +71,19 @@ class PartitionLog:
         owner: Owner,
         shared: Shared,
         known: Known | None = None,
+        *,
+        clean: CleanLog | None = None,
     ) -> PartitionLog:
         """The log that is kept in `folder`, recovered; an empty one if there is no folder yet.
 
         `known` is for a log with durability fsync: what the journal has of it, and how far it was
-        synced. The caller syncs the log if it `needs_sync`.
+        synced. `clean` is how a clean stop left it. The caller syncs the log if it `needs_sync`.
         """
         disk = DiskLog(folder, owner, settings, shared)
         log = cls(settings, owner, disk)
-        producers = ProducerRuns()
-        # What is put back may begin new segments, long before there is a broker to ask.
-        disk.producers = producers.histories
-        disk.quarantine.load(shared.report)
-        mended = known is not None and mend(disk, known)
-        end = recover(disk, producers)
-        if known is not None:
-            end = replay(disk, known, end, producers)
-        end = skip_deleted(disk, end)
-        disk.quarantine.forget(end, NO_STOP)
-        if disk.tracks_unsynced:
-            synced_end = None if known is None else known.synced_end
-            if known is not None and mended:
-                synced_end = min(known.suspect_from, end)
-            disk.note_unsynced(synced_end, end)
-        disk.producers = None
-        log.tail = Tail(end)
-        log.recovered = producers.in_order()
+        found = bring_back(disk, known, clean)
+        log.tail = Tail(found.end_offset)
+        log.recovered = found.producers.in_order()
         log.last_time_us = disk.last_time_us
         return log
 
@@ -104,6 +92,17 @@ class PartitionLog:
         self.failure = self.failure or failure
         if self._disk is not None:
             self._disk.shared.troubled.add(self.owner)
+
+    def join(self, shared: Shared) -> None:
+        """Shares with all other logs from now on; it was opened apart from them."""
+        if self._disk is not None:
+            self._disk.join(shared)
+
+    def describe(self) -> CleanLog | None:
+        """What the log is at a clean stop. None for one that the next start has to scan."""
+        if self._disk is None or self.failure is not None or self.recovered:
+            return None
+        return describe(self._disk, self.end_offset)
 
     def keep_producers(self, histories: Callable[[], Iterable[ProducerHistory]]) -> None:
         """Asks `histories` with each new segment who has written so far, to keep it beside the

@@ -76,15 +76,30 @@ class ProducerRuns:
         self._runs: dict[int, deque[ProducerRun]] = {}
 
     def add(self, batches: Iterable[Found]) -> None:
+        # Most batches go on where the one before them ended: those become one run at once.
+        id = epoch = first_sequence = base_offset = count = 0
         for batch in batches:
             producer = batch.producer_id
             if batch.span != batch.record_count:
                 # Compaction was here. Whose records went nobody can tell, and a producer that is
                 # known as it once was would be worse than one that is not known.
                 self._runs.clear()
+                count = 0
+            elif (
+                count
+                and producer == id
+                and batch.base_offset == base_offset + count
+                and batch.first_sequence == first_sequence + count
+                and batch.producer_epoch == epoch
+            ):
+                count += batch.record_count
             elif producer:
-                epoch, sequence = batch.producer_epoch, batch.first_sequence
-                self._add(producer, epoch, sequence, batch.record_count, batch.base_offset)
+                if count:
+                    self._add(id, epoch, first_sequence, count, base_offset)
+                id, epoch, first_sequence = producer, batch.producer_epoch, batch.first_sequence
+                base_offset, count = batch.base_offset, batch.record_count
+        if count:
+            self._add(id, epoch, first_sequence, count, base_offset)
 
     def add_runs(self, runs: Iterable[ProducerRun]) -> None:
         """Takes over what a file has kept."""

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 import os
+from typing import NamedTuple
 
 from fanlog.errors import FormatError
+from fanlog.log.clean import CleanLog, restore
 from fanlog.log.disk import DiskLog
 from fanlog.log.epochs import with_batches
 from fanlog.log.files import remove_if_there
@@ -18,12 +20,14 @@ from fanlog.log.index import SealedIndex
 from fanlog.log.lookup import quarantine
 from fanlog.log.marks import load_compacted, load_start
 from fanlog.log.producers import ProducerRuns, read_producers
+from fanlog.log.replay import Known, mend, replay
 from fanlog.log.scan import NO_STOP, Run, is_zero
 from fanlog.log.segment import (
+    Listing,
     Scanned,
     Segment,
     index_path,
-    list_segments,
+    list_folder,
     log_path,
     plain_path,
     producers_path,
@@ -35,9 +39,86 @@ from fanlog.log.segment import (
 logger = logging.getLogger("fanlog.log")
 
 
-def recover(disk: DiskLog, producers: ProducerRuns) -> int:
-    """Reads the log's folder into `disk`; its end offset."""
-    segments = list_segments(disk.folder)
+class Found(NamedTuple):
+    """A log that is back: where it ends, and who wrote it."""
+
+    end_offset: int
+    producers: ProducerRuns
+
+
+def bring_back(disk: DiskLog, known: Known | None, clean: CleanLog | None) -> Found:
+    """Reads the log's folder into `disk`. See `PartitionLog.open` for what is known before."""
+    listing = list_folder(disk.folder)
+    if "damaged.json" in listing.others:
+        disk.quarantine.load(disk.shared.report)
+    found = _as_it_was_left(disk, listing, known, clean)
+    changed = False
+    if found is None:
+        found, changed = _scanned(disk, listing, known)
+    end_offset = found.end_offset
+    if "start.json" in listing.others:
+        end_offset = skip_deleted(disk, end_offset)
+    if disk.segments and "compacted.json" in listing.others:
+        base = disk.segments[-1].base
+        disk.compacted = load_compacted(disk.folder, base, disk.shared.report)
+    disk.quarantine.forget(end_offset, NO_STOP)
+    if disk.tracks_unsynced:
+        synced_end = None if known is None else known.synced_end
+        if known is not None and changed:
+            synced_end = min(known.suspect_from, end_offset)
+        disk.note_unsynced(synced_end, end_offset)
+    disk.producers = None
+    return Found(end_offset, found.producers)
+
+
+def _as_it_was_left(
+    disk: DiskLog, listing: Listing, known: Known | None, clean: CleanLog | None
+) -> Found | None:
+    """The log as a clean stop has left it; None if that can't be told."""
+    if clean is None or not listing.segments:
+        return None
+    if known is not None and (known.synced_end != clean.end_offset or known.journaled.headers):
+        return None
+    producers = ProducerRuns()
+    if not restore(disk, listing.segments, clean, producers):
+        return None
+    return Found(clean.end_offset, producers)
+
+
+def _scanned(disk: DiskLog, listing: Listing, known: Known | None) -> tuple[Found, bool]:
+    """The log as a scan finds it, mended; whether anything had to be changed for that."""
+    segments = listing.segments
+    # A crash can have left holes further back than where a scan looks, or the journal has more.
+    looks_back = known is not None and bool(
+        known.journaled.headers or known.suspect_index(segments) < len(segments) - 1
+    )
+    changed = False
+    while True:
+        if known is not None and looks_back and segments:
+            changed = mend(disk, known, segments)
+            if changed:
+                segments = list_folder(disk.folder).segments
+        producers = ProducerRuns()
+        # What is put back may begin new segments, long before there is a broker to ask.
+        disk.producers = producers.histories
+        holes_from = None if known is None or looks_back else known.promised_end
+        end_offset = recover(disk, segments, producers, holes_from)
+        if end_offset is not None:
+            break
+        looks_back = True
+    if known is not None:
+        end_offset = replay(disk, known, end_offset, producers)
+    return Found(end_offset, producers), changed
+
+
+def recover(
+    disk: DiskLog,
+    segments: list[Segment],
+    producers: ProducerRuns,
+    holes_from: int | None = None,
+) -> int | None:
+    """Reads a log's segments into `disk`; its end offset. None if there is a hole that ends past
+    the offset `holes_from`: it has to be cut first."""
     if not segments:
         return 0
     if len(segments) > 1:
@@ -48,10 +129,13 @@ def recover(disk: DiskLog, producers: ProducerRuns) -> int:
     _take_plain_name(disk, active)
     _remember_producers(disk, segments, producers)
     scanned = _scan(disk, active, producers)
-    end_offset = scanned.end_offset
-    for damage in scanned.damages:
-        if damage.next is not None:
-            quarantine(disk, active, damage, NO_STOP)
+    holes = [damage for damage in scanned.damages if damage.next is not None]
+    if holes_from is not None and any((hole.next or 0) > holes_from for hole in holes):
+        disk.epochs = ()
+        disk.producers_base = -1
+        return None
+    for hole in holes:
+        quarantine(disk, active, hole, NO_STOP)
     active.index = scanned.entries
     disk.segments = tuple(segments)
     disk.save_producers()
@@ -62,8 +146,7 @@ def recover(disk: DiskLog, producers: ProducerRuns) -> int:
     disk.last_time_us = scanned.last_time_us
     if not scanned.end_at and len(segments) > 1:
         disk.last_time_us = disk.last_time_of(segments[-2])
-    disk.compacted = load_compacted(disk.folder, active.base, disk.shared.report)
-    return end_offset
+    return scanned.end_offset
 
 
 def _take_plain_name(disk: DiskLog, active: Segment) -> None:

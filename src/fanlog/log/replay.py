@@ -25,7 +25,6 @@ from fanlog.log.scan import NO_STOP, Damage, Found, Owner
 from fanlog.log.segment import (
     Segment,
     base_of,
-    list_segments,
     log_path,
     remove_index,
     scan_segment,
@@ -110,6 +109,10 @@ class Known(NamedTuple):
         first = headers[0].base_offset if headers else NO_STOP
         return first if self.synced_end is None else min(first, self.synced_end)
 
+    def suspect_index(self, segments: list[Segment]) -> int:
+        """The first segment that can have holes."""
+        return max(0, bisect_right(segments, self.suspect_from, key=base_of) - 1)
+
 
 def by_partition(found: JournalFound) -> dict[Owner, Journaled]:
     """The journal's batches, sorted by the partition they belong to."""
@@ -138,14 +141,11 @@ def _sorted(
         yield journaled, header, group[at : at + header.length]
 
 
-def mend(disk: DiskLog, known: Known) -> bool:
+def mend(disk: DiskLog, known: Known, segments: list[Segment]) -> bool:
     """Fills the holes in a log's files, or cuts the log where nobody was promised what follows.
     Whether anything was changed."""
-    segments = list_segments(disk.folder)
-    if not segments:
-        return False
     changed = False
-    first = max(0, bisect_right(segments, known.suspect_from, key=base_of) - 1)
+    first = known.suspect_index(segments)
     interval_bytes = disk.shared.options.index_interval_bytes
     for i, segment in enumerate(segments[first:], first):
         scanned = scan_segment(disk.folder, segment, disk.owner, interval_bytes)

@@ -97,8 +97,16 @@ class _File(NamedTuple):
     bytes: int
 
 
-def list_segments(folder: str) -> list[Segment]:
-    """The segments of a folder in order. What a crash left half made or half deleted is removed."""
+class Listing(NamedTuple):
+    """A log's folder: its segments in order, and the names of all files that are no part of one."""
+
+    segments: list[Segment]
+    others: set[str]
+
+
+def list_folder(folder: str) -> Listing:
+    """What a log's folder holds. What a crash left half made or half deleted is removed."""
+    others: set[str] = set()
     files: list[_File] = []
     indexes: set[str] = set()
     producers: set[int] = set()
@@ -109,6 +117,8 @@ def list_segments(folder: str) -> list[Segment]:
                 if match is None:
                     if entry.name.endswith(TEMPORARY_SUFFIX):
                         remove_if_there(entry.path)
+                    else:
+                        others.add(entry.name)
                     continue
                 stem, base, end, generation, suffix = match.groups()
                 if suffix == LOG_SUFFIX:
@@ -119,13 +129,13 @@ def list_segments(folder: str) -> list[Segment]:
                 else:
                     producers.add(int(base))
     except FileNotFoundError:
-        return []
+        return Listing([], others)
     files = _newest(folder, files)
     for stem in indexes - {file.stem for file in files}:
         remove_if_there(f"{folder}/{stem}{INDEX_SUFFIX}")
     for base in producers - {file.base for file in files}:
         remove_if_there(producers_path(folder, base))
-    return _as_segments(files, producers)
+    return Listing(_as_segments(files, producers), others)
 
 
 def _newest(folder: str, files: list[_File]) -> list[_File]:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fanlog.config import LogOptions
-from fanlog.errors import FanlogError, FolderUnusableError, FormatError, InvalidArgumentError
+from fanlog.errors import FanlogError, FolderUnusableError, InvalidArgumentError
 from fanlog.log.catalog import (
     DELETED_PREFIX,
     Catalog,
@@ -25,14 +25,13 @@ from fanlog.log.catalog import (
     create_topic_folder,
     load_catalog,
     load_catalog_copy,
-    load_topic,
     number_of,
     remove_half_made,
-    restore_topic,
     save_catalog,
     save_topic,
     topic_folder_name,
 )
+from fanlog.log.clean import CleanLog, save_clean, take_clean
 from fanlog.log.disk import DiskLog, Shared
 from fanlog.log.ends import SyncedEnds
 from fanlog.log.errands import AtOnce, Errands
@@ -40,7 +39,8 @@ from fanlog.log.faults import folder_error, is_full
 from fanlog.log.files import make_folders, sync_folder
 from fanlog.log.journal import Journal
 from fanlog.log.journal_file import newest_generation, retire_journal
-from fanlog.log.kept import remove_kept, save_kept
+from fanlog.log.kept import remove_kept
+from fanlog.log.opening import Opening, StoredTopic
 from fanlog.log.partition import PartitionLog
 from fanlog.log.past import Past, read_past
 from fanlog.log.rebuild import rebuild_catalog
@@ -59,19 +59,6 @@ _NUMBERS_PER_SAVE = 64
 _OUR_NAMES = frozenset(
     {"lock", "topics", "journal", "transactions", "catalog.json.tmp", "reserve", "reserve.tmp"}
 )
-
-
-class StoredTopic:
-    """A topic and its logs, one for each partition."""
-
-    __slots__ = ("folder", "logs", "name", "number", "settings")
-
-    def __init__(self, name: str, number: int, settings: TopicSettings, folder: str = "") -> None:
-        self.name = name
-        self.number = number
-        self.settings = settings
-        self.logs: list[PartitionLog] = []
-        self.folder = folder
 
 
 def raise_fault(fault: FanlogError | None) -> None:
@@ -160,16 +147,16 @@ class LogStore:
         os.makedirs(topics, exist_ok=True)
         names = self._sweep(sorted(entry.name for entry in os.scandir(topics) if entry.is_dir()))
         catalog = self._load_catalog(folder, names)
+        cleaned = take_clean(folder)
         self.epoch = catalog.epoch + 1
         numbers = [number for name in names if (number := number_of(name)) is not None]
         self._next_number = max([catalog.next_topic, *(n + 1 for n in numbers)])
-        # It syncs the folder, and with it the names of all that was just made.
+        # It syncs the folder: the names of all that was just made, and that the mark is gone.
         self._save_catalog(self._next_number)
         past = read_past(self._journal_folder, self._shared.report)
-        for name in names:
-            topic = self._open_topic(f"{topics}/{name}", past)
-            if topic is not None:
-                self._topics[topic.number] = topic
+        opening = Opening(past, cleaned, self._shared, self._journal_folder)
+        self._topics = opening.open_topics([f"{topics}/{name}" for name in names])
+        self.left_aside = opening.left_aside
         self._pass_all_epochs()
         self._forget_journal(past)
 
@@ -246,45 +233,6 @@ class LogStore:
             if name.startswith(DELETED_PREFIX):
                 shutil.rmtree(f"{self.folder}/topics/{name}", ignore_errors=True)
         return [name for name in names if not name.startswith(DELETED_PREFIX)]
-
-    def _open_topic(self, folder: str, past: Past) -> StoredTopic | None:
-        try:
-            found = self._load_topic(folder)
-        except FormatError as fault:
-            self._leave_aside(folder, fault, past)
-            return None
-        topic = StoredTopic(found.name, found.number, found.settings, folder)
-        self._add_logs(topic, past)
-        return topic
-
-    def _load_topic(self, folder: str) -> TopicFile:
-        try:
-            return load_topic(folder)
-        except FormatError as fault:
-            found = restore_topic(folder)
-            self._shared.report(
-                f"{folder}: {fault}. It was made again from its copy. Nothing is lost."
-            )
-            return found
-
-    def _leave_aside(self, folder: str, fault: FormatError, past: Past) -> None:
-        """A topic that nobody can describe: all that there is of it stays where it is."""
-        number = number_of(os.path.basename(folder))
-        if number is not None:
-            self.left_aside.add(number)
-        batches = [] if number is None else past.batches_of(number)
-        if number is None or not (batches or any(entry.is_dir() for entry in os.scandir(folder))):
-            # As a rule a crash came while it was made: there is nothing in it.
-            logger.warning("%s is left aside, it is not a whole topic: %s.", folder, fault)
-            return
-        where = ""
-        if batches:
-            # They must not go with the journal.
-            where = f" (and in {save_kept(self._journal_folder, number, batches)})"
-        self._shared.report(
-            f"{folder} is left aside, so that its topic is missing: {fault}. Its messages are "
-            f"still there{where}: put topic.json back from a backup, and restart the broker."
-        )
 
     def create(self, name: str, settings: TopicSettings) -> StoredTopic:
         """A new topic with empty logs. Names are the broker's to keep apart."""
@@ -373,25 +321,37 @@ class LogStore:
             lambda: self.reserve.spend(lambda: _rename_folder(topic)), renamed
         )
 
-    def close(self) -> None:
-        """Closes all files and gives the folder back. Commits and threads have ended before."""
+    def close(self, *, clean: bool = False) -> None:
+        """Closes all files and gives the folder back. Commits and threads have ended before.
+
+        `clean` says that whoever asked to keep producers knows all of them: then the next start
+        need not scan the logs.
+        """
         self.employ(AtOnce())
         self._finish_deletions()
-        if self.journal is not None:
-            try:
-                self.journal.close()
-            except OSError as fault:
-                # It was not emptied, so the next start replays it.
-                logger.error("The journal could not be closed: %s", fault)
-            self.journal = None
-        for topic in self._topics.values():
-            for log in topic.logs:
-                log.close()
+        clean = self._close_journal() and clean
+        logs = [log for topic in self._topics.values() for log in topic.logs]
+        described = [found for log in logs if clean and (found := log.describe()) is not None]
+        for log in logs:
+            log.close()
         self._topics.clear()
         if self._lock is not None:
-            self._save_catalog_at_close()
+            self._save_at_close(described)
             self._lock.release()
             self._lock = None
+
+    def _close_journal(self) -> bool:
+        """Whether nothing is left in it for the next start."""
+        journal, self.journal = self.journal, None
+        if journal is None:
+            return True
+        try:
+            journal.close()
+        except OSError as fault:
+            # It was not emptied, so the next start replays it.
+            logger.error("The journal could not be closed: %s", fault)
+            return False
+        return not journal.failed
 
     def _finish_deletions(self) -> None:
         """Does what no thread has got to."""
@@ -405,22 +365,17 @@ class LogStore:
         self._deleting.clear()
         self._shared.removals.finish()
 
-    def _add_logs(self, topic: StoredTopic, past: Past | None = None) -> None:
-        """Makes the logs that the topic's settings ask for; at a start, with its `past`, opens
-        them. New ones have no files, so that nobody looks for any."""
+    def _add_logs(self, topic: StoredTopic) -> None:
+        """Makes the logs that the topic's settings ask for. They have no files, so that nobody
+        looks for any."""
         settings = topic.settings
         for partition in range(len(topic.logs), settings.partitions):
             owner = Owner(topic.number, partition)
             folder = f"{topic.folder}/{partition}"
-            if not topic.folder:
-                log = PartitionLog(settings, owner)
-            elif past is None:
+            if topic.folder:
                 log = PartitionLog(settings, owner, DiskLog(folder, owner, settings, self._shared))
             else:
-                known = past.known(owner) if settings.level is Durability.FSYNC else None
-                log = PartitionLog.open(folder, settings, owner, self._shared, known)
-                if log.needs_sync:
-                    log.sync()
+                log = PartitionLog(settings, owner)
             topic.logs.append(log)
 
     def _take_memory_number(self) -> int:
@@ -444,12 +399,14 @@ class LogStore:
         save_catalog(f"{self.folder}/catalog.json", Catalog(next_number, self.epoch))
         self._numbers_saved = next_number
 
-    def _save_catalog_at_close(self) -> None:
+    def _save_at_close(self, described: list[CleanLog]) -> None:
         try:
             self._save_catalog(self._next_number)
+            if described:
+                save_clean(f"{self.folder}", described)
         except OSError as fault:
-            # Nothing is wrong with it: some numbers are never used.
-            logger.warning("The catalog could not be saved: %s", fault)
+            # Nothing is wrong: some numbers are never used, and the next start scans the logs.
+            logger.warning("The catalog, or the mark of a clean stop, was not saved: %s", fault)
 
 
 def _doomed(topic: StoredTopic) -> str:

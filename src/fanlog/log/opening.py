@@ -1,0 +1,115 @@
+"""Opening the topics of a data folder, in a few threads.
+
+A topic whose description is lost is left aside: all that there is of it stays where it is, and the
+others are opened.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+from fanlog.errors import FormatError
+from fanlog.log.catalog import TopicFile, load_topic, number_of, restore_topic
+from fanlog.log.clean import Cleaned
+from fanlog.log.disk import Shared
+from fanlog.log.kept import save_kept
+from fanlog.log.partition import PartitionLog
+from fanlog.log.past import Past
+from fanlog.log.scan import Owner
+from fanlog.model import Durability, TopicSettings
+
+logger = logging.getLogger("fanlog.log")
+
+# Threads that open topics: they wait for the disk at the same time. How many topics each gets.
+_THREADS = 4
+_TOPICS_A_TASK = 32
+
+
+class StoredTopic:
+    """A topic and its logs, one for each partition."""
+
+    __slots__ = ("folder", "logs", "name", "number", "settings")
+
+    def __init__(self, name: str, number: int, settings: TopicSettings, folder: str = "") -> None:
+        self.name = name
+        self.number = number
+        self.settings = settings
+        self.logs: list[PartitionLog] = []
+        self.folder = folder
+
+
+class Opening:
+    """What a start knows before it reads the topics' folders, and those that it could not open."""
+
+    def __init__(self, past: Past, cleaned: Cleaned, shared: Shared, journal_folder: str) -> None:
+        self._past = past
+        self._cleaned = cleaned
+        self._shared = shared
+        self._journal_folder = journal_folder
+        # Numbers of topics whose folders are there and can't be used.
+        self.left_aside: set[int] = set()
+
+    def open_topics(self, folders: list[str]) -> dict[int, StoredTopic]:
+        """The topics by their numbers, in the order of their folders."""
+        parts = [folders[i : i + _TOPICS_A_TASK] for i in range(0, len(folders), _TOPICS_A_TASK)]
+        topics: dict[int, StoredTopic] = {}
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="fanlog-open") as threads:
+            for opened in threads.map(self._open_some, parts):
+                topics.update((topic.number, topic) for topic in opened)
+        return topics
+
+    def _open_some(self, folders: list[str]) -> list[StoredTopic]:
+        shared = self._shared.for_opening()
+        opened = (self._open_topic(folder, shared) for folder in folders)
+        return [topic for topic in opened if topic is not None]
+
+    def _open_topic(self, folder: str, shared: Shared) -> StoredTopic | None:
+        try:
+            found = self._load_topic(folder)
+        except FormatError as fault:
+            self._leave_aside(folder, fault)
+            return None
+        settings = found.settings
+        topic = StoredTopic(found.name, found.number, settings, folder)
+        synced = settings.level is Durability.FSYNC
+        for partition in range(settings.partitions):
+            owner = Owner(topic.number, partition)
+            known = self._past.known(owner) if synced else None
+            clean = self._cleaned.get(owner, synced=synced)
+            path = f"{folder}/{partition}"
+            log = PartitionLog.open(path, settings, owner, shared, known, clean=clean)
+            if log.needs_sync:
+                log.sync()
+            log.join(self._shared)
+            topic.logs.append(log)
+        return topic
+
+    def _load_topic(self, folder: str) -> TopicFile:
+        try:
+            return load_topic(folder)
+        except FormatError as fault:
+            found = restore_topic(folder)
+            self._shared.report(
+                f"{folder}: {fault}. It was made again from its copy. Nothing is lost."
+            )
+            return found
+
+    def _leave_aside(self, folder: str, fault: FormatError) -> None:
+        number = number_of(os.path.basename(folder))
+        if number is not None:
+            self.left_aside.add(number)
+        batches = [] if number is None else self._past.batches_of(number)
+        if number is None or not (batches or any(entry.is_dir() for entry in os.scandir(folder))):
+            # As a rule a crash came while it was made: there is nothing in it.
+            logger.warning("%s is left aside, it is not a whole topic: %s.", folder, fault)
+            return
+        where = ""
+        if batches:
+            # They must not go with the journal.
+            where = f" (and in {save_kept(self._journal_folder, number, batches)})"
+        self._shared.report(
+            f"{folder} is left aside, so that its topic is missing: {fault}. Its messages are "
+            f"still there{where}: put topic.json back from a backup, and restart the broker."
+        )
