@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import asyncio
 import random
+import tracemalloc
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fanlog.client.aio import Client
+from fanlog.format import messages
 from fanlog.format.batch import check_batch
 from fanlog.format.checksum import crc32c
-from fanlog.format.frames import FrameKind
+from fanlog.format.frames import FrameKind, frame
 from tests.listeners.peers import PATIENCE_SECONDS, Frame, Serving, patched, serving
 from tests.listeners.session import session_frames
 
@@ -149,3 +152,35 @@ async def test_noise_behind_a_hello_disturbs_nobody(seed: int) -> None:
                 kind = dice.choice(list(FrameKind))
                 noise = (len(noise) + 16).to_bytes(4, "little") + bytes([kind, 1]) + noise
             check_answers(await say(served, start + noise, dice))
+
+
+def fields() -> list[str]:
+    """The names of all fields of all messages."""
+    kinds = [k for k in vars(messages).values() if isinstance(k, type)]
+    structs = [k for k in kinds if issubclass(k, msgspec.Struct)]
+    return sorted({name for struct in structs for name in struct.__struct_fields__})
+
+
+# An array and a map that claim four thousand million entries, a string as long, and deep nesting.
+CLAIMS = [b"\xdd" + b"\xff" * 4, b"\xdf" + b"\xff" * 4, b"\xdb" + b"\xff" * 4, b"\x91" * 20_000]
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim[:1].hex())
+async def test_a_message_that_only_claims_to_be_large_costs_nothing(claim: bytes) -> None:
+    named = [msgspec.msgpack.encode(name) + claim for name in fields()]
+    payloads = [claim, b"\x81\xa1x" + claim, *(b"\x81" + field for field in named)]
+    kinds = [kind for kind in FrameKind if kind not in (FrameKind.HELLO, FrameKind.BATCH)]
+    dice = random.Random(1)
+    async with serving() as served:
+        tracemalloc.start()
+        try:
+            for kind in kinds:
+                for payload in (*payloads[:2], *dice.sample(payloads, 4)):
+                    peer = await served.greeted()
+                    await peer.send(frame(kind, payload, request=3))
+                    peer.finish_sending()
+                    check_answers(await peer.rest())
+                    peer.close()
+            assert tracemalloc.get_traced_memory()[1] < 32 << 20
+        finally:
+            tracemalloc.stop()

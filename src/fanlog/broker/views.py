@@ -160,10 +160,10 @@ class Renderer:
             waiting.append(done)
             return next_offset
         self._rendering[key] = [done]
-        limits = self._unpacker.limits
+        name, limits = partition.topic.name, self._unpacker.limits
 
         def render() -> tuple[bytes, list[_Unreadable]]:
-            values, unreadable = decode_values(stretch, limits)
+            values, unreadable = decode_values(name, stretch, limits)
             return view.render(values) if values else b"", unreadable
 
         def rendered(result: tuple[bytes, list[_Unreadable]] | Exception) -> None:
@@ -198,7 +198,7 @@ class Renderer:
     # Decoding
 
     def _decode(self, partition: Partition, piece: bytes | memoryview) -> Values:
-        values, unreadable = decode_values(piece, self._unpacker.limits)
+        values, unreadable = decode_values(partition.topic.name, piece, self._unpacker.limits)
         self._report(partition, unreadable)
         return values
 
@@ -230,7 +230,7 @@ def _key(partition: Partition, view: View, piece: memoryview) -> _Key:
 
 
 def decode_values(
-    piece: bytes | memoryview, limits: UnpackLimits
+    topic: str, piece: bytes | memoryview, limits: UnpackLimits
 ) -> tuple[Values, list[_Unreadable]]:
     """The values of all batches in a piece, and those batches that do not decode: a producer's
     fault that nobody saw on the way in."""
@@ -238,7 +238,7 @@ def decode_values(
     unreadable: list[_Unreadable] = []
     view = memoryview(piece)
     for at, header in split_batches(piece):
-        batch = Batch(view[at : at + header.length], header, limits=limits)
+        batch = Batch(view[at : at + header.length], header, topic, limits)
         try:
             values += batch.values
         except UnreadableError as fault:
