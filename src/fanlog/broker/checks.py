@@ -62,12 +62,13 @@ class Checks:
 
     def fault(self, origin: object, batch: Unchecked) -> FanlogError | None:
         """What is wrong with a batch. Raises `NotYetError` if that takes a while to find out."""
-        if isinstance(origin, Patient) and origin.checked:
-            known = origin.checked.pop(0)
+        checked: list[Checked] | None = getattr(origin, "checked", None)
+        if checked:
+            known = checked.pop(0)
             if _is_of(known, batch):
                 return known.fault
             # Its topic may have gone since: what comes now is something else.
-            origin.checked.clear()
+            checked.clear()
         if self._may_spend(self._work(batch)) or not isinstance(origin, Patient):
             return _fault(batch, self._unpacker.limits)
         self._begin(origin, list(self._following(batch)))

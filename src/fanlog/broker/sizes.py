@@ -6,6 +6,8 @@ topic's `message_bytes_max`, and not what a batch may be at all.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from fanlog.broker.topics import Topic
 from fanlog.config import BrokerOptions
 from fanlog.errors import FanlogError, FormatError, MessageTooLargeError, UnreadableError
@@ -23,7 +25,6 @@ from fanlog.format.columns import (
 # What a batch has beside its messages: in all, and for each of them.
 _BATCH_OVERHEAD_BYTES = 4096
 _RECORD_OVERHEAD_BYTES = 64
-_SIZES_BEHIND_TIMES_AT = CLIENT_PART.size + TIME_RANGE.size
 
 
 def unpack_limits(options: BrokerOptions) -> UnpackLimits:
@@ -31,25 +32,32 @@ def unpack_limits(options: BrokerOptions) -> UnpackLimits:
     return UnpackLimits(options.batch_unpacked_bytes_max, options.compression_ratio_max)
 
 
+def _fitting(unpacked_bytes_max: int) -> Callable[[bytes, int, int, int], bool]:
+    """The check that most compressed batches pass, kept short: whether a batch is so small that
+    there is no fault. Its `body` begins with what its checksum covers."""
+    unpack, size = SIZES.unpack_from, SIZES.size
+    plain_at, behind_times_at = CLIENT_PART.size, CLIENT_PART.size + TIME_RANGE.size
+
+    def fits(body: bytes, flags: int, count: int, sound_bytes: int) -> bool:
+        at = behind_times_at if flags & EVENT_TIMES else plain_at
+        rest = len(body) - at - size
+        if rest < 0:
+            return False
+        unpacked_bytes, packed_bytes = unpack(body, at)
+        return (
+            packed_bytes <= rest
+            and 4 * count < unpacked_bytes <= sound_bytes
+            and unpacked_bytes <= unpacked_bytes_max
+        )
+
+    return fits
+
+
 class Sizes:
     def __init__(self, options: BrokerOptions) -> None:
         self._limits = unpack_limits(options)
         # Below it the ratio does not matter, so that one comparison says enough.
-        self._sound_bytes = min(RATIO_FREE_BYTES, options.batch_unpacked_bytes_max)
-
-    def fits(self, body: bytes, flags: int, count: int, sound_bytes: int) -> bool:
-        """Whether a compressed batch is so small that there is no fault: the usual case, kept
-        short. `body` begins with what its checksum covers."""
-        at = _SIZES_BEHIND_TIMES_AT if flags & EVENT_TIMES else CLIENT_PART.size
-        end = len(body)
-        if at + SIZES.size > end:
-            return False
-        unpacked_bytes, packed_bytes = SIZES.unpack_from(body, at)
-        return (
-            4 * count < unpacked_bytes <= sound_bytes
-            and unpacked_bytes <= self._sound_bytes
-            and at + SIZES.size + packed_bytes <= end
-        )
+        self.fits = _fitting(min(RATIO_FREE_BYTES, options.batch_unpacked_bytes_max))
 
     def fault(
         self, topic: Topic, body: bytes, codec: int, flags: int, count: int
