@@ -283,6 +283,7 @@ class Compaction:
         if fault.first in known or len(known) >= _UNREADABLE_NOTED_MAX:
             return
         known[fault.first] = DamagedRange(fault.first, fault.next, reason=str(fault))
+        self._disk.shared.troubled.add(self._disk.owner)
         logger.warning(
             "compaction of %s leaves a batch as it is, and all tombstones behind it: %s",
             self._disk.folder,
