@@ -209,6 +209,9 @@ async def test_a_full_disk_is_told_to_who_asked_and_harms_nothing(
             patched.setattr(os, "pwrite", no_room)
             with pytest.raises(FanlogError, match="Free disk space"):
                 await compacted(on, "prices")
+        assert on.core.status().state == "degraded"
+        on.core.tick()
+        on.run()
         assert on.core.status().state == "ok"
         await compacted(on, "prices")
         assert len(offsets(on, "prices")) == 5

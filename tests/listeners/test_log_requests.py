@@ -32,3 +32,23 @@ async def test_a_deletion_that_is_wrong_for_one_partition_deletes_nothing(data: 
         answer = await peer.ask(FrameKind.DELETE_RECORDS, wanted)
         assert answer.failure.code == "offset_out_of_range"
         assert (await peer.fetch(number)).start_offset == 0
+
+
+async def test_deletions_at_the_same_time_leave_the_later_start(data: Path) -> None:
+    async with serving(data) as served:
+        peer = await served.greeted()
+        number = await peer.open_topic("t", durability="os")
+        for _ in range(9):
+            await peer.publish(one_message(number))
+        frames = [
+            request(FrameKind.DELETE_RECORDS, DeleteRecords("t", (PartitionOffset(0, offset),)), 5)
+            for offset in (3, 8, 5)
+        ]
+        await peer.send(b"".join(frames))
+        starts = [(await peer.expect(FrameKind.OK)).read(Positions) for _ in frames]
+        assert [start.positions[0].offset for start in starts] == [3, 8, 8]
+        assert (await peer.fetch(number, offset=8)).start_offset == 8
+    async with serving(data) as served:
+        peer = await served.greeted()
+        number = await peer.open_topic("t")
+        assert (await peer.fetch(number, offset=8)).start_offset == 8

@@ -144,6 +144,7 @@ class Broker:
         self.fetch_memory = FetchMemory(
             options.fetch_memory_bytes, options.fetch_stall_seconds, runtime.monotonic_us
         )
+        self.deleting = asyncio.Lock()
         self.openers: dict[Opener, None] = {}
         self.connections = 0
         self.draining = False
@@ -274,9 +275,9 @@ class Broker:
         """Deletes what is before these offsets, one for each partition; where each begins now."""
         return delete_records(self.catalog.get(check_public_name(name)), offsets, self.commits)
 
-    def check_deletion(self, name: str, offsets: dict[int, int]) -> None:
-        """Raises what `delete_records` would."""
-        check_deletion(self.catalog.get(check_public_name(name)), offsets)
+    def check_deletion(self, name: str, offsets: dict[int, int]) -> list[tuple[Partition, int]]:
+        """The partitions that are to begin at these offsets; raises what `delete_records` would."""
+        return check_deletion(self.catalog.get(check_public_name(name)), offsets)
 
     def _drop_copies(self, partition: Partition, offset: int) -> None:
         """Readers get what is before an offset from its files: they have changed."""

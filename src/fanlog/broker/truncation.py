@@ -3,10 +3,19 @@ touched, so that a wrong request deletes nothing."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from fanlog.broker.commits import Commits
 from fanlog.broker.topics import Partition, Topic
-from fanlog.errors import OffsetOutOfRangeError, PartitionNotFoundError
+from fanlog.errors import (
+    OffsetOutOfRangeError,
+    PartitionNotFoundError,
+    TopicNotFoundError,
+)
 from fanlog.format.messages import PartitionOffset
+
+if TYPE_CHECKING:
+    from fanlog.broker.core import Broker
 
 
 def delete_records(
@@ -23,6 +32,25 @@ def delete_records(
             commits.resized(partition, tail_bytes)
         starts.append(PartitionOffset(partition.index, start))
     return starts
+
+
+async def delete_in_thread(broker: Broker, partition: Partition, offset: int) -> int:
+    """The same for one partition, but a thread waits for the disk; where it begins now."""
+    log = partition.log
+    # Two deletions of one log must not write down where it begins in the wrong order.
+    async with broker.deleting:
+        save = log.begin_deletion(offset)
+        if save is not None:
+            try:
+                await broker.threaded(save)
+            except OSError as fault:
+                log.refuse(fault)
+        if partition.topic.deleted:
+            raise TopicNotFoundError(f"Topic {partition.topic.name!r} was deleted.")
+        tail_bytes = log.tail.bytes
+        start = log.end_deletion(offset)
+        broker.commits.resized(partition, tail_bytes)
+    return start
 
 
 def check_deletion(topic: Topic, offsets: dict[int, int]) -> list[tuple[Partition, int]]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
+from fanlog.broker.topics import Partition
+from fanlog.broker.truncation import delete_in_thread
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind
 from fanlog.format.messages import decode
@@ -16,20 +17,20 @@ if TYPE_CHECKING:
 def delete_records(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.DeleteRecords, payload)
     offsets = {place.partition: place.offset for place in wanted.offsets}
-    session.broker.check_deletion(wanted.topic, offsets)
-    session.later(request, _deleting(session, request, wanted.topic, offsets))
+    places = session.broker.check_deletion(wanted.topic, offsets)
+    session.later(request, _deleting(session, request, places))
 
 
 async def _deleting(
-    session: NativeSession, request: int, topic: str, offsets: dict[int, int]
+    session: NativeSession, request: int, places: list[tuple[Partition, int]]
 ) -> None:
-    """One partition after the other, with others' turns between: each waits for the disk."""
+    """One partition after the other; a thread waits for the disk."""
     broker = session.broker
     positions: list[messages.Position] = []
-    for partition, offset in offsets.items():
-        (start,) = broker.delete_records(topic, {partition: offset})
-        positions.append(messages.Position(topic, partition, start.offset, broker.epoch))
-        await asyncio.sleep(0)
+    for partition, offset in places:
+        start = await delete_in_thread(broker, partition, offset)
+        name = partition.topic.name
+        positions.append(messages.Position(name, partition.index, start, broker.epoch))
     session.answer(request, messages.Positions(tuple(positions)))
 
 

@@ -365,12 +365,19 @@ class DiskLog:
         if count:
             self._drop_first(count)
 
-    def delete_before(self, offset: int, end_offset: int) -> None:
-        """Deletes records exactly up to `offset`: files as far as they are wholly before it."""
+    def prepare_deletion(self, offset: int, end_offset: int) -> None:
+        """Before records are deleted exactly up to `offset`: seals the active segment, if it goes
+        as a whole."""
         if offset == end_offset and self.position:
             self.roll(end_offset)
+
+    def save_deletion(self, offset: int) -> None:
+        """Writes down, durably, that the log begins at `offset`. Blocks; any thread."""
         save_start(self.folder, offset)
         self._keep_folders()
+
+    def end_deletion(self, offset: int) -> None:
+        """Lets the records before `offset` go: files as far as they are wholly before it."""
         self.deleted_before = offset
         self.drop_before(offset)
         self.epochs = since(self.epochs, self.start_offset)

@@ -171,7 +171,7 @@ class PartitionLog:
             try:
                 disk.write(piece, tail.end_offset, first_time_us, last_time_us)
             except OSError as fault:
-                self._refuse(fault, disk)
+                self.refuse(fault)
             if not self._epoch_noted:
                 self._note_epoch(piece, disk)
         tail.append(piece, next_offset, last_time_us)
@@ -242,7 +242,7 @@ class PartitionLog:
                 )
             except OSError as fault:
                 if not is_full(fault):
-                    self._refuse(fault, self._disk)
+                    self.refuse(fault)
             tail.drop_before(self._disk.start_offset)
         return self.start_offset - before
 
@@ -253,7 +253,7 @@ class PartitionLog:
             try:
                 self._disk.drop_before(offset)
             except OSError as fault:
-                self._refuse(fault, self._disk)
+                self.refuse(fault)
             offset = self._disk.start_offset
         self.tail.drop_before(offset)
         return self.start_offset - before
@@ -263,21 +263,38 @@ class PartitionLog:
 
         To readers it is exact. Files, or pieces, go as far as they are wholly before it.
         """
+        save = self.begin_deletion(offset)
+        if save is not None:
+            try:
+                save()
+            except OSError as fault:
+                self.refuse(fault)
+        return self.end_deletion(offset)
+
+    def begin_deletion(self, offset: int) -> Callable[[], None] | None:
+        """What has to be written before the records before `offset` may go, if anything. It
+        blocks, and may run in any thread, but only one such at a time; `end_deletion` follows."""
         if self.failure is not None:
             self._raise_failure(self.failure)
-        if offset <= self.start_offset:
-            return self.start_offset
         if offset > self.end_offset:
             raise ValueError(f"The log ends at {self.end_offset}, before {offset}.")
-        if self._disk is None:
-            self._deleted_before = offset
-        else:
-            disk, end = self._disk, self.end_offset
-            try:
-                disk.shared.reserve.spend(lambda: disk.delete_before(offset, end))
-            except OSError as fault:
-                self._refuse(fault, disk)
-        self.tail.drop_before(offset)
+        disk, end = self._disk, self.end_offset
+        if disk is None or offset <= self.start_offset:
+            return None
+        try:
+            disk.shared.reserve.spend(lambda: disk.prepare_deletion(offset, end))
+        except OSError as fault:
+            self.refuse(fault)
+        return lambda: disk.shared.reserve.spend(lambda: disk.save_deletion(offset))
+
+    def end_deletion(self, offset: int) -> int:
+        """Lets the records before `offset` go; the log's new start."""
+        if offset > self.start_offset:
+            if self._disk is None:
+                self._deleted_before = offset
+            else:
+                self._disk.end_deletion(offset)
+            self.tail.drop_before(offset)
         return self.start_offset
 
     def compaction_due(self, visible_end: int, now_us: int) -> bool:
@@ -307,7 +324,7 @@ class PartitionLog:
             try:
                 disk.roll(self.end_offset)
             except OSError as fault:
-                self._refuse(fault, disk)
+                self.refuse(fault)
         return Compaction(disk, visible_end, now_us, stopped, limits)
 
     def track_unsynced(self) -> None:
@@ -348,9 +365,11 @@ class PartitionLog:
         if self._disk is not None:
             self._disk.delete()
 
-    def _refuse(self, fault: OSError, disk: DiskLog) -> NoReturn:
+    def refuse(self, fault: OSError) -> NoReturn:
         """Turns a failed write into its error. A full disk, and a lack of descriptors or memory,
         may pass; all else is for good."""
+        disk = self._disk
+        assert disk is not None
         error = write_error(fault, disk.folder)
         if is_full(fault):
             disk.shared.reserve.note_full()
