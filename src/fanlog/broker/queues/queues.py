@@ -88,6 +88,7 @@ class Queues:
         self._burials = Burials(DeadLetters(broker), self._ledger, runtime)
         self.monotonic_us = runtime.monotonic_us
         self.soon = runtime.soon
+        self._ticking = False
 
     def load(self) -> None:
         """Brings back what is done and what has failed. What was out is handed out again."""
@@ -408,10 +409,21 @@ class Queues:
     # Time
 
     def tick(self) -> None:
-        now_us = self.monotonic_us()
+        """Lets every queue look at its clock, very many of them in slices. If the last time is not
+        over yet, that one goes on."""
         self._burials.tick()
-        for queue in list(self._queues.values()):
-            queue.tick(now_us)
+        if not self._ticking:
+            self._ticking = True
+            self._broker.slices.in_slices(self._tick_each(), self._ticked)
+
+    def _tick_each(self) -> Iterator[None]:
+        for name, queue in list(self._queues.items()):
+            if self._queues.get(name) is queue:
+                queue.tick(self.monotonic_us())
+            yield
+
+    def _ticked(self) -> None:
+        self._ticking = False
 
     @property
     def unpacker(self) -> Unpacker:
