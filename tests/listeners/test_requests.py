@@ -180,7 +180,7 @@ async def test_the_brokers_own_topics_take_no_batches_from_clients(data: Path) -
         await peer.open_topic("t")
         await peer.ask(FrameKind.COMMIT, messages.Commit("me", (messages.Position("t", 0, 0),)))
         answer = await peer.ask(FrameKind.LIST_TOPICS, messages.ListTopics(internal=True))
-        topics = {topic.name: topic.number for topic in answer.read(list[TopicInfo])}
+        topics = {topic.name: topic.number for topic in answer.read(messages.TopicPage).topics}
         await peer.send(one_message(topics[INTERNAL_PREFIX + "cursors"], b"no position"))
         refused = (await peer.expect(FrameKind.REFUSED)).read(messages.Refused)
         assert refused.code in ("topic_not_found", "invalid_name", "invalid_argument")

@@ -279,6 +279,7 @@ class Compaction:
         return True
 
     def _note(self, fault: UnreadableError) -> None:
+        self._disk.shared.troubled.add(self._disk.owner)
         known = self._disk.unreadable
         if fault.first in known or len(known) >= _UNREADABLE_NOTED_MAX:
             return

@@ -69,7 +69,8 @@ class Shared:
         self.errands: Errands = AtOnce()
         self.removals = Removals()
         self.reserve = Reserve()
-        # Logs that have failed, or that have damage, or had: so that nobody has to ask all.
+        # Logs that have failed, or have damage or batches that do not decode, or had. Nobody has to
+        # ask all of them.
         self.troubled: set[Owner] = set()
         # What a start found wrong with the data folder, for people.
         self.problems: list[str] = []
