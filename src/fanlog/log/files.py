@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections import deque
+from collections import OrderedDict
 from contextlib import suppress
 from typing import Protocol
 
@@ -162,7 +162,8 @@ class FdPool:
 
     def __init__(self, open_max: int) -> None:
         self.open_max = open_max
-        self._holders: deque[FdHolder] = deque()
+        # In the order in which they are looked at; one is taken out without a search.
+        self._holders: OrderedDict[FdHolder, None] = OrderedDict()
 
     def open(self, holder: FdHolder) -> int:
         """Opens the holder's file, which exists, for writing."""
@@ -188,20 +189,20 @@ class FdPool:
         self._shrink_to(self.open_max - 1)
         holder.fd = fd
         holder.fd_used = True
-        self._holders.append(holder)
+        self._holders[holder] = None
 
     def close(self, holder: FdHolder) -> None:
         if holder.fd >= 0:
             os.close(holder.fd)
             holder.fd = -1
-            self._holders.remove(holder)
+            del self._holders[holder]
 
     def _shrink_to(self, count: int) -> None:
         while len(self._holders) > count:
-            holder = self._holders.popleft()
+            holder, _ = self._holders.popitem(last=False)
             if holder.fd_used:
                 holder.fd_used = False
-                self._holders.append(holder)
+                self._holders[holder] = None
             else:
                 os.close(holder.fd)
                 holder.fd = -1
