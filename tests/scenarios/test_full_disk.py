@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import fanlog
@@ -122,6 +123,38 @@ def test_a_full_disk_is_reported_once_and_serves_reads_until_there_is_room(
     assert len(said_of_the_disk(tmp_path)) == 2
     with fanlog.sync.connect(broker.url) as client:
         check_reading(client, "a", records + 5)
+
+
+def test_commits_and_acks_are_refused_in_words_on_a_full_disk_and_work_when_there_is_room(
+    broker: BrokerProcess, disk: SmallDisk
+) -> None:
+    filled(broker, disk, "fsync")
+    with fanlog.sync.connect(broker.url) as client:
+        position = client.committed("me")[0]
+
+        def commit_much() -> None:
+            # There may be room for some, in files that the ledger has already.
+            for i in range(5000):
+                client.commit("me", (msgspec.structs.replace(position, offset=i % 50),))
+
+        with pytest.raises(DiskFullError, match="fanlog topic alter"):
+            commit_much()
+        assert client.status().state == "degraded"
+        known = client.committed("me")
+        with pytest.raises(DiskFullError):
+            client.create_topic("new")
+        with pytest.raises(DiskFullError), client.transaction() as tx:  # noqa: PT012 - any of it
+            tx.publish("a", bytes(3 * MIB // 4))
+            tx.publish("a", bytes(3 * MIB // 4))
+        assert client.committed("me") == known
+        disk.free()
+        until(lambda: client.status().state == "ok")
+        client.commit("me", (msgspec.structs.replace(position, offset=55),))
+        assert client.committed("me")[0].offset == 55
+    broker.kill()
+    broker.start()
+    with fanlog.sync.connect(broker.url) as client:
+        assert client.committed("me")[0].offset == 55
 
 
 @pytest.mark.parametrize("remedy", ["truncate", "delete", "age", "size"])

@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar
 
+from fanlog.log.patience import a_few_times
+
 logger = logging.getLogger("fanlog.log")
 
 T = TypeVar("T")
@@ -85,7 +87,7 @@ class Removals:
 
 def _attempt(remove: Callable[[], None]) -> OSError | None:
     try:
-        remove()
+        a_few_times(remove, "The removal of files")
     except OSError as fault:
         return fault
     return None

@@ -96,8 +96,9 @@ class Reserve:
                 return
             try:
                 os.ftruncate(fd, 0)
-                # Some file systems give blocks out again only when their freeing is durable.
-                os.fsync(fd)
+                if self._is_short():
+                    # Some file systems give blocks out again only when their freeing is durable.
+                    os.fsync(fd)
             finally:
                 os.close(fd)
 
@@ -144,6 +145,12 @@ class Reserve:
             os.close(fd)
             with suppress(OSError):
                 remove_if_there(probe)
+
+    def _is_short(self) -> bool:
+        """Whether there is little beside the reserve. A start on a disk with much room should not
+        wait for a sync."""
+        disk = os.statvfs(os.path.dirname(self._path))
+        return disk.f_bavail * disk.f_frsize < 2 * self._bytes_wanted
 
     def _wanted(self) -> int:
         disk = os.statvfs(os.path.dirname(self._path))

@@ -43,6 +43,7 @@ from fanlog.log.kept import remove_kept
 from fanlog.log.opening import Opening, StoredTopic
 from fanlog.log.partition import PartitionLog
 from fanlog.log.past import Past, read_past
+from fanlog.log.patience import a_few_times
 from fanlog.log.rebuild import rebuild_catalog
 from fanlog.log.reserve import Reserve
 from fanlog.log.scan import Owner
@@ -318,7 +319,7 @@ class LogStore:
                 done(FanlogError(f"{topic.folder} could not be deleted: {fault!r}."))
 
         self._shared.errands.in_background(
-            lambda: self.reserve.spend(lambda: _rename_folder(topic)), renamed
+            lambda: self.reserve.spend(lambda: _rename_patiently(topic)), renamed
         )
 
     def close(self, *, clean: bool = False) -> None:
@@ -424,6 +425,11 @@ def _rename_folder(topic: StoredTopic) -> None:
         if not os.path.isdir(doomed):
             raise
     sync_folder(os.path.dirname(doomed))
+
+
+def _rename_patiently(topic: StoredTopic) -> None:
+    """The same in a thread of the broker, where a lack of descriptors may pass."""
+    a_few_times(lambda: _rename_folder(topic), "A deletion")
 
 
 def _remove_folder(topic: StoredTopic) -> None:
