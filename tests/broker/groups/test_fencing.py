@@ -4,13 +4,16 @@ read before must not move the group's position."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from fanlog.config import BrokerOptions
 from fanlog.errors import FencedError
 from fanlog.format.messages import GroupOffsets, Position, Release, Revoke
 from tests.broker.groups.members import Member, later
 from tests.broker.stage import Stage, stage
+from tests.broker.transactions.staging import Staging, settle
 
 
 @pytest.fixture
@@ -111,3 +114,30 @@ def test_an_answer_about_a_loss_that_never_was_changes_nothing(on: Stage) -> Non
     on.run()
     a.commit(3)
     assert a.partitions == [0, 1]
+
+
+def test_a_transaction_is_refused_if_a_partition_was_lost_while_its_file_was_synced(
+    data: Path,
+) -> None:
+    options = BrokerOptions(transaction_memory_bytes=0)
+    with stage(data, options=options) as on:
+        on.core.create_topic("t", {"partitions": 2, "durability": "os"})
+        slow = Member(on, "slow", slow=True).join()
+        staging = Staging(on)
+        staging.stage("out", b"x")
+        offsets = GroupOffsets("g", "slow", slow.epoch, tuple(Position("t", i, 0) for i in (0, 1)))
+        outcomes = staging.commit(offsets=(offsets,))
+        (sync,) = on.runtime.due
+        on.runtime.due.clear()
+        other = Member(on, "other").join()
+        later(on, 31)
+        other.leave()
+        for topic, partition in slow.lost_places:
+            slow.acknowledge(Revoke(topic, (partition,), lost=True))
+        on.run()
+        assert slow.partitions == [0, 1]
+        on.runtime.due.append(sync)
+        settle(on)
+        with pytest.raises(FencedError, match="given back"):
+            _ = outcomes.only
+        assert on.values("out") == []

@@ -293,12 +293,17 @@ async def test_what_was_read_before_a_loss_is_not_committed_after_it(way: Way) -
             await client.publish("t", b"%d" % i, partition=0)
         async with client.consume("t", group="g", reset="earliest", commit="manual") as slow:
             old = await slow.next(PATIENCE_SECONDS)
+            transaction = client.transaction()
+            await transaction.begin()
+            transaction.commit_offsets(slow, old)
             async with client.consume("t", group="g", commit="manual") as quick:
                 assert await take_values(quick, 5) == [b"%d" % i for i in range(5)]
                 await quick.commit()
             await until(lambda: len(slow.partitions) == 2)
             with pytest.raises(errors.FencedError):
                 await slow.commit(old)
+            with pytest.raises(errors.FencedError):
+                await transaction.commit()
             await committed_is(client, "g", {0: 5, 1: 0})
             assert await take_values(slow, 2) == [b"5", b"6"]
             await slow.commit()

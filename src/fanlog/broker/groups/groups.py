@@ -417,8 +417,9 @@ class Groups:
         if positions:
             self._broker.durable.commit([(group.offsets, positions)])
 
-    def check_owner(self, offsets: GroupOffsets) -> None:
-        """Raises FencedError unless this member has all of these partitions, and the seat."""
+    def check_owner(self, offsets: GroupOffsets) -> tuple[Ownership, ...]:
+        """What this member has of these partitions. Raises FencedError unless it has all of them,
+        and the seat."""
         group = self._groups.get(offsets.group)
         member = None if group is None else group.members.get(offsets.member)
         if group is None or member is None:
@@ -429,6 +430,7 @@ class Groups:
         if member.epoch != offsets.epoch:
             raise taken_over_error(group, member)
         check_owned(group, member, offsets.positions)
+        return tuple(member.owned[p.topic, p.partition] for p in offsets.positions)
 
     async def seek(self, subscription: Subscription, wanted: Seek) -> tuple[Position, ...]:
         """Moves cursors of a member's own partitions: all or none of them."""

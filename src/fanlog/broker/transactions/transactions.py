@@ -46,6 +46,8 @@ logger = logging.getLogger("fanlog.broker")
 
 TICKET_BYTES = 16
 _SECOND_US = 1_000_000
+# What a member has of some partitions: others if it has lost and got one since.
+Owners = tuple[object, ...]
 
 
 class _Open:
@@ -98,7 +100,7 @@ class Transactions:
         runtime: Runtime,
         *,
         folder: str | None,
-        check_owner: Callable[[GroupOffsets], None],
+        check_owner: Callable[[GroupOffsets], Owners],
     ) -> None:
         self._broker = broker
         self._intake = intake
@@ -305,7 +307,9 @@ class Transactions:
         *,
         spill: bool,
     ) -> None:
-        """What an intent refers to must be safe before the intent is."""
+        """What an intent refers to must be safe before the intent is. Who has the partitions whose
+        positions are to be committed must have had them all the time."""
+        owners = self._owners(parts, wanted.offsets)
         self._deciding[id] = []
         before = sum(part.staged.memory_bytes for part in parts)
         for part in parts:
@@ -330,7 +334,7 @@ class Transactions:
                     raise result
                 if result is not None:
                     raise FanlogError(f"Syncing what was staged failed: {result!r}.")
-                self._decide(parts, id, wanted.offsets, tell)
+                self._decide(parts, id, wanted.offsets, tell, owners)
             except FanlogError as fault:
                 tell(fault)
             for other, tell_other in others:
@@ -338,20 +342,35 @@ class Transactions:
 
         self._runtime.in_background(sync, synced)
 
-    def _decide(
-        self, parts: list[_Open], id: str, offsets: tuple[GroupOffsets, ...], tell: Outcome
-    ) -> None:
-        positions: list[tuple[str, tuple[Position, ...]]] = []
+    def _owners(self, parts: list[_Open], offsets: tuple[GroupOffsets, ...]) -> list[Owners]:
+        """What its members have of the partitions now. Who has lost one can't commit."""
         try:
-            for wanted in offsets:
-                self._check_owner(wanted)
-                name = GROUP_PREFIX + wanted.group
-                checked = self._broker.check_positions(name, wanted.positions)
-                positions.append((name, checked))
+            return [self._check_owner(wanted) for wanted in offsets]
         except FencedError:
             for part in parts:
                 self._drop(part)
             raise
+
+    def _decide(
+        self,
+        parts: list[_Open],
+        id: str,
+        offsets: tuple[GroupOffsets, ...],
+        tell: Outcome,
+        owners: list[Owners] | None = None,
+    ) -> None:
+        now = self._owners(parts, offsets)
+        if owners is not None and now != owners:
+            for part in parts:
+                self._drop(part)
+            raise FencedError(
+                "A partition was taken from its member, and given back, while the transaction was "
+                "being stored; nothing was committed."
+            )
+        positions: list[tuple[str, tuple[Position, ...]]] = []
+        for wanted in offsets:
+            name = GROUP_PREFIX + wanted.group
+            positions.append((name, self._broker.check_positions(name, wanted.positions)))
         intent = Intent(id, tuple(part.part() for part in parts), tuple(positions))
         files = {part.ticket: part.staged for part in parts if part.staged.in_file}
         self._commits.begin(Commit(parts[0].ticket, intent, files), tell)

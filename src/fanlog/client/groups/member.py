@@ -90,8 +90,8 @@ class GroupMember(Subscription):
         self._commits = GroupCommits(self._send_commit, self._done, self._progress.has)
         self._active: set[Place] = set()
         self._continuing: set[Place] = set()
-        # Where partitions began when they came: a message of before is of an earlier time that
-        # this member had them, and others may have had them in between.
+        # Where partitions began that came again, after this member had lost or released them.
+        self._had: set[Place] = set()
         self._floors: dict[Place, int] = {}
         # Being let go: False until the application is told.
         self._revoking: dict[Place, bool] = {}
@@ -248,6 +248,8 @@ class GroupMember(Subscription):
         """These positions, or those of all that was taken, for a transaction to commit."""
         if positions is None:
             positions = self.positions
+        for position in positions:
+            self._check_read((position.topic, position.partition), position.offset)
         return messages.GroupOffsets(self.group, self.member, self._join.epoch, positions)
 
     async def commit(self, message: Message | None = None) -> None:
@@ -275,14 +277,20 @@ class GroupMember(Subscription):
                 "an offset there is seek()."
             )
         place = (message.topic, message.partition)
-        if message.offset < self._floors.get(place, 0):
-            raise FencedError(
-                f"Partition {message.partition} of {message.topic!r} was taken from this member "
-                "after it had read the message, and given back to it at a later position. "
-                "Nothing was committed."
-            )
+        self._check_read(place, message.offset + 1)
         epoch = message.batch.header.leader_epoch
         return {place: Reached(message.offset + 1, epoch)}
+
+    def _check_read(self, place: Place, offset: int) -> None:
+        """Refuses a position that was reached before this member lost the partition and got it
+        again: others may have been there since, and what was not committed comes once more."""
+        floor, reached = self._floors.get(place), self._progress.given(place)
+        if floor is not None and reached is not None and not floor <= offset <= reached:
+            raise FencedError(
+                f"Partition {place[1]} of {place[0]!r} was taken from this member after it had "
+                f"read up to offset {offset}, and given back to it at {floor}. Nothing was "
+                "committed; what counts is what it reads now."
+            )
 
     def _done(self) -> dict[Place, Reached]:
         return self._progress.done(self._current)
@@ -336,8 +344,11 @@ class GroupMember(Subscription):
         if continued and start.offset == self._next.get(place):
             return
         self._next[place] = start.offset
-        floor = self._floors.get(place, start.offset) if place in self._active else start.offset
-        self._floors[place] = min(floor, start.offset)
+        if place in self._had and place not in self._active:
+            self._floors[place] = start.offset
+        elif place in self._floors:
+            self._floors[place] = min(self._floors[place], start.offset)
+        self._had.add(place)
         if place in self._active and not continued:
             self._drop_queued(place)
             self._progress.drop_hand(place)

@@ -46,6 +46,14 @@ class Progress:
     def has(self, place: Place) -> bool:
         return place in self._done
 
+    def given(self, place: Place) -> int | None:
+        """Up to where the application was given a partition, what is in hand included."""
+        batch = self._batch
+        if batch is not None and self.holds(place) and place in self._done:
+            return batch.next_offset
+        done = self._done.get(place)
+        return None if done is None else done.offset
+
     def holds(self, place: Place) -> bool:
         """Whether the application has something of this partition in hand."""
         batch = self._batch

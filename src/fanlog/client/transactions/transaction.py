@@ -78,6 +78,7 @@ class Transaction:
         self._commit_timeout_seconds = commit_timeout_seconds
         self._begun: TransactionBegun | None = None
         self._offsets: dict[tuple[str, str], GroupOffsets] = {}
+        self._members: dict[tuple[str, str], Member] = {}
         self._result: TransactionCommitted | None = None
         self._aborted = False
 
@@ -205,6 +206,7 @@ class Transaction:
         before = () if key not in self._offsets else self._offsets[key].positions
         places = {(p.topic, p.partition): p for p in (*before, *offsets.positions)}
         self._offsets[key] = msgspec.structs.replace(offsets, positions=tuple(places.values()))
+        self._members[key] = member
 
     async def flush(self) -> None:
         """Waits until everything so far is staged: then another may commit it."""
@@ -224,6 +226,9 @@ class Transaction:
         begun = self._unfinished()
         await self._stager.flush()
         offsets = tuple(self._offsets.values())
+        for key, member in self._members.items():
+            # Once more: a partition may have been lost, and have come back, since.
+            member.offsets_for_commit(self._offsets[key].positions)
         wanted = checked(CommitTransaction(begun.ticket, id or begun.id, offsets, tuple(tickets)))
         answer = await self._host.request(
             FrameKind.COMMIT_TRANSACTION, wanted, timeout_seconds=self._commit_timeout_seconds

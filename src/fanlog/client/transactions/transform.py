@@ -91,9 +91,11 @@ class _Seat:
     what it read in the old one is not its own any more."""
 
     def __init__(self, member: GroupMember) -> None:
+        self._member = member
         self._offsets = member.offsets_for_commit(())
 
     def offsets_for_commit(self, positions: tuple[Position, ...] | None = None) -> GroupOffsets:
+        self._member.offsets_for_commit(positions or ())
         return msgspec.structs.replace(self._offsets, positions=positions or ())
 
 
