@@ -248,7 +248,7 @@ class Batch:
     [b'a', b'bc']
     """
 
-    __slots__ = ("_columns", "data", "header", "limits", "topic_name")
+    __slots__ = ("_checked", "_columns", "data", "header", "limits", "topic_name")
 
     def __init__(
         self,
@@ -264,6 +264,7 @@ class Batch:
         self.topic_name = topic_name
         self.limits = limits
         self._columns: ColumnReader | None = None
+        self._checked = False
 
     @property
     def columns(self) -> ColumnReader:
@@ -285,9 +286,15 @@ class Batch:
 
     def check(self) -> None:
         """Decodes the batch. Once this returns, all of it can be read."""
+        if self._checked:
+            return
         try:
             self.columns.check()
-            _ = self.offsets
+            if self.header.flags & SPARSE:
+                read_deltas(
+                    memoryview(self.data)[HEADER_BYTES:], self.header.span, self.header.record_count
+                )
+            self._checked = True
         except UnreadableError:
             raise
         except FormatError as fault:
@@ -296,6 +303,7 @@ class Batch:
     def forget_columns(self) -> None:
         """Gives up what was unpacked; it is unpacked again when it is asked for."""
         self._columns = None
+        self._checked = False
 
     def unreadable(self, fault: FormatError) -> UnreadableError:
         """The fault, with the batch's place."""
