@@ -143,8 +143,9 @@ def asked(port: int, kind: FrameKind, message: msgspec.Struct, answer: type[T], 
         return ask(sock, kind, message, answer, aux)
 
 
-def ask_many(sock: socket.socket, frames: Iterable[bytes]) -> None:
-    """Send requests, some of them ahead of their answers, which must all be OK."""
+def ask_many(sock: socket.socket, frames: Iterable[bytes], last: FrameKind = FrameKind.OK) -> None:
+    """Send requests, some of them ahead of their answers, which must all be OK. `last` is the
+    frame that ends an answer, if another one follows."""
     cutter = FrameCutter(FRAME_BYTES_MAX)
     waiting = 0
     some: list[bytes] = []
@@ -161,7 +162,7 @@ def ask_many(sock: socket.socket, frames: Iterable[bytes]) -> None:
             for kind, data, begin, end in cutter.cut(received):
                 if kind in (FrameKind.ERROR, FrameKind.REFUSED):
                     raise refusal(kind, data[begin + FRAME_HEADER_BYTES : end])
-                waiting -= kind == FrameKind.OK
+                waiting -= kind == last
 
     for frame in frames:
         some.append(frame)
@@ -420,10 +421,10 @@ def make_groups(port: int, scale: Scale) -> None:
 
     with opened(port) as sock:
         for first in range(1, scale.groups + 1, PIPELINED):
-            # Members have their partitions a turn after they joined.
-            for request in (join, commit, leave):
-                numbers = range(first, min(first + PIPELINED, scale.groups + 1))
-                ask_many(sock, map(request, numbers))
+            numbers = range(first, min(first + PIPELINED, scale.groups + 1))
+            ask_many(sock, map(join, numbers), FrameKind.JOINED)
+            ask_many(sock, map(commit, numbers))
+            ask_many(sock, map(leave, numbers))
 
 
 def list_groups(port: int, scale: Scale) -> None:
