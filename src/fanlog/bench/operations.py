@@ -92,7 +92,7 @@ class Scale:
     journal_bytes: int = 128 * MIB
     idle_s: float = 3.0
     afterwards_s: float = 0.5
-    retention_s: int = 20
+    retention_s: int = 8
 
 
 FULL = Scale()

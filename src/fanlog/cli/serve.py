@@ -36,7 +36,9 @@ EXAMPLE = "Example: [bold]fanlog serve --data /var/lib/fanlog --port 7420 --redi
 # SIGHUP is what a terminal sends when it is closed.
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _ANYWHERE = ("0.0.0.0", "::", "")
-_GC_THRESHOLDS = (100_000, 50, 1000)
+# A collection of what is young looks at 10,000 objects, and one of the next generation at 100,000:
+# 1 and 10 ms in which nobody is served. One of everything hardly ever comes.
+_GC_THRESHOLDS = (10_000, 10, 50_000)
 # How long a thread that computes, such as a compaction, may keep the loop from going on. Python's
 # own default is 5 ms, and the loop waits that long again and again.
 _SWITCH_SECONDS = 0.0005
