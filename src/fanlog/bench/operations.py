@@ -38,6 +38,7 @@ from fanlog.format.frames import (
     FrameCutter,
     FrameKind,
     message_frame,
+    read_frame_header,
 )
 from fanlog.format.messages import (
     BrokerStatus,
@@ -143,9 +144,8 @@ def asked(port: int, kind: FrameKind, message: msgspec.Struct, answer: type[T], 
         return ask(sock, kind, message, answer, aux)
 
 
-def ask_many(sock: socket.socket, frames: Iterable[bytes], last: FrameKind = FrameKind.OK) -> None:
-    """Send requests, some of them ahead of their answers, which must all be OK. `last` is the
-    frame that ends an answer, if another one follows."""
+def ask_many(sock: socket.socket, frames: Iterable[bytes]) -> None:
+    """Send requests, some of them ahead of their answers, which must all be OK."""
     cutter = FrameCutter(FRAME_BYTES_MAX)
     waiting = 0
     some: list[bytes] = []
@@ -162,7 +162,7 @@ def ask_many(sock: socket.socket, frames: Iterable[bytes], last: FrameKind = Fra
             for kind, data, begin, end in cutter.cut(received):
                 if kind in (FrameKind.ERROR, FrameKind.REFUSED):
                     raise refusal(kind, data[begin + FRAME_HEADER_BYTES : end])
-                waiting -= kind == last
+                waiting -= kind == FrameKind.OK
 
     for frame in frames:
         some.append(frame)
@@ -422,9 +422,26 @@ def make_groups(port: int, scale: Scale) -> None:
     with opened(port) as sock:
         for first in range(1, scale.groups + 1, PIPELINED):
             numbers = range(first, min(first + PIPELINED, scale.groups + 1))
-            ask_many(sock, map(join, numbers), FrameKind.JOINED)
+            sock.sendall(b"".join(map(join, numbers)))
+            wait_until_joined(sock, set(numbers))
             ask_many(sock, map(commit, numbers))
             ask_many(sock, map(leave, numbers))
+
+
+def wait_until_joined(sock: socket.socket, numbers: set[int]) -> None:
+    """Until each of these subscriptions is answered, and has got its partition."""
+    cutter = FrameCutter(FRAME_BYTES_MAX)
+    answers = len(numbers)
+    while numbers or answers:
+        received = sock.recv(RECEIVE_BYTES)
+        if not received:
+            raise BenchError("the broker closed the connection")
+        for kind, data, begin, end in cutter.cut(received):
+            if kind in (FrameKind.ERROR, FrameKind.REFUSED):
+                raise refusal(kind, data[begin + FRAME_HEADER_BYTES : end])
+            answers -= kind == FrameKind.OK
+            if kind == FrameKind.JOINED:
+                numbers.discard(read_frame_header(data, begin).aux)
 
 
 def list_groups(port: int, scale: Scale) -> None:
