@@ -14,6 +14,7 @@ from typing import TypeVar
 from fanlog.broker.core import Broker
 from fanlog.broker.cursors import Cursor, Subscription
 from fanlog.broker.ports import Piece
+from fanlog.broker.topics import Topic
 from fanlog.config import BrokerOptions, LogOptions
 from fanlog.errors import FanlogError, LogFailedError
 from fanlog.format.batch import Batch, encode_batch, split_batches
@@ -68,13 +69,18 @@ class HandRuntime:
             self.due.popleft()()
 
 
+Waiting = list[tuple[PartitionLog, bytes, Callable[[FanlogError | None], None]]]
+
+
 class HandSync:
-    """Group commit that syncs when it is told to, and fails when it is told to."""
+    """Group commit that syncs when it is told to, and fails when it is told to. `write` is what a
+    sync does with its pieces, if it is to do more than to say so."""
 
     def __init__(self) -> None:
-        self.waiting: list[tuple[PartitionLog, bytes, Callable[[FanlogError | None], None]]] = []
+        self.waiting: Waiting = []
         self.pending_bytes = 0
         self.kicks = 0
+        self.write: Callable[[list[tuple[PartitionLog, bytes]]], None] = lambda entries: None
 
     def add(
         self, log: PartitionLog, piece: bytes, done: Callable[[FanlogError | None], None]
@@ -88,11 +94,18 @@ class HandSync:
     def sync(self, fault: FanlogError | None = None) -> None:
         """All that waits is durable, or none of it."""
         waiting, self.waiting = self.waiting, []
-        self.pending_bytes = 0
+        self.finish(waiting, fault)
+
+    def finish(self, some: Waiting, fault: FanlogError | None = None) -> None:
+        """The same with some that have been taken out of what waits."""
+        self.pending_bytes -= sum(len(piece) for _, piece, _ in some)
+        entries = [(log, piece) for log, piece, _ in some if piece]
+        if entries and fault is None:
+            self.write(entries)
         if fault is not None:
-            for log, _, _ in waiting:
+            for log, _, _ in some:
                 log.fail(fault)
-        for _, _, done in waiting:
+        for _, _, done in some:
             done(fault)
 
 
@@ -190,6 +203,10 @@ class Peer:
         return [o for batch in self.batches for o in range(batch.base_offset, batch.next_offset)]
 
 
+# Ledgers whose entries are durable with the turn, unless a test wants to see what waits for them.
+QUICK_LEDGERS = ("_fanlog.cursors", "_fanlog.queues", "_fanlog.producers")
+
+
 class Stage:
     """The core, and what moves it."""
 
@@ -215,6 +232,7 @@ class Stage:
         )
         self.core.load()
         self._subscriptions = 0
+        self.quick_ledgers: tuple[str, ...] = QUICK_LEDGERS
 
     def publish(
         self,
@@ -241,6 +259,39 @@ class Stage:
 
     def run(self) -> None:
         self.runtime.run()
+        while self.sync_ledgers():
+            self.runtime.run()
+
+    def sync_ledgers(self) -> bool:
+        """The disk is quick with some ledgers: whoever waits for them has its answer."""
+        if not self.quick_ledgers:
+            return False
+        found = (self.core.catalog.find(name) for name in self.quick_ledgers)
+        logs = {topic.partitions[0].log for topic in found if topic is not None}
+        group = self.sync_group
+        some = [waiting for waiting in group.waiting if waiting[0] in logs]
+        if some:
+            group.waiting = [waiting for waiting in group.waiting if waiting[0] not in logs]
+            group.finish(some)
+        return bool(some)
+
+    def keep_journal(self) -> None:
+        """A sync is one from now on: what it has made durable is so after a restart."""
+        self.sync_group.write = lambda entries: self.store.get_journal().commit(
+            entries, os.fdatasync
+        )
+
+    def grow(self, name: str, partitions: int) -> Topic:
+        """Gives a topic more partitions, and what they wait for becomes durable."""
+        got: list[Topic | FanlogError] = []
+        self.core.grow_topic(name, partitions, got.append)
+        while not got:
+            if not self.sync_ledgers():
+                self.sync_group.sync()
+        (topic,) = got
+        if isinstance(topic, FanlogError):
+            raise topic
+        return topic
 
     async def subscribe(self, target: str, peer: Peer | None = None, **wanted: object) -> Peer:
         """A reader; from the first record unless told otherwise."""

@@ -199,6 +199,7 @@ def test_ids_of_transactions_are_remembered_for_their_time(data: Path, jump_us: 
     options = BrokerOptions(transaction_ids_seconds=7200)
     with stage(data, options=options) as on:
         Staging(on, "one").commit()
+        settle(on)
         checkpoint(on)
         on.runtime.wall_shift_us = jump_us
         checkpoint(on)
@@ -215,6 +216,7 @@ def test_after_a_start_ids_of_transactions_are_remembered_for_an_hour(
     options = BrokerOptions(transaction_ids_seconds=7200)
     with stage(data, options=options) as on:
         Staging(on, "one").commit()
+        settle(on)
         checkpoint(on)
     with stage(data, options=options, time_us=BEGIN_US + jump_us) as on:
         later(on, 3500)

@@ -15,7 +15,9 @@ from fanlog.errors import (
     InvalidArgumentError,
     InvalidNameError,
     LimitError,
+    LogFailedError,
     PartitionNotFoundError,
+    TopicDeletedError,
     TopicNotFoundError,
 )
 from fanlog.format.messages import (
@@ -27,6 +29,7 @@ from fanlog.format.messages import (
 )
 from fanlog.log import store
 from fanlog.model import PARTITIONS_MAX, Start
+from tests.broker.queues.workers import hire
 from tests.broker.stage import Peer, Publisher, Stage, no_room, stage
 
 
@@ -56,7 +59,7 @@ def test_a_topic_grows_and_says_so() -> None:
         on.core.create_topic("t", {"partitions": 2})
         hearer = Hearer()
         on.core.openers[hearer] = None
-        topic = on.core.grow_topic("t", 5)
+        topic = on.grow("t", 5)
         info = on.core.describe("t")
         assert info.settings.partitions == len(info.partitions) == 5
         assert [(p.partition, p.start_offset, p.visible_end) for p in info.partitions] == [
@@ -73,7 +76,7 @@ def test_as_many_partitions_as_there_are_change_nothing() -> None:
         hearer = Hearer()
         on.core.openers[hearer] = None
         before = on.core.describe("t")
-        on.core.grow_topic("t", 2)
+        on.grow("t", 2)
         assert on.core.describe("t") == before
         assert hearer.heard == []
 
@@ -84,7 +87,7 @@ def test_a_topic_does_not_shrink_or_pass_the_limit(partitions: int) -> None:
         on.core.create_topic("t", {"partitions": 2})
         before = on.core.describe("t")
         with pytest.raises(InvalidArgumentError, match=r"can only grow|can't be"):
-            on.core.grow_topic("t", partitions)
+            on.grow("t", partitions)
         assert on.core.describe("t") == before
 
 
@@ -92,7 +95,7 @@ def test_a_compacted_topic_does_not_grow(data: Path) -> None:
     with stage(data) as on:
         on.core.create_topic("t", {"cleanup": "compact"})
         with pytest.raises(InvalidArgumentError, match="compacted, and can't grow"):
-            on.core.grow_topic("t", 2)
+            on.grow("t", 2)
         assert len(on.core.describe("t").partitions) == 1
 
 
@@ -102,10 +105,10 @@ def test_neither_the_brokers_own_topics_grow_nor_those_that_are_not_there(data: 
         on.run()
         on.core.commit_positions("me", [Position("t", 0, 1)])
         with pytest.raises(InvalidNameError):
-            on.core.grow_topic("_fanlog.cursors", 2)
+            on.grow("_fanlog.cursors", 2)
         assert len(on.core.describe("_fanlog.cursors").partitions) == 1
         with pytest.raises(TopicNotFoundError):
-            on.core.grow_topic("nowhere", 2)
+            on.grow("nowhere", 2)
 
 
 @pytest.mark.parametrize("durability", ["os", "fsync"])
@@ -114,7 +117,7 @@ def test_the_new_count_and_what_is_published_outlive_a_restart(data: Path, durab
         on.core.create_topic("t", {})
         publish(on, "t", 0)
         on.sync_group.sync()
-        on.core.grow_topic("t", 3)
+        on.grow("t", 3)
         publish(on, "t", 2)
         on.sync_group.sync()
         on.run()
@@ -132,7 +135,7 @@ async def test_readers_get_the_new_partitions_from_their_first_record() -> None:
         publish(on, "t.a", 0)
         named = await on.subscribe("t.a", start=Start("latest"))
         fitting = await on.subscribe("t.*", start=Start("latest"))
-        number = on.core.grow_topic("t.a", 3).number
+        number = on.grow("t.a", 3).number
         publish(on, "t.a", 0, 1, 2)
         expected = Joined(
             number, "t.a", on.core.epoch, (PartitionOffset(1, 0), PartitionOffset(2, 0))
@@ -148,7 +151,7 @@ async def test_a_reader_of_chosen_partitions_keeps_to_them() -> None:
     with stage() as on:
         on.core.create_topic("t", {"partitions": 2})
         chosen = await on.subscribe("t", partitions=(1,))
-        on.core.grow_topic("t", 3)
+        on.grow("t", 3)
         publish(on, "t", 0, 1, 2)
         assert len(chosen.joins) == 1
         assert values(chosen) == [(1, b"to 1")]
@@ -160,7 +163,7 @@ async def test_a_reader_that_is_blocked_gets_the_new_partitions_when_it_can() ->
         slow = await on.subscribe("t")
         slow.room = 10
         publish(on, "t", 0)
-        on.core.grow_topic("t", 2)
+        on.grow("t", 2)
         publish(on, "t", 1, 0)
         slow.drain(on.core)
         on.run()
@@ -188,7 +191,7 @@ async def test_a_reader_that_is_cut_off_as_it_is_told_leaves_nothing_behind() ->
         for key in (1, 2):
             added = await on.core.subscriptions.add(key, Subscribe(target="t"), peer, peer)
             peer.mine.append(added[0])
-        on.core.grow_topic("t", 2)
+        on.grow("t", 2)
         assert len(peer.joins) == 1
         assert [part.readers for part in on.core.describe("t").partitions] == [0, 0]
 
@@ -203,7 +206,7 @@ async def test_a_topic_that_grows_while_a_reader_looks_for_its_place_is_read_who
         start = Start("time", on.runtime.time_us + 1)
         subscribing = asyncio.ensure_future(on.subscribe("t.>", start=start))
         await asyncio.sleep(0)
-        on.core.grow_topic("t.a", 2)
+        on.grow("t.a", 2)
         publish(on, "t.a", 1)
         while not subscribing.done():
             on.run()
@@ -221,7 +224,7 @@ async def test_a_durable_name_that_is_away_leaves_nothing_of_new_partitions_out(
     with stage(data) as on:
         publish(on, "t", 0)
         on.core.commit_positions("me", [Position("t", 0, 1, on.core.epoch)])
-        on.core.grow_topic("t", 2)
+        on.grow("t", 2)
         publish(on, "t", 1)
     with stage(data) as on:
         publish(on, "t", 1)
@@ -232,24 +235,42 @@ async def test_a_durable_name_that_is_away_leaves_nothing_of_new_partitions_out(
         assert values(unknown) == []
 
 
-async def test_places_are_on_the_disk_before_the_new_count_is(
-    data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_places_are_durable_before_the_new_count_is(data: Path) -> None:
+    with stage(data) as on:
+        on.core.create_topic("t", {"partitions": 1})
+        hire(on, reset="latest")
+        on.core.durable.commit([("me", (Position("t", 0, 0, on.core.epoch),))])
+        on.run()
+        got: list[object] = []
+        on.core.grow_topic("t", 2, got.append)
+        assert got == []
+        assert len(on.core.describe("t").partitions) == 1
+        # Somebody comes while the first places are written.
+        on.core.durable.commit([("later", (Position("t", 0, 0, on.core.epoch),))])
+        on.sync_group.sync()
+        assert got == []
+        assert on.core.durable.position("later", "t", 1) is not None
+        on.sync_group.sync()
+        assert got == [on.core.catalog.get("t")]
+        assert len(on.core.describe("t").partitions) == 2
+
+
+@pytest.mark.parametrize("end", ["sync", "topic"])
+def test_what_comes_between_ends_a_growth(data: Path, end: str) -> None:
     with stage(data) as on:
         on.core.create_topic("t", {"partitions": 1})
         on.core.durable.commit([("me", (Position("t", 0, 0, on.core.epoch),))])
-        synced: list[str] = []
-        fdatasync, fsync = os.fdatasync, os.fsync
-
-        def note(fd: int) -> None:
-            synced.append(Path(f"/proc/self/fd/{fd}").readlink().name)
-
-        monkeypatch.setattr(os, "fdatasync", lambda fd: (note(fd), fdatasync(fd)))
-        monkeypatch.setattr(os, "fsync", lambda fd: (note(fd), fsync(fd)))
-        on.core.grow_topic("t", 2)
-        ledger = next(i for i, name in enumerate(synced) if name.endswith(".log"))
-        count = next(i for i, name in enumerate(synced) if name.startswith("topic.json"))
-        assert ledger < count
+        on.run()
+        got: list[object] = []
+        on.core.grow_topic("t", 2, got.append)
+        if end == "topic":
+            on.core.delete_topic("t")
+            on.sync_group.sync()
+        else:
+            on.fail_sync()
+            assert len(on.core.describe("t").partitions) == 1
+        (fault,) = got
+        assert isinstance(fault, TopicDeletedError if end == "topic" else LogFailedError)
 
 
 async def test_names_that_never_committed_in_the_topic_get_no_position(data: Path) -> None:
@@ -257,7 +278,7 @@ async def test_names_that_never_committed_in_the_topic_get_no_position(data: Pat
         publish(on, "t", 0)
         publish(on, "u", 0)
         on.core.commit_positions("me", [Position("u", 0, 1, on.core.epoch)])
-        on.core.grow_topic("t", 2)
+        on.grow("t", 2)
         assert [p.topic for p in on.core.durable.positions("me")] == ["u"]
 
 
@@ -267,9 +288,9 @@ async def test_growing_keeps_to_the_limit_of_positions() -> None:
         for name in ("a", "b"):
             on.core.commit_positions(name, [Position("t", 0, 1, on.core.epoch)])
         with pytest.raises(LimitError, match="durable_positions_max"):
-            on.core.grow_topic("t", 3)
+            on.grow("t", 3)
         assert len(on.core.describe("t").partitions) == 1
-        on.core.grow_topic("t", 2)
+        on.grow("t", 2)
         assert on.core.durable.count == 4
 
 
@@ -282,7 +303,7 @@ def test_numbered_and_named_producers_go_on_in_new_partitions(data: Path) -> Non
         named = on.core.producers.register(RegisterProducer("billing"))
         by = Publisher(named.id)
         on.publish("t", [b"a"], by, epoch=named.epoch)
-        on.core.grow_topic("t", 2)
+        on.grow("t", 2)
         on.publish("t", [b"b"], by, epoch=named.epoch, partition=1)
         on.publish("t", [b"b"], by, epoch=named.epoch, partition=1)
         on.run()
@@ -303,7 +324,7 @@ def test_what_is_taken_before_the_growth_is_handed_on_before_it() -> None:
     with stage() as on:
         on.core.create_topic("t", {})
         by = on.publish("t", [b"a"])
-        on.core.grow_topic("t", 2)
+        on.grow("t", 2)
         assert [ack.base_offset for ack in by.acks] == [0]
 
 
@@ -313,7 +334,7 @@ def test_what_is_taken_before_the_growth_is_handed_on_before_it() -> None:
 def test_retention_and_deletion_cover_new_partitions(data: Path) -> None:
     with stage(data, retention_seconds=10) as on:
         on.core.create_topic("t", {})
-        on.core.grow_topic("t", 2)
+        on.grow("t", 2)
         publish(on, "t", 1)
         on.runtime.time_us += 3600 * 1_000_000
         on.core.housekeeping()
@@ -337,10 +358,10 @@ def test_a_full_disk_leaves_the_topic_as_it_was(
         with monkeypatch.context() as full:
             full.setattr(os, "fsync", no_room)
             with pytest.raises(DiskFullError):
-                on.core.grow_topic("t", 2)
+                on.grow("t", 2)
         assert len(on.core.describe("t").partitions) == 1
         assert hearer.heard == []
-        on.core.grow_topic("t", 2)
+        on.grow("t", 2)
         assert hearer.heard != []
 
 
@@ -365,12 +386,12 @@ async def test_a_crash_in_the_middle_leaves_the_old_count_or_the_new_one(
         with monkeypatch.context() as dying:
             dying.setattr(store, "save_topic", die)
             with pytest.raises(_Died):
-                on.core.grow_topic("t", 3)
+                on.grow("t", 3)
     with stage(data) as on:
         count = 3 if after_saving else 1
         assert on.core.describe("t").settings.partitions == count
         assert len(on.core.describe("t").partitions) == count
-        on.core.grow_topic("t", 3)
+        on.grow("t", 3)
         publish(on, "t", 2)
         peer = await on.subscribe("t", durable="me", start=Start("latest"))
         assert values(peer) == [(2, b"to 2")]

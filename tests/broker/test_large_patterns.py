@@ -42,7 +42,7 @@ async def joined_meanwhile(on: Stage, peer: Peer, changes: list[str]) -> list[Jo
         elif change[0] == "-":
             on.core.delete_topic(name)
         else:
-            on.core.grow_topic(name, 2)
+            on.grow(name, 2)
     while not task.done():
         if on.runtime.due:
             on.runtime.due.popleft()()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,19 +13,20 @@ from fanlog.errors import DiskFullError, LogFailedError
 from fanlog.format.messages import Position
 from fanlog.log import disk
 from tests.broker.stage import Stage, no_room, stage
+from tests.broker.transactions.staging import settle
 
 
 class Kept:
     """A dictionary that survives."""
 
-    def __init__(self, on: Stage, *, durability: str = "os") -> None:
+    def __init__(self, on: Stage, *, durability: str = "fsync") -> None:
         settings = LEDGER_SETTINGS.__class__(
             durability=durability,  # type: ignore[arg-type]
             segment_bytes=64 * 1024,
             tail_bytes=4096,
             retention_seconds=0,
         )
-        self.ledger = Ledger(on.core.internal, "kept", self._everything, settings)
+        self.ledger = Ledger(on.core.internal, "kept", self._everything, "it is gone", settings)
         self.values: dict[bytes, bytes] = {}
         self.ledger.load(self._take)
 
@@ -40,7 +42,9 @@ class Kept:
             self.values[key] = value
 
     def _everything(self) -> Iterator[tuple[bytes, bytes]]:
-        yield from self.values.items()
+        for key in list(self.values):
+            if key in self.values:
+                yield key, self.values[key]
 
 
 def test_the_last_entry_of_each_key_counts_after_a_restart(data: Path) -> None:
@@ -59,7 +63,9 @@ def test_a_ledger_stays_as_small_as_what_it_holds(data: Path) -> None:
         kept = Kept(on)
         for i in range(60_000):
             kept.set(b"key-%d" % (i % 100), b"%d" % i)
-        on.run()
+            if not i % 1000:
+                settle(on)
+        settle(on)
         log = on.core.catalog.get("_fanlog.kept").partitions[0].log
         assert log.start_offset > 0
         assert log.bytes < 4 << 20
@@ -68,72 +74,103 @@ def test_a_ledger_stays_as_small_as_what_it_holds(data: Path) -> None:
         assert Kept(on).values == values
 
 
-def test_what_is_before_a_snapshot_goes_only_when_the_snapshot_is_durable(data: Path) -> None:
+def test_what_is_before_a_snapshot_goes_only_when_all_of_it_is_durable(data: Path) -> None:
     with stage(data) as on:
         kept = Kept(on)
-        log = None
         for i in range(25_000):
-            kept.set(b"key", b"%d" % i)
+            kept.set(b"key-%d" % (i % 5000), b"%d" % i)
         log = on.core.catalog.get("_fanlog.kept").partitions[0].log
-        assert log.start_offset == 0
+        syncs = 0
         on.run()
+        while on.sync_group.waiting:
+            assert log.start_offset == 0
+            on.sync_group.sync()
+            syncs += 1
+            on.run()
         assert log.start_offset > 0
+        # Five slices, of which the first goes with what piled up, and the mark.
+        assert syncs == 6
 
 
-def test_a_sync_is_about_every_segment_of_a_ledger(
-    data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    synced: set[str] = set()
-    sync_file = disk.sync_file
-
-    def noted(path: str) -> None:
-        synced.add(path)
-        sync_file(path)
-
-    def sync(kept: Kept) -> set[str]:
-        """What a sync has left out."""
-        synced.clear()
-        told: list[object] = []
-        kept.ledger.sync(told.append)
-        on.run()
-        assert told == [None]
-        folder = Path(next(iter(synced))).parent
-        return {str(path) for path in folder.glob("*.log")} - synced
-
-    monkeypatch.setattr(disk, "sync_file", noted)
+def test_a_snapshot_leaves_the_loop_to_others_between_its_slices(data: Path) -> None:
+    """What is written meanwhile counts, wherever the snapshot is."""
     with stage(data) as on:
         kept = Kept(on)
-        for i in range(1500):
-            kept.set(b"%d" % i, bytes(100))
-        assert sync(kept) == set()
-        before = set(synced)
-        assert len(before) > 2
-        for i in range(1500):
-            kept.set(b"%d" % i, bytes(100))
-        # The second time only what has come since.
-        assert len(sync(kept) & before) == len(before) - 1
-        assert len(synced) > 2
+        for i in range(21_000):
+            kept.set(b"key-%d" % (i % 7000), b"%d" % i)
+        crashes: list[tuple[Path, dict[bytes, bytes]]] = []
+        turn = 0
+        while on.runtime.due or on.sync_group.waiting:
+            if on.runtime.due:
+                on.runtime.due.popleft()()
+            else:
+                on.sync_group.sync()
+            if turn < 20:
+                kept.set(b"key-%d" % (turn * 350), b"later-%d" % turn)
+                kept.set(b"key-%d" % (turn * 350 + 1), None)
+                kept.set(b"new-%d" % turn, b"new")
+            copy = data.parent / f"crash-{turn}"
+            shutil.copytree(data, copy)
+            crashes.append((copy, dict(kept.values)))
+            turn += 1
+        assert on.core.catalog.get("_fanlog.kept").partitions[0].log.start_offset > 0
+    assert len(crashes) > 15
+    for copy, values in crashes:
+        with stage(copy) as on:
+            assert Kept(on).values == values
+            assert on.core.status().problems == ()
+
+
+def test_a_ledger_of_an_older_release_becomes_durable_at_the_start(data: Path) -> None:
+    with stage(data) as on:
+        kept = Kept(on, durability="os")
+        kept.set(b"a", b"1")
+        assert on.sync_group.waiting == []
+    with stage(data) as on:
+        assert Kept(on).values == {b"a": b"1"}
+        assert on.core.describe("_fanlog.kept").settings.durability == "fsync"
     with stage(data) as on:
         kept = Kept(on)
-        kept.set(b"again", b"")
-        assert sync(kept) == set()
+        kept.set(b"a", b"2")
+        assert len(on.sync_group.waiting) == 1
 
 
-def test_a_ledger_whose_sync_failed_takes_no_more_entries(
-    data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_ledger_whose_sync_failed_takes_no_more_entries_and_says_so(data: Path) -> None:
     with stage(data) as on:
         kept = Kept(on)
         kept.set(b"a", b"1")
         told: list[object] = []
-        with monkeypatch.context() as broken:
-            broken.setattr(disk, "sync_file", no_room)
-            kept.ledger.sync(told.append)
-            on.run()
+        on.core.internal.when_durable(told.append)
+        on.run()
+        assert told == []
+        on.fail_sync()
         (fault,) = told
         assert isinstance(fault, LogFailedError)
         with pytest.raises(LogFailedError):
             kept.set(b"a", b"2")
+        on.core.internal.when_durable(told.append)
+        assert isinstance(told[1], LogFailedError)
+
+
+def test_whoever_waits_for_a_ledger_waits_for_what_was_written_before(data: Path) -> None:
+    with stage(data) as on:
+        kept = Kept(on)
+        told: list[object] = []
+        on.core.internal.when_durable(told.append)
+        assert told == [None]
+        kept.set(b"a", b"1")
+        on.core.internal.when_durable(lambda fault: told.append(("first", fault)))
+        on.run()
+        waiting = on.sync_group.waiting
+        on.sync_group.waiting = []
+        kept.set(b"a", b"2")
+        on.core.internal.when_durable(lambda fault: told.append(("second", fault)))
+        later, on.sync_group.waiting = on.sync_group.waiting, waiting
+        on.sync_group.sync()
+        assert told == [None, ("first", None)]
+        on.sync_group.waiting = later
+        on.sync_group.sync()
+        assert told == [None, ("first", None), ("second", None)]
 
 
 def test_a_full_disk_refuses_an_entry_and_owes_what_has_happened(

@@ -139,7 +139,7 @@ async def test_a_partition_that_a_client_has_not_heard_of_is_asked_for(data: Pat
         assert broker.node is not None
         # As if the frame that tells of it had not arrived yet.
         broker.node.core.openers.clear()
-        broker.node.core.grow_topic("t", 3)
+        broker.node.core.grow_topic("t", 3, lambda _: None)
         assert (await client.publish("t", b"x", partition=1)).partition == 1
         await client.send("t", b"x", partition=2)
         await client.flush()
@@ -159,7 +159,7 @@ async def test_a_client_that_was_cut_off_meanwhile_comes_back_to_the_new_count(
             waiting = [asyncio.ensure_future(client.publish("t", b"1", key=k)) for k in KEYS]
             await asyncio.sleep(0)
             assert broker.node is not None
-            broker.node.core.grow_topic("t", 4)
+            broker.node.core.grow_topic("t", 4, lambda _: None)
             proxy.refusing = False
             receipts = await asyncio.gather(*waiting)
             assert {receipt.partition for receipt in receipts} == {0}

@@ -19,7 +19,7 @@ from fanlog.broker.durable import DurableNames
 from fanlog.broker.fanout import FanOut
 from fanlog.broker.fetch_memory import FetchMemory
 from fanlog.broker.groups.groups import Groups
-from fanlog.broker.growth import grow, wanted_growth
+from fanlog.broker.growth import grow
 from fanlog.broker.housekeeping import Housekeeping
 from fanlog.broker.inboxes import INBOX_SETTINGS, is_inbox
 from fanlog.broker.intake import Intake
@@ -155,6 +155,7 @@ class Broker:
         """Takes in what the folder holds."""
         self.catalog.load(self._store.open())
         self._intake.epoch = self._store.epoch
+        self.internal.load()
         self.durable.load(self._store.left_aside)
         self.producers.load(self.catalog.partitions.values())
         self.transactions.load()
@@ -162,6 +163,7 @@ class Broker:
         self._trusted.load(newest_us)
         self.groups.load(newest_us)
         self.queues.load()
+        self.internal.repair()
         self._store.employ(self.slices)
 
     def tick(self) -> None:
@@ -189,6 +191,7 @@ class Broker:
         """The last that is written, before the store is closed."""
         self.drops.write()
         self.transactions.close()
+        self.internal.close()
 
     def housekeeping(self) -> None:
         """Retention, and readers that chose to be cut off; called by the node every so often."""
@@ -238,13 +241,13 @@ class Broker:
             self.queues.topic_appeared(topic)
         return topic
 
-    def grow_topic(self, name: str, partitions: int) -> Topic:
-        """Gives a topic more partitions; as many as it has change nothing."""
+    def grow_topic(
+        self, name: str, partitions: int, done: Callable[[Topic | FanlogError], None]
+    ) -> None:
+        """Gives a topic more partitions; as many as it has change nothing. `done` hears of it when
+        everyone has, or of what has come between; what speaks against it now is raised."""
         topic = self.catalog.get(check_public_name(name))
-        settings = wanted_growth(topic, partitions)
-        if settings is not None:
-            grow(self, topic, settings, self._options.durable_positions_max)
-        return topic
+        grow(self, topic, partitions, self._options.durable_positions_max, done)
 
     def alter_topic(self, name: str, settings: dict[str, int | str]) -> Topic:
         """Changes settings of a topic; what is past a shorter retention goes at once."""
@@ -436,8 +439,8 @@ class Broker:
             for p in partitions
             for left in p.log.unreadable
         ]
-        problems = failed + self._store.problems + damaged + unreadable
-        problems += self.transactions.problems()
+        lost = self._store.problems + damaged + unreadable + self.internal.losses()
+        problems = failed + lost + self.transactions.problems()
         state = "failing" if failed else "degraded" if problems else "ok"
         return BrokerStatus(
             state="draining" if self.draining else state,

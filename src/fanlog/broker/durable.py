@@ -12,11 +12,12 @@ overtakes it, that is written down too, under the mark of who promised.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
 
-from fanlog.broker.ledger import Done, Entry, Ledger, LedgerHost
+from fanlog.broker.ledger import Entry, Ledger, LedgerHost
 from fanlog.broker.sorted_names import SortedNames
 from fanlog.format.messages import Position
 from fanlog.log.store import MEMORY_NUMBERS_FROM
@@ -35,9 +36,15 @@ _decode_key = msgspec.msgpack.Decoder(tuple[str, str, int]).decode
 _decode_value = msgspec.msgpack.Decoder(_Value).decode
 
 
+# Names of which a snapshot takes a list at once.
+_NAMES_A_PAGE = 200
 # Positions that are dropped, and written down, together.
 _DROPPED_A_STEP = 200
-
+# What it means that entries are lost.
+_LOSS = (
+    "groups and durable names get messages again from their last intact commit on, and where they "
+    "have none from the earliest message on"
+)
 # Name, topic and partition.
 _Key = tuple[str, str, int]
 
@@ -60,7 +67,7 @@ class DurableNames:
         # Numbers of deleted topics whose positions are being dropped.
         self._dead: set[int] = set()
         self._promised: dict[_Key, _Promise] = {}
-        self._ledger = Ledger(host, "cursors", self._everything)
+        self._ledger = Ledger(host, "cursors", self._everything, _LOSS)
         self.count = 0
 
     def load(self, left_aside: Collection[int] = ()) -> None:
@@ -104,6 +111,11 @@ class DurableNames:
         }
         return names | {name for name, promised, _ in self._promised if promised == topic}
 
+    def may_have_lost(self, topic: int) -> bool:
+        """Whether there may have been positions in a topic of this number that are lost: then who
+        has none there must not leave anything out."""
+        return self._ledger.may_have_lost(topic)
+
     def positions(self, name: str) -> tuple[Position, ...]:
         known = self._names.get(name, {})
         if self._promised:
@@ -133,13 +145,6 @@ class DurableNames:
         broker has been restarted since."""
         place = (_overtaken_topic(name, position.topic), position.partition)
         return place in self._names.get(mark, {})
-
-    def sync(self, done: Done) -> None:
-        """Makes all that was committed durable, in a thread."""
-        self._ledger.sync(done)
-
-    def sync_now(self) -> None:
-        self._ledger.sync_now()
 
     def commit(self, commits: Iterable[tuple[str, tuple[Position, ...]]]) -> None:
         """Remembers the positions of names, all or none of them."""
@@ -222,9 +227,15 @@ class DurableNames:
             self._set(name, position)
 
     def _everything(self) -> Iterator[tuple[bytes, bytes]]:
-        for name, positions in self._names.items():
-            for position in positions.values():
-                yield _entry(name, position)
+        name = ""
+        while some := list(islice(self._sorted.since(name), _NAMES_A_PAGE)):
+            for name in some:
+                for place in list(self._names.get(name, ())):
+                    position = self._names.get(name, {}).get(place)
+                    if position is not None:
+                        yield _entry(name, position)
+            if len(some) < _NAMES_A_PAGE:
+                return
 
     def _set(self, name: str, position: Position) -> None:
         positions = self._names.get(name)

@@ -8,16 +8,19 @@ are not there. Nobody looks at them, and they are right when the topic grows aft
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fanlog.broker.settings import changed
 from fanlog.broker.topics import Topic
-from fanlog.errors import InvalidArgumentError, LimitError
+from fanlog.errors import FanlogError, InvalidArgumentError, LimitError, TopicDeletedError
 from fanlog.format.messages import Position
 from fanlog.model import TopicSettings
 
 if TYPE_CHECKING:
     from fanlog.broker.core import Broker
+
+Done = Callable[[Topic | FanlogError], None]
 
 
 def wanted_growth(topic: Topic, partitions: int) -> TopicSettings | None:
@@ -40,13 +43,46 @@ def wanted_growth(topic: Topic, partitions: int) -> TopicSettings | None:
     return settings
 
 
-def grow(broker: Broker, topic: Topic, settings: TopicSettings, positions_max: int) -> None:
-    """Gives a topic the partitions that `settings` say, and tells everyone."""
+def grow(
+    broker: Broker,
+    topic: Topic,
+    partitions: int,
+    positions_max: int,
+    done: Done,
+    *,
+    prepared: frozenset[str] = frozenset(),
+) -> None:
+    """Gives a topic so many partitions, tells everyone, and then `done`. Raises what speaks
+    against it at once; `prepared` are the queues that have their place already."""
+    settings = wanted_growth(topic, partitions)
+    if settings is None:
+        done(topic)
+        return
+    coming = range(len(topic.partitions), settings.partitions)
+    queues = broker.queues.prepare_growth(topic, coming, prepared)
+    if not _commit_places(broker, topic, coming, positions_max) and not queues:
+        _grow_now(broker, topic, settings)
+        done(topic)
+        return
+
+    def durable(fault: FanlogError | None) -> None:
+        try:
+            if fault is not None:
+                raise fault
+            if topic.deleted:
+                raise TopicDeletedError(f"Topic {topic.name!r} was deleted.")
+            # Who has come meanwhile is to have its place too.
+            grow(broker, topic, partitions, positions_max, done, prepared=prepared | queues)
+        except FanlogError as refused:
+            done(refused)
+
+    # A power cut must not keep the new count and lose the places.
+    broker.internal.when_durable(durable)
+
+
+def _grow_now(broker: Broker, topic: Topic, settings: TopicSettings) -> None:
     # What was published before comes before what will be, also to who follows all partitions.
     broker.commits.turn()
-    coming = range(len(topic.partitions), settings.partitions)
-    _commit_places(broker, topic, coming, positions_max)
-    broker.queues.prepare_growth(topic, coming)
     new = broker.catalog.grow(topic, settings)
     broker.subscriptions.topic_grew(topic, new)
     broker.groups.topic_grew(topic)
@@ -55,11 +91,15 @@ def grow(broker: Broker, topic: Topic, settings: TopicSettings, positions_max: i
         opener.grew(topic.number, len(topic.partitions))
 
 
-def _commit_places(broker: Broker, topic: Topic, coming: range, positions_max: int) -> None:
+def _commit_places(broker: Broker, topic: Topic, coming: range, positions_max: int) -> bool:
     """Commits, for all who have committed in the topic and all groups that follow it, that they
-    begin with the first record."""
+    begin with the first record. False if all have a place already."""
     durable = broker.durable
-    names = sorted(durable.names_in(topic.name) | broker.groups.following(topic))
+    names = [
+        name
+        for name in sorted(durable.names_in(topic.name) | broker.groups.following(topic))
+        if any(durable.position(name, topic.name, index) is None for index in coming)
+    ]
     if durable.count + len(names) * len(coming) > positions_max:
         raise LimitError(
             f"This broker holds {durable.count} positions of durable names. {len(names)} of them "
@@ -69,5 +109,4 @@ def _commit_places(broker: Broker, topic: Topic, coming: range, positions_max: i
     places = tuple(Position(topic.name, index, 0, broker.epoch) for index in coming)
     for name in names:
         durable.commit([(name, places)])
-    # A power cut must not keep the new count and lose the places.
-    durable.sync_now()
+    return bool(names)

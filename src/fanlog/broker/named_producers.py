@@ -22,6 +22,11 @@ from fanlog.model import PRODUCER_EPOCH_MAX, PRODUCER_ID_MAX, PRODUCER_NAME_BYTE
 
 # Names that are looked at, and forgotten, together.
 _EXPIRED_A_STEP = 200
+# What it means that entries are lost.
+_LOSS = (
+    "a producer with a name may have been shut out by one of them, so that all that were there are "
+    "refused, until they are started again"
+)
 
 
 class _Registration(msgspec.Struct, frozen=True, array_like=True):
@@ -41,7 +46,7 @@ class NamedProducers:
     def __init__(self, host: LedgerHost, options: BrokerOptions, clocks: Clocks) -> None:
         self._options = options
         self._clocks = clocks
-        self._ledger = Ledger(host, "producers", self._everything)
+        self._ledger = Ledger(host, "producers", self._everything, _LOSS)
         self._names: dict[str, _Registration] = {}
         # When each was last seen, by the monotonic clock; the ledger has it by the wall clock.
         self._seen_us: dict[str, int] = {}
@@ -55,6 +60,7 @@ class NamedProducers:
         """Brings the names back. `partitions` are all that there are at any time; they must not
         go on with those who were shut out."""
         self._ledger.load(self._take)
+        self._catch_up(partitions)
         for name, known in self._names.items():
             self._seen_us[name] = moment_of_us(self._clocks, known.seen_us, self._idle_us)
         self._everywhere = partitions
@@ -63,6 +69,22 @@ class NamedProducers:
                 self._partitions.setdefault(producer_id, {})[partition] = None
         for producer_id in list(self._partitions):
             self._shut_out(producer_id)
+
+    def _catch_up(self, partitions: Collection[Partition]) -> None:
+        """Epochs never go back: one that a log has seen counts, and behind lost entries nobody
+        knows who was shut out, so that all have to register again."""
+        seen: dict[int, int] = {}
+        for partition in partitions:
+            for id in self._epochs.keys() & (partition.producers or {}).keys():
+                seen[id] = max(seen.get(id, 0), (partition.producers or {})[id].epoch)
+        lost = self._ledger.lost
+        for name, known in list(self._names.items()):
+            epoch = max(known.epoch, seen.get(known.id, 0)) + (lost + 1 if lost else 0)
+            if epoch <= PRODUCER_EPOCH_MAX:
+                self._set(name, msgspec.structs.replace(known, epoch=epoch))
+            else:
+                self._unset(name)
+                self._set(name, _Registration(self._new_id(), 1, known.seen_us, known.id))
 
     @property
     def _idle_us(self) -> int:
@@ -135,6 +157,11 @@ class NamedProducers:
                 f"name {wanted.name!r}: register without them."
             )
         if known is None:
+            if self._ledger.may_have_lost():
+                raise FencedError(
+                    f"Who registered the producer's name {wanted.name!r} last is lost, and it may "
+                    "not have been this one: start the producer again."
+                )
             return _Registration(wanted.id, wanted.epoch, self._clocks.now_us())
         if known.id != wanted.id or known.epoch > wanted.epoch:
             raise FencedError(
@@ -210,9 +237,11 @@ class NamedProducers:
 
     def _everything(self) -> Iterator[tuple[bytes, bytes]]:
         shift_us = wall_time_us(self._clocks, 0)
-        for name, known in self._names.items():
-            seen_us = self._seen_us[name] + shift_us
-            yield name.encode(), _encode(msgspec.structs.replace(known, seen_us=seen_us))
+        for name in list(self._names):
+            known = self._names.get(name)
+            if known is not None:
+                seen_us = self._seen_us[name] + shift_us
+                yield name.encode(), _encode(msgspec.structs.replace(known, seen_us=seen_us))
 
     def _set(self, name: str, registration: _Registration) -> None:
         self._names[name] = registration

@@ -328,6 +328,8 @@ class Subscriptions:
             committed = self._broker.durable.position(wanted.durable, topic.name, partition.index)
             if committed is not None:
                 return self.again(subscription, partition, committed)
+            if self._broker.durable.may_have_lost(topic.number):
+                return partition.log.start_offset
         offset = await self._broker.find_offset(partition, wanted.start)
         if offset > partition.visible_end:
             raise OffsetOutOfRangeError(

@@ -139,7 +139,8 @@ def reset_group(session: NativeSession, request: int, aux: int, payload: memoryv
     wanted = decode(messages.ResetGroup, payload)
 
     async def resetting() -> None:
-        session.answer(request, await _keeper(session, wanted.group).reset(wanted))
+        steps = await _keeper(session, wanted.group).reset(wanted)
+        session.answer_durably(request, steps)
 
     session.later(request, resetting())
 
@@ -147,7 +148,7 @@ def reset_group(session: NativeSession, request: int, aux: int, payload: memoryv
 def delete_group(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
     name = decode(messages.NamedGroup, payload).name
     _keeper(session, name).delete(name)
-    session.answer(request)
+    session.answer_durably(request)
 
 
 HANDLERS: dict[FrameKind, Callable[[NativeSession, int, int, memoryview], None]] = {

@@ -76,8 +76,9 @@ class NativeSession:
         self._greeted = False
         self._closed = False
         self.subscriptions: dict[int, Subscription] = {}
-        self._beginning: dict[int, messages.Subscribe] = {}
+        self._beginning: dict[int, messages.Subscribe | messages.Work] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._undurable = 0
         self.fetches = Fetches()
         self._half_frame = 0
         self._held_up = False
@@ -110,7 +111,7 @@ class NativeSession:
                 break
             if kind == KIND_BATCH and self._greeted:
                 at = self.broker.take(data, at, self)
-            elif len(self._tasks) >= self.options.requests_max:
+            elif self._is_busy():
                 self._held_up = True
                 break
             elif requests < _REQUESTS_A_TURN:
@@ -177,6 +178,39 @@ class NativeSession:
     def fail(self, request: int, fault: FanlogError) -> None:
         self.outlet.write(message_frame(FrameKind.ERROR, failure_of(fault), request=request))
 
+    def answer_durably(
+        self, request: int, answer: msgspec.Struct | list[Any] | None = None
+    ) -> None:
+        """Answers when all that the broker has written down for it, and before, is durable."""
+        self.when_durable(request, lambda: self.answer(request, answer))
+
+    def when_durable(self, request: int, go_on: Callable[[], None]) -> None:
+        """Goes on with a request when all that was written down so far is durable. What is raised
+        then, and what keeps it from being durable, is the request's answer."""
+
+        def durable(fault: FanlogError | None) -> None:
+            was_busy = self._is_busy()
+            self._undurable -= 1
+            try:
+                if fault is not None:
+                    raise type(fault)(str(fault))
+                go_on()
+            except FanlogError as refused:
+                self.fail(request, refused)
+            self._relieved(was_busy)
+
+        self._undurable += 1
+        self.broker.internal.when_durable(durable)
+
+    def _is_busy(self) -> bool:
+        """Whether so many requests are under way that no more are taken."""
+        return len(self._tasks) + self._undurable >= self.options.requests_max
+
+    def _relieved(self, was_busy: bool) -> None:
+        """A request is answered: those that were held up may go on."""
+        if was_busy and self._held_up and not self._closed:
+            self.outlet.go_on()
+
     def later(self, request: int, work: Coroutine[Any, Any, None]) -> None:
         """Answers from a task, for what has to wait for the disk."""
 
@@ -190,10 +224,9 @@ class NativeSession:
                 self.fail(request, FanlogError("The broker failed on this request."))
 
         def ended(task: asyncio.Task[None]) -> None:
-            was_full = len(self._tasks) >= self.options.requests_max
+            was_busy = self._is_busy()
             self._tasks.discard(task)
-            if was_full and self._held_up:
-                self.outlet.go_on()
+            self._relieved(was_busy)
 
         task = asyncio.get_running_loop().create_task(run())
         self._tasks.add(task)
@@ -279,8 +312,7 @@ class NativeSession:
 
     def subscribe(self, request: int, aux: int, payload: memoryview) -> None:
         wanted = decode(messages.Subscribe, payload)
-        self.check_number(aux)
-        self._beginning[aux] = wanted
+        self.begin(aux, wanted)
         self.later(request, self._subscribing(request, aux, wanted))
 
     def check_number(self, number: int) -> None:
@@ -293,6 +325,18 @@ class NativeSession:
                 f"This connection has {count} subscriptions, as many as "
                 "subscriptions_max allows. Open another connection."
             )
+
+    def begin(self, number: int, wanted: messages.Subscribe | messages.Work) -> None:
+        """The peer wants a subscription of this number, which takes a while to begin."""
+        self.check_number(number)
+        self._beginning[number] = wanted
+
+    def has_begun(self, number: int, wanted: messages.Subscribe | messages.Work) -> bool:
+        """It can begin; False if the peer does not want it any more."""
+        still_wanted = self._beginning.get(number) is wanted
+        if still_wanted:
+            del self._beginning[number]
+        return still_wanted and not self._closed
 
     def keep(self, number: int, subscription: Subscription) -> None:
         """Takes a subscription in that has begun; its peer may be gone before it is told so."""
@@ -311,10 +355,8 @@ class NativeSession:
                 key, wanted, self.outlet, self.told(key), self.client
             )
         finally:
-            still_wanted = self._beginning.get(key) is wanted
-            if still_wanted:
-                del self._beginning[key]
-        if self._closed or not still_wanted:
+            begun = self.has_begun(key, wanted)
+        if not begun:
             self.broker.subscriptions.remove(subscription)
             raise ClosedError(f"Subscription {key} was ended before it began.")
         self.subscriptions[key] = subscription
@@ -343,7 +385,7 @@ class NativeSession:
             group_requests.commit(self, aux, wanted)
         else:
             self.broker.commit_positions(wanted.durable, wanted.positions)
-        self.answer(request)
+        self.answer_durably(request)
 
     def ping(self, request: int, aux: int, payload: memoryview) -> None:
         self.outlet.write(frame(FrameKind.PONG, bytes(payload[:64]), request=request, aux=aux))

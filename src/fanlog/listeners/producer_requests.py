@@ -21,7 +21,7 @@ def register_producer(session: NativeSession, request: int, aux: int, payload: m
     if key not in session.at_close:
         session.at_close[key] = partial(producers.left, wanted.name)
         producers.connected(wanted.name)
-    session.answer(request, registered)
+    session.answer_durably(request, registered)
 
 
 HANDLERS: dict[FrameKind, Handler] = {

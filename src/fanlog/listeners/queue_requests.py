@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fanlog.errors import FanlogError, LeaseLostError
+from fanlog.errors import ClosedError, FanlogError, LeaseLostError
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind
 from fanlog.format.messages import decode
@@ -16,7 +16,15 @@ if TYPE_CHECKING:
 
 def work(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.Work, payload)
-    session.check_number(aux)
+    session.broker.queues.prepare(wanted, session.outlet)
+    session.begin(aux, wanted)
+    session.when_durable(request, lambda: _begin(session, request, aux, wanted))
+
+
+def _begin(session: NativeSession, request: int, aux: int, wanted: messages.Work) -> None:
+    """Where the queue begins is durable: it is there."""
+    if not session.has_begun(aux, wanted):
+        raise ClosedError(f"Subscription {aux} was ended before it began.")
     queues, told = session.broker.queues, session.told(aux)
     subscription, settings, joined = queues.work(aux, wanted, session.outlet, told, session.client)
     session.keep(aux, subscription)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from fanlog.broker.names import check_public_name
 from fanlog.broker.topics import Topic
+from fanlog.errors import FanlogError
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind
 from fanlog.format.messages import decode
@@ -41,7 +42,14 @@ def create_topic(session: NativeSession, request: int, aux: int, payload: memory
 
 def grow_topic(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.GrowTopic, payload)
-    session.answer(request, session.broker.grow_topic(wanted.name, wanted.partitions).info())
+
+    def grown(got: Topic | FanlogError) -> None:
+        if isinstance(got, FanlogError):
+            session.fail(request, got)
+        else:
+            session.answer(request, got.info())
+
+    session.broker.grow_topic(wanted.name, wanted.partitions, grown)
 
 
 def alter_topic(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
@@ -65,7 +73,7 @@ def delete_topic(session: NativeSession, request: int, aux: int, payload: memory
 
     async def deleting() -> None:
         await durable
-        session.answer(request)
+        session.answer_durably(request)
 
     session.later(request, deleting())
 

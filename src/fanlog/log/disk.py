@@ -366,6 +366,20 @@ class DiskLog:
         if count:
             self._drop_first(count)
 
+    def move_before(self, offset: int, folder: str) -> None:
+        """Takes the sealed segments that end by `offset` out of the log, and their files into a
+        folder."""
+        count = sum(segment.next_offset <= offset for segment in self.segments[:-1])
+        gone, self.segments = self.segments[:count], self.segments[count:]
+        self.sealed_bytes -= sum(segment.bytes for segment in gone)
+        for segment in gone:
+            for path in (log_path(self.folder, segment), index_path(self.folder, segment)):
+                with suppress(FileNotFoundError):
+                    os.rename(path, f"{folder}/{os.path.basename(path)}")
+            self.shared.indexes.forget(log_path(self.folder, segment))
+        self.quarantine.drop_before(self.start_offset)
+        self.save_producers()
+
     def prepare_deletion(self, offset: int, end_offset: int) -> None:
         """Before records are deleted exactly up to `offset`: seals the active segment, if it goes
         as a whole."""

@@ -258,6 +258,31 @@ class PartitionLog:
         self.tail.drop_before(offset)
         return self.start_offset - before
 
+    def begin_segment(self) -> int:
+        """Seals the active segment if it holds anything; the offset at which the next one begins.
+        Raises what a write raises."""
+        disk = self._disk
+        if self.failure is not None:
+            self._raise_failure(self.failure)
+        if disk is not None and disk.position:
+            try:
+                disk.roll(self.end_offset)
+            except OSError as fault:
+                self.refuse(fault)
+        return self.end_offset
+
+    def move_before(self, offset: int, folder: str) -> None:
+        """Takes whole sealed segments that end by `offset` out of the log, and puts their files
+        into a folder. Raises `OSError`."""
+        if self._disk is not None:
+            self._disk.move_before(offset, folder)
+            self.tail.drop_before(self._disk.start_offset)
+
+    def next_segment(self, offset: int) -> int:
+        """Where the segment behind the one with `offset` begins; the end if there is none."""
+        bases = () if self._disk is None else (segment.base for segment in self._disk.segments)
+        return next((base for base in bases if base > offset), self.end_offset)
+
     def delete_before(self, offset: int) -> int:
         """Deletes the records before `offset`, which is not past the end; the log's new start.
 

@@ -15,6 +15,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
 from fanlog.config import LogOptions
 from fanlog.errors import FanlogError, FolderUnusableError, InvalidArgumentError
 from fanlog.log.catalog import (
@@ -292,6 +294,23 @@ class LogStore:
             for log in topic.logs[known:]:
                 self._ends.note(log.owner, log.end_offset)
             self._save_ends()
+
+    def make_durable(self, topic: StoredTopic) -> None:
+        """Raises a topic's durability from os to fsync: for topics of the broker's own that an
+        older release has made. Blocks."""
+        settings = msgspec.structs.replace(topic.settings, durability="fsync")
+        try:
+            for log in topic.logs:
+                log.track_unsynced()
+                log.sync()
+            save_topic(topic.folder, TopicFile(topic.name, topic.number, settings))
+            sync_folder(os.path.dirname(topic.folder))
+        except OSError as fault:
+            raise folder_error(fault, fault.filename or topic.folder) from fault
+        topic.settings = settings
+        for log in topic.logs:
+            log.settings = settings
+            log.durability = settings.level
 
     def delete(
         self, topic: StoredTopic, done: Callable[[FanlogError | None], None] = raise_fault

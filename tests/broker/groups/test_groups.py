@@ -359,7 +359,7 @@ def test_a_topic_that_appears_is_read_from_its_first_record(memory: Stage) -> No
 def test_a_topic_that_grows_is_shared_out_anew_from_its_first_records(memory: Stage) -> None:
     a, b = Member(memory, "a").join(reset="latest"), Member(memory, "b").join(reset="latest")
     kept, asked = a.has | b.has, list(a.asked)
-    memory.core.grow_topic("t", 6)
+    memory.grow("t", 6)
     memory.publish("t", [b"x"], partition=4)
     memory.publish("t", [b"y"], partition=5)
     memory.run()
@@ -376,7 +376,7 @@ def test_a_group_that_is_away_leaves_nothing_of_new_partitions_out(data: Path, r
         on.core.create_topic("t", {})
         a = Member(on, "a").join(reset="latest")
         a.leave()
-        on.core.grow_topic("t", 2)
+        on.grow("t", 2)
         on.publish("t", [b"x"], partition=1)
         on.run()
     with stage(data) as on:
@@ -391,7 +391,7 @@ def test_a_member_that_is_lost_while_a_topic_grows_finds_the_new_partitions(
 ) -> None:
     a = Member(memory, "a").join(reset="latest")
     a.lose()
-    memory.core.grow_topic("t", 5)
+    memory.grow("t", 5)
     memory.publish("t", [b"x"], partition=4)
     memory.run()
     a.come_back(reset="latest")

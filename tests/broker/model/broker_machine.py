@@ -189,7 +189,7 @@ class BrokerMachine(RuleBasedStateMachine):
         if before > PARTITIONS_MOST:
             return
         self.topics["t.a"] = {**settings, "partitions": before + more}
-        self.world.on.core.grow_topic("t.a", before + more)
+        self.world.on.grow("t.a", before + more)
         new = [("t.a", partition) for partition in range(before, before + more)]
         for place in new:
             self.logs[place] = PartitionModel(str(settings["durability"]))
@@ -243,6 +243,8 @@ class BrokerMachine(RuleBasedStateMachine):
         elif how == "crash" or not self.may_lose_power():
             self.crash()
         else:
+            # Whoever has written something into a ledger has waited for the answer.
+            self.world.on.sync_ledgers()
             self.lose_power(sidecars=how == "power")
 
     def crash(self) -> None:

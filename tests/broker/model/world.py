@@ -20,7 +20,7 @@ from fanlog.broker import ledger
 from fanlog.config import BrokerOptions, LogOptions
 from fanlog.format.batch import split_batches
 from fanlog.model import KIB, MIB, TopicSettings
-from tests.broker.stage import BEGIN_US, Stage
+from tests.broker.stage import BEGIN_US, QUICK_LEDGERS, Stage
 from tests.quick_folders import quick_folder
 
 T = TypeVar("T")
@@ -79,7 +79,12 @@ class World:
 
     def _open(self, folder: Path, time_us: int) -> Stage:
         self.folder = folder
-        return Stage(folder, self._options, LOG_OPTIONS, self._defaults, time_us)
+        on = Stage(folder, self._options, LOG_OPTIONS, self._defaults, time_us)
+        # Everyone waits for its answer, which comes quickly: what was not answered when
+        # the power failed is left to the rules that go step by step.
+        on.quick_ledgers = (*QUICK_LEDGERS, "_fanlog.transactions", "_fanlog.transaction-ids")
+        on.keep_journal()
+        return on
 
     # Time and turns
 
@@ -105,16 +110,11 @@ class World:
     def sync(self, count: int | None = None) -> list[Durable]:
         """Makes the first `count` pieces that wait durable, or all; which ones those were."""
         group = self.on.sync_group
-        some, rest = group.waiting[:count], [] if count is None else group.waiting[count:]
-        entries = [(log, piece) for log, piece, _ in some if piece]
-        if entries:
-            self.on.store.get_journal().commit(entries, os.fdatasync)
-        group.waiting = some
-        group.sync()
-        group.waiting = rest + group.waiting
+        some, group.waiting = group.waiting[:count], group.waiting[len(group.waiting[:count]) :]
+        group.finish(some)
         return [
             Durable(log.owner.topic, log.owner.partition, header.next_offset)
-            for log, piece in entries
+            for log, piece, _ in some
             for _, header in split_batches(piece)
         ]
 
@@ -129,6 +129,9 @@ class World:
             while not task.done() and left:
                 if self.on.runtime.due:
                     self.on.runtime.due.popleft()()
+                    left -= 1
+                elif self.on.sync_group.waiting:
+                    self.sync()
                     left -= 1
                 await asyncio.sleep(0)
             if task.done():

@@ -215,7 +215,7 @@ def test_a_topic_that_grows_is_worked_on_from_its_first_records() -> None:
     with stage() as on:
         on.core.create_topic("t", {})
         ann, bob = hire(on, "ann", reset="latest"), hire(on, "bob", target="t.>")
-        on.core.grow_topic("t", 3)
+        on.grow("t", 3)
         assert [(s.partition, s.offset) for s in ann.joins[-1].starts] == [(1, 0), (2, 0)]
         assert bob.joins == []
         for partition in range(3):
@@ -232,7 +232,7 @@ def test_a_queue_without_workers_leaves_nothing_of_new_partitions_out(data: Path
         on.core.create_topic("t", {})
         ann = hire(on, "ann", reset="latest")
         on.core.queues.leave(ann.subscription)
-        on.core.grow_topic("t", 2)
+        on.grow("t", 2)
         on.publish("t", [b"x"], partition=1)
         on.run()
     with stage(data) as on:

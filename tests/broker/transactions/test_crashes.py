@@ -230,6 +230,7 @@ def with_journal(on: Stage) -> Callable[[], None]:
     """Real group commit instead of the one by hand; the result ends what is under way."""
     group = GroupCommit(on.store.get_journal(), on.runtime.soon)
     on.sync_group = group  # type: ignore[assignment]
+    on.quick_ledgers = ()
 
     def finish() -> None:
         on.run()

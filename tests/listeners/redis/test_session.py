@@ -212,7 +212,7 @@ def test_a_channel_that_has_grown_is_not_idle_while_one_of_its_partitions_is_use
         session.feed(command("SUBSCRIBE", "a"))
         publisher.feed(publish("a", "1"))
         made.run()
-        made.core.grow_topic("a", 3)
+        made.grow("a", 3)
         wire.heard()
         idle = RedisOptions().channel_idle_seconds
         for i in range(5):

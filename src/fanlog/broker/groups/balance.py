@@ -20,6 +20,7 @@ from fanlog.broker.groups.state import Group, Member, MemberReader, Ownership
 from fanlog.broker.topics import Partition, Topic
 from fanlog.errors import FanlogError, NoPositionError
 from fanlog.format.messages import Joined, PartitionOffset, Position, Revoke
+from fanlog.model import Gap
 
 if TYPE_CHECKING:
     from fanlog.broker.core import Broker
@@ -28,6 +29,8 @@ logger = logging.getLogger("fanlog.broker")
 
 # Members that can't go on, and why.
 Failed = list[tuple[Member, FanlogError]]
+# A member's subscription, if it is there, with new cursors and what it has missed there.
+_Begun = tuple[Subscription | None, list[tuple[Ownership, Cursor]], list[tuple[Gap, int]]]
 # Work in steps; after each of them others may have their turn.
 Steps = Generator[Failed, None, None]
 # Partitions that are granted or taken back in one step, and topics that are only looked at.
@@ -171,23 +174,49 @@ class GroupBalance:
     def _set_going(self, group: Group, granted: dict[Member, list[Place]]) -> Failed:
         failed: Failed = []
         pins: list[Position] = []
+        begun: list[_Begun] = []
         for member, places in granted.items():
             try:
-                self._begin(group, member, places, pins)
+                begun.append(self._begin(group, member, places, pins))
             except FanlogError as fault:
                 failed.append((member, fault))
         self._pin(group, pins)
+        if pins:
+            # Nobody reads what a power cut could make the group leave out.
+            self._broker.internal.when_durable(lambda _: self._start_all(begun))
+        else:
+            self._start_all(begun)
         return failed
+
+    def _start_all(self, begun: list[_Begun]) -> None:
+        """Sets cursors going. Members are told first where they begin."""
+        for subscription, granted, gaps in begun:
+            standing: list[Cursor] = []
+            for owned, cursor in granted:
+                if owned.cursor is cursor:
+                    owned.told = True
+                    standing.append(cursor)
+            if subscription is None or subscription.closed or not standing:
+                continue
+            starts: dict[Topic, list[PartitionOffset]] = {}
+            for cursor in standing:
+                partition = cursor.partition
+                begin = PartitionOffset(partition.index, cursor.begin)
+                starts.setdefault(partition.topic, []).append(begin)
+            for topic, begins in starts.items():
+                joined = Joined(topic.number, topic.name, self._broker.epoch, tuple(begins))
+                subscription.reader.joined(joined)
+            subscription.opening_gaps = gaps
+            self._broker.subscriptions.start_some(subscription, standing)
 
     def _begin(
         self, group: Group, member: Member, places: list[Place], pins: list[Position]
-    ) -> None:
-        """Sets a member's cursors going. It is told first where they begin."""
+    ) -> _Begun:
+        """A member's cursors, which stand where they are to begin."""
         subscription, reader = member.subscription, member.reader
+        granted: list[tuple[Ownership, Cursor]] = []
         if subscription is None or reader is None:
-            return
-        starts: dict[Topic, list[PartitionOffset]] = {}
-        cursors: list[Cursor] = []
+            return None, granted, []
         for place in sorted(places):
             owned = group.owned[place]
             topic = self._broker.catalog.get(place[0])
@@ -197,11 +226,10 @@ class GroupBalance:
                 pins.append(Position(*place, offset, self._broker.epoch))
             owned.begin = None
             owned.cursor = self._broker.subscriptions.add_cursor(subscription, partition, offset)
-            cursors.append(owned.cursor)
-            starts.setdefault(topic, []).append(PartitionOffset(partition.index, offset))
-        for topic, begins in starts.items():
-            reader.joined(Joined(topic.number, topic.name, self._broker.epoch, tuple(begins)))
-        self._broker.subscriptions.start_some(subscription, cursors)
+            owned.told = False
+            granted.append((owned, owned.cursor))
+        gaps, subscription.opening_gaps = subscription.opening_gaps, []
+        return subscription, granted, gaps
 
     def _first_offset(
         self, group: Group, owned: Ownership, partition: Partition
@@ -216,7 +244,8 @@ class GroupBalance:
         if known is not None and owned.member.subscription is not None:
             again = self._broker.subscriptions.again(owned.member.subscription, partition, known)
             return again, True
-        if topic in group.fresh or group.reset == "earliest":
+        lost = self._broker.durable.may_have_lost(partition.topic.number)
+        if topic in group.fresh or group.reset == "earliest" or lost:
             return partition.log.start_offset, False
         if group.reset == "none":
             raise NoPositionError(
@@ -274,7 +303,8 @@ class GroupBalance:
                 owned = group.owned.get(place)
                 if owned is None or owned.revoke_by_us or owned.member.reader is None:
                     continue
-                if self._waits(owned.member.reader, since_us):
+                # Who does not know of a partition yet could not let it go.
+                if not owned.told or self._waits(owned.member.reader, since_us):
                     later[place] = since_us
                     continue
                 group.revoke(place, now_us + self._revoke_us)

@@ -87,15 +87,16 @@ class Member:
 
 class Ownership:
     """A partition that a member has. Without a cursor it is still to be set going: at `begin`,
-    which the member claimed, or where the group has committed. `revoke_by_us` is set while it is
-    being taken back."""
+    which the member claimed, or where the group has committed. `told` is set once the member knows
+    of it, `revoke_by_us` while it is being taken back."""
 
-    __slots__ = ("begin", "cursor", "member", "revoke_by_us")
+    __slots__ = ("begin", "cursor", "member", "revoke_by_us", "told")
 
     def __init__(self, member: Member) -> None:
         self.member = member
         self.begin: Position | None = None
         self.cursor: Cursor | None = None
+        self.told = False
         self.revoke_by_us = 0
 
 

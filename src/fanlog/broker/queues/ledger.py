@@ -100,6 +100,11 @@ class _Queue(msgspec.Struct, frozen=True, array_like=True):
 # A queue's own entry has no topic; each of a partition's has a sequence of its own, because each
 # counts.
 _Key = tuple[str, str, int, int]
+# What it means that entries are lost.
+_LOSS = (
+    "jobs that were done or have failed since may be handed out again, and a queue without an "
+    "entry in a topic begins with the topic's earliest message"
+)
 _encode = msgspec.msgpack.Encoder().encode
 _decode_key = msgspec.msgpack.Decoder(_Key).decode
 _decode_lane = msgspec.msgpack.Decoder(_Lane).decode
@@ -116,10 +121,10 @@ class QueueLedger:
     ) -> None:
         self._clocks = clocks
         self._epoch = epoch
-        self._ledger = Ledger(host, "queues", everything)
+        self._ledger = Ledger(host, "queues", everything, _LOSS)
+        self.may_have_lost = self._ledger.may_have_lost
         self.write = self._ledger.write
         self.write_or_owe = self._ledger.write_or_owe
-        self.sync_now = self._ledger.sync_now
 
     def load(self, known_until: KnownUntil) -> list[StoredQueue]:
         """All queues. What was said of jobs that a crash took does not count for those that have
@@ -135,15 +140,17 @@ class QueueLedger:
                 kept = _decode_queue(value)
                 queue = queues.setdefault(name, StoredQueue(name))
                 queue.settings, queue.born = kept.settings, kept.born
-            elif (queue := queues.get(name)) is None:
-                # A dead letter of a queue that was deleted meanwhile.
-                return
             elif value is None:
-                queue.lanes.pop((topic, partition), None)
+                if name in queues:
+                    queues[name].lanes.pop((topic, partition), None)
             else:
                 said = _decode_lane(value)
-                end = known_until(topic, said.number, partition, said.epoch)
-                self._take_lane(queue, (topic, partition, sequence), said, end)
+                # Without its queue: all of a partition's state, whose queue's own entry is lost.
+                # A change is about a dead letter of a queue that was deleted meanwhile.
+                if name in queues or said.floor is not None:
+                    queue = queues.setdefault(name, StoredQueue(name))
+                    end = known_until(topic, said.number, partition, said.epoch)
+                    self._take_lane(queue, (topic, partition, sequence), said, end)
 
         self._ledger.load(take)
         return list(queues.values())

@@ -41,6 +41,7 @@ from fanlog.broker.topics import Partition, Topic
 from fanlog.broker.unpacking import Unpacker
 from fanlog.config import BrokerOptions
 from fanlog.errors import (
+    FanlogError,
     FencedError,
     GroupActiveError,
     GroupNotFoundError,
@@ -140,12 +141,9 @@ class Queues:
     def work(
         self, key: int, wanted: Work, outlet: Outlet, reader: WorkerReader, client: str = ""
     ) -> tuple[Subscription, QueueSettings, list[Joined]]:
-        """A worker's seat in a queue, and the topics that it works on; `start` sets it going."""
-        check_names(wanted, self.options)
-        self._check_kind(wanted.queue)
-        self._check_seat(wanted, outlet)
-        topics = self._topics(wanted)
-        queue = self._open(wanted, topics)
+        """A worker's seat in a queue, and the topics that it works on; `start` sets it going. What
+        it needs is durable already if `prepare` was asked before."""
+        queue, topics = self.prepare(wanted, outlet)
         worker = self._seat(queue, wanted)
         subscription = Subscription(
             key, self, outlet, reader, wanted.target, wildcard=wanted.wildcard
@@ -157,6 +155,18 @@ class Queues:
         joined = [self._join(worker, topic, appeared=False) for topic in topics]
         self._keep(queue, worker, wanted.holds)
         return subscription, queue.settings, joined
+
+    def prepare(self, wanted: Work, outlet: Outlet) -> tuple[Queue, list[Topic]]:
+        """Writes down what a worker needs that is to come: the queue, and where it begins in each
+        partition. Raises what speaks against it."""
+        check_names(wanted, self.options)
+        self._check_kind(wanted.queue)
+        self._check_seat(wanted, outlet)
+        topics = self._topics(wanted)
+        queue = self._open(wanted, topics)
+        for topic in topics:
+            self._meet(queue, topic, appeared=False)
+        return queue, topics
 
     def start(self, subscription: Subscription) -> None:
         worker = self._seats.get(subscription)
@@ -207,8 +217,7 @@ class Queues:
             check_dead_letter(topic, settings)
             for partition in topic.partitions:
                 if queue is None or (topic.number, partition.index) not in queue.lanes:
-                    newer = queue is not None and queue.is_older_than(topic)
-                    start_of(partition, settings, appeared=newer)
+                    start_of(partition, settings, appeared=self._is_whole(queue, topic))
         if queue is None:
             born = newest_number(self._broker.catalog, in_memory=False)
             self._ledger.write([queue_entry(wanted.queue, settings, born)])
@@ -302,14 +311,17 @@ class Queues:
                 for partition in topic.partitions:
                     worker.queue.stir(worker.queue.lanes[topic.number, partition.index])
 
-    def prepare_growth(self, topic: Topic, new: range) -> None:
+    def prepare_growth(self, topic: Topic, new: range, prepared: frozenset[str]) -> frozenset[str]:
         """Writes down, before there are new partitions, that whoever works on the topic begins
-        with their first record. One that nobody works in now must not leave any out either."""
-        if topic.settings.level is not Durability.MEMORY:
-            for queue in self._working_on(topic):
-                lanes = (StoredLane(topic.name, i, topic.number, 1, self._jobs(queue)) for i in new)
-                self._ledger.write([self._ledger.lane_entry(queue.name, lane) for lane in lanes])
-            self._ledger.sync_now()
+        with their first record; which queues that was done for. One that nobody works in now must
+        not leave any out either."""
+        if topic.settings.level is Durability.MEMORY:
+            return frozenset()
+        queues = [queue for queue in self._working_on(topic) if queue.name not in prepared]
+        for queue in queues:
+            lanes = (StoredLane(topic.name, i, topic.number, 1, self._jobs(queue)) for i in new)
+            self._ledger.write([self._ledger.lane_entry(queue.name, lane) for lane in lanes])
+        return frozenset(queue.name for queue in queues)
 
     def topic_grew(self, topic: Topic, new: list[Partition]) -> None:
         for queue in self._working_on(topic):
@@ -347,21 +359,32 @@ class Queues:
         return len(self._followers.of(topic))
 
     def _join(self, worker: Worker, topic: Topic, *, appeared: bool) -> Joined:
-        queue = worker.queue
         worker.topics.add(topic.number)
+        lanes = self._meet(worker.queue, topic, appeared=appeared)
+        starts = (PartitionOffset(lane.partition.index, lane.jobs.floor) for lane in lanes)
+        return Joined(topic.number, topic.name, self._broker.epoch, tuple(starts))
+
+    def _meet(self, queue: Queue, topic: Topic, *, appeared: bool) -> list[Lane]:
+        """A topic's lanes in a queue. Where those that are new begin is written down."""
+        lanes: list[Lane] = []
         entries: list[Entry] = []
-        starts: list[PartitionOffset] = []
         for partition in topic.partitions:
             lane = queue.lanes.get((topic.number, partition.index))
             if lane is None:
-                later = appeared or queue.is_older_than(topic)
-                lane = self._begin(queue, partition, start_of(partition, queue.settings, later))
+                whole = appeared or self._is_whole(queue, topic)
+                lane = self._begin(queue, partition, start_of(partition, queue.settings, whole))
                 if partition.durability is not Durability.MEMORY:
                     entries.append(self._ledger.lane_entry(queue.name, queue.stored(lane)))
-            starts.append(PartitionOffset(partition.index, lane.jobs.floor))
+            lanes.append(lane)
         if entries:
             self._ledger.write_or_owe(entries)
-        return Joined(topic.number, topic.name, self._broker.epoch, tuple(starts))
+        return lanes
+
+    def _is_whole(self, queue: Queue | None, topic: Topic) -> bool:
+        """Whether a queue that meets a topic works on all of it: one that is younger than the
+        queue, or one in which it may have begun before, and the ledger has lost where."""
+        newer = queue is not None and queue.is_older_than(topic)
+        return newer or self._ledger.may_have_lost(topic.number)
 
     def _begin(self, queue: Queue, partition: Partition, offset: int) -> Lane:
         return queue.add_lane(partition, self._jobs(queue, offset))
@@ -391,6 +414,9 @@ class Queues:
 
     def write(self, entries: list[Entry]) -> None:
         self._ledger.write(entries)
+
+    def when_durable(self, done: Callable[[FanlogError | None], None]) -> None:
+        self._broker.internal.when_durable(done)
 
     def failed(self, queue: Queue, lane: Lane, again: list[Span], doomed: list[Span]) -> None:
         """Leases ran out. That has happened, and is written down when it can be."""
@@ -507,7 +533,11 @@ class Queues:
             )
 
     def _everything(self) -> Iterator[tuple[bytes, bytes]]:
-        for queue in self._queues.values():
+        for queue in list(self._queues.values()):
+            if self._queues.get(queue.name) is not queue:
+                continue
             yield queue_entry(queue.name, queue.settings, queue.born)
-            for lane in queue.kept_lanes():
-                yield self._ledger.lane_entry(queue.name, queue.stored(lane))
+            for lane in list(queue.kept_lanes()):
+                # One that is gone by now must not come back behind the entry that took it out.
+                if self._queues.get(queue.name) is queue and queue.has(lane):
+                    yield self._ledger.lane_entry(queue.name, queue.stored(lane))

@@ -1,5 +1,5 @@
-"""What workers say of their jobs. What comes in one turn is written down at once, unless it is
-very much, and only then does it count and is it answered: what was acked is never handed out
+"""What workers say of their jobs. What comes in one turn is written down together, unless it is
+very much. Then it counts, and it is answered when it is durable: what was acked is never handed out
 again."""
 
 from __future__ import annotations
@@ -44,6 +44,10 @@ class VerdictHost(Protocol):
         """Raises if they are not written."""
         ...
 
+    def when_durable(self, done: Callable[[FanlogError | None], None]) -> None:
+        """Calls `done` when what was written is durable, or with the fault if it can't be."""
+        ...
+
     def bury(self, queue: Queue, lane: Lane, doomed: list[Span], done: Callable[[], None]) -> None:
         """Makes dead letters of jobs; `done` is called when they are, or when it has to be tried
         again later."""
@@ -61,10 +65,18 @@ class _Request:
         self.unburied = 1
 
     def buried(self) -> None:
-        """Answers once none of its jobs is on the way to the dead letters."""
+        """Answers once what it says is durable, and none of its jobs is on the way to the dead
+        letters."""
         self.unburied -= 1
         if not self.unburied:
             self.answer(Settled(tuple(self.late)))
+
+    def durable(self, fault: FanlogError | None) -> None:
+        if fault is None:
+            self.buried()
+        else:
+            self.unburied = 0
+            self.answer(fault)
 
 
 class _Change:
@@ -108,7 +120,7 @@ class Verdicts:
         for request in requests:
             self._note(request, changes, now_us)
         try:
-            self._write(changes)
+            wrote = self._write(changes)
         except FanlogError as fault:
             for request in requests:
                 request.answer(fault)
@@ -123,7 +135,10 @@ class Verdicts:
             queue.enlist_freed()
         for request in requests:
             request.worker.queue.enlist(request.worker)
-            request.buried()
+        if wrote:
+            self._host.when_durable(lambda fault: _answer_all(requests, fault))
+        else:
+            _answer_all(requests, None)
 
     def _lane(self, request: _Request, verdict: Verdict) -> Lane | None:
         """The lane that a verdict is about, if it knows the jobs."""
@@ -184,7 +199,8 @@ class Verdicts:
             return late + ([(end, next)] if next > end else [])
         return lane.jobs.finish(first, next)
 
-    def _write(self, changes: dict[Lane, _Change]) -> None:
+    def _write(self, changes: dict[Lane, _Change]) -> bool:
+        """Whether there was anything to write."""
         entries: list[Entry] = [
             self._host.change_entry(change.queue, lane, change.done, change.failures)
             for lane, change in changes.items()
@@ -193,6 +209,7 @@ class Verdicts:
         ]
         if entries:
             self._host.write(entries)
+        return bool(entries)
 
     def _apply(self, request: _Request, verdict: Verdict, now_us: int) -> None:
         lane = self._lane(request, verdict)
@@ -231,6 +248,11 @@ class Verdicts:
             request.unburied += 1
             self._host.bury(queue, lane, doomed, request.buried)
         queue.stir(lane)
+
+
+def _answer_all(requests: list[_Request], fault: FanlogError | None) -> None:
+    for request in requests:
+        request.durable(fault)
 
 
 def _delay_us(queue: Queue, verdict: Verdict) -> int:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from fanlog.broker.intake import Intake
 from fanlog.broker.ledger import Entry, Ledger
 from fanlog.broker.ports import Runtime
-from fanlog.broker.transactions.ids import SYNCED_LEDGER, CommittedIds
+from fanlog.broker.transactions.ids import CommittedIds
 from fanlog.broker.transactions.intents import (
     MARK,
     MARK_AT,
@@ -41,7 +41,7 @@ from fanlog.format.frames import PREFIX, PREFIX_BYTES
 from fanlog.format.messages import Position, TransactionCommitted
 from fanlog.log.faults import write_error
 from fanlog.log.staging import Staged, sweep_staged
-from fanlog.model import MIB, PRODUCER_ID_MAX, TRANSACTION_PREFIX, Durability
+from fanlog.model import MIB, PRODUCER_ID_MAX, TRANSACTION_PREFIX
 
 if TYPE_CHECKING:
     from fanlog.broker.core import Broker
@@ -51,6 +51,10 @@ logger = logging.getLogger("fanlog.broker")
 _SECOND_US = 1_000_000
 # What is read of a file, and handed to the intake, at once.
 _PIECE_BYTES = 4 * MIB
+# What it means that entries are lost.
+_LOSS = (
+    "a transaction that was being stored when the broker stopped may be missing, or stored in part"
+)
 # A checkpoint comes after a second, or when so much would have to be done again.
 _CHECKPOINT_COUNT = 1000
 _CHECKPOINT_BYTES = 8 * MIB
@@ -65,7 +69,7 @@ class TransactionCommits:
         self._runtime = runtime
         self._folder = folder
         self._ids = CommittedIds(broker.internal, options, runtime)
-        self._ledger = Ledger(broker.internal, "transactions", self._everything, SYNCED_LEDGER)
+        self._ledger = Ledger(broker.internal, "transactions", self._everything, _LOSS)
         # By id: all whose intent still counts.
         self._commits: dict[str, Commit] = {}
         self._stuck: list[Commit] = []
@@ -137,8 +141,9 @@ class TransactionCommits:
                 del producers[known]
 
     def _everything(self) -> Iterator[tuple[bytes, bytes]]:
-        for commit in self._commits.values():
-            yield commit.ticket.encode(), encode_intent(commit.intent)
+        for commit in list(self._commits.values()):
+            if self._commits.get(commit.intent.id) is commit:
+                yield commit.ticket.encode(), encode_intent(commit.intent)
 
     # Committing
 
@@ -162,31 +167,20 @@ class TransactionCommits:
     def begin(self, commit: Commit, tell: Outcome) -> None:
         """Commits. Raises what the ledger raises; then it is not committed."""
         intent = commit.intent
-        entry = (commit.ticket.encode(), encode_intent(intent))
-        synced = self._must_be_synced(intent)
 
-        def written(fault: FanlogError | None) -> None:
+        def durable(fault: FanlogError | None) -> None:
             if fault is None:
                 self._go_on(commit)
             else:
                 self._hold_up(commit, fault)
 
         # It is known only once it is written: a snapshot before that must not have it.
-        self._ledger.write([entry], written if synced else None)
+        self._ledger.write([(commit.ticket.encode(), encode_intent(intent))])
         self._commits[intent.id] = commit
         commit.waiting.append(tell)
         for name, positions in intent.positions:
             self._broker.durable.promise(name, positions, commit.mark)
-        if not synced:
-            self._go_on(commit)
-
-    def _must_be_synced(self, intent: Intent) -> bool:
-        """Whether somebody was promised that a power failure leaves it whole."""
-        partitions = self._broker.catalog.partitions
-        return any(
-            (found := partitions.get(key)) is not None and found.durability is Durability.FSYNC
-            for key in intent.partitions
-        )
+        self._broker.internal.when_durable(durable)
 
     def _go_on(self, commit: Commit) -> None:
         """Does the next step; each is safe to do again."""
@@ -349,7 +343,7 @@ class TransactionCommits:
                 self._put_off(commits, fault)
 
         if any(commit.intent.positions for commit in commits):
-            self._broker.durable.sync(synced)
+            self._broker.internal.when_durable(synced)
         else:
             synced(None)
 
