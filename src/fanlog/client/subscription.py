@@ -15,6 +15,7 @@ import msgspec
 
 from fanlog.client.follower import Follower
 from fanlog.client.message import Message, MessageBatch
+from fanlog.client.reached import Partings, Place, Reached, as_positions, reached
 from fanlog.errors import (
     ClosedError,
     FanlogError,
@@ -28,7 +29,6 @@ from fanlog.format.messages import (
     GapNotice,
     Joined,
     Left,
-    PartitionOffset,
     Position,
     Revoke,
     Subscribe,
@@ -74,10 +74,11 @@ class Subscription:
         self._next: dict[tuple[str, int], int] = {}
         # Partitions of which nothing is to be given, whatever is still on its way.
         self._muted: set[tuple[str, int]] = set()
-        self._epochs: dict[str, int] = {}
+        self._epochs: dict[Place, int] = {}
+        self._partings = Partings()
         self._begun: Iterator[Message] = iter(())
         self._current: Message | None = None
-        self._seen: dict[tuple[str, int], int] = {}
+        self._seen: dict[Place, Reached] = {}
         self._consumed = 0
         self._granted = wanted.window_bytes
         self._queued_bytes = 0
@@ -215,7 +216,8 @@ class Subscription:
     def _took(self, batch: MessageBatch) -> None:
         """Counts a batch as seen by the application."""
         self._current = None
-        self._seen[batch.topic, batch.partition] = batch.next_offset
+        if not self._partings.is_stale(batch.batch):
+            self._seen[batch.topic, batch.partition] = reached(batch.batch, batch.next_offset)
         self._free(batch.batch.header.length)
 
     def _free(self, size: int) -> None:
@@ -245,12 +247,10 @@ class Subscription:
     def positions(self) -> tuple[Position, ...]:
         """Up to where the application has taken messages, as the next offset of each partition."""
         seen = dict(self._seen)
-        if self._current is not None:
-            seen[self._current.topic, self._current.partition] = self._current.offset + 1
-        return tuple(
-            Position(topic, partition, offset, self._epochs.get(topic, 0))
-            for (topic, partition), offset in seen.items()
-        )
+        current = self._current
+        if current is not None and not self._partings.is_stale(current.batch):
+            seen[current.topic, current.partition] = reached(current.batch, current.offset + 1)
+        return as_positions(seen)
 
     async def commit(self, message: Message | None = None) -> None:
         """Makes the durable name continue after this message, or after all that were taken."""
@@ -261,8 +261,8 @@ class Subscription:
         if message is None:
             positions = self.positions
         else:
-            epoch = self._epochs.get(message.topic, 0)
-            positions = (Position(message.topic, message.partition, message.offset + 1, epoch),)
+            place = (message.topic, message.partition)
+            positions = as_positions({place: reached(message.batch, message.offset + 1)})
         if positions:
             await self._host.commit(self._wanted.durable, positions)
 
@@ -287,20 +287,27 @@ class Subscription:
             del self._names[before]
         self._names[joined.number] = joined.name
         self._numbers[joined.name] = joined.number
-        self._epochs[joined.name] = joined.epoch
         for start in joined.starts:
-            self._place(joined.name, start)
+            place = (joined.name, start.partition)
+            last = None
+            if place in self._next:
+                last = Reached(self._next[place], self._epochs.get(place, 0), before or 0)
+            self._place(place, Reached(start.offset, joined.epoch, joined.number), last)
 
-    def _place(self, name: str, start: PartitionOffset) -> None:
-        self._next[name, start.partition] = start.offset
+    def _place(self, place: Place, start: Reached, last: Reached | None) -> None:
+        """The broker begins at `start`; `last` is where this reader was, if it comes back."""
+        self._next[place] = start.offset
+        self._epochs[place] = start.epoch
+        if last is not None and (last.offset, last.number) != (start.offset, start.number):
+            self._partings.note(place, last, start)
+            self._seen[place] = start
         # Committed as well: or what comes there while nobody reads would be skipped.
-        self._seen.setdefault((name, start.partition), start.offset)
+        self._seen.setdefault(place, start)
 
     def left(self, left: Left) -> None:
         self._names.pop(left.number, None)
         self._numbers.pop(left.name, None)
-        self._epochs.pop(left.name, None)
-        for known in (self._next, self._seen):
+        for known in (self._next, self._seen, self._epochs):
             for place in [place for place in known if place[0] == left.name]:
                 del known[place]
 
@@ -339,10 +346,8 @@ class Subscription:
         self._consumed = 0
         self._granted = self._wanted.window_bytes
         resume = tuple(
-            Position(
-                topic, partition, offset, self._epochs.get(topic, 0), self._numbers.get(topic, 0)
-            )
-            for (topic, partition), offset in self._next.items()
+            Position(*place, offset, self._epochs.get(place, 0), self._numbers.get(place[0], 0))
+            for place, offset in self._next.items()
         )
         return FrameKind.SUBSCRIBE, msgspec.structs.replace(self._wanted, resume=resume)
 

@@ -10,8 +10,8 @@ from types import TracebackType
 from fanlog.client.blocking.loop import LoopThread, Subscription
 from fanlog.client.groups import member, operators
 from fanlog.client.groups.operators import GroupInfos, ResetSteps
-from fanlog.client.groups.progress import Place
 from fanlog.client.message import Message
+from fanlog.client.reached import Place
 from fanlog.client.starts import StartLike
 from fanlog.format.messages import GroupOffsets, Position
 from fanlog.model import GroupInfo

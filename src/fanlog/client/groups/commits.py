@@ -7,8 +7,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from fanlog.client.groups.progress import Place, Reached
-from fanlog.errors import FanlogError
+from fanlog.client.reached import Place, Reached
+from fanlog.errors import FanlogError, FencedError
 
 logger = logging.getLogger("fanlog.client")
 
@@ -29,6 +29,8 @@ class GroupCommits:
         self._task: asyncio.Task[None] | None = None
         self._committed: dict[Place, Reached] = {}
         self._given: dict[Place, Reached] = {}
+        # Partitions whose log has parted from what was read, while a commit was on its way.
+        self._parted: set[Place] = set()
         self._owed = False
         self._error: FanlogError | None = None
 
@@ -40,6 +42,12 @@ class GroupCommits:
         """What was committed there says nothing any more: the place was left, or moved."""
         self._committed.pop(place, None)
         self._given.pop(place, None)
+
+    def parted(self, place: Place) -> None:
+        """The broker lost what was read there: what is on its way to be committed is gone, and the
+        reader is told so in another way."""
+        self.forget(place)
+        self._parted.add(place)
 
     # In the background
 
@@ -73,9 +81,16 @@ class GroupCommits:
         wanted = self._wanted()
         if not wanted:
             return
+        self._parted.clear()
         try:
             await self._send(wanted)
         except FanlogError as error:
+            if isinstance(error, FencedError) and self._parted & wanted.keys():
+                # Nothing of it was committed. The rest goes out again.
+                rest = {place: at for place, at in wanted.items() if place not in self._parted}
+                self._given = rest | self._given
+                await self._commit_wanted()
+                return
             logger.warning("a commit in the background failed: %s", error)
             self._error = error
         else:
@@ -92,7 +107,7 @@ class GroupCommits:
             place: reached
             for place, reached in self._done().items()
             if (before := self._committed.get(place)) is None
-            or before.epoch != reached.epoch
+            or before[1:] != reached[1:]
             or before < reached
         }
 

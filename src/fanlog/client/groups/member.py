@@ -16,8 +16,9 @@ from typing import Literal, Protocol
 import msgspec
 
 from fanlog.client.groups.commits import GroupCommits
-from fanlog.client.groups.progress import Place, Progress, Reached, as_positions
+from fanlog.client.groups.progress import Progress
 from fanlog.client.message import Message, MessageBatch
+from fanlog.client.reached import Place, Reached, as_positions, reached
 from fanlog.client.starts import StartLike, as_start, checked
 from fanlog.client.subscription import Item, OnGap, Subscription, SubscriptionHost
 from fanlog.errors import (
@@ -216,7 +217,10 @@ class GroupMember(Subscription):
         return await super()._next_batch()
 
     def _took(self, batch: MessageBatch) -> None:
-        self._progress.took(batch)
+        if self._partings.is_stale(batch.batch):
+            self._progress.took_stale()
+        else:
+            self._progress.took(batch)
         self._free(batch.batch.header.length)
 
     async def next_run(self, timeout_seconds: float | None = None) -> Iterator[Message]:
@@ -278,8 +282,7 @@ class GroupMember(Subscription):
             )
         place = (message.topic, message.partition)
         self._check_read(place, message.offset + 1)
-        epoch = message.batch.header.leader_epoch
-        return {place: Reached(message.offset + 1, epoch)}
+        return {place: reached(message.batch, message.offset + 1)}
 
     def _check_read(self, place: Place, offset: int) -> None:
         """Refuses a position that was reached before this member lost the partition and got it
@@ -322,7 +325,7 @@ class GroupMember(Subscription):
         claims = tuple(
             messages.Position(
                 *(*place, self._next[place]),
-                epoch=self._epochs.get(place[0], 0),
+                epoch=self._epochs.get(place, 0),
                 number=self._numbers.get(place[0], 0),
             )
             for place in sorted(self._active | self._revoking.keys())
@@ -334,15 +337,19 @@ class GroupMember(Subscription):
         epoch = decode(messages.GroupJoined, payload).epoch
         self._join = msgspec.structs.replace(self._join, epoch=epoch)
 
-    def _place(self, name: str, start: messages.PartitionOffset) -> None:
-        place = (name, start.partition)
+    def _place(self, place: Place, start: Reached, last: Reached | None) -> None:
         if place in self._revoking or self._closed is not None:
             return  # A broker that was restarted does not know that it is on its way back.
         continued = place in self._continuing
         self._continuing.discard(place)
         self._commits.forget(place)
-        if continued and start.offset == self._next.get(place):
-            return
+        self._epochs[place] = start.epoch
+        if continued and last is not None:
+            if (start.offset, start.number) == (last.offset, last.number):
+                return
+            self._partings.note(place, last, start)
+            self._commits.parted(place)
+            self._progress.disown_hand(place)
         self._next[place] = start.offset
         if place in self._had and place not in self._active:
             self._floors[place] = start.offset
@@ -352,7 +359,7 @@ class GroupMember(Subscription):
         if place in self._active and not continued:
             self._drop_queued(place)
             self._progress.drop_hand(place)
-        self._progress.begin(place, start.offset, self._epochs[name])
+        self._progress.begin(place, start)
         self._muted.discard(place)
         if place not in self._active:
             self._active.add(place)
@@ -407,6 +414,7 @@ class GroupMember(Subscription):
 
     def _forget(self, place: Place) -> None:
         self._next.pop(place, None)
+        self._epochs.pop(place, None)
         self._progress.forget(place)
         self._commits.forget(place)
 

@@ -6,19 +6,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from operator import length_hint
-from typing import NamedTuple
 
 from fanlog.client.message import Message, MessageBatch
-from fanlog.format.messages import Position
-
-Place = tuple[str, int]
-
-
-class Reached(NamedTuple):
-    """The next offset wanted, and the epoch of the log that it is an offset of."""
-
-    offset: int
-    epoch: int
+from fanlog.client.reached import Place, Reached, reached
 
 
 class Progress:
@@ -30,8 +20,8 @@ class Progress:
         self._run: Iterator[Message] | None = None
         self._cut = False
 
-    def begin(self, place: Place, offset: int, epoch: int) -> None:
-        self._done[place] = Reached(offset, epoch)
+    def begin(self, place: Place, start: Reached) -> None:
+        self._done[place] = start
 
     def forget(self, place: Place) -> None:
         """The partition is somebody else's, or was left: what is in hand of it counts no more."""
@@ -42,6 +32,11 @@ class Progress:
         if self.holds(place):
             self.cut(place)
             self._batch = self._run = None
+
+    def disown_hand(self, place: Place) -> None:
+        """What is in hand of a partition is worked on to its end, and does not count."""
+        if self.holds(place):
+            self._batch = None
 
     def has(self, place: Place) -> bool:
         return place in self._done
@@ -64,6 +59,11 @@ class Progress:
     def took(self, batch: MessageBatch) -> None:
         self._batch = batch
         self._run = None
+        self._cut = False
+
+    def took_stale(self) -> None:
+        """The application has something that is in no log any more."""
+        self._batch = self._run = None
         self._cut = False
 
     def run(self, batch: MessageBatch) -> Iterator[Message]:
@@ -102,12 +102,12 @@ class Progress:
             held = batch.batch
             place = held.topic_name, held.header.partition
             if place in self._done:
-                self._done[place] = Reached(held.next_offset, held.header.leader_epoch)
+                self._done[place] = reached(held, held.next_offset)
             self._batch = None
             return
-        reached = self._after_hand(current)
-        if reached is not None and self._batch is not None:
-            self._done[self._batch.topic, self._batch.partition] = reached
+        after = self._after_hand(current)
+        if after is not None and self._batch is not None:
+            self._done[self._batch.topic, self._batch.partition] = after
         self._batch = self._run = None
 
     # How far it is
@@ -119,16 +119,15 @@ class Progress:
         if batch is not None and (batch.topic, batch.partition) in done:
             message = self._of_hand(current)
             offset = batch.base_offset if message is None else message.offset
-            epoch = batch.batch.header.leader_epoch
-            done[batch.topic, batch.partition] = Reached(offset, epoch)
+            done[batch.topic, batch.partition] = reached(batch.batch, offset)
         return done
 
     def taken(self, current: Message | None) -> dict[Place, Reached]:
         """The same with what is in hand."""
         done = self._done.copy()
-        batch, reached = self._batch, self._after_hand(current)
-        if batch is not None and reached is not None:
-            done[batch.topic, batch.partition] = reached
+        batch, after = self._batch, self._after_hand(current)
+        if batch is not None and after is not None:
+            done[batch.topic, batch.partition] = after
         return done
 
     def _after_hand(self, current: Message | None) -> Reached | None:
@@ -140,7 +139,7 @@ class Progress:
         if run is not None and (self._cut or length_hint(run)):
             message = self._of_hand(current)
             offset = batch.base_offset if message is None else message.offset + 1
-        return Reached(offset, batch.batch.header.leader_epoch)
+        return reached(batch.batch, offset)
 
     def _of_hand(self, current: Message | None) -> Message | None:
         """The message, if it is of the batch in hand."""
@@ -148,7 +147,3 @@ class Progress:
         if batch is None or current is None or current.batch is not batch.batch:
             return None
         return current
-
-
-def as_positions(reached: dict[Place, Reached]) -> tuple[Position, ...]:
-    return tuple(Position(*place, at.offset, at.epoch) for place, at in reached.items())

@@ -15,6 +15,7 @@ import msgspec
 
 from fanlog.client.message import Message
 from fanlog.client.publishing import Headers, Value
+from fanlog.client.reached import reached
 from fanlog.client.starts import checked, event_time_us
 from fanlog.client.transactions.stager import Stager
 from fanlog.errors import (
@@ -258,8 +259,8 @@ def _positions(taken: Taken) -> tuple[Position, ...] | None:
 
 
 def position_after(message: Message) -> Position:
-    epoch = message.batch.header.leader_epoch
-    return Position(message.topic, message.partition, message.offset + 1, epoch)
+    after = reached(message.batch, message.offset + 1)
+    return Position(message.topic, message.partition, *after)
 
 
 async def run_transaction(

@@ -15,9 +15,9 @@ from typing import Any, Protocol
 import msgspec
 
 from fanlog.client.groups.member import CommitMode, GroupMember, OnPartitions
-from fanlog.client.groups.progress import Place
 from fanlog.client.message import Message
 from fanlog.client.publishing import Headers, Value
+from fanlog.client.reached import Place
 from fanlog.client.subscription import OnGap
 from fanlog.client.transactions.transaction import Transaction, position_after
 from fanlog.errors import (
