@@ -17,9 +17,11 @@ import pytest
 from fanlog.config import LogOptions
 from fanlog.errors import FanlogError, TopicDeletedError
 from fanlog.log import disk as disk_module
+from fanlog.log.partition import PartitionLog
 from fanlog.log.producers import ProducerHistory, read_producers
 from fanlog.log.store import LogStore, StoredTopic
 from fanlog.model import KIB, TopicSettings
+from tests.log.compacting import put
 from tests.log.pieces import append, fill, make_batch
 
 T = TypeVar("T")
@@ -265,3 +267,78 @@ def test_a_stop_writes_the_file_of_producers_that_nobody_has_got_to(tmp_path: Pa
     fill(topic.logs[0], 4, size=40 * KIB)
     store.close()
     assert producer_files(topic) == [3]
+
+
+def test_a_log_that_is_emptied_knows_its_producers_after_a_crash_at_any_moment(
+    tmp_path: Path,
+) -> None:
+    """What is synced is there; of the file that is being written nothing may be."""
+    store, errands = open_store(tmp_path / "data")
+    topic = filled_by_two(store)
+    log = topic.logs[0]
+    fill_by_two(log, 6)
+    errands.run()
+    log.delete_before(log.end_offset)
+    for step in range(20):
+        copy = tmp_path / f"crash-{step}"
+        shutil.copytree(tmp_path / "data", copy)
+        found = LogStore(copy, LogOptions(), lambda: 0)
+        (again,) = found.open()
+        assert again.logs[0].end_offset == 6
+        last = {
+            run.producer_id: run.first_sequence + run.record_count
+            for run in again.logs[0].recovered
+        }
+        assert last == {1: 3, 2: 3}
+        found.close()
+        if not errands.due:
+            break
+        errands.due.popleft()()
+    assert len(list((Path(topic.folder) / "0").glob("*.log"))) == 1
+    store.close()
+
+
+def fill_by_two(log: PartitionLog, count: int) -> None:
+    for offset in range(count):
+        producer = (1 + offset % 2, 1, offset // 2)
+        append(log, make_batch(offset, size=40 * KIB, producer=producer, owner=log.owner))
+
+
+def test_compaction_takes_no_segment_away_before_it_is_durable_who_wrote_it(
+    tmp_path: Path,
+) -> None:
+    store, errands = open_store(tmp_path)
+    topic = store.create("t", TopicSettings(segment_bytes=64 * KIB, cleanup="compact"))
+    log = topic.logs[0]
+    for i in range(4):
+        put(log, (b"key", b"%d" % i), owner=log.owner)
+    run = log.compaction(log.end_offset, 0, lambda: False, everything=True)
+    assert run is not None
+    rewritten = run.step()
+    assert rewritten is not None
+    run.swap(rewritten)
+    assert run.step() is None
+    assert run.freed_bytes == 0
+    told: list[Exception | None] = []
+    log.when_proven(told.append)
+    assert told == []
+    errands.run()
+    assert told == [None]
+    run = log.compaction(log.end_offset, 0, lambda: False, everything=True)
+    assert run is not None
+    while (rewritten := run.step()) is not None:
+        run.swap(rewritten)
+    assert run.freed_bytes > 0
+    store.close()
+
+
+def test_who_waits_for_the_file_of_producers_of_a_deleted_log_is_told(tmp_path: Path) -> None:
+    store, errands = open_store(tmp_path)
+    topic = filled_by_two(store)
+    fill(topic.logs[0], 2, size=40 * KIB)
+    told: list[Exception | None] = []
+    topic.logs[0].when_proven(told.append)
+    topic.logs[0].delete()
+    assert isinstance(told[0], TopicDeletedError)
+    errands.run()
+    store.close()

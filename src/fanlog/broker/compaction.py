@@ -100,8 +100,18 @@ class Compactions:
             return
         if run is None:
             self._end(wanted, partition.log.failure)
-        else:
-            self._step(wanted, run)
+            return
+
+        def proven(fault: Exception | None) -> None:
+            # The batches prove who wrote them, until they are rewritten.
+            if fault is None:
+                self._step(wanted, run)
+            else:
+                gone = partition.topic.deleted
+                self._end(wanted, None if gone else _failed(partition, fault))
+                self._next()
+
+        partition.log.when_proven(proven)
 
     def _step(self, wanted: _Wanted, run: Compaction) -> None:
         self._runtime.in_background(run.step, lambda got: self._stepped(wanted, run, got))

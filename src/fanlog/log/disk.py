@@ -15,6 +15,7 @@ from contextlib import suppress
 from threading import Lock
 
 from fanlog.config import LogOptions
+from fanlog.errors import TopicDeletedError
 from fanlog.log.damage import Quarantine
 from fanlog.log.epochs import Epochs, since
 from fanlog.log.errands import AtOnce, Errands, Removals
@@ -40,6 +41,8 @@ from fanlog.model import KIB, DamagedRange, TopicSettings
 logger = logging.getLogger("fanlog.log")
 
 _NO_PREALLOCATION = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+Proven = Callable[[Exception | None], None]
+
 _SEGMENT_BYTES_MIN = 64 * KIB
 # A small retention_bytes is kept by small segments: a file is only ever deleted whole.
 _SEGMENTS_PER_RETENTION = 4
@@ -108,6 +111,7 @@ class DiskLog:
         "producers",
         "producers_base",
         "producers_due",
+        "proven",
         "quarantine",
         "sealed_bytes",
         "segments",
@@ -151,6 +155,8 @@ class DiskLog:
         self.producers_due = -1
         # Segments that are no longer in the list, and whose files are still there.
         self.doomed: tuple[Segment, ...] = ()
+        # Who waits for the file of producers of the active segment.
+        self.proven: list[Proven] = []
 
     @property
     def start_offset(self) -> int:
@@ -238,14 +244,31 @@ class DiskLog:
         if fault is not None:
             # The one before is still there, and so are the batches: a start can read both.
             logger.warning("The producers of %s could not be saved: %s", self.folder, fault)
+            self._tell_proven(fault)
             return
         before, self.producers_base = self.producers_base, base
         if before >= 0:
             old = producers_path(self.folder, before)
             self.shared.removals.add(lambda: remove_if_there(old))
         self._remove_doomed()
+        if base == self.segments[-1].base:
+            self._tell_proven(None)
         # Another segment may have begun meanwhile.
         self.save_producers()
+
+    def when_proven(self, call: Proven) -> None:
+        """Calls when it is durable who wrote before the active segment, so that batches there need
+        not prove it any more; or with what kept it from being written."""
+        if not self.segments or self.segments[-1].base in (0, self.producers_base):
+            call(None)
+            return
+        self.proven.append(call)
+        self.save_producers()
+
+    def _tell_proven(self, fault: Exception | None) -> None:
+        calls, self.proven = self.proven, []
+        for call in calls:
+            call(fault)
 
     def _sealed(self, next_offset: int) -> tuple[Segment, ...]:
         """The segments with the active one sealed, or left out when it is empty."""
@@ -409,6 +432,9 @@ class DiskLog:
         end = first + len(gone)
         if self.deleted or first < 0 or segments[first:end] != gone:
             return False
+        if gone[-1].next_offset > self.producers_base:
+            # The old files prove who wrote; what comes in their place does not.
+            return False
         new_path = log_path(self.folder, made)
         os.rename(path, new_path)
         self.shared.indexes.put(new_path, facts)
@@ -525,6 +551,7 @@ class DiskLog:
         """Nobody writes to the log or looks for its files any more."""
         self.deleted = True
         self.close()
+        self._tell_proven(TopicDeletedError("The topic was deleted."))
 
     def forget_indexes(self) -> None:
         """Drops what is kept of a deleted log. Any thread."""

@@ -352,6 +352,14 @@ class PartitionLog:
                 self.refuse(fault)
         return Compaction(disk, visible_end, now_us, stopped, limits)
 
+    def when_proven(self, call: Callable[[Exception | None], None]) -> None:
+        """Calls when it is durable who wrote before the active segment, or with what kept it from
+        being written. Compaction must not begin before."""
+        if self._disk is None:
+            call(None)
+        else:
+            self._disk.when_proven(call)
+
     def track_unsynced(self) -> None:
         """Lets `sync` be about all of a log whose durability does not ask for it."""
         if self._disk is not None:
