@@ -123,6 +123,13 @@ class DamagedRange(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
+class EpochInfo(msgspec.Struct, frozen=True):
+    """The first record that was written to a log under an epoch of the broker."""
+
+    epoch: int
+    first: int
+
+
 class ReaderCounters(msgspec.Struct):
     """What happened to slow readers of a topic since the broker started."""
 
@@ -143,6 +150,7 @@ class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
     readers: int
     state: str = "ok"
     damaged: tuple[DamagedRange, ...] = ()
+    epochs: tuple[EpochInfo, ...] = ()
 
 
 class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):

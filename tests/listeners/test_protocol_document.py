@@ -28,6 +28,7 @@ OWN = [
     model.Start,
     model.TopicInfo,
     model.PartitionInfo,
+    model.EpochInfo,
     model.DamagedRange,
     model.ReaderCounters,
     model.GroupInfo,

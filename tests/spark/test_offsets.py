@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanlog.errors import InvalidArgumentError
-from fanlog.spark.offsets import Place, Range, from_json, limited, split, to_json
+from fanlog.spark.offsets import Place, Range, epochs_from_json, from_json, limited, split, to_json
 
 SIZES = st.lists(st.integers(0, 1000), min_size=1, max_size=8)
 
@@ -23,11 +23,13 @@ def test_offsets_come_back_from_a_checkpoint_as_they_went_in(
     given_offsets: dict[tuple[str, int], int],
 ) -> None:
     offsets = {Place(topic, f"log of {topic}", p): n for (topic, p), n in given_offsets.items()}
-    text = json.dumps(to_json(offsets))
+    epochs = {place: n + 1 for place, n in offsets.items() if n % 2}
+    text = json.dumps(to_json(offsets, epochs))
     assert from_json(json.loads(text)) == offsets
+    assert epochs_from_json(json.loads(text)) == epochs
     # Spark compares texts to see whether there is news.
     backwards = dict(reversed(offsets.items()))
-    assert json.dumps(to_json(backwards)) == text
+    assert json.dumps(to_json(backwards, epochs)) == text
 
 
 def test_a_checkpoint_of_another_source_is_told_from_ours() -> None:

@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from fanlog.model import Durability, PartitionInfo, ReaderCounters, TopicInfo, TopicSettings
+from fanlog.model import (
+    Durability,
+    EpochInfo,
+    PartitionInfo,
+    ReaderCounters,
+    TopicInfo,
+    TopicSettings,
+)
 
 if TYPE_CHECKING:
     from fanlog.broker.cursors import Cursor
@@ -105,6 +112,7 @@ class Partition:
             readers=self.readers,
             state="ok" if log.failure is None else f"failed: {log.failure}",
             damaged=tuple(log.damaged),
+            epochs=tuple(EpochInfo(*start) for start in log.epochs),
         )
 
 

@@ -1,9 +1,10 @@
 """Where a query is: the next offset of each partition, as Spark keeps it in a checkpoint.
 
-    {"orders": {"log": "17", "offsets": {"0": 1200, "1": 1187}}}
+    {"orders": {"log": "17", "offsets": {"0": 1200, "1": 1187}, "epochs": {"0": 3, "1": 5}}}
 
 `log` tells a topic from another that has got its name since, and a topic in memory from what it
-is after a restart: offsets of the one mean nothing in the other. All here is pure.
+is after a restart: offsets of the one mean nothing in the other. `epochs` are those of the records
+before the offsets: they tell whether a power cut has taken what was read. All here is pure.
 """
 
 from __future__ import annotations
@@ -27,30 +28,52 @@ class Place(NamedTuple):
 
 
 Offsets = dict[Place, int]
+# The epoch of the record before each offset; 0, or none, if it is not known.
+Epochs = dict[Place, int]
 
 
 class _TopicOffsets(msgspec.Struct):
     log: str
     offsets: dict[str, int]
+    epochs: dict[str, int] = {}
 
 
-def to_json(offsets: Mapping[Place, int]) -> dict[str, Any]:
+def to_json(
+    offsets: Mapping[Place, int], epochs: Mapping[Place, int] | None = None
+) -> dict[str, Any]:
     """Offsets as Spark stores them, always in the same order: it compares the text."""
     found: dict[str, Any] = {}
     for place in sorted(offsets):
         topic = found.setdefault(place.topic, {"log": place.log, "offsets": {}})
         topic["offsets"][str(place.partition)] = offsets[place]
+        if epochs and place in epochs:
+            topic.setdefault("epochs", {})[str(place.partition)] = epochs[place]
     return found
 
 
 def from_json(given: Mapping[str, Any]) -> Offsets:
+    return {
+        Place(name, topic.log, int(partition)): offset
+        for name, topic in _topics(given).items()
+        for partition, offset in topic.offsets.items()
+    }
+
+
+def epochs_from_json(given: Mapping[str, Any]) -> Epochs:
+    return {
+        Place(name, topic.log, int(partition)): epoch
+        for name, topic in _topics(given).items()
+        for partition, epoch in topic.epochs.items()
+    }
+
+
+def _topics(given: Mapping[str, Any]) -> dict[str, _TopicOffsets]:
     try:
         topics = msgspec.convert(dict(given), dict[str, _TopicOffsets])
-        return {
-            Place(name, topic.log, int(partition)): offset
-            for name, topic in topics.items()
-            for partition, offset in topic.offsets.items()
-        }
+        for topic in topics.values():
+            for partition in (*topic.offsets, *topic.epochs):
+                int(partition)
+        return topics
     except (msgspec.ValidationError, ValueError) as fault:
         raise InvalidArgumentError(
             f"The checkpoint's offsets are not those of the source `fanlog` ({fault}): use a "

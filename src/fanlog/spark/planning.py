@@ -12,9 +12,9 @@ from fanlog.errors import InvalidArgumentError, MessagesLostError, TopicNotFound
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind
 from fanlog.format.patterns import fits
-from fanlog.model import Durability, Start, TopicInfo
+from fanlog.model import Durability, EpochInfo, Start, TopicInfo
 from fanlog.spark.filters import Bounds
-from fanlog.spark.offsets import Offsets, Place, Range
+from fanlog.spark.offsets import Epochs, Offsets, Place, Range
 from fanlog.spark.options import EARLIEST, LATEST, Places, ReadOptions
 
 logger = logging.getLogger("fanlog.spark")
@@ -25,13 +25,25 @@ _GO_ON = "Set the option failOnDataLoss to false to go on without them."
 class Partition:
     """One partition as the broker describes it."""
 
-    __slots__ = ("end", "place", "record_bytes", "start")
+    __slots__ = ("end", "epochs", "place", "record_bytes", "start")
 
-    def __init__(self, place: Place, start: int, end: int, size: int) -> None:
+    def __init__(
+        self, place: Place, start: int, end: int, size: int, epochs: tuple[EpochInfo, ...] = ()
+    ) -> None:
         self.place = place
         self.start = start
         self.end = end
+        self.epochs = epochs
         self.record_bytes = size / (end - start) if end > start else 0.0
+
+    def epoch_before(self, offset: int) -> int:
+        """The epoch of the record before an offset; 0 if there is none."""
+        return max((some.epoch for some in self.epochs if some.first < offset), default=0)
+
+    def known_until(self, epoch: int) -> int:
+        """Up to which offset the log is what it was in an epoch; 0 is not known."""
+        later = [some.first for some in self.epochs if epoch and some.epoch > epoch]
+        return min([*later, self.end])
 
     def range(self, first: int, end: int) -> Range:
         return Range(self.place, first, end, self.record_bytes)
@@ -89,7 +101,9 @@ class Planner:
             log = log_of(topic, broker.welcome.epoch)
             for found in topic.partitions:
                 place = Place(topic.name, log, found.partition)
-                view[place] = Partition(place, found.start_offset, found.visible_end, found.bytes)
+                view[place] = Partition(
+                    place, found.start_offset, found.visible_end, found.bytes, found.epochs
+                )
         return view
 
     def _matching(self, pattern: str) -> Iterator[TopicInfo]:
@@ -211,25 +225,27 @@ class Planner:
 
     # Streams
 
-    def stream_ranges(self, start: Offsets, view: View) -> list[Range]:
+    def stream_ranges(self, start: Offsets, view: View, epochs: Epochs) -> list[Range]:
         """What there is to read from `start` on, of every partition in the view. Topics and
-        partitions that have appeared since are read from their first record."""
+        partitions that have appeared since are read from their first record. `epochs` are those
+        of what was read before `start`."""
         for sentence in {self._absence(place, view): None for place in start if place not in view}:
             lose(self._options, sentence)
         ranges: list[Range] = []
         for place, partition in view.items():
             first = start.get(place, 0)
+            until = max(partition.known_until(epochs.get(place, 0)), partition.start)
             if first < partition.start:
                 lose(self._options, gone(place, first, partition.start, partition.start))
                 first = partition.start
-            elif first > partition.end:
+            elif first > until:
                 # All below was delivered, and what comes gets these offsets again.
                 lose(
                     self._options,
-                    rewound(place, first, partition.end),
-                    f"The query goes on at offset {partition.end}; nothing is read again.",
+                    rewound(place, first, until),
+                    f"The query goes on at offset {until}; nothing is read again.",
                 )
-                first = partition.end
+                first = until
             ranges.append(partition.range(first, partition.end))
         return ranges
 
@@ -296,7 +312,7 @@ def gone(place: Place, first: int, next: int, start: int) -> str:
 def rewound(place: Place, offset: int, end: int) -> str:
     return (
         f"The query is at offset {offset} of partition {place.partition} of {place.topic!r}, but "
-        f"the log ends at {end}: some of it was lost."
+        f"what it read from offset {end} on is not in the log any more: some of it was lost."
     )
 
 

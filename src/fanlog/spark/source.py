@@ -26,7 +26,15 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from fanlog.spark.filters import Bounds, narrow
-from fanlog.spark.offsets import Offsets, Range, from_json, limited, split, to_json
+from fanlog.spark.offsets import (
+    Offsets,
+    Range,
+    epochs_from_json,
+    from_json,
+    limited,
+    split,
+    to_json,
+)
 from fanlog.spark.options import LATEST, ReadOptions, read_options, write_options
 from fanlog.spark.planning import Planner, View
 from fanlog.spark.pull import read_range
@@ -142,7 +150,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         planner = self._plan()
-        return to_json(planner.starts(planner.look(), LATEST))
+        view = planner.look()
+        return _as_json(planner.starts(view, LATEST), view)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         # Both may be given, and Spark carries only one: the other is added in `latestOffset`.
@@ -159,7 +168,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         planner = self._plan()
         begin = from_json(start)
         view = planner.look(may_lack={place.topic for place in begin})
-        ranges = planner.stream_ranges(begin, view)
+        ranges = planner.stream_ranges(begin, view, epochs_from_json(start))
         firsts = {some.place: some.first for some in ranges}
         self._lifted = {place: n for place, n in firsts.items() if n > begin.get(place, 0)}
         # What has gone, and may go, is not in the view; what is new and empty waits for a record.
@@ -173,7 +182,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 for some in ranges
                 if (target := self._target.get(some.place)) is not None
             ]
-        return to_json(known | limited(ranges, **self._limits(limit)))
+        return _as_json(known | limited(ranges, **self._limits(limit)), view)
 
     def _limits(self, limit: ReadLimit) -> dict[str, int]:
         options = self.options
@@ -184,20 +193,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {}
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        return to_json(_ends(self._look()))
+        view = self._look()
+        return _as_json(_ends(view), view)
 
     # What tasks read
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         planner = self._plan()
-        begin = from_json(start)
+        begin, epochs = from_json(start), epochs_from_json(start)
+        view = self._look()
         wanted: list[Range] = []
         for place, offset in from_json(end).items():
             # What is gone `latestOffset` has told of, if it planned this batch; in a log that
-            # was cut short, the batch ends before it begins.
+            # was cut short, the batch ends before it begins, unless new records came since.
             first = max(begin.get(place, 0), self._lifted.get(place, 0))
+            if place in view and epochs.get(place):
+                first = min(first, view[place].known_until(epochs[place]))
             wanted.append(Range(place, first, offset))
-        ranges = planner.readable([some for some in wanted if some.size], self._look())
+        ranges = planner.readable([some for some in wanted if some.size], view)
         return [RangePartition(some) for some in split(ranges, self.options.min_partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -229,6 +242,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         if self._planner is not None:
             self._planner.close()
+
+
+def _as_json(offsets: Offsets, view: View) -> dict[str, Any]:
+    """Offsets with the epochs of what is before them."""
+    epochs = {
+        place: epoch
+        for place, offset in offsets.items()
+        if place in view and (epoch := view[place].epoch_before(offset))
+    }
+    return to_json(offsets, epochs)
 
 
 def _ends(view: View) -> Offsets:
