@@ -162,7 +162,14 @@ class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def records(self) -> int:
+        """Offsets from the start to the visible end. Each is a record, unless `has_holes`: then
+        there are no more records than that."""
         return sum(p.visible_end - p.start_offset for p in self.partitions)
+
+    @property
+    def has_holes(self) -> bool:
+        """Whether there may be offsets without a record: compaction or damage took them."""
+        return self.settings.cleanup == "compact" or any(p.damaged for p in self.partitions)
 
     @property
     def bytes(self) -> int:
@@ -241,8 +248,9 @@ class GroupMemberInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupPartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A partition that a group reads. `lag` is in messages, and in seconds the age of the oldest
-    one that is not done. Of a queue, `committed` is the first that is not done."""
+    """A partition that a group reads. `lag` is in offsets: each is a message, unless compaction or
+    damage took some. In seconds it is the age of the oldest one that is not done. Of a queue,
+    `committed` is the first that is not done."""
 
     topic: str
     partition: int

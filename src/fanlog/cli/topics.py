@@ -189,7 +189,7 @@ def list_topics(
             Text(printable(info.name), style="bold cyan" if well else "bold red"),
             str(len(info.partitions)),
             info.settings.durability,
-            f"{info.records:,}",
+            _count(info),
             show_size(info.bytes),
             f"{sum(p.readers for p in info.partitions):,}",
         )
@@ -210,7 +210,7 @@ def describe(name: Name, url: Url = DEFAULT_URL, as_json: AsJson = False) -> Non
     out().print(
         Text.assemble(
             (printable(info.name), "bold cyan"),
-            f"  {info.records:,} records, {show_size(info.bytes)}\n",
+            f"  {_count(info)} records, {show_size(info.bytes)}\n",
         )
     )
     _print_partitions(info.partitions)
@@ -376,9 +376,7 @@ def delete(
             return await client.describe_topic(name)
 
         info = with_client(url, look)
-        question = (
-            f"Delete {name} with {info.records:,} records ({show_size(info.bytes)}) for good?"
-        )
+        question = f"Delete {name} with {_count(info)} records ({show_size(info.bytes)}) for good?"
         if not typer.confirm(question, err=True):
             err().print("Nothing was deleted.")
             raise typer.Exit(ExitCode.FAILED)
@@ -391,6 +389,11 @@ def delete(
         print_json({"topic": name, "deleted": True})
     else:
         say_done(f"Topic {name} is deleted.")
+
+
+def _count(info: TopicInfo) -> str:
+    """How many records a topic has. Those that compaction left are not counted one by one."""
+    return f"{'<=' if info.has_holes and info.records else ''}{info.records:,}"
 
 
 def as_document(info: TopicInfo) -> dict[str, Any]:
