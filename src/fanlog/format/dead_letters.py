@@ -8,6 +8,8 @@ that key without a value takes it away.
 | fanlog-dead-topic       | the topic that the job came from                    |
 | fanlog-dead-partition   | its partition there                                 |
 | fanlog-dead-offset      | its offset there                                    |
+| fanlog-dead-log         | the topic's number and the job's epoch: they tell   |
+|                         | it from others that have had its name and offset    |
 | fanlog-dead-queue       | the queue that gave up on it                        |
 | fanlog-dead-reason      | why, in words                                       |
 | fanlog-dead-deliveries  | how often it was handed to a worker                 |
@@ -38,10 +40,13 @@ class Death(NamedTuple):
     time: dt.datetime
     key: bytes | None = None
     null: bool = False
+    # Letters of before it was kept have none.
+    log: str = ""
 
     @property
     def letter_key(self) -> bytes:
-        return f"{self.topic}/{self.partition}/{self.offset}/{self.queue}".encode()
+        log = f"@{self.log}" if self.log else ""
+        return f"{self.topic}{log}/{self.partition}/{self.offset}/{self.queue}".encode()
 
 
 def death_headers(death: Death) -> dict[str, bytes]:
@@ -56,6 +61,8 @@ def death_headers(death: Death) -> dict[str, bytes]:
     }
     if death.key is not None:
         headers[_PREFIX + "key"] = death.key
+    if death.log:
+        headers[_PREFIX + "log"] = death.log.encode()
     if death.null:
         headers[_PREFIX + "null"] = b"1"
     return headers
@@ -74,6 +81,7 @@ def read_death(headers: Mapping[str, bytes]) -> Death | None:
             dt.datetime.fromisoformat(headers[_PREFIX + "time"].decode()),
             headers.get(_PREFIX + "key"),
             _PREFIX + "null" in headers,
+            headers.get(_PREFIX + "log", b"").decode(),
         )
     except (KeyError, ValueError):
         return None

@@ -93,3 +93,20 @@ def test_the_loss_is_written_down(data: Path, caplog: pytest.LogCaptureFixture) 
         (value,) = on.values("_fanlog.drops")
         assert value is not None
         assert b'"reset"' in value
+
+
+def test_jobs_that_had_the_same_offset_have_dead_letters_of_their_own(data: Path) -> None:
+    with stage(data) as on:
+        publish(on, 20)
+        ann = hire(on)
+        ann.settle(Verb.REJECT, ann.jobs()[10:12], reason="bad")
+        on.run()
+    cut_log(data, "t", 10)
+    with stage(data) as on:
+        publish(on, 20)
+        ann = hire(on)
+        ann.settle(Verb.REJECT, [job for job in ann.jobs() if job.offset == 10], reason="bad")
+        on.run()
+        (batch, *others) = on.fetch("dead.t", 0)
+        keys = [*batch.keys, *(key for other in others for key in other.keys)]
+        assert len(keys) == len(set(keys)) == 3

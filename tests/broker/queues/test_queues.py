@@ -455,7 +455,8 @@ def test_a_job_that_failed_too_often_becomes_a_dead_letter() -> None:
             ann.nack(ann.jobs(), reason="no such file")
         assert ann.jobs() == []
         ((value, key, headers, death),) = letters(on)
-        assert (value, key, headers["own"]) == (b"bad", b"t/0/0/q", b"1")
+        log = f"{on.core.catalog.get('t').number}.{on.core.epoch}"
+        assert (value, key, headers["own"]) == (b"bad", f"t@{log}/0/0/q".encode(), b"1")
         assert (death.topic, death.partition, death.offset) == ("t", 0, 0)
         assert (death.queue, death.reason, death.deliveries) == ("q", "no such file", 3)
         assert (death.key, death.time.timestamp()) == (b"k", on.runtime.time_us / 1e6)

@@ -198,7 +198,7 @@ class DeadLetters:
                 return letters, offset
             if bare:
                 why = f"{grave.reason} ({fault})"
-                death = self._death(grave, offset, why, None)._replace(null=True)
+                death = self._death(burial, offset, why, None)._replace(null=True)
                 letters.add(None, death, {}, batch.append_time_us)
             else:
                 size += self._add(letters, burial, i, offset)
@@ -212,12 +212,13 @@ class DeadLetters:
         key = None if columns.key_column is None else columns.key_column[i]
         given = columns.event_times_us
         time_us = batch.append_time_us if given is None else given[i]
-        death = self._death(grave, offset, grave.reason, key)._replace(null=value is None)
+        death = self._death(burial, offset, grave.reason, key)._replace(null=value is None)
         headers = columns.headers(i)
         letters.add(value, death, headers, time_us)
         return len(value or b"") + len(key or b"") + sum(map(len, headers.values()))
 
-    def _death(self, grave: Grave, offset: int, reason: str, key: bytes | None) -> Death:
+    def _death(self, burial: _Burial, offset: int, reason: str, key: bytes | None) -> Death:
+        grave, batch, _, _ = burial
         return Death(
             topic=grave.partition.topic.name,
             partition=grave.partition.index,
@@ -227,6 +228,7 @@ class DeadLetters:
             deliveries=grave.deliveries,
             time=dt.datetime.fromtimestamp(self._broker.now_us() / 1e6, tz=dt.UTC),
             key=key,
+            log=f"{batch.header.topic}.{batch.header.leader_epoch}",
         )
 
     def _topic(self, grave: Grave) -> Topic:
