@@ -12,7 +12,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check format bench servers clean
+.PHONY: help run test check format power bench servers clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ check: $(VENV)/.dev ## Lint, formatting, types and layers
 format: $(VENV)/.dev ## Format the code, and fix what ruff can fix
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+power: $(VENV)/.dev servers ## Cut the power under a broker (ARGS="--minutes 10 --seed 1")
+	$(BIN)/python -m tests.power.run $(ARGS)
 
 bench: $(VENV)/.dev servers ## Run every benchmark
 	$(BIN)/fanlog bench all $(ARGS)

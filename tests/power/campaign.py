@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import fanlog
 from tests.power.machine import FuseMachine, Machine, PoweredBroker
-from tests.power.steps import PATIENCE_SECONDS
+from tests.power.steps import PATIENCE_SECONDS, connecting
 from tests.power.workloads import ALL, Workload
 
 # Calls that are worth a cut right before or after them, and files that they are worth one for.
@@ -42,7 +42,7 @@ async def campaign(
     over = asyncio.Event()
     result = Result()
     try:
-        async with fanlog.connect(broker.url, backoff_max_seconds=0.05) as client:
+        async with connecting(broker.url) as client:
             workloads = [
                 kind(broker.url, client, random.Random(dice.random()), over) for kind in kinds
             ]

@@ -7,9 +7,17 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import fanlog
+from fanlog.client.aio import Connecting
 from tests.power.machine import FuseMachine, Machine, PoweredBroker
 
 PATIENCE_SECONDS = 30.0
+
+
+def connecting(url: str) -> Connecting:
+    """A client that waits for as long as a broker may take to start on a busy machine."""
+    return fanlog.connect(
+        url, backoff_max_seconds=0.05, request_timeout_seconds=4 * PATIENCE_SECONDS
+    )
 
 
 @asynccontextmanager
@@ -17,7 +25,7 @@ async def running(machine: Machine) -> AsyncIterator[tuple[PoweredBroker, fanlog
     broker = machine.broker()
     await asyncio.to_thread(broker.start)
     try:
-        async with fanlog.connect(broker.url, backoff_max_seconds=0.05) as client:
+        async with connecting(broker.url) as client:
             yield broker, client
     finally:
         broker.kill()

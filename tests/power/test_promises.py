@@ -1,5 +1,5 @@
 """What a power cut must not do, one test each: a real broker, a few steps, a cut, and a look from
-outside. Each runs with every kind of cut."""
+outside."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.power.steps import (
     words,
 )
 
-pytestmark = pytest.mark.xfail(strict=False, reason="issue 10 is being worked on")
+pytestmark = pytest.mark.xfail(strict=False, reason="ledgers do not survive power cuts yet")
 
 # Long enough for anything that would still come.
 QUIET_SECONDS = 0.5
@@ -115,10 +115,17 @@ async def ack_jobs(client: fanlog.Client, queue: str, count: int) -> list[bytes]
 # 2: positions in a history that is gone
 
 
+async def create_unsynced(client: fanlog.Client, topic: str) -> None:
+    """A topic that a power cut leaves, and whose messages it may take."""
+    await client.create_topic(topic, durability="os")
+    await client.alter_topic(topic, retention_seconds=1_000_000)
+    await client.create_topic(f"after-{topic}", durability="fsync")
+
+
 async def test_a_group_reads_what_is_new_after_the_log_lost_its_end(cuts: FuseMachine) -> None:
     gaps: list[fanlog.Gap] = []
     async with running(cuts) as (broker, client):
-        await client.create_topic("orders", durability="os")
+        await create_unsynced(client, "orders")
         await publish_all(client, "orders", words(OLD))
         async with client.consume("orders", group="g", reset="earliest", commit="manual") as member:
             for _ in range(OLD):
@@ -143,7 +150,7 @@ async def test_a_durable_name_reads_what_is_new_after_the_log_lost_its_end(
 ) -> None:
     gaps: list[fanlog.Gap] = []
     async with running(cuts) as (broker, client):
-        await client.create_topic("orders", durability="os")
+        await create_unsynced(client, "orders")
         await publish_all(client, "orders", words(OLD))
         async with client.subscribe("orders", durable="d", start="earliest") as reader:
             for _ in range(OLD):
@@ -168,7 +175,7 @@ async def test_a_subscriber_that_resumes_reads_what_is_new_after_the_log_lost_it
 ) -> None:
     gaps: list[fanlog.Gap] = []
     async with running(cuts) as (broker, client), fanlog.connect(broker.url) as other:
-        await client.create_topic("orders", durability="os")
+        await create_unsynced(client, "orders")
         await publish_all(client, "orders", words(OLD))
         async with client.subscribe("orders", start="earliest", on_gap=gaps.append) as reader:
             for _ in range(OLD):
@@ -187,7 +194,7 @@ async def test_a_subscriber_that_resumes_reads_what_is_new_after_the_log_lost_it
 
 async def test_a_queue_hands_out_what_is_new_after_the_log_lost_its_end(cuts: FuseMachine) -> None:
     async with running(cuts) as (broker, client):
-        await client.create_topic("jobs", durability="os")
+        await create_unsynced(client, "jobs")
         await publish_all(client, "jobs", words(OLD))
         async with client.work("jobs", queue="q", prefetch=100, reset="earliest") as worker:
             for _ in range(OLD):
@@ -259,6 +266,9 @@ async def test_a_transaction_is_not_done_again_after_compaction(cuts: FuseMachin
             await client.publish("prices", bytes(20_000), key=f"filler-{i}")
         await client.compact_topic("prices")
         await cut_power(broker)
+        # The cut may have undone the compaction, and nothing else.
+        assert await values_of(client, "prices", b"k") in ([b"old", b"new"], [b"new"])
+        await client.compact_topic("prices")
         assert await values_of(client, "prices", b"k") == [b"new"]
         await assert_well(client)
 
@@ -338,7 +348,7 @@ async def test_a_producer_that_was_fenced_stays_fenced(cuts: FuseMachine) -> Non
 # 18: what nobody was promised
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 async def test_torn_writes_that_were_never_acknowledged_are_no_damage(
     fuse: FuseMachine, seed: int
 ) -> None:
@@ -375,3 +385,46 @@ async def test_a_publish_in_flight_is_stored_once_after_its_log_was_emptied(
         assert (await publishing).offset == 10
         assert await values_of(client, "orders") == [b"in flight"]
         await assert_well(client)
+
+
+# Disks that fail
+
+
+async def test_a_sync_that_fails_acknowledges_nothing(fuse: FuseMachine) -> None:
+    async with running(fuse) as (broker, client):
+        await client.create_topic("orders", durability="fsync")
+        for word in words(10):
+            await client.publish("orders", word)
+        fuse.fail("fsync", "/journal/")
+        with pytest.raises(fanlog.errors.LogFailedError):
+            await client.publish("orders", b"lost")
+        # The kernel says of the next sync that all is well.
+        with pytest.raises(fanlog.errors.LogFailedError):
+            await client.publish("orders", b"lost as well")
+        assert (await client.status()).state == "failing"
+        await cut_power(broker)
+        assert await values_of(client, "orders") == words(10)
+        await client.publish("orders", b"next")
+        await assert_well(client)
+
+
+async def test_a_disk_that_is_full_at_the_cut_keeps_what_was_acknowledged(
+    fuse: FuseMachine,
+) -> None:
+    acknowledged: list[bytes] = []
+    async with running(fuse) as (broker, client):
+        await client.create_topic("orders", durability="fsync", segment_bytes=64 * KIB)
+        await client.publish("orders", b"first")
+        fuse.limit(fuse.tell()["used"] + 200 * KIB)
+
+        async def publish_until_full() -> None:
+            for word in words(1000):
+                await client.publish("orders", word * 1000)
+                acknowledged.append(word * 1000)
+
+        with pytest.raises(fanlog.errors.DiskFullError):
+            await publish_until_full()
+        await cut_power(broker)
+        assert await values_of(client, "orders") == [b"first", *acknowledged]
+        fuse.limit(None)
+        await client.publish("orders", b"there is room")

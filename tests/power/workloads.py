@@ -17,7 +17,7 @@ import fanlog
 from fanlog.format.frames import FrameKind
 from fanlog.format.messages import Position, ProducerRegistered, RegisterProducer, decode
 from fanlog.model import KIB
-from tests.power.steps import PATIENCE_SECONDS, values_of
+from tests.power.steps import PATIENCE_SECONDS, connecting, values_of
 
 SEGMENT_BYTES = 64 * KIB
 
@@ -384,7 +384,7 @@ async def connected(url: str) -> fanlog.Client:
     """A client of its own, as soon as there is a broker."""
     while True:
         try:
-            return await fanlog.connect(url, backoff_max_seconds=0.05)
+            return await connecting(url)
         except fanlog.errors.LinkError:
             await asyncio.sleep(0.05)
 
