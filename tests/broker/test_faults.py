@@ -321,3 +321,19 @@ async def test_a_topic_is_deleted_for_good_also_while_the_disk_is_full(
     async with fanlog.Broker(data) as broker:
         assert [info.name for info in await broker.topics()] == ["u"]
         assert await broker.committed("me") == ()
+
+
+async def test_a_damaged_small_file_is_reported_and_stops_nobody(data: Path) -> None:
+    async with fanlog.Broker(data) as broker:
+        await broker.publish("t", b"first")
+    (path,) = data.glob("topics/*-t/topic.json")
+    path.write_bytes(path.read_bytes()[:-9])
+    async with fanlog.Broker(data) as broker:
+        status = await broker.status()
+        assert status.state == "degraded"
+        (problem,) = status.problems
+        assert "made again from its copy" in problem
+        await broker.publish("t", b"second")
+        assert (await broker.describe_topic("t")).records == 2
+    async with fanlog.Broker(data) as broker:
+        assert (await broker.status()).state == "ok"

@@ -160,6 +160,30 @@ def test_any_doubt_means_a_scan(tmp_path: Path, what: str, settings: TopicSettin
     store.close()
 
 
+@pytest.mark.parametrize("settings", [OS, FSYNC])
+@pytest.mark.parametrize("what", ["flipped", "cut", "gone"])
+def test_what_is_lost_after_a_clean_stop_is_damage_and_no_torn_write(
+    tmp_path: Path, settings: TopicSettings, what: str
+) -> None:
+    samples = stopped(tmp_path, settings, 3)
+    (path,) = segments(next(tmp_path.glob("topics/*/0")))
+    data = path.read_bytes()
+    if what == "flipped":
+        end = len(data.rstrip(b"\0"))
+        path.write_bytes(data[: end - 5] + b"?" + data[end - 4 :])
+    elif what == "cut":
+        os.truncate(path, 2 * len(samples[0].data))
+    else:
+        path.unlink()
+    for _ in range(2):
+        store, (log,) = open_store(tmp_path)
+        assert log.end_offset == 3
+        assert [(lost.first, lost.next) for lost in log.damaged] == [
+            (0 if what == "gone" else 2, 3)
+        ]
+        store.close()
+
+
 def test_after_a_restart_of_the_machine_only_what_was_synced_is_believed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

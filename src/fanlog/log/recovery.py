@@ -20,7 +20,7 @@ from fanlog.log.index import SealedIndex
 from fanlog.log.lookup import quarantine
 from fanlog.log.marks import load_compacted, load_start
 from fanlog.log.producers import ProducerRuns, read_producers
-from fanlog.log.replay import Known, mend, replay
+from fanlog.log.replay import Journaled, Known, mend, replay
 from fanlog.log.scan import NO_STOP, Run, is_zero
 from fanlog.log.segment import (
     Listing,
@@ -54,7 +54,9 @@ def bring_back(disk: DiskLog, known: Known | None, clean: CleanLog | None) -> Fo
     found = _as_it_was_left(disk, listing, known, clean)
     changed = False
     if found is None:
-        found, changed = _scanned(disk, listing, known)
+        # A clean stop knew where the log ends: what is missing now was not torn, it is lost.
+        stopped = None if clean is None else Known(Journaled(), promised_end=clean.end_offset)
+        found, changed = _scanned(disk, listing, known or stopped)
     end_offset = found.end_offset
     if "start.json" in listing.others:
         end_offset = skip_deleted(disk, end_offset)
