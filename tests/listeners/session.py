@@ -18,7 +18,7 @@ def session_frames(number: int, producer_id: int = 0) -> list[bytes]:
     subscribe = messages.Subscribe(
         target="bent", start=Start("latest"), policy=SlowPolicy.CATCH_UP, window_bytes=1 << 16
     )
-    position = messages.Position("bent", 0, 0, 1)
+    position = messages.Position("bent", 0, 0)
     return [
         hello("bent"),
         request(FrameKind.OPEN_TOPIC, messages.OpenTopic("bent"), 1),

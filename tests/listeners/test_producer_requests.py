@@ -47,6 +47,20 @@ async def test_a_fenced_batch_is_refused_and_the_connection_goes_on(data: Path) 
         assert (await one.ask(FrameKind.PING)).kind is FrameKind.PONG
 
 
+class YearsLater:
+    """Clocks that are decades further at each look."""
+
+    def __init__(self) -> None:
+        self._time_us = 10**15
+
+    def now_us(self) -> int:
+        return self.monotonic_us()
+
+    def monotonic_us(self) -> int:
+        self._time_us += 10**15
+        return self._time_us
+
+
 async def test_a_name_lasts_as_long_as_a_connection_has_it(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -56,23 +70,16 @@ async def test_a_name_lasts_as_long_as_a_connection_has_it(
         await register(one, RegisterProducer("billing", first.id, first.epoch))
         newest = await register(two, RegisterProducer("billing"))
         producers = served.node.core.producers
-        now_us = served.node.core.now_us()
-
-        def years_later() -> int:
-            nonlocal now_us
-            now_us += 10**15
-            return now_us
-
-        monkeypatch.setattr(producers, "_now_us", years_later)
+        monkeypatch.setattr(producers, "_clocks", YearsLater())
         for peer, connections in ((one, 2), (two, 1)):
-            producers.expire()
+            assert list(producers.expire())
             assert (await register(other, RegisterProducer("other"))).epoch
             peer.close()
             await served.until(lambda left=connections: served.connections == left)
             if peer is one:
                 again = RegisterProducer("billing", newest.id, newest.epoch)
                 assert await register(two, again) == newest
-        producers.expire()
+        assert list(producers.expire())
         assert (await register(other, RegisterProducer("billing"))).id != newest.id
 
 
