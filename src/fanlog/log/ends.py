@@ -19,7 +19,6 @@ knows: then nothing is cut.
 
 from __future__ import annotations
 
-import os
 from struct import Struct
 from threading import Lock
 
@@ -97,9 +96,3 @@ def load_ends(folder: str) -> SyncedEnds | None:
         return decode_ends(read_file(f"{folder}/ends"))
     except FileNotFoundError:
         return None
-
-
-def remove_ends(folder: str) -> None:
-    remove_if_there(f"{folder}/ends")
-    if os.path.isdir(folder):
-        sync_folder(folder)
