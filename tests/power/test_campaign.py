@@ -10,8 +10,6 @@ import pytest
 from tests.power.campaign import campaign
 from tests.power.machine import Backend, machine_of
 
-pytestmark = pytest.mark.xfail(strict=False, reason="ledgers do not survive power cuts yet")
-
 CUTS: dict[Backend, int] = {"fuse": 4, "ext4": 2}
 
 

@@ -19,8 +19,6 @@ from fanlog.format.messages import ProducerRegistered, RegisterProducer, decode
 from fanlog.model import KIB, MIB
 from tests.quick_folders import quick_folder
 
-pytestmark = pytest.mark.xfail(strict=False, reason="ledgers do not survive power cuts yet")
-
 CONFIG = Config(log=LogOptions(segment_first_bytes=4 * KIB, journal_bytes=1 * MIB))
 TOPICS = ("orders", "logs", "prices", "trimmed", "left", "right")
 # How often a reader that waits looks whether a gap has brought it to the end.

@@ -23,8 +23,6 @@ from tests.power.steps import (
     words,
 )
 
-pytestmark = pytest.mark.xfail(strict=False, reason="ledgers do not survive power cuts yet")
-
 # Long enough for anything that would still come.
 QUIET_SECONDS = 0.5
 # A group that has committed OLD offsets, and is given NEW records from 0 on, must get them all.

@@ -14,10 +14,12 @@ from pathlib import Path
 import pytest
 
 import fanlog
+from tests.power.machine import OUTAGES, Machine
 from tests.scenarios.broker_process import BrokerProcess
 
 # The two minutes of the promise; a developer in a hurry may ask for less.
 SECONDS = float(os.environ.get("FANLOG_CHAOS_SECONDS", "120"))
+POWER_CUTS_SECONDS = SECONDS / 6
 PARTITIONS = 6
 CREW = {"follow": 3, "transform": 2, "work": 3}
 # What a job may be on its way to a worker while another's acknowledgement is answered.
@@ -141,11 +143,13 @@ async def read_values(client: fanlog.Client, topic: str) -> list[bytes]:
 
 
 @pytest.mark.timeout(SECONDS + CATCH_UP_SECONDS_MAX)
+@pytest.mark.parametrize("machine", OUTAGES, indirect=True)
 def test_killing_members_workers_and_broker_loses_nothing_and_doubles_nothing(
-    data: Path, tmp_path: Path
+    machine: Machine, tmp_path: Path
 ) -> None:
     dice = random.Random(3)
-    broker = BrokerProcess(data)
+    broker = machine.broker()
+    seconds = SECONDS if machine.backend == "kill" else POWER_CUTS_SECONDS
     folder = tmp_path / "notes"
     folder.mkdir()
     crew: list[Consumer] = []
@@ -163,7 +167,7 @@ def test_killing_members_workers_and_broker_loses_nothing_and_doubles_nothing(
             publishing = {
                 topic: asyncio.create_task(publish(client, topic, over)) for topic in ("in", "jobs")
             }
-            kills = await kill_at_random(broker, crew, dice, SECONDS)
+            kills = await kill_at_random(broker, crew, dice, seconds)
             over.set()
             acknowledged = {topic: await task for topic, task in publishing.items()}
             await caught_up(client, folder, acknowledged)
