@@ -8,7 +8,14 @@ import pytest
 
 from fanlog.format.batch import encode_batch
 from fanlog.format.frames import FrameKind
-from fanlog.format.messages import ProducerRegistered, Refused, RegisterProducer
+from fanlog.format.messages import (
+    BeginTransaction,
+    CommitTransaction,
+    ProducerRegistered,
+    Refused,
+    RegisterProducer,
+    TransactionBegun,
+)
 from tests.listeners.peers import Peer, serving
 from tests.listeners.test_requests import expect_error
 
@@ -45,6 +52,24 @@ async def test_a_fenced_batch_is_refused_and_the_connection_goes_on(data: Path) 
         await one.send(batch)
         assert (await one.expect(FrameKind.REFUSED)).read(Refused).code == "fenced"
         assert (await one.ask(FrameKind.PING)).kind is FrameKind.PONG
+
+
+async def test_a_producer_that_was_shut_out_commits_no_transactions(data: Path) -> None:
+    async with serving(data) as served:
+        one, two = await served.greeted(), await served.greeted()
+        first = await register(one, RegisterProducer("billing"))
+        begun = await one.ask(FrameKind.BEGIN_TRANSACTION, BeginTransaction())
+        wanted = CommitTransaction(begun.read(TransactionBegun).ticket)
+        await register(two, RegisterProducer("billing"))
+        await expect_error(one, FrameKind.COMMIT_TRANSACTION, wanted, "fenced")
+        # Nor over a new connection, on which it has tried to get its name back.
+        again = await served.greeted()
+        old = RegisterProducer("billing", first.id, first.epoch)
+        await expect_error(again, FrameKind.REGISTER_PRODUCER, old, "fenced")
+        await expect_error(again, FrameKind.COMMIT_TRANSACTION, wanted, "fenced")
+        begun = await two.ask(FrameKind.BEGIN_TRANSACTION, BeginTransaction())
+        wanted = CommitTransaction(begun.read(TransactionBegun).ticket)
+        assert (await two.ask(FrameKind.COMMIT_TRANSACTION, wanted)).kind is FrameKind.OK
 
 
 class YearsLater:

@@ -88,6 +88,8 @@ class NativeSession:
         # What is to be told when the peer is gone, by what it is about.
         self.at_close: dict[str, Callable[[], None]] = {}
         self.client = ""
+        # Names of producers that the peer has, or had: the id and epoch of each.
+        self.registered: dict[str, tuple[int, int]] = {}
 
     # Bytes in
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from fanlog.errors import FencedError
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind
 from fanlog.format.messages import decode
@@ -16,7 +17,13 @@ if TYPE_CHECKING:
 def register_producer(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.RegisterProducer, payload)
     producers = session.broker.producers
-    registered = producers.register(wanted)
+    try:
+        registered = producers.register(wanted)
+    except FencedError:
+        # It was this one, until somebody else registered: its transactions are refused too.
+        session.registered[wanted.name] = (wanted.id, wanted.epoch)
+        raise
+    session.registered[wanted.name] = (registered.id, registered.epoch)
     key = f"producer {wanted.name}"
     if key not in session.at_close:
         session.at_close[key] = partial(producers.left, wanted.name)

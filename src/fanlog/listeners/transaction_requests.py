@@ -36,6 +36,8 @@ def commit(session: NativeSession, request: int, aux: int, payload: memoryview) 
             session.answer(request, outcome)
 
     wanted = decode(messages.CommitTransaction, payload)
+    for producer_id, epoch in session.registered.values():
+        session.broker.producers.check(producer_id, epoch)
     session.broker.transactions.commit(wanted, tell)
 
 

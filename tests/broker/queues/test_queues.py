@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from fanlog.broker.queues import verdicts
 from fanlog.broker.queues.jobs import Jobs
 from fanlog.config import BrokerOptions
 from fanlog.format.batch import encode_batch
-from fanlog.format.messages import Held, JoinGroup, ListTopics, ResetGroup, Verb, Work
+from fanlog.format.messages import Held, JoinGroup, ListTopics, ResetGroup, Settled, Verb, Work
 from fanlog.log.partition import PartitionLog
 from fanlog.model import Start
 from tests.broker.queues.workers import Ear, Hand, described, hire, later, letters
@@ -1027,3 +1028,37 @@ def test_an_inbox_that_nobody_reads_is_deleted() -> None:
         on.runtime.time_us += 1_000_000
         on.core.housekeeping()
         assert on.core.catalog.find("_inbox.1") is None
+
+
+@pytest.mark.parametrize("same_turn", [False, True])
+def test_a_late_ack_does_not_undo_a_dead_letter_that_is_on_its_way(
+    data: Path, tmp_path: Path, same_turn: bool
+) -> None:
+    with stage(data, durability="fsync") as on:
+        on.publish("t", [b"0", b"1"])
+        on.run()
+        on.sync_group.sync()
+        on.run()
+        ann = hire(on, "ann", max_deliveries=1)
+        bob = hire(on, "bob", max_deliveries=1)
+        jobs = ann.jobs()
+        assert len(jobs) == 2
+        ann.say(Verb.NACK, jobs[:1], reason="no good")
+        if not same_turn:
+            on.run()
+        answers = bob.say(Verb.ACK, jobs)
+        on.run()
+        (answer,) = answers
+        assert isinstance(answer, Settled)
+        assert [(late.first, late.next) for late in answer.late] == [(0, 1)]
+        # The dead letter is not durable yet when the process dies.
+        crash = tmp_path / "crash"
+        shutil.copytree(data, crash)
+        for folder in crash.glob("topics/*-dead.t/0"):
+            shutil.rmtree(folder)
+    with stage(crash, durability="fsync") as on:
+        for _ in range(3):
+            later(on, 1)
+            on.sync_group.sync()
+            on.run()
+        assert [letter.value for letter in letters(on)] == [b"0"]

@@ -140,6 +140,14 @@ class Jobs:
         """Parts of the leases that a worker has between the two."""
         return [s for s in self.spans.within(first, next) if _is_held(s, worker)]
 
+    def doomed(self, first: int, next: int) -> list[Range]:
+        """What between the two is on its way to the dead letters."""
+        return [
+            (span.first, span.next)
+            for span in self.spans.within(first, min(next, self.next))
+            if span.state is State.DOOMED
+        ]
+
     def fail(
         self,
         worker: str,

@@ -82,12 +82,14 @@ class _Request:
 class _Change:
     """What a turn changes in a lane, as it is written down."""
 
-    __slots__ = ("done", "failures", "queue")
+    __slots__ = ("done", "doomed", "failures", "queue")
 
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
         self.done: list[Range] = []
         self.failures: list[Failure] = []
+        # What becomes a dead letter in this turn: an ack that comes behind it is late.
+        self.doomed: list[Range] = []
 
 
 class Verdicts:
@@ -160,7 +162,7 @@ class Verdicts:
         queue = request.worker.queue
         for verdict in request.settle.verdicts:
             lane = self._lane(request, verdict)
-            if lane is None or verdict.verb not in (Verb.ACK, Verb.NACK):
+            if lane is None or verdict.verb not in (Verb.ACK, Verb.NACK, Verb.REJECT):
                 continue
             change = changes.get(lane)
             if change is None:
@@ -172,18 +174,21 @@ class Verdicts:
             if first >= next:
                 continue
             if verdict.verb == Verb.ACK:
-                change.done.append((first, next))
+                # Whoever is late must not undo a dead letter that is still on its way.
+                change.done += _without(first, next, [*jobs.doomed(first, next), *change.doomed])
+                continue
+            held = [
+                (max(first, span.first), min(next, span.next), span.failures + 1)
+                for span in jobs.held(request.worker.id, first, next)
+            ]
+            most = 0 if verdict.verb == Verb.REJECT else queue.settings.max_deliveries
+            change.doomed += [(f, n) for f, n, failures in held if failures >= most]
+            if verdict.verb == Verb.REJECT:
                 continue
             due_us = now_us + _delay_us(queue, verdict)
             change.failures += [
-                Failure(
-                    max(first, span.first),
-                    min(next, span.next),
-                    span.failures + 1,
-                    due_us,
-                    verdict.reason[:_REASON_CHARACTERS_MAX],
-                )
-                for span in jobs.held(request.worker.id, first, next)
+                Failure(f, n, failures, due_us, verdict.reason[:_REASON_CHARACTERS_MAX])
+                for f, n, failures in held
             ]
 
     def _end(self, request: _Request, lane: Lane) -> int:
@@ -248,6 +253,16 @@ class Verdicts:
             request.unburied += 1
             self._host.bury(queue, lane, doomed, request.buried)
         queue.stir(lane)
+
+
+def _without(first: int, next: int, others: list[Range]) -> list[Range]:
+    """What is left of a range without others."""
+    left: list[Range] = []
+    for other_first, other_next in sorted(others):
+        if first < min(other_first, next):
+            left.append((first, min(other_first, next)))
+        first = max(first, other_next)
+    return [*left, (first, next)] if first < next else left
 
 
 def _answer_all(requests: list[_Request], fault: FanlogError | None) -> None:
