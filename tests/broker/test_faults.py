@@ -89,6 +89,18 @@ async def test_damage_reaches_the_application_as_messages_lost(data: Path) -> No
         assert [(gap.first, gap.next) for gap in gaps] == [(55, 56)]
 
 
+async def publish_when_there_is_room(broker: fanlog.Broker, value: bytes) -> None:
+    """The reserve may still be in use for a moment: by the file of producers, in a thread."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while True:
+            try:
+                await broker.publish("t", value)
+            except DiskFullError:
+                await asyncio.sleep(0.01)
+            else:
+                return
+
+
 @pytest.mark.parametrize("call", ["pwrite", "posix_fallocate"])
 @pytest.mark.parametrize("durability", ["os", "fsync"])
 async def test_a_full_disk_turns_writes_away_keeps_serving_reads_and_recovers_by_itself(
@@ -116,7 +128,7 @@ async def test_a_full_disk_turns_writes_away_keeps_serving_reads_and_recovers_by
                 assert status.state == "degraded"
                 assert "the disk is full" in status.problems[0]
             for value in values[3:]:
-                await broker.publish("t", value)
+                await publish_when_there_is_room(broker, value)
             got = [(await reader.next(PATIENCE_SECONDS)) for _ in range(stored + 3)]
             assert [m.offset for m in got] == list(range(stored + 3))
             assert [m.value for m in got[:3]] == values[:3]
