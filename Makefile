@@ -21,7 +21,7 @@ run: $(VENV)/.core ## Install the broker and start it (ARGS="--port 7000" is pas
 	$(BIN)/fanlog serve $(ARGS)
 
 test: check servers ## Run every check and every test (ARGS="-k batch" is passed on to pytest)
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
 check: $(VENV)/.dev ## Lint, formatting, types and layers
 	$(BIN)/ruff check

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+import xdist.remote
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.power.machine import Machine, machine_of
 
@@ -21,7 +23,6 @@ hypothesis.settings.load_profile("fanlog")
 
 # Longer than whatever a test waits for, and shorter than the limit of pytest itself.
 ASYNC_TEST_SECONDS = 100
-_SPARK = "spark"
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -35,19 +36,19 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Says which tests stay together when several processes share them (`pytest -n 2`). Spark's
-    come first: they take longest, and only one process can run them."""
-    groups = {item: _group(item) for item in items}
-    for item, group in groups.items():
-        item.add_marker(pytest.mark.xdist_group(group))
-    items.sort(key=lambda item: groups[item] != _SPARK)
+class FilesTogether(LoadScopeScheduling):
+    """Gives each file to one process (`pytest -n 2`), and all files of Spark to the same one: they
+    share a session. Groups with many tests go first, and Spark's has most."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.split("::", 1)[0]
+        return "spark" if file.startswith("tests/spark/") else file
 
 
-def _group(item: pytest.Item) -> str:
-    file = item.path.relative_to(item.config.rootpath)
-    return _SPARK if file.parts[1] == _SPARK else str(file)
+def pytest_xdist_make_scheduler(
+    config: pytest.Config, log: xdist.remote.Producer
+) -> LoadScopeScheduling:
+    return FilesTogether(config, log)
 
 
 @pytest.fixture
