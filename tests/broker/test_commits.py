@@ -186,3 +186,20 @@ async def test_a_fetch_that_waited_in_vain_leaves_nothing_behind() -> None:
         assert broker._node is not None
         waiting = broker._node.core.catalog.get("t").partitions[0].waiters
         assert not waiting
+
+
+def test_who_waits_for_the_disk_goes_on_when_a_ledgers_entry_is_durable(data: Path) -> None:
+    with stage(data) as on:
+        partition = on.core.open_topic("t", create=True).partitions[0]
+        calls: list[str] = []
+
+        def fails() -> None:
+            calls.append("fails")
+            raise ValueError
+
+        on.core.commits.when_relieved(fails)
+        on.core.commits.when_relieved(lambda: calls.append("goes on"))
+        on.core.commits.sync(partition.log, b"x" * 8, None)
+        on.run()
+        on.sync_group.sync()
+        assert calls == ["fails", "goes on"]

@@ -15,8 +15,9 @@ from typing import TypeVar
 import pytest
 
 from fanlog.config import LogOptions
-from fanlog.errors import FanlogError, TopicDeletedError
+from fanlog.errors import DamagedError, FanlogError, TopicDeletedError
 from fanlog.log import disk as disk_module
+from fanlog.log.lookup import read_block
 from fanlog.log.partition import PartitionLog
 from fanlog.log.producers import ProducerHistory, read_producers
 from fanlog.log.store import LogStore, StoredTopic
@@ -105,6 +106,72 @@ def test_a_deleted_topics_name_is_free_before_its_files_are_gone(tmp_path: Path)
     errands.run()
     assert new.logs[0].read(0, 1).next_offset == 1
     assert len(os.listdir(tmp_path / "topics")) == 1
+    store.close()
+
+
+def test_a_name_is_used_again_only_when_its_last_topic_is_durably_gone(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    store, errands = open_store(folder)
+    old = store.create("t", TopicSettings())
+    heard: list[FanlogError | None] = []
+    store.delete(old, heard.append)
+    new = store.create("t", TopicSettings())
+    assert names_after_a_crash(folder, tmp_path / "copy") == ["t"]
+    assert not Path(old.folder).exists()
+    assert Path(new.folder).exists()
+    errands.run()
+    assert heard == [None]
+    store.close()
+
+
+def test_of_two_topics_with_one_name_the_newer_counts_and_the_other_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "data"
+    store, _ = open_store(folder)
+    # As a broker left them that made the second before the first was durably gone.
+    monkeypatch.setattr(store, "_finish_deletion_of", lambda name: None)
+    others = [store.create(f"other{i}", TopicSettings()) for i in range(8)]
+    old = store.create("t", TopicSettings())
+    store.delete(old, lambda _: None)
+    new = store.create("t", TopicSettings())
+    assert (old.number, new.number) == (9, 10)
+    shutil.copytree(folder, tmp_path / "copy")
+    store.close()
+    again = LogStore(tmp_path / "copy", LogOptions(), lambda: 0)
+    assert {topic.number for topic in again.open()} == {new.number, *(t.number for t in others)}
+    (problem,) = again.problems
+    assert "9-t is left aside: there is a newer topic 't'" in problem
+    again.close()
+    assert (tmp_path / "copy/topics/9-t").exists()
+
+
+def test_a_log_that_is_being_deleted_is_still_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, _ = open_store(tmp_path)
+    topic = store.create("t", TopicSettings(durability="fsync"))
+    log = topic.logs[0]
+    fill(log, 1)
+    store.delete(topic, lambda _: None)
+    synced: list[str] = []
+    monkeypatch.setattr(disk_module, "sync_file", synced.append)
+    log.sync()
+    assert [os.path.basename(path) for path in synced] == ["00000000000000000000.log"]
+    store.close()
+
+
+def test_offsets_that_were_skipped_past_an_empty_segment_are_found_missing(tmp_path: Path) -> None:
+    store, _ = open_store(tmp_path)
+    log = store.create("t", TopicSettings()).logs[0]
+    fill(log, 5)
+    end = log.begin_segment()
+    disk = log._disk
+    assert disk is not None
+    disk.roll(end + 5)
+    with pytest.raises(DamagedError) as missing:
+        read_block(disk, end, end + 7)
+    assert (missing.value.first, missing.value.next) == (end, end + 5)
     store.close()
 
 

@@ -148,7 +148,15 @@ class Commits:
         self, log: PartitionLog, piece: bytes, done: Callable[[FanlogError | None], None] | None
     ) -> None:
         """Makes a piece of the broker's own durable with the next group commit."""
-        self._get_group().add(log, piece, done or _log_fault)
+        tell = done or _log_fault
+
+        def synced(fault: FanlogError | None) -> None:
+            try:
+                tell(fault)
+            finally:
+                self._relieve()
+
+        self._get_group().add(log, piece, synced)
         self.schedule()
 
     def _get_group(self) -> SyncGroup:
@@ -238,7 +246,11 @@ class Commits:
     def _relieve(self) -> None:
         relief, self._relief = self._relief, []
         for call in relief:
-            call()
+            try:
+                call()
+            except Exception:
+                # One that fails must not keep the others waiting.
+                logger.exception("What waited for the disk failed.")
 
 
 def _log_fault(fault: FanlogError | None) -> None:

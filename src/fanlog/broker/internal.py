@@ -104,15 +104,25 @@ class InternalTopics:
         def synced(fault: FanlogError | None) -> None:
             self._answered += 1
             self._fault = self._fault or fault
-            if done is not None:
-                done(fault)
-            elif fault is not None:
-                logger.error("an entry of %s was not made durable: %s", partition.name, fault)
-            while self._waiting and self._waiting[0][0] <= self._answered:
-                self._waiting.popleft()[1](self._fault)
+            try:
+                if done is not None:
+                    done(fault)
+                elif fault is not None:
+                    logger.error("an entry of %s was not made durable: %s", partition.name, fault)
+            finally:
+                self._tell_waiting()
 
         self._written += 1
         self._commits.sync(log, stamped, synced)
+
+    def _tell_waiting(self) -> None:
+        while self._waiting and self._waiting[0][0] <= self._answered:
+            _, tell = self._waiting.popleft()
+            try:
+                tell(self._fault)
+            except Exception:
+                # One that fails must not keep the others from hearing.
+                logger.exception("What waited for a ledger failed.")
 
     def when_durable(self, done: Done) -> None:
         """Calls `done` when all entries that were written so far are durable, or with the fault if

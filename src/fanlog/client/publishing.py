@@ -475,6 +475,8 @@ class Publisher:
         timeout = self._options.delivery_timeout_seconds
         before = time.monotonic() - timeout
         for topic in self._all_topics():
+            # A look for the topic that was made in its place may have timed out.
+            self._look_for_another(topic)
             for outbox in topic.partitions:
                 for records in outbox.overdue(before):
                     waiters, records.waiters = records.waiters, []

@@ -199,6 +199,9 @@ class NativeSession:
                 go_on()
             except FanlogError as refused:
                 self.fail(request, refused)
+            except Exception:
+                logger.exception("a request failed once it was durable")
+                self.fail(request, FanlogError("The broker failed on this request."))
             self._relieved(was_busy)
 
         self._undurable += 1

@@ -138,8 +138,7 @@ class GroupCommit:
             self._fail(group, group.error)
             return
         self.kick()
-        for done in group.dones:
-            done(None)
+        _tell(group.dones, None)
 
     def _fail(self, group: _Group, error: FanlogError) -> None:
         logger.critical("%s", error)
@@ -151,5 +150,13 @@ class GroupCommit:
             for log, _ in failed.entries:
                 log.fail(error)
         for failed in (group, waiting):
-            for done in failed.dones:
-                done(error)
+            _tell(failed.dones, error)
+
+
+def _tell(dones: list[Done], error: FanlogError | None) -> None:
+    """One that fails must not keep the others from hearing."""
+    for done in dones:
+        try:
+            done(error)
+        except Exception:
+            logger.exception("What follows a commit failed.")

@@ -278,6 +278,9 @@ class DiskLog:
         if not self.position:
             # An empty one is only in the list when offsets were skipped past it.
             remove_if_there(log_path(self.folder, active))
+            if others and others[-1].next_offset < next_offset:
+                # What is between them is missing, and must be found missing by whoever reads on.
+                others[-1] = others[-1].reaching(next_offset)
             return tuple(others)
         assert active.index is not None
         facts = SealedIndex(
@@ -509,7 +512,8 @@ class DiskLog:
 
     def _sync(self) -> None:
         segments = self.segments
-        if not segments or self.deleted:
+        # One that is being deleted too: a crash may bring it back whole.
+        if not segments:
             return
         # The active one is looked up first: if it is sealed meanwhile, it is still in the list.
         unsynced = list(self.unsynced)

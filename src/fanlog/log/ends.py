@@ -42,6 +42,7 @@ class SyncedEnds:
         self.next_topic = next_topic
         self._ends = ends
         self._lock = Lock()
+        self._saving = Lock()
 
     def end_of(self, owner: Owner) -> int | None:
         """How far a log was synced; None if nobody knows."""
@@ -58,9 +59,10 @@ class SyncedEnds:
     def save(self, folder: str) -> None:
         """Makes the table durable. On a full disk it is removed instead: better none than an old
         one."""
-        data = encode_ends(self)
         path = f"{folder}/ends"
-        with self._lock:
+        with self._saving:
+            # Here and not before: an older table must not replace a newer one.
+            data = encode_ends(self)
             try:
                 replace_file(path, data, durable=True)
             except OSError as fault:

@@ -8,6 +8,7 @@ is in `journal_file.py`.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from threading import Thread
@@ -27,6 +28,8 @@ from fanlog.log.partition import PartitionLog
 from fanlog.log.patience import Patience
 from fanlog.log.tail import Piece
 from fanlog.model import MIB
+
+logger = logging.getLogger("fanlog.log")
 
 Sync = Callable[[int], None]
 
@@ -74,7 +77,7 @@ class Journal:
         self._synced = 0
         self._touched: set[PartitionLog] = set()
         self._checkpoint: Thread | None = None
-        self._checkpoint_fault: OSError | None = None
+        self._checkpoint_fault: Exception | None = None
         self.patience = Patience()
         try:
             for name in NAMES:
@@ -210,7 +213,9 @@ class Journal:
         """Syncs the logs that have pieces before a generation: nobody needs those any more."""
         try:
             self._forget_before(logs, generation)
-        except OSError as fault:
+        except Exception as fault:
+            # The outermost edge of the thread. Whatever it is: those logs are not synced.
+            logger.exception("A checkpoint of the journal failed.")
             self._checkpoint_fault = fault
 
     def _forget_before(self, logs: set[PartitionLog], generation: int) -> None:

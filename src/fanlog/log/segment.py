@@ -52,6 +52,19 @@ class Segment:
         self.index = index
         self.has_producers = False
 
+    def reaching(self, next_offset: int) -> Segment:
+        """The same file, said to go up to another offset. Readers keep the note that they have."""
+        other = Segment(
+            self.base,
+            next_offset=next_offset,
+            bytes=self.bytes,
+            last_time_us=self.last_time_us,
+            index=self.index,
+            name=self.name,
+        )
+        other.has_producers = self.has_producers
+        return other
+
 
 def base_of(segment: Segment) -> int:
     return segment.base

@@ -88,6 +88,8 @@ class LogStore:
         self.left_aside: set[int] = set()
         # Deleted topics whose folders do not have their new names yet.
         self._deleting: dict[int, StoredTopic] = {}
+        # Whose folders could not get another name: they come back with the next start.
+        self._undeleted: list[StoredTopic] = []
         self._ends = SyncedEnds(0, 0, {})
         self._ends_saved = False
         self._next_number = 1
@@ -160,8 +162,24 @@ class LogStore:
         opening = Opening(past, cleaned, self._shared, self._journal_folder)
         self._topics = opening.open_topics([f"{topics}/{name}" for name in names])
         self.left_aside = opening.left_aside
+        self._part_namesakes()
         self._pass_all_epochs()
         self._forget_journal(past)
+
+    def _part_namesakes(self) -> None:
+        """Of two topics with one name the newer counts: the deletion of the older one had begun,
+        and a crash came before its folder's new name was durable."""
+        newest = {topic.name: number for number, topic in sorted(self._topics.items())}
+        for number, topic in list(self._topics.items()):
+            if newest[topic.name] != number:
+                del self._topics[number]
+                for log in topic.logs:
+                    log.close()
+                self.left_aside.add(number)
+                self._shared.report(
+                    f"{topic.folder} is left aside: there is a newer topic {topic.name!r}. A crash "
+                    "came while the older one was being deleted. Remove the folder to finish that."
+                )
 
     def _forget_journal(self, past: Past) -> None:
         """All that the journal has is in the logs now, and synced."""
@@ -251,6 +269,7 @@ class LogStore:
         self.reserve.check(self.folder)
         topic_folder = ""
         try:
+            self._finish_deletion_of(name)
             if settings.level is Durability.FSYNC and not self._ends_saved:
                 self._save_ends()
             number = self._take_number()
@@ -266,6 +285,13 @@ class LogStore:
         self._add_logs(topic)
         self._topics[number] = topic
         return topic
+
+    def _finish_deletion_of(self, name: str) -> None:
+        """A name is used again only when the last topic that had it is durably gone: a start must
+        not find two."""
+        for topic in [*self._deleting.values(), *self._undeleted]:
+            if topic.name == name:
+                self.reserve.spend(lambda topic=topic: _rename_folder(topic))
 
     def update(self, topic: StoredTopic, settings: TopicSettings) -> None:
         """Changes a topic's settings: not its durability, and never to fewer partitions."""
@@ -293,7 +319,10 @@ class LogStore:
         if settings.level is Durability.FSYNC and len(topic.logs) > known:
             for log in topic.logs[known:]:
                 self._ends.note(log.owner, log.end_offset)
-            self._save_ends()
+            try:
+                self._save_ends()
+            except OSError as fault:
+                raise folder_error(fault, fault.filename or topic.folder) from fault
 
     def make_durable(self, topic: StoredTopic) -> None:
         """Raises a topic's durability from os to fsync: for topics of the broker's own that an
@@ -329,6 +358,8 @@ class LogStore:
         def renamed(fault: Exception | None) -> None:
             if self._deleting.pop(topic.number, None) is None:
                 return
+            if fault is not None:
+                self._undeleted.append(topic)
             if fault is None:
                 self._shared.removals.add(lambda: _remove_folder(topic))
                 done(None)
@@ -367,9 +398,9 @@ class LogStore:
             return True
         try:
             journal.close()
-        except OSError as fault:
+        except Exception:
             # It was not emptied, so the next start replays it.
-            logger.error("The journal could not be closed: %s", fault)
+            logger.exception("The journal could not be closed.")
             return False
         return not journal.failed
 

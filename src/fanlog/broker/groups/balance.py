@@ -52,7 +52,9 @@ class GroupBalance:
     def resume(self, group: Group) -> Steps:
         """Sets going what present members have and do not read: they came back to it."""
         for member, since_us in list(group.returned.items()):
-            del group.returned[member]
+            # It may have left in a turn between two steps.
+            if group.returned.pop(member, None) is None:
+                continue
             waiting = deque(p for p, owned in member.owned.items() if owned.cursor is None)
             while waiting:
                 if member.reader is None:

@@ -346,9 +346,16 @@ class Groups:
             group, steps = next(iter(self._unsettled.items()))
             if steps is None:
                 steps = self._unsettled[group] = self._settle(group)
-            failed = next(steps, None)
-            for member, error in failed or ():
-                self._evict(group, member, error)
+            try:
+                failed = next(steps, None)
+                for member, error in failed or ():
+                    self._evict(group, member, error)
+            except Exception:
+                # One group must not stop the others. The next tick looks at it again.
+                logger.exception("Group %s could not be settled.", group.name)
+                self._unsettled.pop(group, None)
+                self._watched[group] = None
+                continue
             if failed is None:
                 self._unsettled.pop(group, None)
                 self._settled(group)

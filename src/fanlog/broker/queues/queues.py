@@ -325,8 +325,11 @@ class Queues:
 
     def topic_grew(self, topic: Topic, new: list[Partition]) -> None:
         for queue in self._working_on(topic):
-            for partition in new:
-                queue.add_lane(partition, self._jobs(queue), sequence=1)
+            lanes = [queue.add_lane(p, self._jobs(queue), sequence=1) for p in new]
+            if topic.settings.level is not Durability.MEMORY:
+                # Once more: a snapshot may have begun since `prepare_growth`, and does not have it.
+                entries = [self._ledger.lane_entry(queue.name, queue.stored(ln)) for ln in lanes]
+                self._ledger.write_or_owe(entries)
         starts = tuple(PartitionOffset(partition.index, 0) for partition in new)
         joined = Joined(topic.number, topic.name, self._broker.epoch, starts)
         for worker in self._followers.of(topic):
