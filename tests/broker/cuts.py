@@ -10,6 +10,8 @@ from fanlog.format.batch import HEADER_BYTES, read_header
 
 def cut_log(data: Path, topic: str, offset: int, partition: int = 0) -> None:
     """Cuts a topic's log at an offset, with which a batch begins. The broker is not running."""
+    # The power failed: nobody has left the mark of a clean stop.
+    (data / "clean").unlink(missing_ok=True)
     (folder,) = (data / "topics").glob(f"*-{topic}")
     for path in sorted((folder / str(partition)).glob("*.log")):
         if int(path.stem) >= offset > 0:
