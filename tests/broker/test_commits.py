@@ -203,3 +203,23 @@ def test_who_waits_for_the_disk_goes_on_when_a_ledgers_entry_is_durable(data: Pa
         on.run()
         on.sync_group.sync()
         assert calls == ["fails", "goes on"]
+
+
+def test_one_that_fails_when_a_ledger_is_durable_keeps_nobody_else_waiting(data: Path) -> None:
+    with stage(data) as on:
+        on.quick_ledgers = ()
+        on.core.open_topic("t", create=True)
+        on.core.commit_positions("me", [Position("t", 0, 0, on.core.epoch)])
+        calls: list[str] = []
+
+        def fails(_: object) -> None:
+            calls.append("fails")
+            raise ValueError
+
+        on.core.internal.when_durable(fails)
+        on.core.internal.when_durable(lambda _: calls.append("hears"))
+        on.run()
+        assert calls == []
+        on.sync_group.sync()
+        assert calls == ["fails", "hears"]
+        assert on.core.internal.is_durable

@@ -462,3 +462,24 @@ def test_owners_are_told_apart_by_topic_and_partition() -> None:
         Owner(1, 1): [9],
     }
     assert found[Owner(1, 0)].promised_end == 5
+
+
+def test_a_checkpoint_that_fails_in_whatever_way_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = Broker(tmp_path)
+    journal = broker.commit.journal
+
+    def no_memory(*_: object) -> None:
+        raise MemoryError
+
+    broker.publish(0)
+    broker.commit.drain()
+    with monkeypatch.context() as patched:
+        patched.setattr(journal, "_sync_logs", no_memory)
+        journal._switch(sync)  # pyright: ignore[reportPrivateUsage]
+        with pytest.raises(MemoryError):
+            journal._await_checkpoint()  # pyright: ignore[reportPrivateUsage]
+    journal.failed = True
+    broker.commit.close()
+    broker.store.close()

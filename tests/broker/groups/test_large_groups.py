@@ -203,3 +203,29 @@ def test_64_members_share_10000_topics_fairly_whatever_they_follow() -> None:
     after = assign(wants, places, owners)
     moved = [place for place in places if owners[place] not in ("m7", after[place])]
     assert len(moved) < loads["m7"]
+
+
+@pytest.mark.usefixtures("slices")
+def test_a_member_that_leaves_between_two_steps_stops_no_group() -> None:
+    with stage() as on:
+        many_topics(on)
+        members = [Member(on, name).join("many.>") for name in "abc"]
+        settle(on)
+        left = False
+
+        def leave_once() -> None:
+            nonlocal left
+            if not left:
+                left = True
+                with held(on):
+                    members[1].leave()
+
+        with held(on):
+            for member in members:
+                # On another connection: each takes its own seat again.
+                member.come_back(target="many.>")
+            other = Member(on, "d", group="other").join("many.>")
+        turns(on, leave_once)
+        settle(on)
+        assert balanced(members[0], members[2])
+        assert len(other.has) == TOPICS
