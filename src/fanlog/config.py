@@ -27,60 +27,105 @@ class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     segment_first_bytes: Annotated[
         int,
-        Meta(ge=4 * KIB, description="First allocation of a segment; it doubles as it fills."),
+        Meta(
+            ge=4 * KIB,
+            description="First allocation of a segment file. It doubles as the file fills, so "
+            "that small topics stay small.",
+        ),
     ] = 16 * KIB
     index_interval_bytes: Annotated[
-        int, Meta(ge=1 * KIB, description="Log bytes between two entries of the sparse index.")
+        int,
+        Meta(
+            ge=1 * KIB,
+            description="Log bytes between two entries of the sparse index. Fewer bytes: "
+            "faster seeks, larger index.",
+        ),
     ] = 32 * KIB
     read_block_bytes: Annotated[
-        int, Meta(ge=64 * KIB, description="What a reader that catches up takes from disk at once.")
+        int,
+        Meta(
+            ge=64 * KIB, description="Bytes that one disk read takes for a reader that catches up."
+        ),
     ] = 1 * MIB
     fetch_block_bytes: Annotated[
-        int, Meta(ge=64 * KIB, description="What one fetch that asks for much takes from disk.")
+        int,
+        Meta(
+            ge=64 * KIB,
+            description="Bytes that one disk read takes for a large fetch, such as Spark's.",
+        ),
     ] = 4 * MIB
     read_cache_bytes: Annotated[
-        int, Meta(ge=1 * MIB, description="Blocks read from disk, shared by readers that catch up.")
+        int,
+        Meta(
+            ge=1 * MIB,
+            description="Memory for blocks read from disk. Readers that catch up share them.",
+        ),
     ] = 64 * MIB
     index_cache_bytes: Annotated[
-        int, Meta(ge=64 * KIB, description="Indexes of sealed segments that were used last.")
+        int,
+        Meta(
+            ge=64 * KIB, description="Memory for the most recently used indexes of sealed segments."
+        ),
     ] = 64 * MIB
     journal_bytes: Annotated[
-        int, Meta(ge=1 * MIB, description="Size of each of the two commit journals.")
+        int,
+        Meta(
+            ge=1 * MIB,
+            description="Size of each of the two commit journals. A larger journal syncs "
+            "segments less often.",
+        ),
     ] = 64 * MIB
     open_segments_max: Annotated[
-        int, Meta(ge=16, description="Segment files kept open for writing.")
+        int,
+        Meta(
+            ge=16,
+            description="Segment files kept open for writing. More than this are closed and "
+            "opened again.",
+        ),
     ] = 2048
     reserve_bytes: Annotated[
         int,
         Meta(
             ge=0,
-            description="Disk space kept for deleting and starting on a full disk. A sixteenth of "
-            "the disk at most.",
+            description="Disk space that the broker keeps free for itself, so that a full "
+            "disk does not stop deletes and starts. At most one sixteenth of the "
+            "disk.",
         ),
     ] = 8 * MIB
     reserved_files: Annotated[
         int,
         Meta(
             ge=32,
-            description="File descriptors that no connection gets: the log's. Half the limit at "
-            "most.",
+            description="File descriptors that only the log may use, so that connections "
+            "can't take them all. At most half of the process limit.",
         ),
     ] = 4096
     tail_total_bytes: Annotated[
-        int, Meta(ge=1 * MIB, description="All tails together; past it the oldest bytes go first.")
+        int,
+        Meta(
+            ge=1 * MIB,
+            description="Memory for the tails of all topic partitions together. Above it, the "
+            "oldest bytes leave memory first.",
+        ),
     ] = 1024 * MIB
     retention_check_seconds: Annotated[
-        float, Meta(gt=0, description="How often retention looks for what to delete.")
+        float, Meta(gt=0, description="Time between two retention checks.")
     ] = 30.0
     clock_trust_seconds: Annotated[
         float,
         Meta(
-            ge=0, description="A wall clock that jumps forward deletes nothing by age for so long."
+            ge=0,
+            description="After the wall clock jumps forward, retention by age deletes nothing "
+            "for this long. A wrong clock then loses no data.",
         ),
     ] = 3600.0
     compaction_keys_max: Annotated[
         int,
-        Meta(ge=1, description="Keys that compaction holds in memory; past it, it takes rounds."),
+        Meta(
+            ge=1,
+            description="Keys that one compaction holds in memory. A log with more keys is "
+            "compacted in several rounds.",
+        ),
     ] = 500_000
 
 
@@ -91,12 +136,14 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
         bool, Meta(description="Create a topic when it is first published or subscribed to.")
     ] = True
     topics_max: Annotated[
-        int, Meta(ge=1, description="Topics on this broker; one more is refused.")
+        int, Meta(ge=1, description="Topics on this broker. The broker refuses one more.")
     ] = 1_000_000
     producers_max: Annotated[
         int,
         Meta(
-            ge=1, description="Producers remembered per partition; the longest idle is forgotten."
+            ge=1,
+            description="Producers remembered for each topic partition. Above it, the broker "
+            "forgets the one that was idle longest.",
         ),
     ] = 10_000
     producer_runs_max: Annotated[
@@ -104,196 +151,305 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=1024,
-            description="Stretches of a producer's sequence that a repeat is found in.",
+            description="Sequence ranges remembered for each producer. The broker finds "
+            "repeated messages in them.",
         ),
     ] = 128
     producer_idle_seconds: Annotated[
         int,
         Meta(
-            ge=1, description="A producer, or its name, that was silent for so long is forgotten."
+            ge=1,
+            description="The broker forgets a producer, or a producer name, that was idle for "
+            "this long.",
         ),
     ] = 7 * 24 * 3600
     producer_names_max: Annotated[
-        int, Meta(ge=1, description="Named producers; one more is refused.")
+        int, Meta(ge=1, description="Named producers. The broker refuses one more.")
     ] = 100_000
     groups_max: Annotated[
-        int, Meta(ge=1, description="Consumer groups that have members; one more is refused.")
+        int, Meta(ge=1, description="Consumer groups with members. The broker refuses one more.")
     ] = 10_000
     group_members_max: Annotated[
-        int, Meta(ge=1, description="Members of one consumer group; one more is refused.")
+        int, Meta(ge=1, description="Members of one consumer group. The broker refuses one more.")
     ] = 1000
     session_seconds_min: Annotated[
-        float, Meta(gt=0, description="Shortest session of a group's member that was lost.")
+        float, Meta(gt=0, description="Shortest session timeout that a group member may ask for.")
     ] = 0.1
     session_seconds_max: Annotated[
-        float, Meta(gt=0, description="Longest session of a group's member that was lost.")
+        float, Meta(gt=0, description="Longest session timeout that a group member may ask for.")
     ] = 3600.0
     revoke_seconds: Annotated[
         float,
-        Meta(gt=0, description="How long a group's member may take to let a partition go."),
+        Meta(
+            gt=0,
+            description="Time that a group member has to release a partition in a rebalance. "
+            "After that the broker takes it away.",
+        ),
     ] = 30.0
     group_grace_seconds: Annotated[
         float,
-        Meta(ge=0, description="After a start, how long groups wait for those who were there."),
+        Meta(
+            ge=0,
+            description="After a start, groups wait this long for their earlier members "
+            "before they rebalance.",
+        ),
     ] = 2.0
     durable_positions_max: Annotated[
-        int, Meta(ge=1, description="Positions of durable names, a partition each.")
+        int,
+        Meta(
+            ge=1,
+            description="Committed positions of durable names and groups. Each topic "
+            "partition counts as one.",
+        ),
     ] = 1_000_000
     view_cache_bytes: Annotated[
         int,
-        Meta(ge=64 * KIB, description="Rendered views, shared by readers that are behind."),
+        Meta(
+            ge=64 * KIB,
+            description="Memory for rendered Redis messages. Readers that are behind share them.",
+        ),
     ] = 16 * MIB
-    queues_max: Annotated[int, Meta(ge=1, description="Queues; one more is refused.")] = 10_000
+    queues_max: Annotated[
+        int, Meta(ge=1, description="Queues on this broker. The broker refuses one more.")
+    ] = 10_000
     queue_workers_max: Annotated[
-        int, Meta(ge=1, description="Workers of one queue; one more is refused.")
+        int, Meta(ge=1, description="Workers of one queue. The broker refuses one more.")
     ] = 10_000
     queue_prefetch_max: Annotated[
-        int, Meta(ge=1, description="Jobs that one worker may have at a time.")
+        int, Meta(ge=1, description="Jobs that one worker may hold at a time.")
     ] = 100_000
     queue_verdicts_max: Annotated[
-        int, Meta(ge=1, description="Verdicts on jobs that one frame may hold.")
+        int, Meta(ge=1, description="Outcomes (ack, nack or reject) in one frame.")
     ] = 8192
     queue_in_flight_max: Annotated[
-        int, Meta(ge=1, description="Jobs of a queue that are out; past it no new ones go out.")
+        int,
+        Meta(
+            ge=1,
+            description="Jobs of one queue that workers hold. Above it, the broker hands out "
+            "no new jobs.",
+        ),
     ] = 1_000_000
     queue_ranges_max: Annotated[
         int,
-        Meta(ge=16, description="Stretches of jobs kept of a partition; then its oldest must end."),
+        Meta(
+            ge=16,
+            description="Ranges of jobs tracked for each queue partition. Above it, the "
+            "oldest jobs must finish before new ones go out.",
+        ),
     ] = 20_000
     queue_parked_max: Annotated[
         int,
-        Meta(ge=1, description="Jobs of a partition set aside behind others of their key."),
+        Meta(
+            ge=1,
+            description="Jobs of an ordered queue partition that wait behind an earlier job "
+            "with the same key.",
+        ),
     ] = 10_000
     inbox_idle_seconds: Annotated[
-        int, Meta(ge=1, description="An inbox for replies that nobody reads goes after this.")
+        int,
+        Meta(
+            ge=1, description="The broker deletes a reply inbox that nobody has read for this long."
+        ),
     ] = 60
     drops_pending_max: Annotated[
         int,
-        Meta(ge=1, description="Readers' misses noted in a second; those past it share a record."),
+        Meta(
+            ge=1,
+            description="Losses recorded in one second, one record each. Above it, losses "
+            "share a record.",
+        ),
     ] = 1000
     drops_retention_seconds: Annotated[
         int,
-        Meta(ge=0, description="How long it is kept what readers missed: to look back a month."),
+        Meta(
+            ge=0,
+            description="How long to keep the records of messages that readers missed. The "
+            "default lets you look back a month.",
+        ),
     ] = 30 * 24 * 3600
     drops_retention_bytes: Annotated[
         int,
-        Meta(ge=64 * KIB, description="And how much of it: some hundred thousand records."),
+        Meta(
+            ge=64 * KIB,
+            description="Size limit of the records of messages that readers missed. The "
+            "default holds several hundred thousand.",
+        ),
     ] = 64 * MIB
     fetch_memory_bytes: Annotated[
         int,
         Meta(
             ge=1 * MIB,
-            description="Answers to fetches that peers have not taken, of all connections; past "
-            "it, fetches wait.",
+            description="Memory for fetch answers that clients have not read yet, over all "
+            "connections. Above it, new fetches wait.",
         ),
     ] = 256 * MIB
     fetch_stall_seconds: Annotated[
         float,
-        Meta(gt=0, description="Fetches wait: a peer that held answers for so long is cut off."),
+        Meta(
+            gt=0,
+            description="While fetches wait for memory, the broker disconnects a client that "
+            "left answers unread for this long.",
+        ),
     ] = 30.0
     pending_bytes_pause: Annotated[
         int,
         Meta(
-            ge=64 * KIB, description="Bytes waiting for the disk past which sockets are not read."
+            ge=64 * KIB,
+            description="Bytes waiting for the disk. Above it, the broker stops reading from "
+            "publishers until the disk catches up.",
         ),
     ] = 64 * MIB
     pending_bytes_max: Annotated[
         int,
-        Meta(ge=64 * KIB, description="Bytes waiting for the disk past which publishing fails."),
+        Meta(ge=64 * KIB, description="Bytes waiting for the disk. Above it, publishing fails."),
     ] = 256 * MIB
     batch_unpacked_bytes_max: Annotated[
         int,
         Meta(
             ge=64 * KIB,
             le=256 * MIB,
-            description="What a compressed batch may unpack to; as much as frame_bytes_max lets "
-            "through uncompressed.",
+            description="Largest unpacked size of a compressed batch. The default is what "
+            "frame_bytes_max allows without compression.",
         ),
     ] = 16 * MIB
     compression_ratio_max: Annotated[
         int,
         Meta(
             ge=2,
-            description="Unpacked bytes for each packed one, of a batch past 1 MiB: real data "
-            "stays far below.",
+            description="Highest ratio of unpacked to packed bytes in a batch that unpacks to "
+            "more than 1 MiB. Real data stays far below it; a decompression bomb "
+            "does not.",
         ),
     ] = 1000
     unpack_loop_bytes_max: Annotated[
         int,
-        Meta(ge=0, description="Bytes unpacked at once on the loop; more go to a thread."),
+        Meta(
+            ge=0,
+            description="Bytes that the event loop may unpack at once. A thread unpacks "
+            "larger batches.",
+        ),
     ] = 256 * KIB
     unpack_thread_bytes_max: Annotated[
         int,
-        Meta(ge=64 * KIB, description="Bytes unpacked in threads at a time: their memory."),
+        Meta(
+            ge=64 * KIB,
+            description="Bytes that threads may unpack at the same time. It limits their memory.",
+        ),
     ] = 64 * MIB
     transactions_max: Annotated[
-        int, Meta(ge=1, description="Transactions that are open; one more is refused.")
+        int, Meta(ge=1, description="Open transactions. The broker refuses one more.")
     ] = 10_000
     transaction_bytes_max: Annotated[
-        int, Meta(ge=64 * KIB, description="What one transaction may stage.")
+        int, Meta(ge=64 * KIB, description="Bytes that one transaction may stage.")
     ] = 16 * 1024 * MIB
     transaction_memory_bytes: Annotated[
-        int, Meta(ge=0, description="Staged bytes past which a transaction goes to a file.")
+        int,
+        Meta(
+            ge=0,
+            description="Staged bytes that one transaction may hold in memory. Above it, the "
+            "transaction uses a file.",
+        ),
     ] = 1 * MIB
     transaction_memory_total_bytes: Annotated[
-        int, Meta(ge=0, description="All staged bytes in memory; past it, files are used sooner.")
+        int,
+        Meta(
+            ge=0,
+            description="Staged bytes of all transactions in memory. Above it, transactions "
+            "use files sooner.",
+        ),
     ] = 256 * MIB
     transaction_files_max: Annotated[
         int,
         Meta(
             ge=1,
-            description="Open transactions with a file each; one more is refused. A quarter of "
-            "reserved_files at most.",
+            description="Open transactions that use a file. The broker refuses one more. At "
+            "most one quarter of reserved_files.",
         ),
     ] = 1024
     transaction_stagers_max: Annotated[
-        int, Meta(ge=1, description="Clients that stage into one transaction.")
+        int, Meta(ge=1, description="Clients that stage messages into one transaction.")
     ] = 10_000
     transaction_timeout_seconds_max: Annotated[
-        float, Meta(gt=0, description="Longest silence that a transaction may ask for.")
+        float, Meta(gt=0, description="Longest timeout that a transaction may ask for.")
     ] = 86_400.0
     transaction_ids_seconds: Annotated[
-        int, Meta(ge=1, description="How long the id of a committed transaction is remembered.")
+        int,
+        Meta(
+            ge=1,
+            description="How long the broker remembers the id of a committed transaction, and "
+            "ignores a repeat.",
+        ),
     ] = 7 * 24 * 3600
     transaction_ids_max: Annotated[
-        int, Meta(ge=1, description="Ids of committed transactions; past it the oldest go.")
+        int,
+        Meta(
+            ge=1,
+            description="Ids of committed transactions remembered. Above it, the oldest are "
+            "forgotten.",
+        ),
     ] = 1_000_000
 
 
 class ListenerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The network front: where it listens, and what a peer may cost."""
 
-    host: Annotated[str, Meta(description="Address to listen on.")] = DEFAULT_HOST
-    port: Annotated[int, Meta(ge=0, le=65535, description="Native port; 0 takes a free one.")] = (
+    host: Annotated[
+        str, Meta(description="Address to listen on. 0.0.0.0 listens on every network interface.")
+    ] = DEFAULT_HOST
+    port: Annotated[int, Meta(ge=0, le=65535, description="Native port. 0 takes a free one.")] = (
         NATIVE_PORT
     )
     connections_max: Annotated[
-        int, Meta(ge=1, description="Open connections; one more is told so and closed.")
+        int,
+        Meta(
+            ge=1,
+            description="Open connections. The broker answers one more with an error and "
+            "closes it.",
+        ),
     ] = 100_000
     hello_timeout_seconds: Annotated[
-        float, Meta(gt=0, description="A connection that has not said hello by then is closed.")
+        float,
+        Meta(
+            gt=0,
+            description="The broker closes a connection that has not sent its hello frame "
+            "after this time.",
+        ),
     ] = 10.0
     idle_timeout_seconds: Annotated[
-        float, Meta(gt=0, description="Silence past which a peer counts as gone; clients ping.")
+        float,
+        Meta(
+            gt=0,
+            description="The broker closes a connection that was silent for this long. "
+            "Clients send pings to stay connected.",
+        ),
     ] = 60.0
     frame_timeout_seconds: Annotated[
-        float, Meta(gt=0, description="How long the rest of a begun frame may take.")
+        float, Meta(gt=0, description="Time that a client has to send the rest of a frame.")
     ] = 30.0
     frame_bytes_max: Annotated[
-        int, Meta(ge=64 * KIB, le=1024 * MIB, description="Longest frame taken from a peer.")
+        int, Meta(ge=64 * KIB, le=1024 * MIB, description="Largest frame that the broker accepts.")
     ] = 16 * MIB
     receive_bytes: Annotated[
-        int, Meta(ge=4 * KIB, description="Most bytes taken from a socket at once.")
+        int, Meta(ge=4 * KIB, description="Most bytes that one read takes from a socket.")
     ] = 256 * KIB
     control_bytes_max: Annotated[
-        int, Meta(ge=16 * KIB, description="Answers waiting for a peer past which it isn't read.")
+        int,
+        Meta(
+            ge=16 * KIB,
+            description="Answers that a client has not read yet. Above it, the broker stops "
+            "reading from that client.",
+        ),
     ] = 1 * MIB
     subscriptions_max: Annotated[
         int, Meta(ge=1, description="Subscriptions of one connection.")
     ] = 100_000
     requests_max: Annotated[
         int,
-        Meta(ge=1, description="Requests of one connection under way; past it, it isn't read."),
+        Meta(
+            ge=1,
+            description="Unanswered requests of one connection. Above it, the broker stops "
+            "reading from that connection.",
+        ),
     ] = 1024
     fetch_bytes_max: Annotated[
         int, Meta(ge=4 * KIB, description="Most log bytes in one answer to a fetch.")
@@ -302,131 +458,201 @@ class ListenerOptions(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(ge=1, description="Fetches of one connection that wait for new records.")
     ] = 1024
     fetch_wait_seconds_max: Annotated[
-        float, Meta(ge=0, description="Longest wait of a fetch for new records.")
+        float, Meta(ge=0, description="Longest time that a fetch may wait for new records.")
     ] = 30.0
     drain_seconds: Annotated[
-        float, Meta(ge=0, description="How long a stop waits for peers that are slow, in total.")
+        float, Meta(ge=0, description="Total time that a stop waits for slow clients.")
     ] = 10.0
 
 
 class RedisOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The Redis listener: where it listens, what a peer may cost, and how channels are kept."""
 
-    host: Annotated[str, Meta(description="Address to listen on.")] = DEFAULT_HOST
+    host: Annotated[
+        str, Meta(description="Address to listen on. 0.0.0.0 listens on every network interface.")
+    ] = DEFAULT_HOST
     port: Annotated[
-        int, Meta(ge=-1, le=65535, description="Redis port; 0 takes a free one, -1 is off.")
+        int,
+        Meta(
+            ge=-1,
+            le=65535,
+            description="Redis port. 0 takes a free one, -1 turns the Redis listener off.",
+        ),
     ] = REDIS_PORT
     password: Annotated[
-        str, Meta(description="What clients must give with AUTH; empty: nothing.")
+        str, Meta(description="Password that clients must give with AUTH. Empty: no password.")
     ] = ""
     connections_max: Annotated[
-        int, Meta(ge=1, description="Open connections; one more is told so and closed.")
+        int,
+        Meta(
+            ge=1,
+            description="Open connections. The broker answers one more with an error and "
+            "closes it.",
+        ),
     ] = 100_000
     subscriptions_max: Annotated[
         int, Meta(ge=1, description="Channels and patterns of one connection.")
     ] = 100_000
-    arguments_max: Annotated[int, Meta(ge=1024, description="Words of one command.")] = 1024 * 1024
+    arguments_max: Annotated[int, Meta(ge=1024, description="Arguments of one command.")] = (
+        1024 * 1024
+    )
     bulk_bytes_max: Annotated[
-        int, Meta(ge=64 * KIB, le=64 * MIB, description="Longest word of a command, or message.")
+        int,
+        Meta(
+            ge=64 * KIB,
+            le=64 * MIB,
+            description="Largest argument of a command, and so the largest message.",
+        ),
     ] = 32 * MIB
     inline_bytes_max: Annotated[
         int, Meta(ge=1 * KIB, description="Longest line: an inline command, or a header.")
     ] = 64 * KIB
     request_bytes_max: Annotated[
         int,
-        Meta(ge=128 * KIB, description="One command, or all that MULTI queues: a peer's memory."),
+        Meta(
+            ge=128 * KIB,
+            description="Size of one command, or of all commands that MULTI queues. It limits "
+            "the memory of one client.",
+        ),
     ] = 64 * MIB
     pattern_bytes_max: Annotated[
-        int, Meta(ge=1, description="Longest pattern: each is compiled, and matched to channels.")
+        int,
+        Meta(
+            ge=1,
+            description="Longest pattern. Each pattern is compiled and compared with every "
+            "channel.",
+        ),
     ] = 1024
     command_timeout_seconds: Annotated[
-        float, Meta(gt=0, description="How long the rest of a begun command may take.")
+        float, Meta(gt=0, description="Time that a client has to send the rest of a command.")
     ] = 60.0
     slow_policy: Annotated[
         SlowPolicyName,
-        Meta(description="What happens to a subscriber that falls behind its channel's tail."),
+        Meta(description="What happens to a subscriber that falls behind the tail of its channel."),
     ] = "skip"
     channel_tail_bytes: Annotated[
         int,
-        Meta(ge=64 * KIB, description="Newest bytes of a channel: how far a subscriber may lag."),
+        Meta(
+            ge=64 * KIB,
+            description="Newest bytes of a channel kept in memory. A subscriber may lag by "
+            "this much.",
+        ),
     ] = 8 * MIB
     channel_retention_seconds: Annotated[
-        int, Meta(ge=1, description="How long a channel's tail keeps a message.")
+        int, Meta(ge=1, description="How long the tail of a channel keeps a message.")
     ] = 3600
     channel_idle_seconds: Annotated[
         float,
-        Meta(gt=0, description="A channel without messages for so long gives up its topic."),
+        Meta(
+            gt=0,
+            description="The broker removes the topic of a channel that had no messages for "
+            "this long.",
+        ),
     ] = 300.0
 
 
 class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a client collects, waits and comes back."""
 
-    name: Annotated[str, Meta(max_length=255, description="Shown by the broker.")] = ""
+    name: Annotated[
+        str, Meta(max_length=255, description="Name of this client, as the broker shows it.")
+    ] = ""
     producer: Annotated[
         str,
-        Meta(max_length=255, description="Publish under this name; a second one fences the first."),
+        Meta(
+            max_length=255,
+            description="Publish under this name. A second client with the same name fences "
+            "the first: its publishes then fail.",
+        ),
     ] = ""
     idempotent: Annotated[
         bool,
         Meta(
-            description="Off: a message that is sent again after a lost connection may be stored "
-            "twice."
+            description="Store a message once, even if the client sends it again after a lost "
+            "connection. Off: it may be stored twice."
         ),
     ] = True
     linger_ms: Annotated[
-        float, Meta(ge=0, description="Wait for company before a batch is sent. 0: this loop turn.")
+        float,
+        Meta(
+            ge=0,
+            description="Time to wait for more messages before a batch is sent. 0 sends at "
+            "the end of the event loop's turn.",
+        ),
     ] = 0.0
     batch_bytes: Annotated[
-        int, Meta(ge=1, le=16 * MIB, description="A batch is sent when it holds this much.")
+        int, Meta(ge=1, le=16 * MIB, description="A batch is sent when it holds this many bytes.")
     ] = 64 * KIB
     batch_records: Annotated[
-        int, Meta(ge=1, le=1 << 20, description="A batch is sent when it holds so many records.")
+        int, Meta(ge=1, le=1 << 20, description="A batch is sent when it holds this many records.")
     ] = 8192
     batches_in_flight: Annotated[
-        int, Meta(ge=1, le=128, description="Unacknowledged batches of one partition.")
+        int, Meta(ge=1, le=128, description="Unacknowledged batches of one topic partition.")
     ] = 16
     buffer_bytes_max: Annotated[
-        int, Meta(ge=4 * KIB, description="Messages held until acknowledged; then send() waits.")
+        int,
+        Meta(
+            ge=4 * KIB,
+            description="Bytes of messages held until they are acknowledged. Above it, send() "
+            "waits.",
+        ),
     ] = 32 * MIB
     window_bytes: Annotated[
-        int, Meta(ge=4 * KIB, description="Log bytes on the way to one subscription.")
+        int,
+        Meta(
+            ge=4 * KIB,
+            description="Log bytes that the broker may send to one subscription ahead of the "
+            "application.",
+        ),
     ] = 4 * MIB
     batch_unpacked_bytes_max: Annotated[
         int,
         Meta(
             ge=64 * KIB,
             le=256 * MIB,
-            description="A batch that unpacks to more is not read: it is a gap.",
+            description="Largest unpacked size of a batch. The client skips a larger one and "
+            "reports a gap.",
         ),
     ] = 128 * MIB
     compression: Annotated[
-        str, Meta(description="none, zlib, zstd or lz4, where the topic leaves it to the producer.")
+        str,
+        Meta(
+            description="none, zlib, zstd or lz4. It applies to topics that leave the choice "
+            "to the producer."
+        ),
     ] = "none"
     wait_seconds: Annotated[
         float,
-        Meta(ge=0, description="How long connect() tries again if no broker answers yet."),
+        Meta(ge=0, description="How long connect() tries again while no broker answers."),
     ] = 0.0
     connect_timeout_seconds: Annotated[
-        float, Meta(gt=0, description="How long one try to connect may take.")
+        float, Meta(gt=0, description="Timeout of one attempt to connect.")
     ] = 5.0
     request_timeout_seconds: Annotated[
-        float, Meta(gt=0, description="A request not answered by then fails as unknown.")
+        float, Meta(gt=0, description="Timeout of a request. Its outcome is then unknown.")
     ] = 30.0
     delivery_timeout_seconds: Annotated[
-        float, Meta(gt=0, description="A publish not acknowledged by then fails as unknown.")
+        float, Meta(gt=0, description="Timeout of a publish. Its outcome is then unknown.")
     ] = 120.0
     ping_seconds: Annotated[
-        float, Meta(gt=0, description="Between two pings; after three without a word it is lost.")
+        float,
+        Meta(
+            gt=0,
+            description="Time between two pings. After three pings without an answer the "
+            "connection counts as lost.",
+        ),
     ] = 15.0
-    reconnect: Annotated[bool, Meta(description="Come back by itself after a lost connection.")] = (
-        True
-    )
+    reconnect: Annotated[bool, Meta(description="Reconnect after a lost connection.")] = True
     backoff_first_seconds: Annotated[
-        float, Meta(gt=0, description="Wait before the second try to come back; then doubled.")
+        float,
+        Meta(
+            gt=0,
+            description="Wait before the second attempt to reconnect. It doubles with each "
+            "attempt.",
+        ),
     ] = 0.05
     backoff_max_seconds: Annotated[
-        float, Meta(gt=0, description="Longest wait between two tries to come back.")
+        float, Meta(gt=0, description="Longest wait between two attempts to reconnect.")
     ] = 5.0
 
 
@@ -434,39 +660,52 @@ class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What a Spark task takes and makes at once."""
 
     fetch_bytes: Annotated[
-        int, Meta(ge=4 * KIB, description="Log bytes asked of the broker at once.")
+        int, Meta(ge=4 * KIB, description="Log bytes that a task asks for in one fetch.")
     ] = 8 * MIB
     batch_unpacked_bytes_max: Annotated[
         int,
         Meta(
             ge=64 * KIB,
             le=256 * MIB,
-            description="A batch that unpacks to more is not read: it counts as lost.",
+            description="Largest unpacked size of a batch. A larger one counts as lost.",
         ),
     ] = 128 * MIB
     rows_max: Annotated[
-        int, Meta(ge=1, description="Rows of one Arrow batch that is made of several of the log's.")
+        int, Meta(ge=1, description="Rows of an Arrow batch that joins several batches of the log.")
     ] = 32_768
     rows_bytes: Annotated[
-        int, Meta(ge=1, description="Unpacked bytes of such a batch: past it the next one begins.")
+        int,
+        Meta(
+            ge=1,
+            description="Unpacked bytes of an Arrow batch that joins several batches of the "
+            "log. Above it, a new one begins.",
+        ),
     ] = 4 * MIB
     stage_bytes: Annotated[
-        int, Meta(ge=4 * KIB, description="A batch that a sink stages is about so large.")
+        int, Meta(ge=4 * KIB, description="Approximate size of a batch that a sink stages.")
     ] = 1 * MIB
     stages_in_flight: Annotated[
-        int, Meta(ge=1, description="Frames of staged batches that wait for their answers.")
+        int, Meta(ge=1, description="Staged frames that wait for an answer.")
     ] = 4
     stage_rounds_max: Annotated[
         int,
-        Meta(ge=1, description="New connections in a row on which no staged batch is answered."),
+        Meta(
+            ge=1,
+            description="Connections in a row on which no staged batch is answered. After "
+            "that the task fails.",
+        ),
     ] = 10
     transaction_timeout_seconds: Annotated[
         float,
-        Meta(gt=0, description="How long what a task has staged waits for the driver's commit."),
+        Meta(
+            gt=0,
+            description="How long the rows that a task has staged wait for the driver to "
+            "commit them.",
+        ),
     ] = 3600.0
     commit_timeout_seconds: Annotated[
         float,
-        Meta(gt=0, description="How long a commit of many gigabytes may take to be in the logs."),
+        Meta(gt=0, description="Timeout of a commit. A commit of many gigabytes takes a while."),
     ] = 3600.0
 
 

@@ -73,40 +73,66 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 1
     durability: Annotated[
         DurabilityName,
-        Meta(description="memory: never on disk; os: the kernel flushes; fsync: before the ack."),
+        Meta(
+            description="When a message is acknowledged. memory: at once, and it is never on "
+            "disk. os: after it is written to the file; the kernel flushes it. "
+            "fsync: after it is synced to the disk."
+        ),
     ] = "os"
     retention_seconds: Annotated[
-        int, Meta(ge=0, description="Delete what is older. 0 keeps everything.")
+        int, Meta(ge=0, description="Delete messages that are older. 0 keeps everything.")
     ] = 7 * 24 * 3600
     retention_bytes: Annotated[
-        int, Meta(ge=0, description="Delete the oldest past this size, per partition. 0: no limit.")
+        int,
+        Meta(
+            ge=0,
+            description="Delete the oldest messages of a topic partition above this size. 0 "
+            "means no limit.",
+        ),
     ] = 0
     segment_bytes: Annotated[
-        int, Meta(ge=64 * KIB, le=1024 * MIB, description="A log file's size when it is full.")
+        int, Meta(ge=64 * KIB, le=1024 * MIB, description="Size of a log file when it is full.")
     ] = 128 * MIB
     compression: Annotated[
         CompressionPolicy,
-        Meta(description="producer: as sent; a codec's name: what clients use for this topic."),
+        Meta(
+            description="producer: store batches as they were sent. A codec name: clients "
+            "compress with it for this topic."
+        ),
     ] = "producer"
     message_bytes_max: Annotated[
-        int, Meta(ge=1, le=64 * MIB, description="Larger messages are refused.")
+        int,
+        Meta(ge=1, le=64 * MIB, description="Largest message. The broker refuses a larger one."),
     ] = 1 * MIB
     tail_bytes: Annotated[
         int,
-        Meta(ge=4 * KIB, le=1024 * MIB, description="Newest bytes of a partition kept in memory."),
+        Meta(
+            ge=4 * KIB,
+            le=1024 * MIB,
+            description="Newest bytes of a topic partition kept in memory.",
+        ),
     ] = 16 * MIB
     cleanup: Annotated[
         CleanupPolicy,
-        Meta(description="delete: by retention alone; compact: the last message of a key stays."),
+        Meta(
+            description="delete: remove messages by age and size alone. compact: also keep "
+            "the last message of each key."
+        ),
     ] = "delete"
     tombstone_seconds: Annotated[
-        int, Meta(ge=0, description="How long a message without a value stays, if compacted.")
+        int,
+        Meta(
+            ge=0,
+            description="How long a compacted topic keeps a message without a value, so that "
+            "every reader can see the delete.",
+        ),
     ] = 24 * 3600
     compact_after_bytes: Annotated[
-        int, Meta(ge=1, description="Full log files not yet compacted that make it worthwhile.")
+        int, Meta(ge=1, description="Bytes of full, uncompacted log files that start a compaction.")
     ] = 1 * MIB
     role: Annotated[
-        TopicRole, Meta(description="What the broker uses the topic for; empty for all others.")
+        TopicRole,
+        Meta(description="What the broker uses the topic for. Empty for all topics of yours."),
     ] = ""
 
     @property
@@ -216,22 +242,27 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How a queue hands out jobs. Kept with the queue; a worker that joins may change them."""
 
     visibility_seconds: Annotated[
-        float, Meta(gt=0, le=86_400, description="How long a worker has for a job.")
+        float,
+        Meta(
+            gt=0,
+            le=86_400,
+            description="Time that a worker has for a job. After that another worker gets it.",
+        ),
     ] = 30.0
     max_deliveries: Annotated[
-        int, Meta(ge=1, le=10_000, description="Tries before a job becomes a dead letter.")
+        int, Meta(ge=1, le=10_000, description="Deliveries before a job becomes a dead letter.")
     ] = 5
     retry_delay_seconds: Annotated[
-        float, Meta(ge=0, le=86_400, description="Wait before a job is tried again.")
+        float, Meta(ge=0, le=86_400, description="Wait before a failed job is delivered again.")
     ] = 0.0
     dead_letter: Annotated[
-        str, Meta(description="The dead-letter topic; empty: `dead.` and the topic's name.")
+        str, Meta(description="The dead-letter topic. Empty: `dead.` and the topic's name.")
     ] = ""
     ordered: Annotated[
-        bool, Meta(description="One job of a key at a time, in the order of the log.")
+        bool, Meta(description="Hand out one job of a key at a time, in the order of the log.")
     ] = False
     reset: Annotated[
-        ResetPolicy, Meta(description="Where a new queue begins: earliest, or latest.")
+        ResetPolicy, Meta(description="Where a new queue starts: earliest or latest.")
     ] = "earliest"
 
 

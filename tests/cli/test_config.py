@@ -46,6 +46,8 @@ def test_the_file_that_init_writes_is_well_and_changes_nothing(run: Run, tmp_pat
     assert run("config", "check", "fanlog.toml").code == 0
     assert all(f"# {option.name} = " in written for option in all_options().values())
     assert all(option.reason for option in all_options().values())
+    assert "Allowed: empty, dead-letter or inbox." in " ".join(written.replace("#", "").split())
+    assert "Allowed: ," not in written
     uncommented = re.sub(r"^# (?=\w+ = )", "", written, flags=re.MULTILINE)
     (tmp_path / "all.toml").write_text(uncommented)
     checked = list(check_document(tomllib.loads(uncommented)))

@@ -122,7 +122,7 @@ async def test_a_page_goes_on_behind_a_letter_that_is_gone(name: str, tmp_path: 
         await letters.delete("dead.jobs", [first[-1].id])
         second = await letters.list("dead.jobs", after=first[-1].id, limit=2)
         assert len({letter.id for letter in (*first, *second)}) == 4
-        with pytest.raises(InvalidArgumentError, match="no letter's id"):
+        with pytest.raises(InvalidArgumentError, match="An id looks like 0:12"):
             await letters.list("dead.jobs", after="yesterday")
 
 
@@ -162,8 +162,13 @@ async def test_letters_are_deleted_by_id_or_by_condition_and_only_then(
         assert await letters.delete("dead.jobs", [ids[0]]) == 1
         assert await letters.delete("dead.jobs", where=lambda one: "job 3" in one.death.reason) == 1
         assert sorted_ids(await letters.list("dead.jobs")) == ids[1:3]
-        with pytest.raises(RequestError, match="Only 0 of the 1"):
+        with pytest.raises(RequestError, match=f"There is no dead letter {ids[0]} in 'dead.jobs'"):
             await letters.delete("dead.jobs", [ids[0]])
+        with pytest.raises(RequestError, match=r"no dead letters 0:98, 0:99 .* other 1 is done"):
+            await letters.delete("dead.jobs", ["0:99", ids[1], "0:98"])
+        with pytest.raises(InvalidArgumentError, match="An id looks like 0:12"):
+            await letters.delete("dead.jobs", [ids[2], "twelve"])
+        assert sorted_ids(await letters.list("dead.jobs")) == ids[2:3]
         with pytest.raises(InvalidArgumentError, match="Say which letters"):
             await letters.delete("dead.jobs")
 

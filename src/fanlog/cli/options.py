@@ -76,7 +76,8 @@ class Option:
     def allowed(self) -> str:
         """What may be given: `64KiB to 1GiB`, `memory, os or fsync`."""
         if self.kind == "choice":
-            return f"{', '.join(self.choices[:-1])} or {self.choices[-1]}"
+            named = [choice or "empty" for choice in self.choices]
+            return f"{', '.join(named[:-1])} or {named[-1]}"
         if self.kind == "switch":
             return "true or false"
         if self.kind == "text":

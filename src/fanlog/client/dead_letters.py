@@ -31,6 +31,8 @@ logger = logging.getLogger("fanlog.client")
 
 # Letters that are put back or deleted in one transaction.
 _TOGETHER = 500
+# Ids that an error names, so that it stays one readable sentence.
+_NAMED_MAX = 10
 
 Where = Callable[["DeadLetter"], bool]
 Progress = Callable[[int], None]
@@ -256,7 +258,8 @@ class DeadLetters:
         progress: Progress | None,
     ) -> int:
         """Does something with each chosen letter, and takes it out, some at a time."""
-        wanted = None if ids is None else set(ids)
+        # By place, so that an id that is none is refused before anything is done.
+        missing = None if ids is None else {_place(id): id for id in ids}
         done = 0
         some: list[DeadLetter] = []
 
@@ -274,7 +277,7 @@ class DeadLetters:
                 progress(len(some))
 
         async for letter in self.scan(topic, where):
-            if wanted is not None and letter.id not in wanted:
+            if missing is not None and missing.pop(_place(letter.id), None) is None:
                 continue
             some.append(letter)
             done += 1
@@ -283,11 +286,8 @@ class DeadLetters:
                 some = []
         if some:
             await settle()
-        if wanted is not None and done < len(wanted):
-            raise RequestError(
-                f"Only {done} of the {len(wanted)} letters are there in {topic!r}; those are done. "
-                "The others were put back or deleted before."
-            )
+        if missing:
+            raise RequestError(_not_found(topic, [missing[at] for at in sorted(missing)], done))
         return done
 
     async def purge(self, topic: str) -> int:
@@ -312,6 +312,16 @@ class DeadLetters:
             yield msgspec.json.encode(letter.document()) + b"\n"
 
 
+def _not_found(topic: str, missing: list[str], done: int) -> str:
+    ids = ", ".join(missing[:_NAMED_MAX]) + (", …" if len(missing) > _NAMED_MAX else "")
+    there_is = "There is no dead letter" if len(missing) == 1 else "There are no dead letters"
+    others = "" if not done else f" The other {done} {'is' if done == 1 else 'are'} done."
+    return (
+        f"{there_is} {ids} in {topic!r}: replayed or deleted already, or never there.{others} "
+        f"List the ids with: fanlog dead list {topic}"
+    )
+
+
 def _messages(batch: Batch) -> list[Message]:
     """A batch's messages. One that does not decode holds nobody up."""
     try:
@@ -328,7 +338,7 @@ def _id(message: Message) -> str:
 def _place(id: str) -> tuple[int, int]:
     partition, _, offset = id.partition(":")
     if not partition.isdecimal() or not offset.isdecimal():
-        raise InvalidArgumentError(f"{id!r} is no letter's id; one is written like 0:12.")
+        raise InvalidArgumentError(f"{id!r} is not the id of a dead letter. An id looks like 0:12.")
     return int(partition), int(offset)
 
 
