@@ -19,6 +19,7 @@ FanlogError
 │   ├── InvalidNameError
 │   ├── TopicNotFoundError
 │   ├── TopicExistsError
+│   │   └── TopicDiffersError
 │   ├── TopicDeletedError
 │   ├── PartitionNotFoundError
 │   ├── OffsetOutOfRangeError
@@ -145,6 +146,12 @@ class TopicNotFoundError(RequestError):
 
 class TopicExistsError(RequestError):
     code = "topic_exists"
+
+
+class TopicDiffersError(TopicExistsError):
+    """A topic that may exist already does, and its settings are not those that were asked for."""
+
+    code = "topic_differs"
 
 
 class TopicDeletedError(RequestError):

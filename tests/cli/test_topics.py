@@ -47,6 +47,20 @@ def test_a_topic_that_is_there_is_an_error_unless_that_is_fine(ask: Run, client:
     assert ask("topic", "create", "twice", "--if-not-exists").code == 0
 
 
+def test_a_topic_with_other_settings_is_an_error_unless_any_will_do(
+    ask: Run, client: Client
+) -> None:
+    client.create_topic("other", partitions=1, durability="os")
+    wanted = ("topic", "create", "other", "--durability", "fsync", "--if-not-exists")
+    ended = ask(*wanted)
+    assert ended.code == 4
+    assert "durability: is os, asked for fsync" in ended.sentence
+    assert "--if-not-exists --any-settings" in ended.sentence
+    assert "with 1 partition and durability os" in ask(*wanted, "--any-settings").out
+    alone = ask("topic", "create", "other", "--any-settings")
+    assert (alone.code, "--if-not-exists" in alone.sentence) == (2, True)
+
+
 def test_a_topic_that_is_not_there_is_an_error_of_its_own(ask: Run) -> None:
     ended = ask("topic", "describe", "nowhere")
     assert ended.code == 3

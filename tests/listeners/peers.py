@@ -171,7 +171,7 @@ class Peer:
     async def open_topic(self, name: str, **settings: Any) -> int:
         """The number of a topic, which is made if need be."""
         settings.setdefault("durability", "memory")
-        wanted = messages.CreateTopic(name, settings, exist_ok=True)
+        wanted = messages.CreateTopic(name, settings, exist_ok=True, compare=())
         answer = await self.ask(FrameKind.CREATE_TOPIC, wanted)
         return answer.read(fanlog.TopicInfo).number
 

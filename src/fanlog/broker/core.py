@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
 
 from fanlog.broker.alteration import altered_settings
@@ -14,6 +14,7 @@ from fanlog.broker.checks import Checks
 from fanlog.broker.clocks import TrustedClock
 from fanlog.broker.commits import Commits, SyncGroup
 from fanlog.broker.compaction import Compactions
+from fanlog.broker.differences import check_same
 from fanlog.broker.drops import DropNotes, Drops
 from fanlog.broker.durable import DurableNames
 from fanlog.broker.fanout import FanOut
@@ -227,15 +228,22 @@ class Broker:
         return self.create_topic(name, {})
 
     def create_topic(
-        self, name: str, settings: dict[str, int | str], *, exist_ok: bool = False
+        self,
+        name: str,
+        settings: dict[str, int | str],
+        *,
+        exist_ok: bool = False,
+        compare: Collection[str] | None = None,
     ) -> Topic:
-        """Creates a topic; a setting that is not given is this broker's default."""
+        """Creates a topic; a setting that is not given is this broker's default. With `exist_ok`
+        it may exist, if the settings in `compare` agree; without that, all that are given."""
         known = self.catalog.find(name)
-        if is_inbox(name):
-            settings = INBOX_SETTINGS | settings
-        chosen = changed_settings(self._defaults, settings)
+        given = INBOX_SETTINGS | settings if is_inbox(name) else settings
+        chosen = changed_settings(self._defaults, given)
         topic = self.catalog.create(check_public_name(name), chosen, exist_ok=exist_ok)
-        if topic is not known:
+        if topic is known:
+            check_same(topic, chosen, settings if compare is None else compare)
+        else:
             self.subscriptions.topic_appeared(topic)
             self.groups.topic_appeared(topic)
             self.queues.topic_appeared(topic)

@@ -57,7 +57,7 @@ def generate(
 
     async def publish(client: Client) -> int:
         for kind in wanted:
-            await client.create_topic(prefix + kind, partitions=partitions, exist_ok=True)
+            await client.create_topic(prefix + kind, partitions=partitions, exist_ok="any")
         return await _publish(client, examples, prefix, live=live)
 
     count = with_client(url, publish, reconnect=live)

@@ -16,6 +16,7 @@ from fanlog.cli.session import DEFAULT_URL, AsJson, Url, with_client
 from fanlog.cli.tail import parse_start
 from fanlog.cli.terminal import err, new_table, on_terminal, out, print_json, printable, say_done
 from fanlog.client.aio import Client
+from fanlog.client.starts import ExistOk
 from fanlog.errors import InvalidArgumentError, PartitionNotFoundError
 from fanlog.model import PartitionInfo, TopicInfo, TopicSettings
 
@@ -63,7 +64,14 @@ def create(
     tombstones: Annotated[str | None, _setting("--tombstones", "1d")] = None,
     compact_after_bytes: Annotated[str | None, _setting("--compact-after-bytes", "1MiB")] = None,
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="No error when it is there already.")
+        bool,
+        typer.Option(
+            "--if-not-exists", help="No error when it exists with the settings that are given here."
+        ),
+    ] = False,
+    any_settings: Annotated[
+        bool,
+        typer.Option("--any-settings", help="With --if-not-exists: whatever its settings are."),
     ] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
@@ -83,9 +91,12 @@ def create(
         "--compact-after-bytes": compact_after_bytes,
     }
     settings = _read_settings(flags)
+    if any_settings and not if_not_exists:
+        raise InvalidArgumentError("--any-settings goes with --if-not-exists: give both.")
+    exist_ok: ExistOk = "any" if any_settings else if_not_exists
 
     async def work(client: Client) -> TopicInfo:
-        return await client.create_topic(name, exist_ok=if_not_exists, **settings)
+        return await client.create_topic(name, exist_ok=exist_ok, **settings)
 
     info = with_client(url, work)
     if as_json:

@@ -4,7 +4,7 @@ what they are told where it has the wrong type."""
 from __future__ import annotations
 
 import datetime as dt
-from typing import Any, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
 
@@ -13,6 +13,7 @@ from fanlog.model import ResetPolicy, Start, TopicSettings
 
 Request = TypeVar("Request", bound=msgspec.Struct)
 StartLike = Start | str | int | dt.datetime | None
+ExistOk = bool | Literal["any"]
 
 
 def as_start(given: StartLike) -> Start:
@@ -67,6 +68,25 @@ def topic_settings(settings: TopicSettings | None, given: dict[str, Any]) -> dic
         if not isinstance(value, int | str):
             raise InvalidArgumentError(f"The topic setting {name!r} can't be {value!r}.")
     return given if settings is None else msgspec.structs.asdict(settings) | given
+
+
+def to_compare(
+    settings: TopicSettings | None, given: dict[str, Any], exist_ok: object
+) -> tuple[str, ...] | None:
+    """The settings that a topic must have if it exists. In a `TopicSettings` those with another
+    value than the default: of the others nobody can tell whether the caller chose them."""
+    if exist_ok not in (True, False, "any"):
+        raise InvalidArgumentError(
+            f"exist_ok is {exist_ok!r}, but must be True, False or 'any': whatever its settings."
+        )
+    if exist_ok == "any":
+        return ()
+    if settings is None:
+        return None
+    default = TopicSettings()
+    names = settings.__struct_fields__
+    chosen = [name for name in names if getattr(settings, name) != getattr(default, name)]
+    return (*chosen, *given)
 
 
 def event_time_us(given: dt.datetime | int | None) -> int | None:

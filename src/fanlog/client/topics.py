@@ -8,9 +8,11 @@ from typing import Any
 from fanlog.client import core
 from fanlog.client.connection import Connection
 from fanlog.client.starts import (
+    ExistOk,
     StartLike,
     as_start,
     checked,
+    to_compare,
     topic_name,
     topic_settings,
 )
@@ -34,15 +36,27 @@ class TopicCalls(Connection):
         name: str,
         settings: TopicSettings | None = None,
         *,
-        exist_ok: bool = False,
+        exist_ok: ExistOk = False,
         **given: Any,
     ) -> TopicInfo:
         """Creates a topic. Settings are given as `TopicSettings` or by name:
 
         >>> await client.create_topic("orders", partitions=4, durability="fsync")  # doctest: +SKIP
+
+        With `exist_ok=True` it may exist already, with the settings that are given here; if one of
+        them is different, `TopicDiffersError` lists it. Settings that are not given here, or that
+        are the default in a `TopicSettings`, may be any. `exist_ok="any"` accepts a topic with
+        whatever settings it has.
         """
-        wanted = messages.CreateTopic(topic_name(name), topic_settings(settings, given), exist_ok)
-        payload = await self._session.request(FrameKind.CREATE_TOPIC, wanted, repeat=exist_ok)
+        wanted = messages.CreateTopic(
+            topic_name(name),
+            topic_settings(settings, given),
+            exist_ok=bool(exist_ok),
+            compare=to_compare(settings, given, exist_ok),
+        )
+        payload = await self._session.request(
+            FrameKind.CREATE_TOPIC, wanted, repeat=wanted.exist_ok
+        )
         return decode(TopicInfo, payload)
 
     async def topics(self, pattern: str = ">", *, internal: bool = False) -> list[TopicInfo]:

@@ -54,11 +54,13 @@ class TopicOpened(msgspec.Struct, frozen=True):
 
 
 class CreateTopic(msgspec.Struct, frozen=True):
-    """`settings` are those of `TopicSettings`; what is left out is the broker's default."""
+    """`settings` are those of `TopicSettings`; what is left out is the broker's default. `compare`
+    names those that must agree with a topic that exists, with `exist_ok`; null is all of them."""
 
     name: str
     settings: dict[str, int | str] = {}
     exist_ok: bool = False
+    compare: tuple[str, ...] | None = None
 
 
 class ListTopics(msgspec.Struct, frozen=True):

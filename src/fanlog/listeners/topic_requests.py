@@ -36,7 +36,9 @@ def _opened(session: NativeSession, topic: Topic) -> messages.TopicOpened:
 
 def create_topic(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.CreateTopic, payload)
-    topic = session.broker.create_topic(wanted.name, wanted.settings, exist_ok=wanted.exist_ok)
+    topic = session.broker.create_topic(
+        wanted.name, wanted.settings, exist_ok=wanted.exist_ok, compare=wanted.compare
+    )
     session.answer(request, topic.info())
 
 

@@ -161,7 +161,7 @@ def _open_topic(broker: PlainConnection, options: WriteOptions, name: str) -> me
         try:
             return broker.ask(FrameKind.OPEN_TOPIC, wanted, messages.TopicOpened)
         except FanlogError:
-            made = messages.CreateTopic(name, settings, exist_ok=True)
+            made = messages.CreateTopic(name, settings, exist_ok=True, compare=())
             broker.ask(FrameKind.CREATE_TOPIC, made, msgspec.Raw)
     opened = messages.OpenTopic(name, create=options.create_topics)
     return broker.ask(FrameKind.OPEN_TOPIC, opened, messages.TopicOpened)

@@ -249,6 +249,7 @@ class DeadLetters:
                 "role": "dead-letter",
             },
             exist_ok=True,
+            compare=(),
         )
 
     # The broker's Origin

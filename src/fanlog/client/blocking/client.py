@@ -28,7 +28,7 @@ from fanlog.client.groups.member import CommitMode
 from fanlog.client.message import Message
 from fanlog.client.publishing import Headers, Value
 from fanlog.client.queues.options import WorkOptions
-from fanlog.client.starts import StartLike
+from fanlog.client.starts import ExistOk, StartLike
 from fanlog.client.subscription import OnGap
 from fanlog.config import ClientOptions
 from fanlog.errors import FanlogError
@@ -414,9 +414,11 @@ class Client:
         name: str,
         settings: TopicSettings | None = None,
         *,
-        exist_ok: bool = False,
+        exist_ok: ExistOk = False,
         **given: Any,
     ) -> TopicInfo:
+        """Creates a topic. With `exist_ok=True` it may exist, if the settings that are given here
+        agree, and with `exist_ok="any"` whatever its settings are."""
         return self._loop.call(
             self._client.create_topic(name, settings, exist_ok=exist_ok, **given)
         )

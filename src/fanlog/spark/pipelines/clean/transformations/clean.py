@@ -65,7 +65,7 @@ def pass_on() -> DataFrame:
 # A topic that `fanlog dead` knows as one of dead letters; the sink would make a plain one.
 with fanlog.sync.connect(URL) as client:
     client.create_topic(
-        option("bad"), role="dead-letter", cleanup="compact", retention_seconds=0, exist_ok=True
+        option("bad"), role="dead-letter", cleanup="compact", retention_seconds=0, exist_ok="any"
     )
 
 dp.create_sink("bad", "fanlog", {"url": URL, "topic": option("bad")})
