@@ -52,7 +52,8 @@ FanlogError
 │   ├── DrainingError
 │   └── ClosedError
 ├── MessagesLostError      a gap in a subscription: these offsets will not come
-└── ConfigError
+├── ConfigError
+└── UnsupportedSystemError  this operating system can't do it
 """
 
 from __future__ import annotations
@@ -344,6 +345,12 @@ class MessagesLostError(FanlogError):
 
 class ConfigError(FanlogError):
     code = "bad_config"
+
+
+class UnsupportedSystemError(FanlogError):
+    """This operating system lacks what a broker needs."""
+
+    code = "unsupported_system"
 
 
 def _tree(root: type[FanlogError]) -> dict[str, type[FanlogError]]:

@@ -23,6 +23,7 @@ from fanlog.listeners.admission import Admission
 from fanlog.listeners.local import LocalLink
 from fanlog.listeners.redis.server import RedisListener
 from fanlog.listeners.server import NativeListener
+from fanlog.log import posix
 from fanlog.log.commit import GroupCommit
 from fanlog.log.descriptors import FileBudget, measure_budget
 from fanlog.log.store import LogStore
@@ -114,6 +115,8 @@ class Node:
     """A broker with its store. `start`, then `stop`; `listen` opens the network in between."""
 
     def __init__(self, folder: str | Path | None, config: Config) -> None:
+        if folder is not None:
+            posix.require()
         # Before anything is opened. A broker in memory has hardly a file.
         reserved = _FILES_IN_MEMORY if folder is None else config.log.reserved_files
         self._files = measure_budget(reserved)
@@ -154,12 +157,14 @@ class Node:
         self.core.tick()
 
     def listen(self) -> NativeListener:
+        posix.require()
         listener = NativeListener(self.core, self._config.listener, self._admission)
         listener.open()
         self.listeners.append(listener)
         return listener
 
     def listen_redis(self) -> RedisListener:
+        posix.require()
         config = self._config
         listener = RedisListener(
             self.core,

@@ -15,17 +15,17 @@ from types import FrameType
 from typing import Annotated
 
 import typer
-import uvloop
 from rich.text import Text
 
 from fanlog.cli.exits import ExitCode
 from fanlog.cli.logs import LogLevel, set_up_logging
+from fanlog.cli.loops import new_event_loop
 from fanlog.cli.settings import Settings, load_settings
 from fanlog.cli.terminal import out
 from fanlog.config import DEFAULT_HOST, NATIVE_PORT, Config
 from fanlog.errors import ConfigError, InvalidArgumentError
 from fanlog.listeners.redis.server import RedisListener
-from fanlog.log.descriptors import raise_limit
+from fanlog.log import posix
 from fanlog.node import Node
 from fanlog.release import VERSION
 
@@ -33,8 +33,12 @@ logger = logging.getLogger("fanlog")
 
 EXAMPLE = "Example: [bold]fanlog serve --data /var/lib/fanlog --port 7420 --redis-port 7421[/]"
 
-# SIGHUP is what a terminal sends when it is closed.
-_STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# SIGHUP is what a terminal sends when it is closed. Windows has none.
+_STOPS = tuple(
+    signal.Signals[name]
+    for name in ("SIGTERM", "SIGINT", "SIGHUP")
+    if name in signal.Signals.__members__
+)
 _ANYWHERE = ("0.0.0.0", "::", "")
 # A collection of what is young looks at 10,000 objects, and one of the next generation at 100,000:
 # 1 and 10 ms in which nobody is served. One of everything hardly ever comes.
@@ -82,9 +86,10 @@ def serve(
     set_up_logging(log_level, as_json=log_json)
     for remark in settings.remarks:
         logger.warning("%s", remark)
-    raise_limit()
+    posix.require()
+    posix.raise_open_files_max()
     sys.setswitchinterval(_SWITCH_SECONDS)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(_serve(settings, memory=memory))
 
 

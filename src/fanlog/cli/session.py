@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, TypeVar
 
 import typer
-import uvloop
 
+from fanlog.cli.loops import new_event_loop
 from fanlog.client.aio import Client, connect
 from fanlog.config import DEFAULT_HOST, NATIVE_PORT
 
@@ -34,5 +34,5 @@ def with_client(
         async with connect(url, name="fanlog-cli", reconnect=reconnect, **options) as client:
             return await work(client)
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(connected())

@@ -21,11 +21,11 @@ def stopped_by_sigterm(until: asyncio.Event | None = None) -> Generator[asyncio.
     loop = asyncio.get_running_loop()
     running = _running.get(loop)
     if running is None:
-        if not _may_handle():
+        running = set[asyncio.Event]()
+        if not _may_handle() or not _on_sigterm(loop, running):
             yield stopped
             return
-        running = _running[loop] = set()
-        loop.add_signal_handler(signal.SIGTERM, _stop_all, running)
+        _running[loop] = running
     running.add(stopped)
     try:
         yield stopped
@@ -42,6 +42,15 @@ def _may_handle() -> bool:
         threading.current_thread() is threading.main_thread()
         and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     )
+
+
+def _on_sigterm(loop: asyncio.AbstractEventLoop, running: set[asyncio.Event]) -> bool:
+    """Whether the loop tells them; loops on Windows hear of no signals."""
+    try:
+        loop.add_signal_handler(signal.SIGTERM, _stop_all, running)
+    except NotImplementedError:
+        return False
+    return True
 
 
 def _stop_all(running: set[asyncio.Event]) -> None:

@@ -11,7 +11,6 @@ Both JSON files have a copy beside them; `small_files.py` says what is in every 
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from fanlog.errors import FolderInUseError, FormatError
-from fanlog.log import small_files
+from fanlog.log import posix, small_files
 from fanlog.log.files import remove_if_there, sync_folder, write_all
 from fanlog.model import TopicSettings
 
@@ -119,11 +118,11 @@ def remove_half_made(folder: str) -> None:
 
 
 def _create(path: str, data: bytes, *, durable: bool) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         write_all(fd, data, 0)
         if durable:
-            os.fsync(fd)
+            posix.sync_file(fd)
     finally:
         os.close(fd)
 
@@ -186,9 +185,9 @@ class FolderLock:
     __slots__ = ("_fd",)
 
     def __init__(self, folder: str) -> None:
-        self._fd = os.open(folder + "/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._fd = os.open(folder + "/lock", os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            posix.lock_file(self._fd)
         except BlockingIOError:
             other = os.pread(self._fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
             os.close(self._fd)

@@ -177,7 +177,7 @@ def _ends_as_it_should(disk: DiskLog, active: Segment, clean: CleanLog, index: I
         return clean.end_offset == active.base
     if not index.offsets:
         return False
-    fd = os.open(log_path(disk.folder, active), os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.open(log_path(disk.folder, active), os.O_RDONLY)
     try:
         end = 0
         for part in walk_file(

@@ -7,12 +7,12 @@ groups: the loop thread owns what waits, the worker owns what it was given, and 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Lock, Thread
 
 from fanlog.errors import FanlogError, LogFailedError
+from fanlog.log import posix
 from fanlog.log.faults import commit_error
 from fanlog.log.journal import Journal
 from fanlog.log.partition import PartitionLog
@@ -47,7 +47,7 @@ class GroupCommit:
         self,
         journal: Journal,
         post: Callable[[Callable[[], None]], object],
-        sync: Callable[[int], None] = os.fdatasync,
+        sync: Callable[[int], None] = posix.sync_data,
     ) -> None:
         self.journal = journal
         self.pending_bytes = 0

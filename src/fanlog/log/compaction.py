@@ -233,7 +233,7 @@ class Compaction:
             stop = min(segment.next_offset, self._visible_end)
             if stop <= from_offset or stop <= segment.base:
                 continue
-            fd = os.open(log_path(disk.folder, segment), os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(log_path(disk.folder, segment), os.O_RDONLY)
             try:
                 for part in walk_file(
                     fd,

@@ -4,8 +4,9 @@ nothing if the log can't open its files for it, so the log's share is taken off 
 from __future__ import annotations
 
 import os
-import resource
 from typing import NamedTuple
+
+from fanlog.log import posix
 
 # More than any broker needs; what "unlimited" means to us.
 _UNLIMITED = 1 << 30
@@ -42,20 +43,8 @@ class FileBudget(NamedTuple):
 def measure_budget(reserved_files: int) -> FileBudget:
     """The budget as the process's limit allows it now, before the broker opens anything. The log
     never gets more than half of it."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limit = _UNLIMITED if soft == resource.RLIM_INFINITY else soft
+    limit = posix.open_files_max() or _UNLIMITED
     return FileBudget(limit, _open_files(), min(reserved_files, limit // 2))
-
-
-def raise_limit() -> None:
-    """Raises the process's limit as far as it may: each reader is a socket, and the usual soft
-    limit of 1024 is for programs that call select()."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (ValueError, OSError):
-        # macOS calls the hard limit infinite, and refuses it. What there is has to do.
-        return
 
 
 def _open_files() -> int:

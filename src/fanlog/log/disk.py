@@ -16,6 +16,7 @@ from threading import Lock
 
 from fanlog.config import LogOptions
 from fanlog.errors import TopicDeletedError
+from fanlog.log import posix
 from fanlog.log.damage import Quarantine
 from fanlog.log.epochs import Epochs, since
 from fanlog.log.errands import AtOnce, Errands, Removals
@@ -329,10 +330,10 @@ class DiskLog:
             target *= 2
         target = max(needed, min(target, self.segment_limit()))
         try:
-            os.posix_fallocate(fd, allocated, target - allocated)
+            posix.allocate(fd, allocated, target - allocated)
         except OSError as fault:
             if is_full(fault) and allocated < needed < target:
-                os.posix_fallocate(fd, allocated, needed - allocated)
+                posix.allocate(fd, allocated, needed - allocated)
                 return needed
             if fault.errno not in _NO_PREALLOCATION:
                 raise

@@ -11,8 +11,10 @@ from collections import OrderedDict
 from contextlib import suppress
 from typing import Protocol
 
+from fanlog.log import posix
+
 _PAGE_BYTES = 4096
-_WRITE = os.O_RDWR | os.O_CLOEXEC
+_WRITE = os.O_RDWR
 _TOO_MANY_OPEN = (errno.EMFILE, errno.ENFILE)
 
 
@@ -25,7 +27,7 @@ class SyncError(OSError):
 def sync_data(fd: int) -> None:
     """An fdatasync whose failure is told apart from all others."""
     try:
-        os.fdatasync(fd)
+        posix.sync_data(fd)
     except OSError as fault:
         raise SyncError(fault.errno, fault.strerror) from fault
 
@@ -34,7 +36,7 @@ def sync_folder(path: str) -> None:
     """Makes the names in a folder durable."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(fd)
+        posix.sync_file(fd)
     except OSError as fault:
         raise SyncError(fault.errno, fault.strerror, path) from fault
     finally:
@@ -58,7 +60,7 @@ def make_folders(path: str) -> None:
 
 def sync_file(path: str) -> None:
     """Makes what was written to a file durable, whoever wrote it."""
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDWR)
     try:
         sync_data(fd)
     finally:
@@ -77,12 +79,12 @@ def write_all(fd: int, data: bytes | memoryview, at: int) -> None:
 def replace_file(path: str, data: bytes, *, durable: bool) -> None:
     """Puts `data` in the place of `path`: after a crash there is the old file or the new one."""
     temporary = path + ".tmp"
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     try:
         try:
             write_all(fd, data, 0)
             if durable:
-                os.fsync(fd)
+                posix.sync_file(fd)
         finally:
             os.close(fd)
         os.replace(temporary, path)

@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from threading import Thread
 
+from fanlog.log import posix
 from fanlog.log.ends import SyncedEnds
 from fanlog.log.faults import is_full, is_temporary
 from fanlog.log.files import SyncError, sync_folder, write_all
@@ -46,7 +47,7 @@ class _File:
     __slots__ = ("fd", "size")
 
     def __init__(self, path: str) -> None:
-        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self.fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         self.size = os.fstat(self.fd).st_size
 
     def grow(self, size: int) -> None:
@@ -56,7 +57,7 @@ class _File:
             step = memoryview(_ZEROS)[: size - at]
             write_all(self.fd, step, at)
             at += len(step)
-        os.fsync(self.fd)
+        posix.sync_file(self.fd)
         self.size = max(self.size, size)
 
 

@@ -25,6 +25,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from fanlog.format.checksum import crc32c
+from fanlog.log import posix
 from fanlog.log.files import read_file, write_all
 from fanlog.log.scan import Owner
 
@@ -202,11 +203,11 @@ def retire_journal(folder: str, generation: int) -> None:
     """Empties the journal for good: what it held is safe in the logs."""
     for name in NAMES:
         try:
-            fd = os.open(f"{folder}/{name}", os.O_RDWR | os.O_CLOEXEC)
+            fd = os.open(f"{folder}/{name}", os.O_RDWR)
         except FileNotFoundError:
             continue
         try:
             write_all(fd, group_header(generation, b""), 0)
-            os.fdatasync(fd)
+            posix.sync_data(fd)
         finally:
             os.close(fd)

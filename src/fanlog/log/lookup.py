@@ -51,7 +51,7 @@ def read_block(disk: DiskLog, offset: int, end: int, bytes_wanted: int = 0) -> B
 def _read_block(disk: DiskLog, segment: Segment, offset: int, end: int, bytes_wanted: int) -> Block:
     base, at = _index(disk, segment).before(offset) or (segment.base, 0)
     stop = min(end, segment.next_offset)
-    fd = os.open(log_path(disk.folder, segment), os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.open(log_path(disk.folder, segment), os.O_RDONLY)
     try:
         for part in walk_file(
             fd,
@@ -129,7 +129,7 @@ def find_time(disk: DiskLog, time_us: int, end: int) -> int:
     segment = segments[i]
     base, at = _index(disk, segment).before_time(time_us) or (segment.base, 0)
     stop = min(end, segment.next_offset)
-    fd = os.open(log_path(disk.folder, segment), os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.open(log_path(disk.folder, segment), os.O_RDONLY)
     try:
         limit = os.fstat(fd).st_size
         for part in walk_file(

@@ -228,7 +228,7 @@ def _cut_tail(disk: DiskLog, active: Segment, scanned: Scanned) -> int:
     Zeros are the room that was allocated ahead, and stay.
     """
     path = log_path(disk.folder, active)
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDWR)
     try:
         if is_zero(fd, scanned.end_at, scanned.size):
             return scanned.size

@@ -220,7 +220,7 @@ def _fill(
 def _patch(disk: DiskLog, segment: Segment, data: bytes, at: int) -> None:
     if not data:
         return
-    fd = os.open(log_path(disk.folder, segment), os.O_RDWR | os.O_CLOEXEC)
+    fd = os.open(log_path(disk.folder, segment), os.O_RDWR)
     try:
         write_all(fd, data, at)
     finally:

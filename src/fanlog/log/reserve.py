@@ -16,6 +16,7 @@ from threading import Lock
 from typing import TypeVar
 
 from fanlog.errors import DiskFullError
+from fanlog.log import posix
 from fanlog.log.faults import ROOM_ADVICE, is_full
 from fanlog.log.files import remove_if_there
 from fanlog.model import KIB, MIB
@@ -91,14 +92,14 @@ class Reserve:
         with self._lock:
             self.spent = True
             try:
-                fd = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
+                fd = os.open(self._path, os.O_WRONLY)
             except FileNotFoundError:
                 return
             try:
                 os.ftruncate(fd, 0)
                 if self._is_short():
                     # Some file systems give blocks out again only when their freeing is durable.
-                    os.fsync(fd)
+                    posix.sync_file(fd)
             finally:
                 os.close(fd)
 
@@ -109,7 +110,7 @@ class Reserve:
         with self._lock:
             try:
                 wanted = self._wanted()
-                fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                fd = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o666)
             except OSError as fault:
                 logger.debug("the reserve can't be opened: %s", fault)
                 self.spent = is_full(fault)
@@ -136,7 +137,7 @@ class Reserve:
     def _has_room(self) -> bool:
         probe = self._path + ".tmp"
         try:
-            fd = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            fd = os.open(probe, os.O_WRONLY | os.O_CREAT, 0o666)
         except OSError:
             return False
         try:
@@ -166,7 +167,7 @@ def _fill(fd: int, wanted: int) -> bool:
     while size < wanted:
         step = min(_STEP_BYTES, wanted - size)
         try:
-            os.posix_fallocate(fd, size, step)
+            posix.allocate(fd, size, step)
         except OSError as fault:
             if not is_full(fault):
                 raise

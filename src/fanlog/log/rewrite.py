@@ -17,6 +17,7 @@ from fanlog.errors import UnreadableError
 from fanlog.format.batch import Batch
 from fanlog.format.columns import SPARSE
 from fanlog.format.sparse import placeholder, thinned, widened
+from fanlog.log import posix
 from fanlog.log.files import read_at, remove_if_there, write_all
 from fanlog.log.index import Index, SealedIndex
 from fanlog.log.segment import (
@@ -147,7 +148,7 @@ class Rewriter:
             return None
         self._flush_held()
         self._write_buffer()
-        os.fdatasync(self._fd)
+        posix.sync_data(self._fd)
         os.close(self._fd)
         self._fd = -1
         sources = tuple(self._sources)
@@ -233,9 +234,9 @@ class Rewriter:
         # Its real name is not known before the last source is; it says which try it is of.
         attempt = compacted_name(first.base, 0, 1 + generation_of(first))
         self._path = f"{self._folder}/{attempt}{LOG_SUFFIX}{TEMPORARY_SUFFIX}"
-        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC
         self._fd = os.open(self._path, flags, 0o666)
-        source = os.open(log_path(self._folder, first), os.O_RDONLY | os.O_CLOEXEC)
+        source = os.open(log_path(self._folder, first), os.O_RDONLY)
         try:
             at = 0
             while at < self.position:

@@ -225,7 +225,7 @@ def scan_segment(
     damages: list[Damage] = []
     index_at = end_at = last_time_us = 0
     end_offset = segment.base
-    fd = os.open(log_path(folder, segment), os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.open(log_path(folder, segment), os.O_RDONLY)
     try:
         size = os.fstat(fd).st_size
         for part in walk_file(

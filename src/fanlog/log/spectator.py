@@ -95,7 +95,7 @@ def _file_runs(
 ) -> Iterator[Run]:
     first, end = wanted
     base, at = _position(folder, file, first)
-    fd = os.open(f"{folder}/{file.stem}{LOG_SUFFIX}", os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.open(f"{folder}/{file.stem}{LOG_SUFFIX}", os.O_RDONLY)
     try:
         for part in walk_file(
             fd,

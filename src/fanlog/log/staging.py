@@ -13,12 +13,13 @@ import tempfile
 import google_crc32c
 
 from fanlog.errors import DamagedError
+from fanlog.log import posix
 from fanlog.log.faults import write_error
 from fanlog.log.files import read_at, remove_if_there, sync_folder, write_all
 from fanlog.model import MIB
 
 _READ_BYTES = 4 * MIB
-_NEW = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+_NEW = os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
 class Staged:
@@ -39,7 +40,7 @@ class Staged:
         """What an earlier start left in a file. Blocks while it looks whether all is there."""
         staged = cls(path)
         try:
-            staged._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            staged._fd = os.open(path, os.O_RDWR)
             staged.length = length
             at = 0
             while data := staged.read(at, _READ_BYTES):
@@ -112,7 +113,7 @@ class Staged:
     def sync(self) -> None:
         """Makes the file and its name durable. Blocks; raises `OSError`."""
         if self.in_file and self.path:
-            os.fdatasync(self._fd)
+            posix.sync_data(self._fd)
             folder = os.path.dirname(self.path)
             sync_folder(folder)
             sync_folder(os.path.dirname(folder))

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import fcntl
 import importlib.util
 import os
 import re
@@ -31,6 +30,7 @@ from typing import IO, Any
 import msgspec
 
 from fanlog.errors import ConfigError
+from fanlog.log import posix
 from fanlog.log.files import replace_file
 from fanlog.spark.pipelines import MASTER, SPEC, STATE, Pipeline, check_same, spark_said
 from fanlog.spark.pipelines.ended import END, recorded
@@ -42,7 +42,9 @@ LOCK = "run.lock"
 DECLARATIVE = Path(__file__).with_name("declarative.py")
 # How long a run may take to end after each signal, the gentlest first: to the first one Spark
 # tells its servers that it goes.
-STOPS = ((signal.SIGINT, 10.0), (signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0))
+# Windows has no SIGKILL: there SIGTERM ends a process at once.
+_KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
+STOPS = ((signal.SIGINT, 10.0), (signal.SIGTERM, 10.0), (_KILL, 10.0))
 _STOP_POLL_SECONDS = 0.05
 _LAST_BYTES = 1 << 14
 _LAST_LINES = 15
@@ -194,7 +196,7 @@ def _heard_interrupts() -> Generator[None]:
 def _locked(state: Path) -> IO[bytes]:
     """The lock of a folder in which nobody works: a run goes on if only its display was killed."""
     lock = (state / LOCK).open("ab")
-    if not _try_lock(lock, fcntl.LOCK_EX):
+    if not _try_lock(lock):
         lock.close()
         before = last_run(state)
         what = "A pipeline" if before is None else f"{before.pipeline} (process {before.pid})"
@@ -204,11 +206,11 @@ def _locked(state: Path) -> IO[bytes]:
     return lock
 
 
-def _try_lock(lock: IO[bytes], how: int) -> bool:
+def _try_lock(lock: IO[bytes], *, shared: bool = False) -> bool:
     """A few times: who only looks whether something runs has the lock for a moment as well."""
     for _ in range(3):
         try:
-            fcntl.flock(lock, how | fcntl.LOCK_NB)
+            posix.lock_file(lock.fileno(), shared=shared)
         except BlockingIOError:
             time.sleep(_STOP_POLL_SECONDS)
         else:
@@ -243,7 +245,7 @@ def condition(state: Path, run: Run) -> str:
         return ending if run.exit_code else "done"
     try:
         with (state / LOCK).open("rb") as lock:
-            return "killed" if _try_lock(lock, fcntl.LOCK_SH) else "running"
+            return "killed" if _try_lock(lock, shared=True) else "running"
     except FileNotFoundError:
         return "killed"
 
