@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fanlog.bench.environment import Environment
+from fanlog.bench.figures import count, new_table, size, system_label, times
 from fanlog.bench.reports import (
     ClientsReport,
     ClientsRow,
@@ -103,43 +104,6 @@ def progress_bar(title: str, console: Console | None = None) -> Generator[Progre
             bar.update(task, completed=done, total=total, description=label)
 
         yield advance
-
-
-def count(value: float) -> str:
-    """A rate as people say it: 812, 97.1 k, 4.85 M."""
-    if value >= 1e6:
-        return f"{value / 1e6:.2f} M"
-    if value >= 1e3:
-        return f"{value / 1e3:.1f} k"
-    return f"{value:.0f}"
-
-
-def size(value: float) -> str:
-    """Bytes as people say them: 812 B, 97.1 KiB, 4.50 GiB."""
-    for power, letter in ((3, "G"), (2, "M"), (1, "K")):
-        if value >= 1024**power:
-            return f"{value / 1024**power:.{1 if power < 3 else 2}f} {letter}iB"
-    return f"{value:.0f} B"
-
-
-def times(value: float, base: float | None) -> str:
-    """How many times `base` the value is, or a dash where there is no base."""
-    return f"{value / base:.2f}×" if base else "–"
-
-
-def system_label(system: str, batch: int, listener: str = "native") -> str:
-    """The system, and for Fanlog how many messages it was given at a time, or by which protocol."""
-    if system != "fanlog":
-        return system
-    return f"{system}, {batch} a batch" if listener == "native" else f"{system}, {listener} port"
-
-
-def new_table(title: str, *columns: str) -> Table:
-    """A table whose first column is text and whose others are figures."""
-    table = Table(title=title, title_justify="left", title_style="bold")
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number == 0 else "right", no_wrap=True)
-    return table
 
 
 def fanout_table(report: FanoutReport) -> Table:

@@ -2,125 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from fanlog.cli.exits import CommandError, ExitCode
-from fanlog.cli.quantities import parse_size
-from fanlog.cli.terminal import err, out, say_done
-from fanlog.errors import InvalidArgumentError
-from fanlog.model import MIB
-
-if TYPE_CHECKING:
-    from fanlog.bench import Report
-    from fanlog.bench.runner import Progress
-
-bench_app = typer.Typer(
-    help="Measure Fanlog next to Redis and NATS.", no_args_is_help=True, rich_markup_mode="rich"
+from fanlog.cli.bench_options import (
+    Against,
+    ByListener,
+    Folder,
+    Json,
+    ListenerPort,
+    Payload,
+    Plot,
+    Received,
+    Receiving,
+    Repeat,
+    Seconds,
+    Subscribers,
+    bench_app,
+    byte_sizes,
+    numbers,
+    show,
+    systems,
 )
-
-OTHERS = ("redis", "nats")
-Run = Callable[["Progress"], "Report"]
-
-
-class ListenerPort(StrEnum):
-    """By which protocol Fanlog is spoken to."""
-
-    NATIVE = "native"
-    REDIS = "redis"
-
-
-class Received(StrEnum):
-    """Whether subscribers only count bytes, or take them out of the kernel as a real one must."""
-
-    DISCARD = "discard"
-    COPY = "copy"
-
-
-Receiving = Annotated[
-    Received, typer.Option("--receive", help="What subscribers do with bytes: leave or take them.")
-]
-ByListener = Annotated[
-    ListenerPort, typer.Option("--listener", help="Fanlog's port: its own, or that of Redis.")
-]
-Against = Annotated[
-    str, typer.Option("--against", help="Other systems; none: only Fanlog.", metavar="redis,nats")
-]
-Subscribers = Annotated[
-    str, typer.Option("--subscribers", help="How many, in turn.", metavar="N,N,...")
-]
-Payload = Annotated[int, typer.Option("--payload", help="Bytes of a message.", min=1)]
-Seconds = Annotated[float, typer.Option("--seconds", help="How long each cell is measured.")]
-Repeat = Annotated[int, typer.Option("--repeat", help="Runs; the median is shown.", min=1)]
-Json = Annotated[
-    Path | None, typer.Option("--json", help="Write the report there.", metavar="FILE")
-]
-Plot = Annotated[
-    Path | None, typer.Option("--plot", help="Draw the report there.", metavar="FILE.png")
-]
-Folder = Annotated[
-    Path | None,
-    typer.Option("--directory", help="Where data files go; a tmpfs makes fsync meaningless."),
-]
-
-
-def numbers(text: str, flag: str) -> tuple[int, ...]:
-    """`1,10,100` as numbers."""
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise InvalidArgumentError(f"{flag} is {text!r}, but must be numbers such as 1,10,100.")
-    return tuple(int(part) for part in parts)
-
-
-def byte_sizes(text: str, flag: str) -> tuple[int, ...]:
-    """`400MiB,4GiB` as bytes."""
-    try:
-        sizes = tuple(parse_size(part.strip()) for part in text.split(","))
-    except ValueError:
-        sizes = ()
-    if not sizes or min(sizes) <= 0:
-        raise InvalidArgumentError(f"{flag} is {text!r}, but must be sizes such as 400MiB,4GiB.")
-    return sizes
-
-
-def systems(against: str) -> tuple[Any, ...]:
-    """Fanlog and the others that were asked for."""
-    names = [name.strip() for name in against.split(",") if name.strip() not in ("", "none")]
-    for name in names:
-        if name not in OTHERS:
-            raise InvalidArgumentError(
-                f"--against is {against!r}, but must be redis, nats or none."
-            )
-    return ("fanlog", *names)
-
-
-def _report(title: str, run: Run, json: Path | None, plot: Path | None) -> None:
-    from fanlog.bench import progress_bar, render, save_plot, save_report  # noqa: PLC0415
-    from fanlog.bench.plot import check_plot  # noqa: PLC0415
-    from fanlog.bench.runner import silent  # noqa: PLC0415
-
-    if plot is not None:
-        check_plot(plot)
-    if err().is_terminal:
-        with progress_bar(title, err()) as progress:
-            report = run(progress)
-    else:
-        report = run(silent)
-    out().print(render(report))
-    try:
-        if json is not None:
-            save_report(report, json)
-            say_done(f"The report is in {json}.")
-        if plot is not None:
-            save_plot(report, plot)
-            say_done(f"The picture is in {plot}.")
-    except OSError as fault:
-        sentence = f"{fault.filename} can't be written: {fault.strerror}."
-        raise CommandError(sentence, ExitCode.FAILED) from fault
+from fanlog.model import MIB
 
 
 @bench_app.command(
@@ -152,7 +58,7 @@ def fanout(
         repeat=repeat,
         directory=directory,
     )
-    _report("fanout", lambda progress: run_fanout(options, progress), json, plot)
+    show("fanout", lambda progress: run_fanout(options, progress), json, plot)
 
 
 @bench_app.command(epilog="Example: [bold]fanlog bench latency --subscribers 1,100[/]")
@@ -180,7 +86,7 @@ def latency(
         repeat=repeat,
         directory=directory,
     )
-    _report("latency", lambda progress: run_latency(options, progress), json, plot)
+    show("latency", lambda progress: run_latency(options, progress), json, plot)
 
 
 @bench_app.command(epilog="Example: [bold]fanlog bench durable --windows 1000 --directory .[/]")
@@ -208,7 +114,7 @@ def durable(
         repeat=repeat,
         directory=directory,
     )
-    _report("durable", lambda progress: run_durable(options, progress), json, plot)
+    show("durable", lambda progress: run_durable(options, progress), json, plot)
 
 
 @bench_app.command(epilog="Example: [bold]fanlog bench clients --messages 100000[/]")
@@ -232,7 +138,7 @@ def clients(
         repeat=repeat,
         directory=directory,
     )
-    _report("clients", lambda progress: run_clients(options, progress), json, plot)
+    show("clients", lambda progress: run_clients(options, progress), json, plot)
 
 
 @bench_app.command(epilog="Example: [bold]fanlog bench embedded --subscribers 10[/]")
@@ -251,7 +157,7 @@ def embedded(
     options = EmbeddedOptions(
         messages=messages, subscribers=subscribers, payload_bytes=payload, repeat=repeat
     )
-    _report("embedded", lambda progress: run_embedded(options, progress), json, plot)
+    show("embedded", lambda progress: run_embedded(options, progress), json, plot)
 
 
 @bench_app.command(epilog="Example: [bold]fanlog bench stall --stop-seconds 10[/]")
@@ -281,7 +187,7 @@ def stall(
         repeat=repeat,
         directory=directory,
     )
-    _report("stall", lambda progress: run_stall(options, progress), json, plot)
+    show("stall", lambda progress: run_stall(options, progress), json, plot)
 
 
 @bench_app.command(epilog="Example: [bold]fanlog bench stalls --topics 10000 --gib 0.1[/]")
@@ -313,7 +219,7 @@ def stalls(
         groups=many_groups,
     )
     options = StallsOptions(scale=SMALL if quick else scale, directory=directory)
-    _report("stalls", lambda progress: run_stalls(options, progress), json, plot)
+    show("stalls", lambda progress: run_stalls(options, progress), json, plot)
 
 
 @bench_app.command(epilog="Example: [bold]fanlog bench rebalance --topics 1000 --members 8[/]")
@@ -329,7 +235,7 @@ def rebalance(
     from fanlog.bench.rebalance import RebalanceOptions, run_rebalance  # noqa: PLC0415
 
     options = RebalanceOptions(topics=many, members=members, directory=directory)
-    _report("rebalance", lambda progress: run_rebalance(options, progress), json, plot)
+    show("rebalance", lambda progress: run_rebalance(options, progress), json, plot)
 
 
 @bench_app.command(epilog="Example: [bold]fanlog bench topics --topics 10,100000[/]")
@@ -355,7 +261,7 @@ def topics(
         repeat=repeat,
         directory=directory,
     )
-    _report("topics", lambda progress: run_topics(options, progress), json, plot)
+    show("topics", lambda progress: run_topics(options, progress), json, plot)
 
 
 @bench_app.command(epilog="Example: [bold]fanlog bench startup --sizes 400MiB,4GiB[/]")
@@ -384,7 +290,7 @@ def startup(
         repeat=repeat,
         directory=directory,
     )
-    _report("startup", lambda progress: run_startup(options, progress), json, plot)
+    show("startup", lambda progress: run_startup(options, progress), json, plot)
 
 
 @bench_app.command(epilog="Example: [bold]fanlog bench groups --repeat 3 --against none[/]")
@@ -418,7 +324,7 @@ def groups(
         repeat=repeat,
         directory=directory,
     )
-    _report("groups", lambda progress: run_groups(options, progress), json, plot)
+    show("groups", lambda progress: run_groups(options, progress), json, plot)
 
 
 @bench_app.command(epilog="Example: [bold]fanlog bench spark --records 1000000 --repeat 1[/]")
@@ -444,7 +350,7 @@ def spark(
         repeat=repeat,
         directory=directory,
     )
-    _report("spark", lambda progress: run_spark(options, progress), json, plot)
+    show("spark", lambda progress: run_spark(options, progress), json, plot)
 
 
 @bench_app.command("all", epilog="Example: [bold]fanlog bench all --save reports[/]")

@@ -1,0 +1,123 @@
+"""What the commands of `fanlog bench` share: their options, and how a report is shown and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fanlog.cli.exits import CommandError, ExitCode
+from fanlog.cli.quantities import parse_size
+from fanlog.cli.terminal import err, out, say_done
+from fanlog.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from fanlog.bench import Report
+    from fanlog.bench.runner import Progress
+
+bench_app = typer.Typer(
+    help="Measure Fanlog next to Redis and NATS.", no_args_is_help=True, rich_markup_mode="rich"
+)
+
+OTHERS = ("redis", "nats")
+Run = Callable[["Progress"], "Report"]
+
+
+class ListenerPort(StrEnum):
+    """By which protocol Fanlog is spoken to."""
+
+    NATIVE = "native"
+    REDIS = "redis"
+
+
+class Received(StrEnum):
+    """Whether subscribers only count bytes, or take them out of the kernel as a real one must."""
+
+    DISCARD = "discard"
+    COPY = "copy"
+
+
+Receiving = Annotated[
+    Received, typer.Option("--receive", help="What subscribers do with bytes: leave or take them.")
+]
+ByListener = Annotated[
+    ListenerPort, typer.Option("--listener", help="Fanlog's port: its own, or that of Redis.")
+]
+Against = Annotated[
+    str, typer.Option("--against", help="Other systems; none: only Fanlog.", metavar="redis,nats")
+]
+Subscribers = Annotated[
+    str, typer.Option("--subscribers", help="How many, in turn.", metavar="N,N,...")
+]
+Payload = Annotated[int, typer.Option("--payload", help="Bytes of a message.", min=1)]
+Seconds = Annotated[float, typer.Option("--seconds", help="How long each cell is measured.")]
+Repeat = Annotated[int, typer.Option("--repeat", help="Runs; the median is shown.", min=1)]
+Json = Annotated[
+    Path | None, typer.Option("--json", help="Write the report there.", metavar="FILE")
+]
+Plot = Annotated[
+    Path | None, typer.Option("--plot", help="Draw the report there.", metavar="FILE.png")
+]
+Folder = Annotated[
+    Path | None,
+    typer.Option("--directory", help="Where data files go; a tmpfs makes fsync meaningless."),
+]
+
+
+def numbers(text: str, flag: str) -> tuple[int, ...]:
+    """`1,10,100` as numbers."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise InvalidArgumentError(f"{flag} is {text!r}, but must be numbers such as 1,10,100.")
+    return tuple(int(part) for part in parts)
+
+
+def byte_sizes(text: str, flag: str) -> tuple[int, ...]:
+    """`400MiB,4GiB` as bytes."""
+    try:
+        sizes = tuple(parse_size(part.strip()) for part in text.split(","))
+    except ValueError:
+        sizes = ()
+    if not sizes or min(sizes) <= 0:
+        raise InvalidArgumentError(f"{flag} is {text!r}, but must be sizes such as 400MiB,4GiB.")
+    return sizes
+
+
+def systems(against: str) -> tuple[Any, ...]:
+    """Fanlog and the others that were asked for."""
+    names = [name.strip() for name in against.split(",") if name.strip() not in ("", "none")]
+    for name in names:
+        if name not in OTHERS:
+            raise InvalidArgumentError(
+                f"--against is {against!r}, but must be redis, nats or none."
+            )
+    return ("fanlog", *names)
+
+
+def show(title: str, run: Run, json: Path | None, plot: Path | None) -> None:
+    """Run a benchmark, print its table, and write the files that were asked for."""
+    from fanlog.bench import progress_bar, render, save_plot, save_report  # noqa: PLC0415
+    from fanlog.bench.plot import check_plot  # noqa: PLC0415
+    from fanlog.bench.runner import silent  # noqa: PLC0415
+
+    if plot is not None:
+        check_plot(plot)
+    if err().is_terminal:
+        with progress_bar(title, err()) as progress:
+            report = run(progress)
+    else:
+        report = run(silent)
+    out().print(render(report))
+    try:
+        if json is not None:
+            save_report(report, json)
+            say_done(f"The report is in {json}.")
+        if plot is not None:
+            save_plot(report, plot)
+            say_done(f"The picture is in {plot}.")
+    except OSError as fault:
+        sentence = f"{fault.filename} can't be written: {fault.strerror}."
+        raise CommandError(sentence, ExitCode.FAILED) from fault
