@@ -11,6 +11,7 @@ from fanlog.broker.names import (
     check_name,
     check_pattern,
     check_public_name,
+    check_target,
     is_pattern,
 )
 from fanlog.errors import InvalidNameError
@@ -85,16 +86,43 @@ def test_removing_what_is_not_there_is_an_error() -> None:
         tree.remove("a.c", 1)
 
 
-@pytest.mark.parametrize("name", ["a", "a.b", "A-Z_0", "a*b", "a>", "ü", "a..b", " ", "x" * 255])
+@pytest.mark.parametrize("name", ["a", "a.b", "A-Z_0", "ü", "a..b", " ", "x" * 255])
 def test_these_are_names(name: str) -> None:
     assert check_name(name) == check_public_name(name) == name
     assert not is_pattern(name)
 
 
-@pytest.mark.parametrize("name", ["", "x" * 256, "a\x00", "a\x7f", "\t", "*", "a.*", ">", "a.>"])
+@pytest.mark.parametrize(
+    "name", ["", "x" * 256, "a\x00", "a\x7f", "\t", "*", "a.*", ">", "a.>", "a*", "a>b"]
+)
 def test_these_are_no_names(name: str) -> None:
     with pytest.raises(InvalidNameError):
         check_name(name)
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        (
+            "orders*",
+            (
+                "'orders*': * stands for one whole part of a name between dots: write orders.*, or "
+                "orders.> for everything below orders."
+            ),
+        ),
+        ("eu.orders*", "write eu.orders.*, or eu.orders.> for everything below eu.orders."),
+        ("*orders", "* stands for one whole part of a name between dots: write it alone there"),
+        ("or*ers.new", "write it alone there, as in orders.*."),
+        ("orders*.>", "write it alone there, as in orders.*."),
+        ("orders>", "> stands for everything below a name, after a dot: write orders.>."),
+        (">orders", "write it alone at the end, as in orders.>."),
+        ("a.>.b", "'a.>.b': > stands for everything below a name: it must be the end, as a.>."),
+    ],
+)
+def test_a_wildcard_inside_a_token_says_how_to_write_it(target: str, says: str) -> None:
+    with pytest.raises(InvalidNameError) as caught:
+        check_target(target, wildcard=is_pattern(target))
+    assert says in str(caught.value)
 
 
 @pytest.mark.parametrize("pattern", ["*", ">", "a.*.b", "a.>", "*.>"])
@@ -103,7 +131,9 @@ def test_these_are_patterns(pattern: str) -> None:
     assert is_pattern(pattern)
 
 
-@pytest.mark.parametrize("pattern", ["", "a.>.b", ">.a", "*." * 128])
+@pytest.mark.parametrize(
+    "pattern", ["", "a.>.b", ">.a", "*." * 128, "a*", "a*.b", "*.b>", "a.b*.>"]
+)
 def test_these_are_no_patterns(pattern: str) -> None:
     with pytest.raises(InvalidNameError):
         check_pattern(pattern)

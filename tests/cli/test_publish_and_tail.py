@@ -221,6 +221,11 @@ def test_wrong_flags_are_answered_with_one_sentence(
         (("tail", "t", "--policy", "hope"), 2, "'hope'"),
         (("tail", "never.made", "--no-follow"), 3, "There is no topic 'never.made'"),
         (("publish", "orders.>", "m"), 2, "'orders.>' is a pattern"),
+        (("publish", "orders*", "m"), 2, "Name one topic without them"),
+        (("tail", "orders*"), 2, "write orders.*, or orders.> for everything below orders"),
+        (("tail", "orders*", "--group", "g"), 2, "write orders.*, or orders.>"),
+        (("tail", "orders*", "--no-follow"), 3, "write orders.*, or orders.>"),
+        (("topic", "list", "orders>"), 2, "write orders.>"),
         (("publish", "single-part", "m", "--partition", "5"), 3, "not 5"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import itertools
+import re
 from collections import defaultdict
 from typing import Any
 
@@ -745,10 +746,29 @@ async def test_a_pattern_is_no_name_to_publish_to(way: Way) -> None:
         for pattern in ("a.*", ">"):
             with pytest.raises(errors.InvalidNameError, match="is a pattern"):
                 await client.publish(pattern, b"x")
-        with pytest.raises(errors.InvalidNameError, match="last token"):
+        with pytest.raises(errors.InvalidNameError, match="it must be the end"):
             await client.subscribe("a.>.b").start()
         with pytest.raises(errors.InvalidArgumentError, match="means nothing for a pattern"):
             await client.subscribe("a.*", start=5).start()
+
+
+async def test_a_star_inside_a_name_is_an_error_wherever_it_is_given(way: Way) -> None:
+    async with way.open() as client:
+        await client.publish("orders.new", b"x")
+        for publish in (client.publish("orders*", b"x"), client.create_topic("orders*")):
+            with pytest.raises(errors.InvalidNameError, match="Name one topic without them"):
+                await publish
+        says = "write orders.*, or orders.> for everything below orders"
+        for read in (
+            lambda: client.subscribe("orders*").start(),
+            lambda: client.consume("orders*", group="g").start(),
+            lambda: client.topics("orders*"),
+        ):
+            with pytest.raises(errors.InvalidNameError, match=re.escape(says)):
+                await read()
+        with pytest.raises(errors.TopicNotFoundError, match=re.escape(says)):
+            await client.describe_topic("orders*")
+        assert [topic.name for topic in await client.topics()] == ["orders.new"]
 
 
 async def test_nobody_publishes_to_the_brokers_own_topics(way: Way) -> None:

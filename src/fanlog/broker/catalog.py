@@ -20,7 +20,13 @@ from fanlog.errors import (
     TopicExistsError,
     TopicNotFoundError,
 )
-from fanlog.format.patterns import fits, is_pattern, literal_prefix
+from fanlog.format.patterns import (
+    fits,
+    has_wildcard,
+    is_pattern,
+    literal_prefix,
+    misplaced_wildcard,
+)
 from fanlog.log.store import LogStore, StoredTopic
 from fanlog.model import INBOX_PREFIX, INTERNAL_PREFIX, PARTITIONS_MAX, TopicSettings
 
@@ -67,6 +73,8 @@ class Catalog:
         if topic is None:
             if is_pattern(name):
                 raise TopicNotFoundError(f"{name!r} is a pattern; here one topic must be named.")
+            if has_wildcard(name):
+                raise TopicNotFoundError(f"There is no topic {misplaced_wildcard(name)}")
             if name.startswith(INTERNAL_PREFIX):
                 raise TopicNotFoundError(
                     f"There is no topic {name!r} yet: the broker makes its own topics when it has "

@@ -28,7 +28,7 @@ from fanlog.broker.internal import InternalTopics
 from fanlog.broker.ledger import Done
 from fanlog.broker.loader import Loader
 from fanlog.broker.named_producers import NamedProducers
-from fanlog.broker.names import check_public_name
+from fanlog.broker.names import check_not_internal, check_pattern, check_public_name
 from fanlog.broker.ports import Opener, Origin, Outlet, Runtime
 from fanlog.broker.positions import checked_position
 from fanlog.broker.queues.queues import Queues
@@ -254,12 +254,12 @@ class Broker:
     ) -> None:
         """Gives a topic more partitions; as many as it has change nothing. `done` hears of it when
         everyone has, or of what has come between; what speaks against it now is raised."""
-        topic = self.catalog.get(check_public_name(name))
+        topic = self.catalog.get(check_not_internal(name))
         grow(self, topic, partitions, self._options.durable_positions_max, done)
 
     def alter_topic(self, name: str, settings: dict[str, int | str]) -> Topic:
         """Changes settings of a topic; what is past a shorter retention goes at once."""
-        topic = self.catalog.get(check_public_name(name))
+        topic = self.catalog.get(check_not_internal(name))
         self.catalog.alter(topic, altered_settings(topic, settings))
         for partition in topic.partitions:
             self._housekeeping.retain(partition, self._trusted.now_us())
@@ -268,7 +268,7 @@ class Broker:
     def delete_topic(self, name: str, done: Done = log_fault) -> None:
         """Deletes a topic: on return it is gone for everybody, and its name is free. `done` hears
         when that is durable."""
-        topic = self.catalog.get(check_public_name(name))
+        topic = self.catalog.get(check_not_internal(name))
         self.catalog.remove(topic)
         self.commits.turn()
         self.subscriptions.topic_vanished(topic)
@@ -284,11 +284,11 @@ class Broker:
 
     def delete_records(self, name: str, offsets: dict[int, int]) -> list[PartitionOffset]:
         """Deletes what is before these offsets, one for each partition; where each begins now."""
-        return delete_records(self.catalog.get(check_public_name(name)), offsets, self.commits)
+        return delete_records(self.catalog.get(check_not_internal(name)), offsets, self.commits)
 
     def check_deletion(self, name: str, offsets: dict[int, int]) -> list[tuple[Partition, int]]:
         """The partitions that are to begin at these offsets; raises what `delete_records` would."""
-        return check_deletion(self.catalog.get(check_public_name(name)), offsets)
+        return check_deletion(self.catalog.get(check_not_internal(name)), offsets)
 
     def _drop_copies(self, partition: Partition, offset: int) -> None:
         """Readers get what is before an offset from its files: they have changed."""
@@ -299,7 +299,7 @@ class Broker:
 
     async def compact(self, name: str) -> TopicInfo:
         """Compacts all that is visible of a topic; what it is then."""
-        topic = self.catalog.get(check_public_name(name))
+        topic = self.catalog.get(check_not_internal(name))
         await self.compactions.compact(topic)
         return topic.info()
 
@@ -308,7 +308,8 @@ class Broker:
 
     def list_topics(self, wanted: ListTopics) -> TopicPage:
         """A page of topics. Each is little work, however many there are."""
-        found, after = self.catalog.page(wanted.pattern, wanted.after, internal=wanted.internal)
+        pattern = check_pattern(wanted.pattern)
+        found, after = self.catalog.page(pattern, wanted.after, internal=wanted.internal)
         return TopicPage(tuple(topic.info() for topic in found), after)
 
     # Reading

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
 from fanlog.errors import InvalidNameError
-from fanlog.format.patterns import ONE, REST, is_pattern
+from fanlog.format.patterns import ONE, REST, has_wildcard, is_pattern, misplaced_wildcard
 from fanlog.model import INTERNAL_PREFIX, TOPIC_NAME_BYTES_MAX
 
 T = TypeVar("T")
@@ -22,25 +22,44 @@ def check_name(name: str) -> str:
     if any(unicodedata.category(c) == "Cc" for c in name):
         raise InvalidNameError(f"The topic name {name!r} has a control character; leave it out.")
     if is_pattern(name):
+        raise InvalidNameError(f"{name!r} is a pattern: * and > are for readers. Name one topic.")
+    if has_wildcard(name):
         raise InvalidNameError(
-            f"{name!r} is a pattern: '*' and '>' are for subscribing. Name one topic."
+            f"{name!r} can't be a topic's name: * and > are for readers' patterns, such as "
+            "orders.* and orders.>. Name one topic without them."
         )
     return name
 
 
 def check_public_name(name: str) -> str:
+    return check_name(check_not_internal(name))
+
+
+def check_not_internal(name: str) -> str:
+    """The name, if it is not that of one of the broker's own topics."""
     if name.startswith(INTERNAL_PREFIX):
         raise InvalidNameError(f"Names that begin with {INTERNAL_PREFIX!r} are the broker's own.")
-    return check_name(name)
+    return name
 
 
 def check_pattern(pattern: str) -> str:
-    tokens = pattern.split(".")
+    """The pattern, or the name of one topic, if a reader can follow it."""
     if not pattern or len(pattern.encode(errors="surrogateescape")) > TOPIC_NAME_BYTES_MAX:
         raise InvalidNameError(f"A pattern has 1 to {TOPIC_NAME_BYTES_MAX} bytes.")
-    if REST in tokens[:-1]:
-        raise InvalidNameError(f"In {pattern!r}, '>' must be the last token.")
+    wrong = misplaced_wildcard(pattern)
+    if wrong:
+        raise InvalidNameError(wrong)
     return pattern
+
+
+def check_target(target: str, *, wildcard: bool) -> str:
+    """What a reader wants to follow, if it can: a pattern with `wildcard`, else one topic."""
+    if wildcard:
+        return check_pattern(target)
+    wrong = "" if is_pattern(target) else misplaced_wildcard(target)
+    if wrong:
+        raise InvalidNameError(wrong)
+    return check_name(target)
 
 
 class _Node(Generic[T]):

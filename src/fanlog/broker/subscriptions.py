@@ -13,7 +13,7 @@ import msgspec
 
 from fanlog.broker.cursors import Cursor, Subscription
 from fanlog.broker.drops import DROPS_TOPIC
-from fanlog.broker.names import NameTree, check_pattern
+from fanlog.broker.names import NameTree, check_target
 from fanlog.broker.ports import Outlet, Reader
 from fanlog.broker.positions import continue_at, is_valid
 from fanlog.broker.topics import Partition, Topic
@@ -263,6 +263,7 @@ class Subscriptions:
         return wanting
 
     def _topics(self, wanted: Subscribe) -> Iterator[Topic]:
+        check_target(wanted.target, wildcard=wanted.wildcard)
         if not wanted.wildcard:
             if wanted.target == DROPS_TOPIC:
                 self._broker.drops.make_topic()
@@ -273,7 +274,7 @@ class Subscriptions:
                 "An offset or a partition means nothing for a pattern: each topic has its own. "
                 "Subscribe to one topic, or start at earliest, latest or a time."
             )
-        yield from self._broker.catalog.each_matching(check_pattern(wanted.target))
+        yield from self._broker.catalog.each_matching(wanted.target)
 
     def _join_new(
         self, subscription: Subscription, topic: Topic, new: Iterable[Partition]

@@ -1,9 +1,8 @@
 """Channel names, which are any bytes, as topic names, which are text.
 
 A channel's name is its topic's name wherever it can be. What a topic name can't have is written as
-`%` and two hexadecimal digits: bytes that are not UTF-8, control characters, a token that is `*` or
-`>` alone, the first byte of a name that would be the broker's own, and a `%` that would be read as
-one of these.
+`%` and two hexadecimal digits: bytes that are not UTF-8, control characters, `*` and `>`, the first
+byte of a name that would be the broker's own, and a `%` that would be read as one of these.
 | channel                    | topic                    |
 | -------------------------- | ------------------------ |
 | the empty name             | `%-`                     |
@@ -17,6 +16,7 @@ import hashlib
 import re
 import unicodedata
 
+from fanlog.format.patterns import ONE, REST
 from fanlog.model import INTERNAL_PREFIX, TOPIC_NAME_BYTES_MAX
 
 EMPTY = "%-"
@@ -47,9 +47,7 @@ def _escaped(channel: bytes) -> str:
         return EMPTY
     text = _MARKED.sub("%25", channel.decode(errors="surrogateescape"))
     text = _ODD.sub(lambda found: _odd(found[0]), text)
-    if "*" in text or ">" in text:
-        tokens = {"*": "%2A", ">": "%3E"}
-        text = ".".join(tokens.get(token, token) for token in text.split("."))
+    text = text.replace(ONE, "%2A").replace(REST, "%3E")
     if text.startswith(INTERNAL_PREFIX):
         text = f"%{ord(text[0]):02X}{text[1:]}"
     return text

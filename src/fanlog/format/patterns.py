@@ -16,6 +16,46 @@ def is_pattern(name: str) -> bool:
     return ("*" in name or ">" in name) and any(t in (ONE, REST) for t in name.split("."))
 
 
+def has_wildcard(name: str) -> bool:
+    """Whether one of the characters of patterns is anywhere in the name."""
+    return ONE in name or REST in name
+
+
+def misplaced_wildcard(target: str) -> str:
+    """What is wrong with a target's wildcards, as a sentence; empty if nothing is.
+
+    >>> misplaced_wildcard("orders.*"), misplaced_wildcard("orders.>")
+    ('', '')
+    >>> misplaced_wildcard("orders>")
+    "'orders>': > stands for everything below a name, after a dot: write orders.>."
+    """
+    if not has_wildcard(target):
+        return ""
+    tokens = target.split(".")
+    for at, token in enumerate(tokens):
+        if token in (ONE, REST):
+            continue
+        if has_wildcard(token):
+            stem = token.rstrip(ONE + REST)
+            above = ".".join([*tokens[:at], stem])
+            plain = bool(stem) and not has_wildcard(above) and at == len(tokens) - 1
+            return f"{target!r}: {_meaning(token, above if plain else '')}"
+    if REST in tokens[:-1]:
+        below = ".".join(tokens[: tokens.index(REST) + 1])
+        return f"{target!r}: > stands for everything below a name: it must be the end, as {below}."
+    return ""
+
+
+def _meaning(token: str, above: str) -> str:
+    """What the wildcard in a token stands for, and how to write it below the name `above`."""
+    if ONE in token:
+        write = f"write {above}.*, or {above}.> for everything below {above}" if above else ""
+        meaning = "* stands for one whole part of a name between dots"
+        return f"{meaning}: {write or 'write it alone there, as in orders.*'}."
+    write = f"write {above}.>" if above else "write it alone at the end, as in orders.>"
+    return f"> stands for everything below a name, after a dot: {write}."
+
+
 def literal_prefix(pattern: str) -> str:
     """What every name that fits begins with.
 

@@ -36,6 +36,21 @@ def test_native_readers_get_what_redis_clients_publish(broker: BrokerProcess) ->
         }
 
 
+def test_a_native_reader_of_a_channel_with_a_star_escapes_it(broker: BrokerProcess) -> None:
+    with (
+        fanlog.sync.connect(broker.url) as client,
+        Wire(broker.redis_port) as publisher,
+        Wire(broker.redis_port) as follower,
+    ):
+        follower.tell("SUBSCRIBE", "jobs*", wanted=push("subscribe", "jobs*", 1))
+        with client.subscribe("jobs%2A", start="earliest") as reader:
+            publisher.tell("PUBLISH", "jobs*", "one", wanted=b":2\r\n")
+            follower.expect(push("message", "jobs*", "one"))
+            assert reader.next(10).value == b"one"
+        client.publish("jobs%2A", "two")
+        follower.expect(push("message", "jobs*", "two"))
+
+
 def test_redis_clients_get_what_native_ones_publish_without_keys_and_headers(
     broker: BrokerProcess,
 ) -> None:

@@ -27,7 +27,7 @@ from fanlog.broker.groups.rules import (
     taken_over_error,
 )
 from fanlog.broker.groups.state import SECOND_US, Group, Member, MemberReader, Ownership
-from fanlog.broker.names import NameTree, check_pattern, check_public_name
+from fanlog.broker.names import NameTree, check_not_internal, check_target
 from fanlog.broker.ports import Outlet, Runtime
 from fanlog.broker.positions import continue_at
 from fanlog.broker.topics import Topic
@@ -148,10 +148,9 @@ class Groups:
                 f"{wanted.group!r} is a queue, whose messages go to any free worker; it can't be a "
                 "group that shares partitions too. Choose another name, or delete the queue."
             )
-        if wanted.wildcard:
-            check_pattern(wanted.target)
-        else:
-            self._broker.open_topic(check_public_name(wanted.target), create=wanted.create)
+        target = check_target(wanted.target, wildcard=wanted.wildcard)
+        if not wanted.wildcard:
+            self._broker.open_topic(check_not_internal(target), create=wanted.create)
         group = self._groups.get(wanted.group)
         if group is None:
             if len(self._groups) >= options.groups_max:

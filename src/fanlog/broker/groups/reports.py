@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fanlog.broker.groups.assignment import Place
 from fanlog.broker.groups.state import Group
-from fanlog.broker.names import check_public_name
+from fanlog.broker.names import check_not_internal
 from fanlog.broker.positions import continue_at
 from fanlog.broker.topics import Partition
 from fanlog.errors import FanlogError, InvalidArgumentError
@@ -109,7 +109,7 @@ async def plan_reset(broker: Broker, wanted: ResetGroup) -> list[ResetStep]:
     known = {(p.topic, p.partition): p.offset for p in broker.durable.positions(name)}
     places = sorted(place for place in known if wanted.topic in ("", place[0]))
     if wanted.topic:
-        topic = broker.catalog.get(check_public_name(wanted.topic))
+        topic = broker.catalog.get(check_not_internal(wanted.topic))
         places = [(topic.name, partition.index) for partition in topic.partitions]
     if wanted.partitions is not None:
         chosen = set(wanted.partitions)

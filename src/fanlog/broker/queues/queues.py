@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fanlog.broker.cursors import Subscription
 from fanlog.broker.ledger import Entry
-from fanlog.broker.names import check_pattern, check_public_name
+from fanlog.broker.names import check_not_internal, check_target
 from fanlog.broker.ports import Outlet, Runtime
 from fanlog.broker.positions import known_until
 from fanlog.broker.queues.burials import Burials
@@ -202,10 +202,10 @@ class Queues:
             )
 
     def _topics(self, wanted: Work) -> list[Topic]:
+        target = check_target(wanted.target, wildcard=wanted.wildcard)
         if not wanted.wildcard:
-            target = check_public_name(wanted.target)
-            return [self._broker.open_topic(target, create=wanted.create)]
-        found = self._broker.catalog.matching(check_pattern(wanted.target))
+            return [self._broker.open_topic(check_not_internal(target), create=wanted.create)]
+        found = self._broker.catalog.matching(target)
         return [topic for topic in found if takes_part(topic, wanted.target)]
 
     def _open(self, wanted: Work, topics: list[Topic]) -> Queue:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fanlog.broker.groups.reports import lag_seconds
-from fanlog.broker.names import check_public_name
+from fanlog.broker.names import check_not_internal
 from fanlog.broker.queues.lanes import Lane
 from fanlog.broker.queues.queue import Queue
 from fanlog.broker.topics import Partition
@@ -67,7 +67,7 @@ async def plan_queue_reset(broker: Broker, queue: Queue, wanted: ResetGroup) -> 
     worked. An offset outside of a log becomes the end that is nearer."""
     floors = {_place(lane.partition): lane.jobs.floor for lane in queue.lanes.values()}
     if wanted.topic:
-        partitions = list(broker.catalog.get(check_public_name(wanted.topic)).partitions)
+        partitions = list(broker.catalog.get(check_not_internal(wanted.topic)).partitions)
     else:
         partitions = [lane.partition for lane in queue.lanes.values()]
     if wanted.partitions is not None:
