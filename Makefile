@@ -12,7 +12,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check format power bench servers clean
+.PHONY: help run test check format power bench dist servers clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,10 @@ power: $(VENV)/.dev servers ## Cut the power under a broker (ARGS="--minutes 10 
 
 bench: $(VENV)/.dev servers ## Run every benchmark
 	$(BIN)/fanlog bench all $(ARGS)
+
+dist: $(VENV)/.dev ## Build the sdist and the wheel into dist/
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
 
 servers:
 	@scripts/install-test-servers
