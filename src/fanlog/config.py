@@ -621,6 +621,10 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
             "to the producer."
         ),
     ] = "none"
+    encoding: Annotated[
+        Literal["json", "msgpack"],
+        Meta(description="How objects are published; bytes and str stay as they are."),
+    ] = "json"
     wait_seconds: Annotated[
         float,
         Meta(ge=0, description="How long connect() tries again while no broker answers."),

@@ -8,7 +8,7 @@ wrongly (`FormatError`), a named limit (`LimitError`), and what is wrong on our 
 FanlogError
 ├── FormatError            bytes that are not what they claim to be
 │   ├── ChecksumError
-│   ├── DecodeError        a message's value, for whoever asked for it as JSON
+│   ├── DecodeError        a message's value is not of the type that was asked for
 │   ├── UnreadableError    a batch that its producer made wrong
 │   └── ProtocolError
 │       ├── BadMagicError
@@ -82,9 +82,27 @@ class ChecksumError(FormatError):
 
 
 class DecodeError(FormatError, ValueError):
-    """A message's value is not what the application asked for."""
+    """A message's value is not of the type that the application asked for. `expected` is that
+    type, and `reason` says what is wrong, and where in the value."""
 
     code = "bad_value"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        topic: str = "",
+        partition: int = 0,
+        offset: int = 0,
+        expected: str = "",
+        reason: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.expected = expected
+        self.reason = reason
 
 
 class UnreadableError(FormatError):

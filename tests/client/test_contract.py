@@ -788,7 +788,7 @@ async def test_wrong_arguments_are_refused_before_anything_is_stored(way: Way) -
     async with way.open() as client:
         await client.create_topic("t")
         wrong: list[dict[str, Any]] = [
-            {"value": 5},
+            {"value": object()},
             {"value": b"x", "key": 5},
             {"value": b"x", "headers": {"a": 5}},
             {"value": b"x", "headers": {5: b"a"}},

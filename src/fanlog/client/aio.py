@@ -35,6 +35,7 @@ from fanlog.client.topics import TopicCalls
 from fanlog.client.transactions.stager import Stager
 from fanlog.client.transactions.transaction import Transaction, run_transaction
 from fanlog.client.transactions.transform import Function, Transform, TransformOptions
+from fanlog.client.values import Encoding, check_several, encode_as
 from fanlog.config import ClientOptions
 from fanlog.errors import InvalidArgumentError, RequestTimeoutError
 from fanlog.format import messages
@@ -59,6 +60,11 @@ class Client(TopicCalls):
 
     # Publishing
 
+    @property
+    def encoding(self) -> Encoding:
+        """How objects are published, where a message does not say."""
+        return self._publisher.encoding
+
     async def publish(
         self,
         topic: str,
@@ -68,11 +74,16 @@ class Client(TopicCalls):
         headers: Headers | None = None,
         event_time: dt.datetime | int | None = None,
         partition: int | None = None,
+        encoding: Encoding | None = None,
         timeout_seconds: float | None = None,
     ) -> Receipt:
         """Publishes one message and returns once the broker has it, as safely as the topic's
-        durability says. Messages published at the same time share a batch. The value is bytes or
-        str, or None, a tombstone, which deletes its key from a compacted topic.
+        durability says. Messages published at the same time share a batch.
+
+        Bytes and str are published as they are. None is a tombstone, which deletes its key from a
+        compacted topic. Any other object becomes JSON, or msgpack with `encoding="msgpack"`, and
+        the header `content-type` says so: dicts, lists, dataclasses, msgspec Structs, attrs
+        classes, pydantic models. Readers call `message.decode(Order)`.
 
         After `timeout_seconds` without an answer it raises `RequestTimeoutError`. The message may
         be stored all the same: the client goes on trying for `delivery_timeout_seconds`.
@@ -81,6 +92,8 @@ class Client(TopicCalls):
         >>> receipt.offset, receipt.durability  # doctest: +SKIP
         (0, 'os')
         """
+        if encoding is not None:
+            value, headers = encode_as(value, headers, encoding)
         if timeout_seconds is not None:
             return await self._publish_within(
                 timeout_seconds,
@@ -119,6 +132,7 @@ class Client(TopicCalls):
         headers: Headers | None = None,
         event_time: dt.datetime | int | None = None,
         partition: int | None = None,
+        encoding: Encoding | None = None,
     ) -> None:
         """Publishes without waiting for the acknowledgement: fire and forget, with bounded
         memory. It waits only while `buffer_bytes_max` is full. What goes wrong is raised by the
@@ -131,23 +145,35 @@ class Client(TopicCalls):
             or (partition is not None and partition >= len(outbox.partitions))
         ):
             outbox = await self._ready_outbox(topic, partition)
-        if type(value) is bytes and key is headers is event_time is partition is None:
+        if type(value) is bytes and key is headers is event_time is partition is encoding is None:
             publisher.put_plain(outbox, value)
             return
+        if encoding is not None:
+            value, headers = encode_as(value, headers, encoding)
         if event_time is not None:
             event_time = event_time_us(event_time)
         publisher.put(outbox, value, key, headers, event_time, partition=partition)
 
     async def publish_many(
-        self, topic: str, values: list[bytes], *, key: bytes | str | None = None
+        self,
+        topic: str,
+        values: Iterable[Value],
+        *,
+        key: bytes | str | None = None,
+        encoding: Encoding | None = None,
     ) -> list[Receipt]:
         """Publishes values in order and waits for all of them."""
+        check_several(values)
         outbox = await self._ready_outbox(topic)
         waiting: list[asyncio.Future[Receipt]] = []
         for value in values:
             if self._publisher.buffered_bytes >= self._publisher.buffer_bytes_max:
                 outbox = await self._ready_outbox(topic)
-            waiting.append(self._publisher.publish(outbox, value, key))
+            if encoding is None:
+                waiting.append(self._publisher.publish(outbox, value, key))
+            else:
+                stored, headers = encode_as(value, None, encoding)
+                waiting.append(self._publisher.publish(outbox, stored, key, headers))
         return await asyncio.gather(*waiting)
 
     async def _ready_outbox(self, topic: str, partition: int | None = None) -> TopicOutbox:
@@ -298,11 +324,14 @@ class Client(TopicCalls):
         timeout_seconds: float = 5.0,
         key: bytes | str | None = None,
         headers: Headers | None = None,
+        encoding: Encoding | None = None,
     ) -> Message:
         """Publishes a request and returns its answer, which a worker gives with `job.reply`.
 
         >>> reply = await client.request("svc.resize", picture)  # doctest: +SKIP
         """
+        if encoding is not None:
+            value, headers = encode_as(value, headers, encoding)
         return await self._requests.request(topic, value, timeout_seconds, key, headers)
 
     async def serve(

@@ -8,10 +8,11 @@ from __future__ import annotations
 import datetime as dt
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, overload
 
 import msgspec
 
+from fanlog.client import values
 from fanlog.client.core import Fetched
 from fanlog.client.documents import header_document, put_bytes
 from fanlog.client.groups.operators import Groups
@@ -36,6 +37,7 @@ _NAMED_MAX = 10
 
 Where = Callable[["DeadLetter"], bool]
 Progress = Callable[[int], None]
+T = TypeVar("T")
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +50,21 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     event_time: dt.datetime | None
     letter_topic: str
     letter_partition: int
+
+    @overload
+    def decode(self, type: type[T], /) -> T: ...
+    @overload
+    def decode(self, type: Any = Any, /) -> Any: ...
+    def decode(self, type: Any = Any, /) -> Any:
+        """The job's value as an object of a type; see `Message.decode`."""
+        return values.decode(
+            self.value,
+            self.headers,
+            type,
+            topic=self.death.topic,
+            partition=self.death.partition,
+            offset=self.death.offset,
+        )
 
     def document(self) -> dict[str, Any]:
         """As JSON has it. What is no text is base64, and an `encoding` says so."""

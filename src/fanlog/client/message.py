@@ -7,13 +7,15 @@ import datetime as dt
 from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import repeat
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import msgspec
 
+from fanlog.client import values
 from fanlog.errors import DecodeError
 from fanlog.format.batch import Batch
 
+T = TypeVar("T")
 _decode_json = msgspec.json.Decoder().decode
 
 
@@ -72,8 +74,35 @@ class Message(msgspec.Struct, frozen=True, gc=False, eq=False):
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
             raise DecodeError(
                 f"The value of {self.topic}/{self.partition}@{self.offset} is not JSON: {fault}. "
-                "Use message.value for the bytes as they are."
+                "Use message.value for the bytes as they are.",
+                topic=self.topic,
+                partition=self.partition,
+                offset=self.offset,
+                expected="JSON",
+                reason=str(fault),
             ) from fault
+
+    @overload
+    def decode(self, type: type[T], /) -> T: ...
+    @overload
+    def decode(self, type: Any = Any, /) -> Any: ...
+    def decode(self, type: Any = Any, /) -> Any:
+        """The value as an object of a type: a dataclass, a msgspec Struct, an attrs class, a
+        pydantic model, or what these are made of. Without a type it is dicts, lists and the like.
+        The header `content-type` says whether it is JSON or msgpack; without one it is JSON.
+
+        Raises `DecodeError`, which names the message and what is wrong with it.
+
+        >>> order = message.decode(Order)  # doctest: +SKIP
+        """
+        return values.decode(
+            None if self.is_tombstone else self.value,
+            self.headers,
+            type,
+            topic=self.topic,
+            partition=self.partition,
+            offset=self.offset,
+        )
 
     def __repr__(self) -> str:
         shown = self.value if len(self.value) <= 60 else self.value[:57] + b"..."

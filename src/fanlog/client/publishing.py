@@ -7,7 +7,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import msgspec
@@ -21,6 +21,7 @@ from fanlog.client.outbox import (
     record_extra_bytes,
 )
 from fanlog.client.topic_outbox import TopicOutbox
+from fanlog.client.values import Encoding, Headers, Value, as_bytes, is_plain, with_content_type
 from fanlog.config import ClientOptions
 from fanlog.errors import (
     FanlogError,
@@ -38,11 +39,8 @@ from fanlog.model import Durability, DurabilityName, Receipt
 
 logger = logging.getLogger("fanlog.client")
 
-Value = bytes | bytearray | memoryview | str | None
-Headers = Mapping[str, bytes | str]
 OpenTopic = Callable[[str], Awaitable[TopicOpened]]
 Register = Callable[[RegisterProducer], Awaitable[ProducerRegistered]]
-
 
 # What a batch with one large message has besides it.
 _FRAME_SPARE_BYTES = 4 * 1024
@@ -100,6 +98,7 @@ class Publisher:
     ) -> None:
         self._wire = wire
         self._options = options
+        self.encoding: Encoding = options.encoding
         self._open_topic = open_topic
         # For one that was deleted: publishing must not bring it back.
         self._find_topic = find_topic or open_topic
@@ -215,9 +214,12 @@ class Publisher:
     ) -> None:
         """Adds a record to a batch, which goes out by itself; `waiter` hears of its outcome."""
         if type(value) is not bytes and value is not None:
-            value = _as_bytes(value, "value")
+            if type(value) is str:
+                value = as_bytes(value, "value")
+            else:
+                value, headers = self._as_stored(value, headers)
         if key is not None and type(key) is not bytes:
-            key = _as_bytes(key, "key")
+            key = as_bytes(key, "key")
         own = _own_headers(headers) if headers else None
         size = RECORD_OVERHEAD_BYTES + (len(value) if value else 0)
         wide = key is not None or own is not None or event_time_us is not None
@@ -252,6 +254,11 @@ class Publisher:
         elif not outbox.scheduled:
             outbox.scheduled = True
             self._schedule(topic, outbox)
+
+    def _as_stored(self, value: Value, headers: Headers | None) -> tuple[bytes, Headers | None]:
+        if is_plain(value):
+            return as_bytes(value, "value"), headers
+        return with_content_type(value, headers, self.encoding)
 
     def publish(
         self,
@@ -509,17 +516,4 @@ def _own_headers(headers: Headers) -> dict[str, bytes]:
     for name in headers:
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidArgumentError(f"A header's name is a str, not {type(name).__name__}.")
-    return {name: _as_bytes(value, "header") for name, value in headers.items()}
-
-
-def _as_bytes(given: object, what: str) -> bytes:
-    if isinstance(given, str):
-        return given.encode()
-    if isinstance(given, memoryview):
-        return given.tobytes()
-    if isinstance(given, bytes | bytearray):
-        return bytes(given)
-    raise InvalidArgumentError(
-        f"A {what} is bytes or str, not {type(given).__name__}. Encode it first, for example with "
-        "json.dumps."
-    )
+    return {name: as_bytes(value, "header") for name, value in headers.items()}

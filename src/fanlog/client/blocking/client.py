@@ -7,7 +7,7 @@ import asyncio
 import datetime as dt
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Literal, Unpack, overload
 
@@ -30,6 +30,7 @@ from fanlog.client.publishing import Headers, Value
 from fanlog.client.queues.options import WorkOptions
 from fanlog.client.starts import ExistOk, StartLike
 from fanlog.client.subscription import OnGap
+from fanlog.client.values import Encoding, as_published, check_several
 from fanlog.config import ClientOptions
 from fanlog.errors import FanlogError
 from fanlog.format.messages import BrokerStatus, Position, TransactionCommitted
@@ -114,6 +115,7 @@ class Client:
         headers: Headers | None = None,
         event_time: dt.datetime | int | None = None,
         partition: int | None = None,
+        encoding: Encoding | None = None,
         timeout_seconds: float | None = None,
     ) -> Receipt:
         """Publishes one message and returns once the broker has it; see the asyncio client."""
@@ -125,15 +127,23 @@ class Client:
                 headers=headers,
                 event_time=event_time,
                 partition=partition,
+                encoding=encoding,
                 timeout_seconds=timeout_seconds,
             )
         )
 
     def publish_many(
-        self, topic: str, values: list[bytes], *, key: bytes | str | None = None
+        self,
+        topic: str,
+        values: Iterable[Value],
+        *,
+        key: bytes | str | None = None,
+        encoding: Encoding | None = None,
     ) -> list[Receipt]:
         """Publishes values in order and waits for all of them."""
-        return self._loop.call(self._client.publish_many(topic, values, key=key))
+        check_several(values)
+        publishing = self._client.publish_many(topic, list(values), key=key, encoding=encoding)
+        return self._loop.call(publishing)
 
     def send(
         self,
@@ -144,8 +154,11 @@ class Client:
         headers: Headers | None = None,
         event_time: dt.datetime | int | None = None,
         partition: int | None = None,
+        encoding: Encoding | None = None,
     ) -> None:
         """Publishes without waiting; `flush` waits, and raises what went wrong."""
+        if type(value) is not bytes or encoding is not None:
+            value, headers = as_published(value, headers, encoding, self._client.encoding)
         self._outgoing.append((topic, value, key, headers, event_time, partition))
         if len(self._outgoing) > _OUTGOING_MAX:
             self._loop.call(self._hand_over())
@@ -303,11 +316,17 @@ class Client:
         timeout_seconds: float = 5.0,
         key: bytes | str | None = None,
         headers: Headers | None = None,
+        encoding: Encoding | None = None,
     ) -> Message:
         """Publishes a request and returns its answer."""
         return self._loop.call(
             self._client.request(
-                topic, value, timeout_seconds=timeout_seconds, key=key, headers=headers
+                topic,
+                value,
+                timeout_seconds=timeout_seconds,
+                key=key,
+                headers=headers,
+                encoding=encoding,
             )
         )
 

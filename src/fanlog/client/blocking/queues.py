@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from fanlog.client.blocking.loop import LoopThread
 from fanlog.client.message import Message
@@ -89,6 +89,14 @@ class Job:
 
     def json(self) -> Any:
         return self._job.json()
+
+    @overload
+    def decode(self, type: type[T], /) -> T: ...
+    @overload
+    def decode(self, type: Any = Any, /) -> Any: ...
+    def decode(self, type: Any = Any, /) -> Any:
+        """The job's value as an object of a type; see `Message.decode`."""
+        return self._job.decode(type)
 
     def ack(self) -> None:
         """The job is done."""

@@ -15,6 +15,7 @@ from fanlog.client.publishing import Headers, Value
 from fanlog.client.transactions import transaction, transform
 from fanlog.client.transactions.transaction import Member, Taken
 from fanlog.client.transactions.transform import Made
+from fanlog.client.values import Encoding, as_published
 from fanlog.format.messages import TransactionCommitted
 
 _OUTGOING_MAX = 500
@@ -86,9 +87,11 @@ class Transaction:
         headers: Headers | None = None,
         event_time: dt.datetime | int | None = None,
         partition: int | None = None,
+        encoding: Encoding | None = None,
     ) -> None:
         """Stages one message; what goes wrong is raised by the next call, `flush` or `commit`."""
         self._transaction.check_unfinished()
+        value, headers = as_published(value, headers, encoding, self._transaction.encoding)
         given = {"key": key, "headers": headers, "event_time": event_time, "partition": partition}
         self._outgoing.append((topic, value, given))
         if len(self._outgoing) >= _OUTGOING_MAX:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, overload
 
 from fanlog.client.message import Message, MessageBatch
 from fanlog.client.publishing import Headers, Value
@@ -13,6 +13,8 @@ from fanlog.client.queues.settling import Settling, Stretch
 from fanlog.errors import InvalidArgumentError, LeaseLostError
 from fanlog.format.frames import Lease
 from fanlog.format.messages import Verb, Verdict
+
+T = TypeVar("T")
 
 
 class JobHost(Protocol):
@@ -213,6 +215,14 @@ class Job:
 
     def json(self) -> Any:
         return self.message.json()
+
+    @overload
+    def decode(self, type: type[T], /) -> T: ...
+    @overload
+    def decode(self, type: Any = Any, /) -> Any: ...
+    def decode(self, type: Any = Any, /) -> Any:
+        """The job's value as an object of a type; see `Message.decode`."""
+        return self.message.decode(type)
 
     async def ack(self) -> None:
         """The job is done. Once this returns it is never handed out again."""

@@ -17,6 +17,7 @@ from fanlog.client.queues.running import check_handler, run_jobs
 from fanlog.client.queues.worker import Worker
 from fanlog.client.stopping import stopped_by_sigterm
 from fanlog.client.subscription import Subscription
+from fanlog.client.values import Encoding, answer_encoding
 from fanlog.errors import (
     ClosedError,
     FanlogError,
@@ -50,6 +51,7 @@ class RequestHost(Protocol):
         *,
         key: bytes | str | None = None,
         headers: Headers | None = None,
+        encoding: Encoding | None = None,
     ) -> Receipt: ...
     async def open_topic(self, name: str) -> TopicOpened: ...
     async def delete_topic(self, name: str) -> None: ...
@@ -169,7 +171,9 @@ class Requests:
             logger.warning("a request wants its answer in %r, which is no inbox", inbox)
             return
         try:
-            await self._host.publish(inbox, value, headers={**(headers or {}), **own})
+            encoding = answer_encoding(value, asked)
+            own_headers = {**(headers or {}), **own}
+            await self._host.publish(inbox, value, headers=own_headers, encoding=encoding)
         except TopicNotFoundError:
             logger.debug("whoever asked has gone: %s is no more", inbox)
 

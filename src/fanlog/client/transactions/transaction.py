@@ -18,6 +18,7 @@ from fanlog.client.publishing import Headers, Value
 from fanlog.client.reached import reached
 from fanlog.client.starts import checked, event_time_us
 from fanlog.client.transactions.stager import Stager
+from fanlog.client.values import Encoding, encode_as
 from fanlog.errors import (
     ClosedError,
     FanlogError,
@@ -84,6 +85,11 @@ class Transaction:
         self._aborted = False
 
     # The life of it
+
+    @property
+    def encoding(self) -> Encoding:
+        """How objects are published here, where a message does not say."""
+        return self._stager.encoding
 
     @property
     def ticket(self) -> str:
@@ -175,10 +181,13 @@ class Transaction:
         headers: Headers | None = None,
         event_time: dt.datetime | int | None = None,
         partition: int | None = None,
+        encoding: Encoding | None = None,
     ) -> None:
         """Stages one message. It waits only while `buffer_bytes_max` is full; what goes wrong is
         raised by the next call, by `flush` or by `commit`."""
         self._unfinished()
+        if encoding is not None:
+            value, headers = encode_as(value, headers, encoding)
         stager = self._stager
         stager.raise_error()
         outbox = stager.topics.get(topic)

@@ -10,7 +10,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import msgspec
 
@@ -20,6 +20,7 @@ from fanlog.client.publishing import Headers, Value
 from fanlog.client.reached import Place
 from fanlog.client.subscription import OnGap
 from fanlog.client.transactions.transaction import Transaction, position_after
+from fanlog.client.values import Encoding
 from fanlog.errors import (
     ClosedError,
     FencedError,
@@ -46,6 +47,7 @@ class Outgoing:
     headers: Headers | None = None
     event_time: dt.datetime | int | None = None
     partition: int | None = None
+    encoding: Encoding | None = None
 
 
 Made = Value | Outgoing | list[Any] | tuple[Any, ...]
@@ -235,7 +237,8 @@ class Transform:
             made = await made
         if made is None:
             return
-        for one in made if isinstance(made, list | tuple) else (made,):
+        several = isinstance(made, list | tuple)
+        for one in cast("list[object]", made) if several else (made,):
             if isinstance(one, Outgoing):
                 await transaction.publish(
                     one.topic or self._target,
@@ -244,6 +247,7 @@ class Transform:
                     headers=one.headers,
                     event_time=one.event_time,
                     partition=one.partition,
+                    encoding=one.encoding,
                 )
             else:
                 await transaction.publish(
