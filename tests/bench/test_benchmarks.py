@@ -13,12 +13,16 @@ from fanlog.bench import (
     EmbeddedOptions,
     FanoutOptions,
     LatencyOptions,
+    PublishersOptions,
+    RateOptions,
     load_report,
     run_clients,
     run_durable,
     run_embedded,
     run_fanout,
     run_latency,
+    run_publishers,
+    run_rate,
     save_report,
 )
 from fanlog.bench.plot import fanout_label
@@ -94,6 +98,51 @@ def test_latency_percentiles_rise() -> None:
     rows = run_latency(options).rows
     assert [row.system for row in rows] == ["fanlog", "redis", "nats"]
     assert all(0 < row.p50_us <= row.p99_us <= row.p999_us for row in rows)
+
+
+def test_latency_at_a_rate_has_every_port_beside_the_others(tmp_path: Path) -> None:
+    options = RateOptions(
+        systems=ALL, subscribers=(2,), rates=(200, 400), warmup_s=0.05, run_s=0.2, repeat=2
+    )
+    report = run_rate(options)
+    assert [(row.system, row.rate) for row in report.rows] == [
+        (system, rate)
+        for rate in (200, 400)
+        for system in ("fanlog", "fanlog, redis port", "redis", "nats")
+    ]
+    for row in report.rows:
+        assert row.samples == row.rate * 0.2
+        assert 0 < row.p50_us <= row.p99_us <= row.p999_us <= row.worst_us
+        assert len(row.runs_p99_us) == 2
+    save_report(report, tmp_path / "rate.json")
+    assert load_report(tmp_path / "rate.json") == report
+
+
+def test_publishers_that_wait_are_counted_for_every_port() -> None:
+    report = until_counted(
+        lambda seconds: run_publishers(
+            PublishersOptions(
+                systems=ALL,
+                connections=(3,),
+                subscribers=(1, 0),
+                pipelines=(1, 16),
+                warmup_s=0.02,
+                run_s=seconds,
+            )
+        ),
+        lambda report: [row.published_per_s for row in report.rows],
+    )
+    every, redis = (
+        ("fanlog", "fanlog, redis port", "redis", "nats"),
+        ("fanlog, redis port", "redis"),
+    )
+    assert [(row.pipeline, row.subscribers, row.system) for row in report.rows] == [
+        (pipeline, subscribers, system)
+        for pipeline, systems in ((1, every), (16, redis))
+        for subscribers in (1, 0)
+        for system in systems
+    ]
+    assert all(row.published_per_s > 0 and row.cpu_us >= 0 for row in report.rows)
 
 
 def test_durable_reports_every_promise() -> None:

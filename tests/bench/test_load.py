@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import socket
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
 
 from fanlog.bench.acked import measure_acked
+from fanlog.bench.answered import answered_load, cpu_seconds, measure_answered
 from fanlog.bench.load import Receive, connected, measure_fanout, measure_latency, window_units
+from fanlog.bench.open_loop import open_loop
 from fanlog.bench.systems import HOST, BenchError, Kind, Settings, SystemSpec, started
 from fanlog.bench.wires import acked_wire, fanout_wire, make_payload
 from fanlog.bench.wires.redis import RedisFanout
@@ -102,6 +107,62 @@ def test_a_system_that_loses_messages_is_found_out(monkeypatch: pytest.MonkeyPat
         measure_fanout(load, wire, 0.1, 0.1)
 
 
+def test_a_system_that_stands_still_makes_every_message_late_that_was_due() -> None:
+    """At 1000 a second a pause of 300 ms concerns 300 messages, not the one in flight."""
+    with pausing_server(0.3) as port, open_loop(SilentWire(b"x" * 16), port, 1) as loop:
+        times = loop.run(1000, 1, 600)
+    late = [took for took in times.took_ns if took > 50_000_000]
+    assert len(late) >= 200
+    assert max(times.took_ns) >= 250_000_000
+    assert len(times.took_ns) == len(times.sent_ns) == 600
+
+
+def test_a_message_that_never_arrives_ends_an_open_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fanlog.bench.open_loop.DRAIN_TIMEOUT_S", 0.2)
+    with (
+        forgetful_server() as port,
+        open_loop(SilentWire(b"x" * 16), port, 1) as loop,
+        pytest.raises(BenchError, match="messages did not arrive in time"),
+    ):
+        loop.run(1000, 1, 50)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (b":7\r\n", "answered with b':7"),
+        (b":0\r\n:0\r\n", "answered with too much"),
+        (b"", "closed a publisher's connection"),
+    ],
+)
+def test_a_wrong_answer_ends_the_run_with_its_bytes(answer: bytes, reason: str) -> None:
+    with (
+        answering_server(answer) as (port, thread),
+        answered_load(SilentWire(b"x" * 16), port, 2, 0, 1) as load,
+        pytest.raises(BenchError, match=reason),
+    ):
+        measure_answered(load, os.getpid(), 1, 5.0, 5.0)
+    thread.join()
+
+
+def test_an_answer_in_parts_is_one_answer() -> None:
+    with (
+        answering_server(b":", b"0\r\n") as (port, thread),
+        answered_load(SilentWire(b"x" * 16), port, 2, 0, 1) as load,
+    ):
+        counts = measure_answered(load, os.getpid(), 1, 0.05, 0.2)
+    thread.join()
+    assert counts.published_per_s > 0
+
+
+def test_a_process_has_used_the_processor() -> None:
+    before = cpu_seconds(os.getpid())
+    deadline = time.monotonic() + 20
+    while cpu_seconds(os.getpid()) == before and time.monotonic() < deadline:
+        sum(range(10000))
+    assert cpu_seconds(os.getpid()) > before
+
+
 def test_the_window_shrinks_where_many_subscribers_share_memory() -> None:
     wire = RedisFanout(make_payload(128))
     assert window_units(wire, 1, 8192) == 8192
@@ -115,6 +176,59 @@ class SilentWire(RedisFanout):
 
     def prepare(self, publisher: socket.socket, subscribers: Sequence[socket.socket]) -> None:
         pass
+
+
+@contextmanager
+def pausing_server(pause_s: float) -> Iterator[int]:
+    """Hands on what the second connection sends to the first, but stands still once, after the
+    first bytes."""
+    unit = len(SilentWire(b"x" * 16).unit())
+    push = b"y" * SilentWire(b"x" * 16).received_bytes
+
+    def serve() -> None:
+        reader, publisher = (listener.accept()[0] for _ in range(2))
+        rest, paused = 0, False
+        while data := publisher.recv(65536):
+            if not paused:
+                paused = True
+                time.sleep(pause_s)
+            units, rest = divmod(rest + len(data), unit)
+            reader.sendall(push * units)
+        reader.close()
+        publisher.close()
+
+    with socket.create_server((HOST, 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield listener.getsockname()[1]
+        thread.join()
+
+
+@contextmanager
+def answering_server(*parts: bytes) -> Iterator[tuple[int, threading.Thread]]:
+    """Answers whatever two connections send with these bytes, in so many parts; nothing is an
+    end."""
+
+    def answer(sock: socket.socket) -> None:
+        with sock, contextlib.suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            while sock.recv(65536):
+                for part in parts:
+                    if not part:
+                        return
+                    sock.sendall(part)
+
+    def serve() -> None:
+        threads = [threading.Thread(target=answer, args=listener.accept()[:1]) for _ in range(2)]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+
+    with socket.create_server((HOST, 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield listener.getsockname()[1], thread
 
 
 @contextmanager

@@ -23,6 +23,10 @@ from fanlog.bench.reports import (
     LatencyReport,
     LatencyRow,
     LeftOut,
+    PublishersReport,
+    PublishersRow,
+    RateReport,
+    RateRow,
 )
 
 ENVIRONMENT = Environment(
@@ -65,6 +69,47 @@ def _durable(system: str, synced: bool, window: int) -> DurableRow:
     )
 
 
+def _published(system: str, pipeline: int, rate: float) -> PublishersRow:
+    return PublishersRow(
+        system=system,
+        connections=50,
+        subscribers=0,
+        pipeline=pipeline,
+        payload=128,
+        published_per_s=rate,
+        cpu_us=8.5,
+        busy=0.99,
+        runs=[rate],
+    )
+
+
+def _at_rate(system: str, subscribers: int, rate: int) -> RateRow:
+    return RateRow(
+        system=system,
+        subscribers=subscribers,
+        rate=rate,
+        payload=128,
+        samples=2000,
+        p50_us=80.0,
+        p99_us=160.0,
+        p999_us=1200.0,
+        worst_us=1500.0,
+        sent_p99_us=4.0,
+        arrived_per_s=999.9,
+        runs_p99_us=[160.0],
+    )
+
+
+PUBLISHERS = PublishersReport(
+    rows=[
+        _published("fanlog, redis port", 1, 8e4),
+        _published("redis", 1, 1e5),
+        _published("nats", 1, 1.6e5),
+        _published("fanlog, redis port", 16, 5e5),
+    ],
+    left_out=[],
+    environment=ENVIRONMENT,
+)
 FANOUT = FanoutReport(
     rows=[_fanout("fanlog", 64, 16e6), _fanout("redis", 1, 4e6), _fanout("nats", 1, 2e6)],
     left_out=[],
@@ -72,6 +117,17 @@ FANOUT = FanoutReport(
 )
 REPORTS: list[Report] = [
     FANOUT,
+    PUBLISHERS,
+    RateReport(
+        rows=[
+            _at_rate(system, subscribers, rate)
+            for subscribers in (10, 100)
+            for rate in (1000, 5000)
+            for system in ("fanlog", "redis")
+        ],
+        left_out=[],
+        environment=ENVIRONMENT,
+    ),
     LatencyReport(
         rows=[
             LatencyRow(

@@ -205,6 +205,8 @@ def test_a_gap_is_told_with_its_offsets(reason: GapReason) -> None:
         (("tail", "t", "--json", "--values-only"), 2, "exclude each other"),
         (("bench", "fanout", "--subscribers", "some"), 2, "numbers such as 1,10,100"),
         (("bench", "fanout", "--against", "kafka"), 2, "redis, nats or none"),
+        (("bench", "latency", "--rate", "fast"), 2, "numbers such as 1,10,100"),
+        (("bench", "publishers", "--connections", "0"), 2, "numbers such as 1,10,100"),
     ],
 )
 def test_wrong_flags_are_answered_with_one_sentence(

@@ -15,6 +15,8 @@ from fanlog.bench.groups import GroupsOptions, run_groups
 from fanlog.bench.latency import LatencyOptions, run_latency
 from fanlog.bench.operations import Scale
 from fanlog.bench.plot import save_plot
+from fanlog.bench.publishers import PublishersOptions, run_publishers
+from fanlog.bench.rate import RateOptions, run_rate
 from fanlog.bench.report import progress_bar, render
 from fanlog.bench.reports import Report, load_report, save_report, to_json
 from fanlog.bench.spark import SparkOptions, run_spark
@@ -34,6 +36,8 @@ __all__ = [
     "FanoutOptions",
     "GroupsOptions",
     "LatencyOptions",
+    "PublishersOptions",
+    "RateOptions",
     "Report",
     "Scale",
     "SparkOptions",
@@ -51,6 +55,8 @@ __all__ = [
     "run_fanout",
     "run_groups",
     "run_latency",
+    "run_publishers",
+    "run_rate",
     "run_spark",
     "run_stall",
     "run_stalls",

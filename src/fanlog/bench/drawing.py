@@ -18,7 +18,7 @@ Figure: TypeAlias = Any
 COLOURS = {
     "fanlog, 64 a batch": "#0b6e4f",
     "fanlog, 1 a batch": "#5fbf8f",
-    "fanlog, redis port": "#0b6e4f",
+    "fanlog, redis port": "#5fbf8f",
     "fanlog": "#0b6e4f",
     "redis": "#c6302b",
     "nats": "#3a6ea5",

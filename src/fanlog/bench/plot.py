@@ -26,6 +26,7 @@ from fanlog.bench.drawing import (
     steps_between,
 )
 from fanlog.bench.figures import system_label
+from fanlog.bench.port_report import draw_publishers, draw_rate
 from fanlog.bench.report import (
     GROUPS_RATIOS,
     GROUPS_TITLES,
@@ -44,6 +45,8 @@ from fanlog.bench.reports import (
     GroupsReport,
     GroupsRow,
     LatencyReport,
+    PublishersReport,
+    RateReport,
     Report,
     SparkReport,
     StallReport,
@@ -373,6 +376,8 @@ def draw_spark(report: SparkReport) -> Figure:
 DRAWINGS: dict[type[Report], Callable[[Any], Figure]] = {
     FanoutReport: draw_fanout,
     LatencyReport: draw_latency,
+    RateReport: draw_rate,
+    PublishersReport: draw_publishers,
     DurableReport: draw_durable,
     ClientsReport: draw_clients,
     EmbeddedReport: draw_embedded,

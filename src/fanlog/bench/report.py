@@ -17,6 +17,7 @@ from rich.text import Text
 
 from fanlog.bench.environment import Environment
 from fanlog.bench.figures import count, new_table, size, system_label, times
+from fanlog.bench.port_report import publishers_table, rate_table
 from fanlog.bench.reports import (
     ClientsReport,
     ClientsRow,
@@ -29,6 +30,8 @@ from fanlog.bench.reports import (
     GroupsRow,
     LatencyReport,
     LeftOut,
+    PublishersReport,
+    RateReport,
     Report,
     SparkReport,
     SparkRow,
@@ -60,6 +63,10 @@ def render(report: Report) -> RenderableType:
         table = fanout_table(report)
     elif isinstance(report, LatencyReport):
         table = latency_table(report)
+    elif isinstance(report, RateReport):
+        table = rate_table(report)
+    elif isinstance(report, PublishersReport):
+        table = publishers_table(report)
     elif isinstance(report, DurableReport):
         table = durable_table(report)
     elif isinstance(report, ClientsReport):

@@ -72,6 +72,62 @@ class LatencyReport(
     environment: Environment
 
 
+class RateRow(msgspec.Struct, frozen=True, kw_only=True):
+    """From a message's scheduled time until the last of N subscribers has it, at a fixed rate.
+
+    `sent_p99_us` is how late the generator itself sent, which is part of the other figures.
+    `arrived_per_s` is below the rate where the system did not keep up. `runs_p99_us` has each
+    repetition.
+    """
+
+    system: str
+    subscribers: int
+    rate: int
+    payload: int
+    samples: int
+    p50_us: float
+    p99_us: float
+    p999_us: float
+    worst_us: float
+    sent_p99_us: float
+    arrived_per_s: float
+    runs_p99_us: list[float]
+
+
+class RateReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="benchmark", tag="rate"):
+    """Latency at fixed publish rates by number of subscribers."""
+
+    rows: list[RateRow]
+    left_out: list[LeftOut]
+    environment: Environment
+
+
+class PublishersRow(msgspec.Struct, frozen=True, kw_only=True):
+    """So many connections that each wait for the answer to one publish, or to a pipeline of them,
+    before the next. `cpu_us` is the system's processor time for a message, `busy` the share of a
+    core that it used. `runs` has each repetition's messages per second."""
+
+    system: str
+    connections: int
+    subscribers: int
+    pipeline: int
+    payload: int
+    published_per_s: float
+    cpu_us: float
+    busy: float
+    runs: list[float]
+
+
+class PublishersReport(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="benchmark", tag="publishers"
+):
+    """Answered publishes per second by number of connections."""
+
+    rows: list[PublishersRow]
+    left_out: list[LeftOut]
+    environment: Environment
+
+
 class DurableRow(msgspec.Struct, frozen=True, kw_only=True):
     """Acknowledged publishes over one connection with a window of unacknowledged messages."""
 
@@ -296,6 +352,8 @@ class SparkReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="benchmar
 Report = (
     FanoutReport
     | LatencyReport
+    | RateReport
+    | PublishersReport
     | DurableReport
     | ClientsReport
     | EmbeddedReport

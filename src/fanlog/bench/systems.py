@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -60,6 +60,34 @@ class SystemSpec:
     settings: Settings = "pubsub"
     listener: Listener = "native"
     config: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A system by the port that it is spoken to: Fanlog has two."""
+
+    kind: Kind
+    listener: Listener = "native"
+
+    @property
+    def label(self) -> str:
+        """How tables and pictures call it."""
+        return "fanlog, redis port" if self.redis_port else self.kind
+
+    @property
+    def redis_port(self) -> bool:
+        """Whether this is Fanlog, spoken to as if it were Redis."""
+        return self.kind == "fanlog" and self.listener == "redis"
+
+
+def contenders(kinds: Iterable[Kind], listeners: Iterable[Listener]) -> list[Contender]:
+    """The systems, Fanlog once for each of its ports."""
+    ports = tuple(listeners)
+    return [
+        Contender(kind, listener)
+        for kind in kinds
+        for listener in (ports if kind == "fanlog" else ("native",))
+    ]
 
 
 @dataclass(frozen=True, slots=True)

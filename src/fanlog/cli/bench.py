@@ -61,32 +61,114 @@ def fanout(
     show("fanout", lambda progress: run_fanout(options, progress), json, plot)
 
 
-@bench_app.command(epilog="Example: [bold]fanlog bench latency --subscribers 1,100[/]")
+@bench_app.command(
+    epilog="Example: [bold]fanlog bench latency --rate 1000,5000 --subscribers 10[/]"
+)
 def latency(
     *,
-    subscribers: Subscribers = "1,10,100",
+    rate: Annotated[
+        str | None,
+        typer.Option(
+            "--rate",
+            help="Messages a second, in turn: an open loop, latency from the scheduled time. "
+            "Without it one message at a time.",
+            metavar="N,N,...",
+        ),
+    ] = None,
+    subscribers: Annotated[
+        str | None,
+        typer.Option(
+            "--subscribers",
+            help="How many, in turn. By default 1,10,100, and with --rate 10,100.",
+            metavar="N,N,...",
+        ),
+    ] = None,
     payload: Payload = 128,
     against: Against = "redis,nats",
     seconds: Seconds = 2.0,
     repeat: Repeat = 1,
-    listener: ByListener = ListenerPort.NATIVE,
+    listener: Annotated[
+        ListenerPort | None,
+        typer.Option(
+            "--listener",
+            help="Fanlog's port: its own, or that of Redis. By default its own, and with --rate "
+            "one after the other.",
+        ),
+    ] = None,
     directory: Folder = None,
     json: Json = None,
     plot: Plot = None,
 ) -> None:
     """Time from publishing to the last reader."""
-    from fanlog.bench import LatencyOptions, run_latency  # noqa: PLC0415
+    from fanlog.bench import LatencyOptions, RateOptions, run_latency, run_rate  # noqa: PLC0415
 
-    options = LatencyOptions(
-        listener=listener.value,
+    common: dict[str, Any] = {
+        "systems": systems(against),
+        "payload_bytes": payload,
+        "run_s": seconds,
+        "repeat": repeat,
+        "directory": directory,
+    }
+    if rate is None:
+        options = LatencyOptions(
+            listener="native" if listener is None else listener.value,
+            subscribers=numbers(subscribers or "1,10,100", "--subscribers"),
+            **common,
+        )
+        show("latency", lambda progress: run_latency(options, progress), json, plot)
+        return
+    at_rate = RateOptions(
+        listeners=("native", "redis") if listener is None else (listener.value,),
+        rates=numbers(rate, "--rate"),
+        subscribers=numbers(subscribers or "10,100", "--subscribers"),
+        **common,
+    )
+    show("latency", lambda progress: run_rate(at_rate, progress), json, plot)
+
+
+@bench_app.command(
+    epilog="Example: [bold]fanlog bench publishers --connections 50 --against redis[/]"
+)
+def publishers(
+    *,
+    connections: Annotated[
+        str, typer.Option("--connections", help="How many, in turn.", metavar="N,N,...")
+    ] = "1,50,500",
+    subscribers: Annotated[
+        str,
+        typer.Option("--subscribers", help="How many, in turn; 0 is nobody.", metavar="N,N,..."),
+    ] = "1,0",
+    pipelines: Annotated[
+        str,
+        typer.Option(
+            "--pipelines",
+            help="Messages that a connection publishes before it waits, in turn. More than 1 only "
+            "with the protocol of Redis.",
+            metavar="N,N,...",
+        ),
+    ] = "1,16",
+    payload: Payload = 128,
+    against: Against = "redis,nats",
+    seconds: Seconds = 2.0,
+    repeat: Repeat = 1,
+    directory: Folder = None,
+    json: Json = None,
+    plot: Plot = None,
+) -> None:
+    """Many connections that each wait for an answer before they publish again."""
+    from fanlog.bench import PublishersOptions, run_publishers  # noqa: PLC0415
+
+    options = PublishersOptions(
         systems=systems(against),
-        subscribers=numbers(subscribers, "--subscribers"),
+        connections=numbers(connections, "--connections"),
+        subscribers=numbers(subscribers, "--subscribers", least=0),
+        pipelines=numbers(pipelines, "--pipelines"),
         payload_bytes=payload,
         run_s=seconds,
         repeat=repeat,
         directory=directory,
     )
-    show("latency", lambda progress: run_latency(options, progress), json, plot)
+    show("publishers", lambda progress: run_publishers(options, progress), json, plot)
 
 
 @bench_app.command(epilog="Example: [bold]fanlog bench durable --windows 1000 --directory .[/]")
@@ -378,6 +460,8 @@ def everything(
     beside: dict[str, Any] = {"against": against, "directory": directory}
     fanout(**common, **beside, seconds=seconds, **files("fanout"))
     latency(**common, **beside, seconds=seconds, **files("latency"))
+    latency(rate="1000,5000", **common, **beside, seconds=seconds, **files("latency-rate"))
+    publishers(**common, **beside, seconds=seconds, **files("publishers"))
     redis: dict[str, Any] = {
         "against": "redis" if "redis" in against else "none",
         "listener": ListenerPort.REDIS,

@@ -67,10 +67,10 @@ Folder = Annotated[
 ]
 
 
-def numbers(text: str, flag: str) -> tuple[int, ...]:
+def numbers(text: str, flag: str, least: int = 1) -> tuple[int, ...]:
     """`1,10,100` as numbers."""
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+    if not all(part.isdecimal() and int(part) >= least for part in parts):
         raise InvalidArgumentError(f"{flag} is {text!r}, but must be numbers such as 1,10,100.")
     return tuple(int(part) for part in parts)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fanlog.bench.systems import Kind, Listener
-from fanlog.bench.wires.base import AckedWire, FanoutWire
+from fanlog.bench.wires.base import AckedWire, AnsweredWire
 from fanlog.bench.wires.fanlog import FanlogFanout, FanlogTopic
 from fanlog.bench.wires.nats import NatsFanout, NatsStream
 from fanlog.bench.wires.redis import RedisFanout, RedisStream
@@ -12,7 +12,7 @@ from fanlog.model import DurabilityName
 
 def fanout_wire(
     kind: Kind, payload_bytes: int, batch: int, listener: Listener = "native"
-) -> FanoutWire:
+) -> AnsweredWire:
     """The wire for publish/subscribe; only Fanlog's own knows batches."""
     payload = make_payload(payload_bytes)
     if kind == "redis" or (kind == "fanlog" and listener == "redis"):

@@ -39,6 +39,26 @@ class FanoutWire(Protocol):
         ...
 
 
+class AnsweredWire(FanoutWire, Protocol):
+    """A protocol as many publishers see it that wait for the answer to each of their publishes."""
+
+    def join(self, publishers: Sequence[socket.socket]) -> None:
+        """Make more fresh connections ready to publish, once one was prepared."""
+        ...
+
+    def request(self) -> bytes:
+        """The bytes that publish one unit and ask for an answer to it."""
+        ...
+
+    def maybe_answer(self, subscribers: int) -> bytes | None:
+        """The answer to a publish that so many subscribers receive; None if it always differs."""
+        ...
+
+    def answer_bytes(self, subscribers: int) -> int:
+        """How long that answer is."""
+        ...
+
+
 class AckedWire(Protocol):
     """A protocol as a publisher that waits for acknowledgements sees it."""
 

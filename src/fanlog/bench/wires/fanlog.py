@@ -83,6 +83,20 @@ class FanlogFanout:
     def unit(self) -> bytes:
         return self._unit
 
+    def join(self, publishers: Sequence[socket.socket]) -> None:
+        for sock in publishers:
+            greet(sock)
+            ask(sock, FrameKind.OPEN_TOPIC, OpenTopic(NAME), TopicOpened)
+
+    def request(self) -> bytes:
+        return self._unit
+
+    def maybe_answer(self, subscribers: int) -> None:
+        """An ACK frame has the offset in it."""
+
+    def answer_bytes(self, subscribers: int) -> int:
+        return FRAME_HEADER_BYTES + ACK_ENTRY.size
+
 
 class FanlogTopic:
     """A topic with a durability, published to in batches that go to its partitions in turn."""

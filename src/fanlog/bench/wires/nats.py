@@ -34,6 +34,19 @@ class NatsFanout:
     def unit(self) -> bytes:
         return b"PUB %s %d\r\n%s\r\n" % (TOPIC, len(self._payload), self._payload)
 
+    def join(self, publishers: Sequence[socket.socket]) -> None:
+        nats_greet(publishers)
+
+    def request(self) -> bytes:
+        # NATS acknowledges no PUB. What a client's `flush` sends tells that it was read.
+        return self.unit() + b"PING\r\n"
+
+    def maybe_answer(self, subscribers: int) -> bytes:
+        return b"PONG\r\n"
+
+    def answer_bytes(self, subscribers: int) -> int:
+        return len(self.maybe_answer(subscribers))
+
 
 def nats_greet(socks: Sequence[socket.socket]) -> None:
     """CONNECT, then wait for the PING that the server sends about two seconds later.

@@ -36,6 +36,18 @@ class RedisFanout:
     def unit(self) -> bytes:
         return resp_command(b"PUBLISH", TOPIC, self._payload)
 
+    def join(self, publishers: Sequence[socket.socket]) -> None:
+        """Redis expects no greeting."""
+
+    def request(self) -> bytes:
+        return self.unit()
+
+    def maybe_answer(self, subscribers: int) -> bytes:
+        return b":%d\r\n" % subscribers
+
+    def answer_bytes(self, subscribers: int) -> int:
+        return len(self.maybe_answer(subscribers))
+
 
 class RedisStream:
     """XADD to a stream; every reply is a bulk string of two lines."""
