@@ -9,13 +9,15 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 
 # The wrapper of pyright would ask the network for a newer one at each run.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+# mkdocs-material would advertise its successor at each build.
+export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check format power bench dist servers clean
+.PHONY: help run test check format docs docs-serve power bench dist servers clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: $(VENV)/.core ## Install the broker and start it (ARGS="--port 7000" is passed on)
 	$(BIN)/fanlog serve $(ARGS)
@@ -33,6 +35,13 @@ format: $(VENV)/.dev ## Format the code, and fix what ruff can fix
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
+docs: $(VENV)/.docs ## Build the documentation into site/, and check its links
+	$(BIN)/python -m mkdocs --quiet build --strict $(ARGS)
+	@echo "The documentation is built: open site/index.html"
+
+docs-serve: $(VENV)/.docs ## Show the documentation on http://127.0.0.1:8000 as you write it
+	$(BIN)/python -m mkdocs serve --strict --watch src --watch scripts/docs $(ARGS)
+
 power: $(VENV)/.dev servers ## Cut the power under a broker (ARGS="--minutes 10 --seed 1")
 	$(BIN)/python -m tests.power.run $(ARGS)
 
@@ -47,7 +56,7 @@ servers:
 	@scripts/install-test-servers
 
 clean: ## Remove the environment, and all that was built
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) build dist site .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests -type d -name __pycache__ -prune -exec rm -rf {} +
 
 $(VENV)/.made:
@@ -58,6 +67,10 @@ $(VENV)/.core: $(VENV)/.made pyproject.toml
 	$(PIP) install --editable .
 	@touch $@
 
+$(VENV)/.docs: $(VENV)/.made pyproject.toml
+	$(PIP) install --editable '.[docs]'
+	@touch $(VENV)/.core $@
+
 $(VENV)/.dev: $(VENV)/.made pyproject.toml
 	$(PIP) install --editable '.[dev]'
-	@touch $(VENV)/.core $@
+	@touch $(VENV)/.core $(VENV)/.docs $@

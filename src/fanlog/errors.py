@@ -62,7 +62,11 @@ from typing import ClassVar
 
 
 class FanlogError(Exception):
-    """The root of every error that Fanlog raises."""
+    """The root of every error that Fanlog raises. As a code of its own: a fault inside the
+    broker, or a code that this client does not know yet.
+
+    What to do: Read the message, and the broker's log. If the code is new, update the client.
+    """
 
     code: ClassVar[str] = "internal"
 
@@ -72,18 +76,32 @@ class FanlogError(Exception):
 
 
 class FormatError(FanlogError):
-    """Bytes that are not a valid batch or frame."""
+    """Bytes that are not a valid batch or frame.
+
+    What to do: Check that client and broker are both Fanlog, and that no proxy changes the
+    bytes between them.
+    """
 
     code = "bad_format"
 
 
 class ChecksumError(FormatError):
+    """The checksum of a batch or frame does not match its bytes. They were changed on the
+    way.
+
+    What to do: Publish again. If it happens again, check the network and the memory of the
+    machines.
+    """
+
     code = "bad_checksum"
 
 
 class DecodeError(FormatError, ValueError):
-    """A message's value is not of the type that the application asked for. `expected` is that
-    type, and `reason` says what is wrong, and where in the value."""
+    """The value of a message is not of the type that the application asked for. `expected`
+    is that type. `reason` says what is wrong, and where in the value.
+
+    What to do: Use `message.value` for the bytes as they are, and fix the publisher.
+    """
 
     code = "bad_value"
 
@@ -106,8 +124,12 @@ class DecodeError(FormatError, ValueError):
 
 
 class UnreadableError(FormatError):
-    """A batch whose checksums fit, and whose columns do not decode: its producer made it so, or it
-    would unpack to more than is allowed. Its records are `first` up to, not including, `next`."""
+    """A batch has valid checksums, but its columns do not decode, or it would unpack to
+    more than is allowed. Its producer made it so. Its records are `first` up to, not
+    including, `next`.
+
+    What to do: Fix the producer. Readers continue after the batch.
+    """
 
     code = "unreadable"
 
@@ -128,168 +150,317 @@ class UnreadableError(FormatError):
 
 
 class ProtocolError(FormatError):
-    """A peer broke the protocol; its connection is closed."""
+    """A peer broke the protocol. Its connection is closed.
+
+    What to do: Connect to the native port with a Fanlog client, and to the Redis port with a
+    Redis client.
+    """
 
     code = "bad_frame"
 
 
 class BadMagicError(ProtocolError):
+    """The peer does not speak this protocol: its first bytes are wrong.
+
+    What to do: Check the port. The native port is 7420, the port for Redis clients is 7421.
+    """
+
     code = "bad_magic"
 
 
 class UnknownCommandError(ProtocolError):
+    """The peer sent a frame of a kind that this side does not know.
+
+    What to do: Update the older of the two, client or broker.
+    """
+
     code = "unknown_command"
 
 
 class UnsupportedVersionError(ProtocolError):
+    """Client and broker have no version of the protocol in common.
+
+    What to do: Update the older of the two.
+    """
+
     code = "unsupported_version"
 
 
 class RequestError(FanlogError):
-    """The caller asked for something that can't be done as asked."""
+    """A request that can't be answered as it was asked. A worker that fails a request
+    raises it as well, with its reason.
+
+    What to do: Read the message: it names what to change.
+    """
 
     code = "bad_request"
 
 
 class InvalidArgumentError(RequestError):
+    """An argument has the wrong type or value.
+
+    What to do: Change the argument that the message names.
+    """
+
     code = "invalid_argument"
 
 
 class InvalidNameError(RequestError):
+    """A name of a topic, group or queue is not allowed.
+
+    What to do: Choose another name by the rule in the message.
+    """
+
     code = "invalid_name"
 
 
 class TopicNotFoundError(RequestError):
+    """There is no topic of this name.
+
+    What to do: Check the name with `fanlog topic list`, or create the topic.
+    """
+
     code = "topic_not_found"
 
 
 class TopicExistsError(RequestError):
+    """A topic of this name exists already.
+
+    What to do: Use the topic as it is, or choose another name.
+    """
+
     code = "topic_exists"
 
 
 class TopicDiffersError(TopicExistsError):
-    """A topic that may exist already does, and its settings are not those that were asked for."""
+    """The topic exists already, and its settings are not those that were asked for. The
+    message lists the differences.
+
+    What to do: Use `exist_ok="any"` to accept the topic as it is, ask for its settings, or change
+    it with `fanlog topic alter`.
+    """
 
     code = "topic_differs"
 
 
 class TopicDeletedError(RequestError):
+    """The topic was deleted while it was in use.
+
+    What to do: Create the topic again if it is still needed. A topic that was created again is
+    new, and starts at offset 0.
+    """
+
     code = "topic_deleted"
 
 
 class PartitionNotFoundError(RequestError):
+    """The topic has no partition of this number.
+
+    What to do: Check the partitions with `fanlog topic describe`.
+    """
+
     code = "partition_not_found"
 
 
 class OffsetOutOfRangeError(RequestError):
+    """The offset is before the first record of the partition, or after its end.
+
+    What to do: Start at `earliest` or `latest`, or at an offset that `fanlog topic describe`
+    shows.
+    """
+
     code = "offset_out_of_range"
 
 
 class MessageTooLargeError(RequestError):
+    """A message is larger than the topic allows.
+
+    What to do: Send less, or raise `message_bytes_max` of the topic.
+    """
+
     code = "message_too_large"
 
 
 class OutOfSequenceError(RequestError):
-    """A producer's batch does not follow its last one; nothing was stored."""
+    """A producer's batch does not follow its last one. Nothing of it was stored.
+
+    What to do: Close the client and connect again. The new client gets a new producer id.
+    """
 
     code = "out_of_sequence"
 
 
 class UnknownProducerError(RequestError):
-    """The broker does not know this producer's numbers, so it can't tell a repeat from news."""
+    """The broker has forgotten this producer, so that it can't tell a repeat from a new
+    message. Nothing was stored.
+
+    What to do: Connect again, and check whether the last message was stored before you send it
+    again.
+    """
 
     code = "unknown_producer"
 
 
 class FencedError(RequestError):
-    """Somebody else has taken over; what this one asked for was not done."""
+    """Another client, member or transaction has taken over. What this one asked for was not
+    done.
+
+    What to do: Stop this one. If both should run, give them different names.
+    """
 
     code = "fenced"
 
 
 class NoPositionError(RequestError):
-    """A group has no committed position, and its reset policy is `none`."""
+    """A group has no committed position, and its reset policy is `none`.
+
+    What to do: Set a position with `fanlog group reset`, or join with `reset="earliest"` or
+    `"latest"`.
+    """
 
     code = "no_position"
 
 
 class GroupNotFoundError(RequestError):
+    """There is no group or queue of this name.
+
+    What to do: Check the name with `fanlog group list`.
+    """
+
     code = "group_not_found"
 
 
 class GroupActiveError(RequestError):
-    """A group with members can't be reset or deleted, or be of another kind."""
+    """A group with members can't be reset, deleted or used as a queue.
+
+    What to do: Stop its members first, or choose another name.
+    """
 
     code = "group_active"
 
 
 class LeaseLostError(RequestError):
-    """The job is no longer this worker's: its time ran out, and others may have it."""
+    """The job is no longer this worker's: its time ran out, and another worker may have it.
+
+    What to do: Finish jobs within `visibility_seconds`, or raise it. Give each job one outcome
+    only.
+    """
 
     code = "lease_lost"
 
 
 class NoRespondersError(RequestError):
-    """Nobody works on the topic that a request was for."""
+    """Nobody works on the topic of a request, so that no answer can come. Nothing was
+    published.
+
+    What to do: Start a worker with `client.serve(...)`, and check the topic's name.
+    """
 
     code = "no_responders"
 
 
 class TransactionNotFoundError(RequestError):
-    """The transaction was never begun, was aborted, or ran out of time: nothing of it is stored."""
+    """The transaction was never begun, was aborted, or timed out. Nothing of it is stored.
+
+    What to do: Do its work again in a new transaction. `client.run_transaction` does this by
+    itself.
+    """
 
     code = "transaction_not_found"
 
 
 class LimitError(FanlogError):
-    """A named limit was reached. The message names it."""
+    """A named limit was reached. The message names it.
+
+    What to do: Ask for less, or raise the setting that the message names.
+    """
 
     code = "limit"
 
 
 class OverloadedError(LimitError):
+    """The broker has more work waiting for the disk than it accepts.
+
+    What to do: Wait a moment and try again. If it happens often, use a faster disk or publish
+    larger batches.
+    """
+
     code = "overloaded"
 
 
 class TooManyConnectionsError(LimitError):
+    """The broker has as many connections as it accepts.
+
+    What to do: Close connections that are not needed, or raise `connections_max` and the limit
+    of open files.
+    """
+
     code = "too_many_connections"
 
 
 class TooManyTopicsError(LimitError):
+    """The broker has as many topics as it accepts.
+
+    What to do: Delete topics that are not needed, or raise `broker.topics_max`.
+    """
+
     code = "too_many_topics"
 
 
 class SlowReaderError(LimitError):
-    """The reader chose the `disconnect` policy and fell behind."""
+    """The reader chose the policy `disconnect` and fell behind.
+
+    What to do: Read faster, or use the policy `catch-up` or `skip`.
+    """
 
     code = "slow_reader"
 
 
 class StorageError(FanlogError):
-    """The disk, or what is on it."""
+    """The disk, or what is on it, is at fault.
+
+    What to do: Read the message and the broker's log.
+    """
 
     code = "storage"
 
 
 class DiskFullError(StorageError):
+    """There is no room on the disk. Nothing was stored. Reading still works.
+
+    What to do: Free some space, or shorten the retention of topics. The broker accepts messages
+    again by itself.
+    """
+
     code = "disk_full"
 
 
 class OutOfResourcesError(StorageError):
-    """The system has no file descriptor or memory left for it. Nothing was stored; it may be tried
-    again."""
+    """The system has no file descriptor or memory left for this. Nothing was stored.
+
+    What to do: Raise the limit that the message names, then try again.
+    """
 
     code = "out_of_resources"
 
 
 class LogFailedError(StorageError):
-    """A write or fdatasync failed: the log takes no more writes until a restart."""
+    """A write or sync of the log failed. The log accepts no more writes until the broker is
+    restarted.
+
+    What to do: Check the disk, then restart the broker. It recovers what was acknowledged.
+    """
 
     code = "log_failed"
 
 
 class DamagedError(StorageError):
-    """Records `first` up to, not including, `next` can't be read: the file is damaged there."""
+    """Records `first` up to, not including, `next` can't be read: the file is damaged
+    there.
+
+    What to do: Continue after `next`. The damaged file is kept beside the log; restore it from
+    a backup if there is one.
+    """
 
     code = "damaged"
 
@@ -300,45 +471,85 @@ class DamagedError(StorageError):
 
 
 class FolderInUseError(StorageError):
+    """Another process uses the data folder.
+
+    What to do: Stop the other broker, or start this one with another `--data` folder.
+    """
+
     code = "folder_in_use"
 
 
 class FolderUnusableError(StorageError):
+    """The data folder can't be used: it is not there, is not readable, or is of a newer
+    Fanlog.
+
+    What to do: Read the message: it names the folder and what is wrong with it.
+    """
+
     code = "folder_unusable"
 
 
 class LinkError(FanlogError):
-    """The way to the broker failed."""
+    """The connection to the broker failed.
+
+    What to do: Check that the broker runs, with `fanlog health`.
+    """
 
     code = "link"
 
 
 class ConnectError(LinkError):
+    """No broker answers at this address.
+
+    What to do: Start a broker with `fanlog serve`, and check host and port.
+    """
+
     code = "connect"
 
 
 class ConnectionLostError(LinkError):
+    """The connection was lost. Whether the last request was done is unknown.
+
+    What to do: The client connects again by itself. Ask again; publishing again is safe.
+    """
+
     code = "connection_lost"
 
 
 class RequestTimeoutError(LinkError):
-    """No answer in time. The outcome is unknown; publishing again is safe."""
+    """No answer came in time. The outcome is unknown.
+
+    What to do: Ask again, or allow more time. Publishing again through the same client is safe:
+    it stores the message once.
+    """
 
     code = "timeout"
 
 
 class DrainingError(LinkError):
+    """The broker is stopping and accepts nothing new.
+
+    What to do: Nothing: the client connects again by itself when a broker answers.
+    """
+
     code = "draining"
 
 
 class ClosedError(LinkError):
+    """The client, subscription or worker was closed.
+
+    What to do: Open a new one.
+    """
+
     code = "closed"
 
 
 class MessagesLostError(FanlogError):
-    """A subscription will not get the records `first` up to, not including, `next`.
+    """A subscription will not get the records `first` up to, not including, `next`. The
+    iterator raises it once; iterate again to continue after the gap.
 
-    Raised once by the iterator; iterating again goes on after the gap.
+    What to do: Decide whether your program can continue without them. Pass `on_gap` to get a
+    call instead of an error.
     """
 
     code = "messages_lost"
@@ -362,11 +573,19 @@ class MessagesLostError(FanlogError):
 
 
 class ConfigError(FanlogError):
+    """A setting is wrong: in the file, in a variable, or in a flag.
+
+    What to do: Change the setting that the message names. `fanlog config check` checks a file.
+    """
+
     code = "bad_config"
 
 
 class UnsupportedSystemError(FanlogError):
-    """This operating system lacks what a broker needs."""
+    """This operating system lacks what a broker needs.
+
+    What to do: Run the broker on Linux or macOS. Clients also run on Windows.
+    """
 
     code = "unsupported_system"
 

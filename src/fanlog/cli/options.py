@@ -160,17 +160,20 @@ def _as_toml(given: Any) -> str:
 @cache
 def all_options() -> dict[str, Option]:
     """Every option by its path, in the order of the file."""
-    return {option.path: option for option in _of(Config, "")}
+    return {option.path: option for option in options_of(Config, "")}
 
 
-def _of(struct: type[msgspec.Struct], section: str) -> Iterable[Option]:
+def options_of(struct: type[msgspec.Struct], section: str) -> list[Option]:
+    """The options of a struct, and of the structs in it. `section` is its place in the file."""
+    found: list[Option] = []
     info = inspect.type_info(struct)
     assert isinstance(info, inspect.StructType)
     for field in info.fields:
         if isinstance(field.type, inspect.StructType):
-            yield from _of(field.type.cls, field.name)
+            found += options_of(field.type.cls, field.name)
         else:
-            yield _option(section, field, _choices(struct, field.name))
+            found.append(_option(section, field, _choices(struct, field.name)))
+    return found
 
 
 def _choices(struct: type[msgspec.Struct], name: str) -> tuple[str, ...]:
