@@ -26,6 +26,7 @@ PUBLIC = {
     "Gap",
     "GroupInfo",
     "GroupMember",
+    "Handled",
     "Job",
     "JobBatch",
     "Message",

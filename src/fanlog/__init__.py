@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fanlog.client.aio import Client, connect
     from fanlog.client.backoff import Backoff
     from fanlog.client.groups.member import GroupMember
+    from fanlog.client.groups.running import Handled
     from fanlog.client.message import Message, MessageBatch
     from fanlog.client.queues.jobs import Job, JobBatch
     from fanlog.client.queues.worker import Worker
@@ -44,6 +45,7 @@ _HOMES = {
     "Broker": "fanlog.node",
     "Client": "fanlog.client.aio",
     "GroupMember": "fanlog.client.groups.member",
+    "Handled": "fanlog.client.groups.running",
     "Job": "fanlog.client.queues.jobs",
     "JobBatch": "fanlog.client.queues.jobs",
     "Message": "fanlog.client.message",
@@ -83,6 +85,7 @@ __all__ = [
     "Gap",
     "GroupInfo",
     "GroupMember",
+    "Handled",
     "Job",
     "JobBatch",
     "Message",

@@ -50,7 +50,9 @@ class Blocking:
     def join_transaction(self, ticket: str) -> Staging:
         return Staging(self._client.join_transaction(ticket))
 
-    def consume(self, topic: str, **given: Any) -> Consuming:
+    def consume(self, topic: str, handler: Any = None, **given: Any) -> Any:
+        if handler is not None:
+            return asyncio.to_thread(self._client.consume, topic, handler, **given)
         return Consuming(self._client.consume(topic, **given))
 
     @property

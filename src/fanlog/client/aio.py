@@ -14,8 +14,11 @@ import msgspec
 from fanlog.client.address import parse_url
 from fanlog.client.core import POLICIES
 from fanlog.client.dead_letters import DeadLetters
-from fanlog.client.groups.member import CommitMode, GroupMember, MemberOptions, OnPartitions
-from fanlog.client.groups.operators import Groups, joining
+from fanlog.client.groups.joining import Joining
+from fanlog.client.groups.member import GroupMember
+from fanlog.client.groups.operators import Groups
+from fanlog.client.groups.options import ConsumeOptions, HandledOptions
+from fanlog.client.groups.running import Handled, MessageHandler
 from fanlog.client.link import Dial, tcp_dial
 from fanlog.client.message import Message
 from fanlog.client.publishing import Headers, TopicOutbox, Value
@@ -225,47 +228,48 @@ class Client(TopicCalls):
         )
         return Subscription(self, self.take_number(), checked(wanted), on_gap)
 
+    @overload
+    def consume(
+        self, topic: str, handler: None = None, *, group: str, **options: Unpack[ConsumeOptions]
+    ) -> GroupMember: ...
+    @overload
     def consume(
         self,
         topic: str,
+        handler: MessageHandler,
         *,
         group: str,
-        member: str = "",
-        reset: ResetPolicy = "latest",
-        commit: CommitMode = "auto",
-        commit_interval_seconds: float = 1.0,
-        session_seconds: float = 10.0,
-        window_bytes: int | None = None,
-        on_assign: OnPartitions | None = None,
-        on_revoke: OnPartitions | None = None,
-        on_gap: OnGap | None = None,
-    ) -> GroupMember:
-        """Joins a consumer group, whose members share the partitions of a topic or a pattern.
+        concurrency: int = 1,
+        until: asyncio.Event | None = None,
+        **options: Unpack[HandledOptions],
+    ) -> Coroutine[Any, Any, Handled]: ...
+    def consume(
+        self,
+        topic: str,
+        handler: MessageHandler | None = None,
+        *,
+        group: str,
+        concurrency: int = 1,
+        until: asyncio.Event | None = None,
+        **options: Unpack[HandledOptions],
+    ) -> GroupMember | Coroutine[Any, Any, Handled]:
+        """Joins a consumer group, whose members share the partitions of a topic or a pattern. The
+        group continues where it has committed, and begins at `reset` the first time.
 
-        The group goes on where it has committed, and begins at `reset` the first time. `commit`
-        says when what the application is done with is committed: "auto" every now and then,
-        "iterate" with each message it asks for, "manual" only by `commit()`. A `member` with a
-        name of its own keeps its partitions if it is back within `session_seconds`, also from
-        another process. `on_assign` and `on_revoke` get topics and partitions that come and go.
+        With a `handler`, await it: it gives each message to the handler, plain or async, those of
+        a partition in order, and different partitions side by side, up to `concurrency` at a time.
+        It runs until `until` is set or SIGTERM comes; then it finishes what it has begun, commits
+        and leaves. What the handler raises is logged, and the message is tried again while its
+        partition waits. See `HandlerOptions`.
+
+        >>> await client.consume("orders", bill, group="billing", concurrency=10)  # doctest: +SKIP
+
+        Without one it is a member to iterate over. For its options see `ConsumeOptions`.
         """
-        wanted = joining(
-            topic,
-            group=group,
-            member=member,
-            reset=reset,
-            commit=commit,
-            session_seconds=session_seconds,
-            window_bytes=window_bytes or self._options.window_bytes,
-            client=self._options.name,
-        )
-        options = MemberOptions(
-            commit=commit,
-            commit_interval_seconds=commit_interval_seconds,
-            on_assign=on_assign,
-            on_revoke=on_revoke,
-            on_gap=on_gap,
-        )
-        return GroupMember(self, self.take_number(), wanted, options)
+        joining = Joining(self, topic, group, self._options)
+        if handler is None:
+            return joining.member(options)
+        return joining.run(handler, concurrency, until, options)
 
     @overload
     def work(

@@ -357,6 +357,7 @@ class Subscription:
         if not self._items:
             return
         stale_bytes = self._stale_bytes
+        freed = 0
         kept: deque[Item] = deque()
         for item in self._items:
             if not isinstance(item, MessageBatch):
@@ -372,8 +373,10 @@ class Subscription:
             if stale:
                 self._stale_bytes -= size
             else:
-                self._consume(size)
+                freed += size
         self._items = kept
+        # Last: a broker in this program sends more at once.
+        self._consume(freed)
 
     def end(self, error: FanlogError) -> None:
         """No more will come; what is here can still be taken."""

@@ -22,10 +22,15 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from fanlog.model import KIB, MIB, Durability, TopicSettings
 
 TOPIC_PREFIX = "dead."
+REASON_CHARACTERS_MAX = 4096
 _PREFIX = "fanlog-dead-"
+# What a dead letter may be longer than its job, for what its headers say.
+_HEADERS_BYTES_MAX = 64 * KIB
 
 
 class Death(NamedTuple):
@@ -47,6 +52,21 @@ class Death(NamedTuple):
     def letter_key(self) -> bytes:
         log = f"@{self.log}" if self.log else ""
         return f"{self.topic}{log}/{self.partition}/{self.offset}/{self.queue}".encode()
+
+
+def letter_topic_settings(source: TopicSettings) -> dict[str, Any]:
+    """The settings of the dead-letter topic of a topic: as safe as that one, kept without end, and
+    each letter once."""
+    in_memory = source.level is Durability.MEMORY
+    return {
+        "partitions": 1,
+        "durability": source.durability,
+        "cleanup": "delete" if in_memory else "compact",
+        "retention_seconds": 0,
+        "retention_bytes": 0,
+        "message_bytes_max": min(64 * MIB, source.message_bytes_max + _HEADERS_BYTES_MAX),
+        "role": "dead-letter",
+    }
 
 
 def death_headers(death: Death) -> dict[str, bytes]:

@@ -19,9 +19,15 @@ from fanlog.errors import (
     OffsetOutOfRangeError,
 )
 from fanlog.format.batch import Batch, encode_batch, read_header
-from fanlog.format.dead_letters import TOPIC_PREFIX, Death, death_headers
+from fanlog.format.dead_letters import (
+    REASON_CHARACTERS_MAX,
+    TOPIC_PREFIX,
+    Death,
+    death_headers,
+    letter_topic_settings,
+)
 from fanlog.format.frames import ACK_ENTRY, Ack
-from fanlog.model import KIB, MIB, Durability
+from fanlog.model import MIB
 
 if TYPE_CHECKING:
     from fanlog.broker.core import Broker
@@ -29,9 +35,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("fanlog.broker")
 
 Done = Callable[[FanlogError | None], None]
-# What a dead letter may be longer than its job, for what its headers say.
-_HEADERS_BYTES_MAX = 64 * KIB
-_REASON_CHARACTERS_MAX = 4096
 # A batch of letters is no larger, unless a single one is. A lease may be of a million jobs.
 _LETTERS_MAX = 1000
 _LETTERS_BYTES = 1 * MIB
@@ -224,7 +227,7 @@ class DeadLetters:
             partition=grave.partition.index,
             offset=offset,
             queue=grave.queue,
-            reason=reason[:_REASON_CHARACTERS_MAX],
+            reason=reason[:REASON_CHARACTERS_MAX],
             deliveries=grave.deliveries,
             time=dt.datetime.fromtimestamp(self._broker.now_us() / 1e6, tz=dt.UTC),
             key=key,
@@ -235,22 +238,8 @@ class DeadLetters:
         known = self._broker.catalog.find(grave.topic)
         if known is not None:
             return known
-        source = grave.partition.topic.settings
-        in_memory = source.level is Durability.MEMORY
-        return self._broker.create_topic(
-            grave.topic,
-            {
-                "partitions": 1,
-                "durability": source.durability,
-                "cleanup": "delete" if in_memory else "compact",
-                "retention_seconds": 0,
-                "retention_bytes": 0,
-                "message_bytes_max": min(64 * MIB, source.message_bytes_max + _HEADERS_BYTES_MAX),
-                "role": "dead-letter",
-            },
-            exist_ok=True,
-            compare=(),
-        )
+        settings = letter_topic_settings(grave.partition.topic.settings)
+        return self._broker.create_topic(grave.topic, settings, exist_ok=True, compare=())
 
     # The broker's Origin
 

@@ -13,10 +13,19 @@ from typing import Any, Literal, Unpack, overload
 
 from fanlog.client import aio
 from fanlog.client.blocking.dead_letters import DeadLetters
-from fanlog.client.blocking.groups import GroupMember, Groups, OnPartitions, in_thread
+from fanlog.client.blocking.groups import (
+    ConsumeOptions,
+    GroupMember,
+    Groups,
+    HandledOptions,
+    MessageHandler,
+    async_options,
+    message_handler_in_thread,
+)
 from fanlog.client.blocking.loop import LoopThread, Subscription
 from fanlog.client.blocking.queues import Handler, JobHandler, Worker, handler_in_thread
 from fanlog.client.blocking.stopping import run_until_stopped
+from fanlog.client.blocking.threads import HandlerThreads
 from fanlog.client.blocking.transactions import (
     Function,
     Transaction,
@@ -24,7 +33,7 @@ from fanlog.client.blocking.transactions import (
     work_in_thread,
 )
 from fanlog.client.core import Fetched
-from fanlog.client.groups.member import CommitMode
+from fanlog.client.groups.running import Handled
 from fanlog.client.message import Message
 from fanlog.client.publishing import Headers, Value
 from fanlog.client.queues.options import WorkOptions
@@ -233,37 +242,45 @@ class Client:
         )
         return Subscription(self._loop, subscription)
 
+    @overload
+    def consume(
+        self, topic: str, handler: None = None, *, group: str, **options: Unpack[ConsumeOptions]
+    ) -> GroupMember: ...
+    @overload
     def consume(
         self,
         topic: str,
+        handler: MessageHandler,
         *,
         group: str,
-        member: str = "",
-        reset: ResetPolicy = "latest",
-        commit: CommitMode = "auto",
-        commit_interval_seconds: float = 1.0,
-        session_seconds: float = 10.0,
-        window_bytes: int | None = None,
-        on_assign: OnPartitions | None = None,
-        on_revoke: OnPartitions | None = None,
-        on_gap: OnGap | None = None,
-    ) -> GroupMember:
-        """Joins a consumer group; see the asyncio client. `on_assign` and `on_revoke` are called
-        in a thread of their own."""
-        joined = self._client.consume(
-            topic,
-            group=group,
-            member=member,
-            reset=reset,
-            commit=commit,
-            commit_interval_seconds=commit_interval_seconds,
-            session_seconds=session_seconds,
-            window_bytes=window_bytes,
-            on_assign=in_thread(on_assign),
-            on_revoke=in_thread(on_revoke),
-            on_gap=on_gap,
-        )
-        return GroupMember(self._loop, joined)
+        concurrency: int = 1,
+        until: threading.Event | None = None,
+        **options: Unpack[HandledOptions],
+    ) -> Handled: ...
+    def consume(
+        self,
+        topic: str,
+        handler: MessageHandler | None = None,
+        *,
+        group: str,
+        concurrency: int = 1,
+        until: threading.Event | None = None,
+        **options: Unpack[HandledOptions],
+    ) -> GroupMember | Handled:
+        """Joins a consumer group; see the asyncio client. With a `handler` it gives each message to
+        the handler, in threads, until `until` is set, SIGTERM comes or the client is closed."""
+        given = async_options(options)
+        if handler is None:
+            return GroupMember(self._loop, self._client.consume(topic, group=group, **given))
+        with HandlerThreads(concurrency) as threads:
+            handle = message_handler_in_thread(threads, handler)
+            return run_until_stopped(
+                self._loop,
+                until,
+                lambda stopped: self._client.consume(
+                    topic, handle, group=group, concurrency=concurrency, until=stopped, **given
+                ),
+            )
 
     @overload
     def work(
@@ -294,18 +311,15 @@ class Client:
         in threads, until `until` is set, SIGTERM comes or the client is closed."""
         if handler is None:
             return Worker(self._loop, self._client.work(topic, queue=queue, **options))
-        run_until_stopped(
-            self._loop,
-            until,
-            lambda stopped: self._client.work(
-                topic,
-                handler_in_thread(self._loop, handler),
-                queue=queue,
-                concurrency=concurrency,
-                until=stopped,
-                **options,
-            ),
-        )
+        with HandlerThreads(options.get("prefetch", concurrency)) as threads:
+            handle = handler_in_thread(self._loop, threads, handler)
+            run_until_stopped(
+                self._loop,
+                until,
+                lambda stopped: self._client.work(
+                    topic, handle, queue=queue, concurrency=concurrency, until=stopped, **options
+                ),
+            )
         return None
 
     def request(
@@ -333,8 +347,9 @@ class Client:
     def serve(self, topic: str, handler: Handler, *, queue: str = "", prefetch: int = 16) -> None:
         """Answers requests until the client is closed: `handler` gets each job, in a thread of its
         own, and what it returns is the answer."""
-        handle = handler_in_thread(self._loop, handler)
-        self._loop.call(self._client.serve(topic, handle, queue=queue, prefetch=prefetch))
+        with HandlerThreads(prefetch) as threads:
+            handle = handler_in_thread(self._loop, threads, handler)
+            self._loop.call(self._client.serve(topic, handle, queue=queue, prefetch=prefetch))
 
     def reply(
         self, request: Message, value: Value, headers: Headers | None = None, error: str = ""

@@ -4,19 +4,57 @@ client's own loop."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from types import TracebackType
+from typing import Any, cast
 
 from fanlog.client.blocking.loop import LoopThread, Subscription
+from fanlog.client.blocking.threads import HandlerThreads
 from fanlog.client.groups import member, operators
+from fanlog.client.groups import options as async_
 from fanlog.client.groups.operators import GroupInfos, ResetSteps
+from fanlog.client.groups.options import HandlerOptions, SharedOptions
 from fanlog.client.message import Message
+from fanlog.client.queues.running import check_handler
 from fanlog.client.reached import Place
 from fanlog.client.starts import StartLike
 from fanlog.format.messages import GroupOffsets, Position
 from fanlog.model import GroupInfo
 
 OnPartitions = Callable[[tuple[Place, ...]], None]
+MessageHandler = Callable[[Message], object]
+
+
+class ConsumeOptions(SharedOptions, total=False):
+    """Those of the asyncio client. `on_assign` and `on_revoke` are called in threads."""
+
+    on_assign: OnPartitions | None
+    on_revoke: OnPartitions | None
+
+
+class HandledOptions(ConsumeOptions, HandlerOptions, total=False):
+    """The same with those of handlers."""
+
+
+def async_options(options: HandledOptions) -> async_.HandledOptions:
+    """Options for the asyncio client."""
+    given: dict[str, Any] = {**options}
+    for name in ("on_assign", "on_revoke"):
+        if name in given:
+            given[name] = in_thread(given[name])
+    return cast("async_.HandledOptions", given)
+
+
+def message_handler_in_thread(
+    threads: HandlerThreads, handler: MessageHandler
+) -> Callable[[Message], Awaitable[object]]:
+    """The handler in a thread of its own, where it may use the client as anywhere else."""
+    check_handler(handler, "a message")
+
+    async def handle(message: Message) -> object:
+        return await threads.call(handler, message)
+
+    return handle
 
 
 def in_thread(callback: OnPartitions | None) -> member.OnPartitions | None:

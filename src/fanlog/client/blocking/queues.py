@@ -3,12 +3,12 @@ loop."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from types import TracebackType
 from typing import Any, TypeVar, overload
 
 from fanlog.client.blocking.loop import LoopThread
+from fanlog.client.blocking.threads import HandlerThreads
 from fanlog.client.message import Message
 from fanlog.client.publishing import Headers, Value
 from fanlog.client.queues import jobs, worker
@@ -22,13 +22,13 @@ T = TypeVar("T")
 
 
 def handler_in_thread(
-    loop: LoopThread, handler: Callable[[Job], T]
+    loop: LoopThread, threads: HandlerThreads, handler: Callable[[Job], T]
 ) -> Callable[[jobs.Job], Awaitable[T]]:
     """The handler in a thread of its own, where it may use the client as anywhere else."""
     check_handler(handler)
 
     async def handle(job: jobs.Job) -> T:
-        return await asyncio.to_thread(handler, Job(loop, job))
+        return await threads.call(handler, Job(loop, job))
 
     return handle
 

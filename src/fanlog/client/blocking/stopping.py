@@ -7,26 +7,27 @@ import signal
 import threading
 from collections.abc import Callable, Coroutine
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 from fanlog.client.blocking.loop import LoopThread
 
 _LOOK_SECONDS = 0.1
+T = TypeVar("T")
 
 
 def run_until_stopped(
     loop: LoopThread,
     until: threading.Event | None,
-    work: Callable[[asyncio.Event], Coroutine[Any, Any, None]],
-) -> None:
+    work: Callable[[asyncio.Event], Coroutine[Any, Any, T]],
+) -> T:
     """Runs `work` on the client's loop until it ends. `until` tells it to, and so does SIGTERM,
     where this is the program's main thread and nobody else handles the signal."""
     stopped = asyncio.Event()
 
-    async def run() -> None:
+    async def run() -> T:
         watching = asyncio.ensure_future(_watch(until, stopped)) if until is not None else None
         try:
-            await work(stopped)
+            return await work(stopped)
         finally:
             if watching is not None:
                 watching.cancel()
@@ -39,7 +40,7 @@ def run_until_stopped(
     if ours:
         signal.signal(signal.SIGTERM, stop)
     try:
-        loop.call(run())
+        return loop.call(run())
     finally:
         if ours:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -78,7 +78,12 @@ class GroupMember(Subscription):
     """
 
     def __init__(
-        self, host: MemberHost, key: int, wanted: messages.JoinGroup, options: MemberOptions
+        self,
+        host: MemberHost,
+        key: int,
+        wanted: messages.JoinGroup,
+        options: MemberOptions,
+        progress: Progress | None = None,
     ) -> None:
         followed = messages.Subscribe(
             target=wanted.target, wildcard=wanted.wildcard, window_bytes=wanted.window_bytes
@@ -87,7 +92,7 @@ class GroupMember(Subscription):
         self._broker = host
         self._join = wanted
         self._options = options
-        self._progress = Progress()
+        self._progress = progress or Progress()
         self._commits = GroupCommits(self._send_commit, self._done, self._progress.has)
         self._active: set[Place] = set()
         self._continuing: set[Place] = set()

@@ -1,20 +1,16 @@
-"""Groups from the client: joining one, and what operators ask about them."""
+"""What operators ask about groups."""
 
 from __future__ import annotations
 
-import secrets
-from typing import Protocol, get_args
+from typing import Protocol
 
 import msgspec
 
-from fanlog.client.groups.member import CommitMode
-from fanlog.client.starts import StartLike, as_start, checked, reset_policy, topic_name
-from fanlog.errors import InvalidArgumentError
+from fanlog.client.starts import StartLike, as_start, checked
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind
 from fanlog.format.messages import decode
-from fanlog.format.patterns import is_pattern
-from fanlog.model import GroupInfo, ResetPolicy, ResetStep
+from fanlog.model import GroupInfo, ResetStep
 
 # `list` means something else inside of `Groups`.
 GroupInfos = list[GroupInfo]
@@ -75,35 +71,3 @@ class Groups:
     async def delete(self, name: str) -> None:
         """Forgets what a group without members has committed."""
         await self._host.ask(FrameKind.DELETE_GROUP, checked(messages.NamedGroup(name)))
-
-
-def joining(
-    topic: str,
-    *,
-    group: str,
-    member: str,
-    reset: ResetPolicy,
-    commit: CommitMode,
-    session_seconds: float,
-    window_bytes: int,
-    client: str,
-) -> messages.JoinGroup:
-    """The request to join a group. A member without a name gets one of its own."""
-    if not isinstance(group, str) or not group:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidArgumentError("A group needs a name: consume(topic, group='billing').")
-    reset_policy(reset)
-    if commit not in get_args(CommitMode):
-        raise InvalidArgumentError(
-            f"There is no commit mode {commit!r}: use one of {', '.join(get_args(CommitMode))}."
-        )
-    wanted = messages.JoinGroup(
-        group=group,
-        member=member or f"{client or 'member'}-{secrets.token_hex(4)}",
-        target=topic_name(topic),
-        wildcard=is_pattern(topic),
-        reset=reset,
-        session_seconds=session_seconds,
-        window_bytes=window_bytes,
-        static=bool(member),
-    )
-    return checked(wanted)

@@ -32,9 +32,9 @@ async def run_worker(
         await run_jobs(worker, handle, stopped)
 
 
-def check_handler(handler: object) -> None:
+def check_handler(handler: object, takes: str = "a job") -> None:
     if not callable(handler):
-        raise InvalidArgumentError("The handler must be a function that takes a job.")
+        raise InvalidArgumentError(f"The handler must be a function that takes {takes}.")
 
 
 async def run_jobs(

@@ -1,0 +1,356 @@
+"""Which message a handler gets next, and how far each partition is done. No I/O and no clock.
+
+A **line** is what has to be handled in order: a partition, or a key of one. Of each line one
+message is in hand at a time, and one that failed holds up its own line only.
+Law: the position of a partition is behind what is done without a gap, and only of what is read now:
+a message that was in hand when its partition was lost counts for nothing."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator
+from typing import Literal
+
+from fanlog.client.groups.progress import Progress
+from fanlog.client.message import Message, MessageBatch
+from fanlog.client.reached import Place, Reached, reached
+
+Order = Literal["partition", "key"]
+LineName = tuple[Place, Hashable]
+
+# With order by key: messages of a partition that are looked at, so that a key that waits does not
+# hold up others. All of them may be done again after a crash.
+_AHEAD_BY_KEY = 1000
+
+
+class Parcel:
+    """A batch on its way through the handlers. `done` is called when nothing of it is left."""
+
+    __slots__ = ("batch", "done", "left")
+
+    def __init__(self, batch: MessageBatch, done: Callable[[], None]) -> None:
+        self.batch = batch
+        self.done = done
+        self.left = len(batch)
+
+    @property
+    def bytes(self) -> int:
+        return self.batch.batch.header.length
+
+    def one_less(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self.done()
+
+    def drop(self, count: int) -> None:
+        """So many of its messages will not be handled."""
+        if self.left > 0:
+            self.left = max(0, self.left - count)
+            if self.left == 0:
+                self.done()
+
+
+class Entry:
+    """A message to be handled. `reason` is set once it is to become a dead letter."""
+
+    __slots__ = ("failures", "finished", "line", "message", "parcel", "reason", "track")
+
+    def __init__(self, track: Track, line: LineName, message: Message, parcel: Parcel) -> None:
+        self.track = track
+        self.line = line
+        self.message = message
+        self.parcel = parcel
+        self.failures = 0
+        self.finished = False
+        self.reason = ""
+
+    @property
+    def place(self) -> Place:
+        return self.line[0]
+
+
+class Track:
+    """A partition as it is read now: `end` is behind all that was begun of it, `unfinished` is
+    what is not done, or not known to be, in the order of the log."""
+
+    __slots__ = ("_feeding", "_parcel", "closed", "end", "parcels", "unfinished")
+
+    def __init__(self, start: Reached) -> None:
+        self.end = start
+        # Nothing more of it is begun.
+        self.closed = False
+        self.parcels: deque[Parcel] = deque()
+        self.unfinished: deque[Entry] = deque()
+        self._parcel: Parcel | None = None
+        self._feeding: Iterator[Message] = iter(())
+
+    @property
+    def position(self) -> Reached:
+        while self.unfinished and self.unfinished[0].finished:
+            self.unfinished.popleft()
+        if not self.unfinished:
+            return self.end
+        first = self.unfinished[0].message
+        return reached(first.batch, first.offset)
+
+    def next(self) -> tuple[Message, Parcel] | None:
+        """The next message of it, if one is here."""
+        while True:
+            message = next(self._feeding, None)
+            if message is not None and self._parcel is not None:
+                is_last = message is self._parcel.batch.messages[-1]
+                offset = self._parcel.batch.next_offset if is_last else message.offset + 1
+                self.end = reached(message.batch, offset)
+                return message, self._parcel
+            if not self.parcels:
+                self._parcel = None
+                return None
+            self._parcel = self.parcels.popleft()
+            self._feeding = iter(self._parcel.batch.messages)
+            if not len(self._parcel.batch):
+                # Compaction has left nothing of it, or it can't be read.
+                self.end = reached(self._parcel.batch.batch, self._parcel.batch.next_offset)
+                self._parcel.done()
+
+    def drop_begun(self) -> None:
+        """Nothing more is taken of a batch that was begun."""
+        if self._parcel is not None:
+            self._parcel.drop(sum(1 for _ in self._feeding))
+            self._parcel = None
+        self._feeding = iter(())
+
+    def drop_parcels(self) -> int | None:
+        """Drops what was not begun. The offset where that began, if there was any."""
+        parcels, self.parcels = self.parcels, deque()
+        for parcel in parcels:
+            parcel.left = 0
+            parcel.done()
+        return parcels[0].batch.base_offset if parcels else None
+
+    def cut_at(self, start: Reached) -> None:
+        """The log is another from `start` on: what was read behind it does not count."""
+        if self._parcel is not None and self._parcel.batch.next_offset > start.offset:
+            self.drop_begun()
+        gone = [parcel for parcel in self.parcels if parcel.batch.next_offset > start.offset]
+        for parcel in gone:
+            self.parcels.remove(parcel)
+            parcel.left = 0
+            parcel.done()
+        self.unfinished = deque(e for e in self.unfinished if e.message.offset < start.offset)
+        if self._parcel is None and not self.parcels:
+            self.end = start
+
+
+class _Line:
+    """`entry` is the message in hand, `waits` whether the first one waits to be tried again."""
+
+    __slots__ = ("entries", "entry", "queued", "waits")
+
+    def __init__(self) -> None:
+        self.entries: deque[Entry] = deque()
+        self.entry: Entry | None = None
+        self.queued = False
+        self.waits = False
+
+
+class Desk(Progress):
+    """What lies between a member of a group and its handlers."""
+
+    def __init__(self, order: Order) -> None:
+        super().__init__()
+        self._by_key = order == "key"
+        self._ahead = _AHEAD_BY_KEY if self._by_key else 1
+        self._tracks: dict[Place, Track] = {}
+        self._lines: dict[LineName, _Line] = {}
+        self._ready: deque[LineName] = deque()
+        self._in_hand: dict[Place, int] = {}
+        self._parted: set[Place] = set()
+
+    # What comes
+
+    def put(self, place: Place, parcel: Parcel) -> None:
+        """A batch has come of a partition that is read."""
+        track = self._tracks.get(place)
+        if track is None:
+            parcel.done()
+            return
+        track.parcels.append(parcel)
+        self._fill(place, track)
+
+    def _fill(self, place: Place, track: Track) -> None:
+        while len(track.unfinished) < self._ahead:
+            found = track.next()
+            if found is None:
+                return
+            message, parcel = found
+            name: LineName = (place, None)
+            if self._by_key:
+                # Messages without a key have no order among each other.
+                name = (place, message.offset if (key := message.key) is None else key)
+            entry = Entry(track, name, message, parcel)
+            track.unfinished.append(entry)
+            line = self._lines.get(name)
+            if line is None:
+                line = self._lines[name] = _Line()
+            line.entries.append(entry)
+            self._rouse(name, line)
+
+    def _rouse(self, name: LineName, line: _Line) -> None:
+        idle = line.entry is None and not line.waits and not line.queued
+        if idle and line.entries:
+            line.queued = True
+            self._ready.append(name)
+        elif idle:
+            del self._lines[name]
+
+    # What handlers do
+
+    @property
+    def has_ready(self) -> bool:
+        return bool(self._ready)
+
+    def take(self) -> Entry | None:
+        """The next message that may be handled; lines take turns."""
+        while self._ready:
+            name = self._ready.popleft()
+            line = self._lines[name]
+            line.queued = False
+            if line.entries:
+                entry = line.entry = line.entries.popleft()
+                self._in_hand[entry.place] = self._in_hand.get(entry.place, 0) + 1
+                return entry
+            self._rouse(name, line)
+        return None
+
+    def finish(self, entry: Entry) -> None:
+        """The message in hand is done with, or given up on."""
+        entry.finished = True
+        entry.parcel.one_less()
+        self._put_down(entry)
+
+    def postpone(self, entry: Entry) -> bool:
+        """The message in hand failed, and its line waits for it. Whether it is tried again: one of
+        a partition that is let go, or is gone, is not."""
+        line = self._put_down(entry, rouse=False)
+        if not self.is_open(entry):
+            entry.parcel.one_less()
+            self._rouse(entry.line, line)
+            return False
+        line.entries.appendleft(entry)
+        line.waits = True
+        return True
+
+    def resume(self, entry: Entry) -> None:
+        """The wait of a postponed message is over."""
+        line = self._lines.get(entry.line)
+        if line is not None and line.waits and line.entries and line.entries[0] is entry:
+            line.waits = False
+            self._rouse(entry.line, line)
+
+    def abandon(self, entry: Entry) -> None:
+        """The message in hand is not done, and is not tried again."""
+        entry.parcel.one_less()
+        self._put_down(entry)
+
+    def is_open(self, entry: Entry) -> bool:
+        """Whether more of its partition is handled."""
+        return self._tracks.get(entry.place) is entry.track and not entry.track.closed
+
+    def _put_down(self, entry: Entry, *, rouse: bool = True) -> _Line:
+        line = self._lines[entry.line]
+        line.entry = None
+        left = self._in_hand[entry.place] - 1
+        if left:
+            self._in_hand[entry.place] = left
+        else:
+            del self._in_hand[entry.place]
+        track = self._tracks.get(entry.place)
+        if track is not None:
+            _ = track.position
+            self._fill(entry.place, track)
+        if rouse:
+            self._rouse(entry.line, line)
+        return line
+
+    # What becomes of partitions
+
+    def begin(self, place: Place, start: Reached) -> None:
+        track = self._tracks.get(place)
+        if place in self._parted and track is not None and not track.closed:
+            self._parted.discard(place)
+            self._clear_lines(place, start.offset)
+            track.cut_at(start)
+            return
+        self.forget(place)
+        self._tracks[place] = Track(start)
+
+    def cut(self, place: Place) -> None:
+        """Nothing more is begun, and nothing tried again; what is in hand still counts."""
+        track = self._tracks.get(place)
+        if track is not None:
+            track.closed = True
+            track.drop_begun()
+            track.drop_parcels()
+            self._clear_lines(place, 0)
+
+    def forget(self, place: Place) -> None:
+        self.cut(place)
+        self._parted.discard(place)
+        self._tracks.pop(place, None)
+
+    drop_hand = forget
+
+    def disown_hand(self, place: Place) -> None:
+        self._parted.add(place)
+
+    def _clear_lines(self, place: Place, first: int) -> None:
+        """Nothing that waits in lines of this partition, from an offset on, is handled."""
+        for name, line in list(self._lines.items()):
+            if name[0] != place or not line.entries:
+                continue
+            kept = [entry for entry in line.entries if entry.message.offset < first]
+            for entry in list(line.entries)[len(kept) :]:
+                entry.parcel.drop(1)
+            line.entries = deque(kept)
+            line.waits = line.waits and bool(kept)
+            self._rouse(name, line)
+
+    def cut_all(self) -> None:
+        for place in list(self._tracks):
+            self.cut(place)
+
+    # How far it is
+
+    def has(self, place: Place) -> bool:
+        return place in self._tracks
+
+    def holds(self, place: Place) -> bool:
+        return place in self._in_hand
+
+    def given(self, place: Place) -> int | None:
+        track = self._tracks.get(place)
+        return None if track is None else track.end.offset
+
+    def done(self, current: Message | None) -> dict[Place, Reached]:
+        return {place: track.position for place, track in self._tracks.items()}
+
+    def is_drained(self, place: Place) -> bool:
+        """Whether all that has come of a partition was begun."""
+        track = self._tracks.get(place)
+        return track is None or (not track.parcels and len(track.unfinished) < self._ahead)
+
+    # Room for others
+
+    def hoarding(self) -> Place | None:
+        """The partition of which most has come that was not begun."""
+        most, found = 0, None
+        for place, track in self._tracks.items():
+            size = sum(parcel.bytes for parcel in track.parcels)
+            if size > most:
+                most, found = size, place
+        return found
+
+    def drop_waiting(self, place: Place) -> int | None:
+        """Drops what was not begun of a partition; where that begins."""
+        track = self._tracks.get(place)
+        return None if track is None else track.drop_parcels()

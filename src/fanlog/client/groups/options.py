@@ -1,0 +1,119 @@
+"""What `client.consume` takes, in the asyncio client and the blocking one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, TypedDict, get_args
+
+import msgspec
+
+from fanlog.client.backoff import Backoff
+from fanlog.client.groups.handling import Order
+from fanlog.client.groups.member import CommitMode, OnPartitions
+from fanlog.client.subscription import OnGap
+from fanlog.errors import InvalidArgumentError
+from fanlog.model import ResetPolicy
+
+OnFailure = Literal["dead-letter", "skip", "stop"]
+
+
+class SharedOptions(TypedDict, total=False):
+    member: str
+    reset: ResetPolicy
+    commit: CommitMode
+    commit_interval_seconds: float
+    session_seconds: float
+    window_bytes: int | None
+    on_gap: OnGap | None
+
+
+class HandlerOptions(TypedDict, total=False):
+    """How messages of a group are handled, beside the options of `ConsumeOptions`; `commit` is not
+    one of them: what is handled is committed.
+
+    | option | default | |
+    | --- | --- | --- |
+    | `concurrency` | 1 | how many messages are handled at a time |
+    | `order` | `"partition"` | what is handled in order: `"partition"`, or `"key"`, which lets \
+different keys of a partition be handled at the same time |
+    | `retry` | `Backoff()` | how long a message that failed waits |
+    | `max_attempts` | 5 | after so many failures `on_failure` decides; None tries for ever |
+    | `on_failure` | `"dead-letter"` | `"dead-letter"` stores it as one and resumes, `"skip"` logs \
+it and resumes, `"stop"` ends with the handler's error |
+    | `dead_letter` | `dead.` and the topic | the dead-letter topic |
+    """
+
+    order: Order
+    retry: Backoff | None
+    max_attempts: int | None
+    on_failure: OnFailure
+    dead_letter: str
+
+
+class ConsumeOptions(SharedOptions, total=False):
+    """How a member reads.
+
+    | option | default | |
+    | --- | --- | --- |
+    | `member` | one of its own | a name, under which it keeps its partitions for \
+`session_seconds`, also from another process |
+    | `reset` | latest | where a new group begins: latest, earliest or none |
+    | `commit` | auto | when what is done is committed: auto every now and then, iterate with each \
+message, manual only by `commit()` |
+    | `commit_interval_seconds` | 1 | how often, with auto |
+    | `session_seconds` | 10 | how long a lost member keeps its partitions |
+    | `window_bytes` | the client's | log bytes on the way to this member |
+    | `on_assign`, `on_revoke` | | called with topics and partitions that come and go |
+    | `on_gap` | | called with what is lost; without it, that is raised, or logged with a handler |
+    """
+
+    on_assign: OnPartitions | None
+    on_revoke: OnPartitions | None
+
+
+class HandledOptions(ConsumeOptions, HandlerOptions, total=False):
+    """Both."""
+
+
+class HandlerRules(msgspec.Struct, frozen=True, kw_only=True):
+    """`HandlerOptions`, checked."""
+
+    concurrency: int
+    order: Order = "partition"
+    retry: Backoff
+    max_attempts: int | None = 5
+    on_failure: OnFailure = "dead-letter"
+    dead_letter: str = ""
+
+
+def check_options(given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuses options that there are none of."""
+    unknown = set(given) - set(known)
+    if unknown:
+        raise InvalidArgumentError(
+            f"consume() has no option {min(unknown)!r}. It has {', '.join(sorted(known))}."
+        )
+
+
+def handler_rules(concurrency: int, options: HandledOptions) -> HandlerRules:
+    if options.get("commit", "auto") != "auto":
+        raise InvalidArgumentError(
+            "With a handler there is no commit option: a message is committed when it is handled."
+        )
+    order, on_failure = options.get("order", "partition"), options.get("on_failure", "dead-letter")
+    for name, value, known in (("order", order, Order), ("on_failure", on_failure, OnFailure)):
+        if value not in get_args(known):
+            raise InvalidArgumentError(
+                f"There is no {name} {value!r}: use one of {', '.join(get_args(known))}."
+            )
+    attempts = options.get("max_attempts", 5)
+    if concurrency < 1 or (attempts is not None and attempts < 1):
+        raise InvalidArgumentError("concurrency and max_attempts are 1 or more.")
+    return HandlerRules(
+        concurrency=concurrency,
+        order=order,
+        retry=options.get("retry") or Backoff(),
+        max_attempts=attempts,
+        on_failure=on_failure,
+        dead_letter=options.get("dead_letter", ""),
+    )
