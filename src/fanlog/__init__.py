@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from fanlog.client.subscription import Subscription
     from fanlog.client.transactions.transaction import Transaction
     from fanlog.client.transactions.transform import Outgoing
+    from fanlog.client.typed.jobs import TypedJob, TypedWorker
+    from fanlog.client.typed.messages import TypedGroupMember, TypedMessage, TypedSubscription
+    from fanlog.client.typed.topic import Topic
     from fanlog.format.batch import Batch
     from fanlog.node import Broker
 
@@ -52,7 +55,13 @@ _HOMES = {
     "MessageBatch": "fanlog.client.message",
     "Outgoing": "fanlog.client.transactions.transform",
     "Subscription": "fanlog.client.subscription",
+    "Topic": "fanlog.client.typed.topic",
     "Transaction": "fanlog.client.transactions.transaction",
+    "TypedGroupMember": "fanlog.client.typed.messages",
+    "TypedJob": "fanlog.client.typed.jobs",
+    "TypedMessage": "fanlog.client.typed.messages",
+    "TypedSubscription": "fanlog.client.typed.messages",
+    "TypedWorker": "fanlog.client.typed.jobs",
     "Worker": "fanlog.client.queues.worker",
     "connect": "fanlog.client.aio",
 }
@@ -95,9 +104,15 @@ __all__ = [
     "Receipt",
     "SlowPolicy",
     "Subscription",
+    "Topic",
     "TopicInfo",
     "TopicSettings",
     "Transaction",
+    "TypedGroupMember",
+    "TypedJob",
+    "TypedMessage",
+    "TypedSubscription",
+    "TypedWorker",
     "Worker",
     "__version__",
     "connect",

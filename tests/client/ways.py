@@ -55,6 +55,9 @@ class Blocking:
             return asyncio.to_thread(self._client.consume, topic, handler, **given)
         return Consuming(self._client.consume(topic, **given))
 
+    def topic(self, *given: Any, **named: Any) -> TypedInThreads:
+        return TypedInThreads(self._client.topic(*given, **named))
+
     @property
     def groups(self) -> InThreads:
         return InThreads(self._client.groups)
@@ -75,10 +78,20 @@ class InThreads:
         return in_thread
 
 
+class TypedInThreads(InThreads):
+    """`fanlog.sync.Topic`, each call in a thread."""
+
+    def subscribe(self, **given: Any) -> Reading:
+        return Reading(self._blocking.subscribe(**given))
+
+    def consume(self, **given: Any) -> Reading:
+        return Reading(self._blocking.consume(**given))
+
+
 class Reading:
     """`fanlog.sync.Subscription`, each call in a thread."""
 
-    def __init__(self, subscription: BlockingSubscription) -> None:
+    def __init__(self, subscription: BlockingSubscription | Any) -> None:
         self._subscription = subscription
 
     async def __aenter__(self) -> Reading:

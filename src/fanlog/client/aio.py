@@ -7,7 +7,7 @@ import asyncio
 import datetime as dt
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from types import TracebackType
-from typing import Any, Unpack, overload
+from typing import Any, TypeVar, Unpack, overload
 
 import msgspec
 
@@ -38,12 +38,15 @@ from fanlog.client.topics import TopicCalls
 from fanlog.client.transactions.stager import Stager
 from fanlog.client.transactions.transaction import Transaction, run_transaction
 from fanlog.client.transactions.transform import Function, Transform, TransformOptions
+from fanlog.client.typed.topic import Topic
 from fanlog.client.values import Encoding, check_several, encode_as
 from fanlog.config import ClientOptions
 from fanlog.errors import InvalidArgumentError, RequestTimeoutError
 from fanlog.format import messages
 from fanlog.format.patterns import is_pattern
 from fanlog.model import Receipt, ResetPolicy
+
+T = TypeVar("T")
 
 
 class Client(TopicCalls):
@@ -163,9 +166,10 @@ class Client(TopicCalls):
         values: Iterable[Value],
         *,
         key: bytes | str | None = None,
+        headers: Headers | None = None,
         encoding: Encoding | None = None,
     ) -> list[Receipt]:
-        """Publishes values in order and waits for all of them."""
+        """Publishes values in order and waits for all of them. They share a key and headers."""
         check_several(values)
         outbox = await self._ready_outbox(topic)
         waiting: list[asyncio.Future[Receipt]] = []
@@ -173,10 +177,10 @@ class Client(TopicCalls):
             if self._publisher.buffered_bytes >= self._publisher.buffer_bytes_max:
                 outbox = await self._ready_outbox(topic)
             if encoding is None:
-                waiting.append(self._publisher.publish(outbox, value, key))
+                waiting.append(self._publisher.publish(outbox, value, key, headers))
             else:
-                stored, headers = encode_as(value, None, encoding)
-                waiting.append(self._publisher.publish(outbox, stored, key, headers))
+                stored, own = encode_as(value, headers, encoding)
+                waiting.append(self._publisher.publish(outbox, stored, key, own))
         return await asyncio.gather(*waiting)
 
     async def _ready_outbox(self, topic: str, partition: int | None = None) -> TopicOutbox:
@@ -193,6 +197,21 @@ class Client(TopicCalls):
     async def flush(self) -> None:
         """Waits until everything sent so far is acknowledged. Raises what `send` ran into."""
         await self._publisher.flush()
+
+    # Topics with a type
+
+    @overload
+    def topic(self, name: str, type: type[T], *, encoding: Encoding | None = None) -> Topic[T]: ...
+    @overload
+    def topic(self, name: str, type: Any, *, encoding: Encoding | None = None) -> Topic[Any]: ...
+    def topic(self, name: str, type: Any, *, encoding: Encoding | None = None) -> Topic[Any]:
+        """A topic whose messages are all of one type: a dataclass, a msgspec Struct, an attrs
+        class, a pydantic model, or what these are made of. It asks the broker nothing.
+
+        >>> orders = client.topic("orders", Order)  # doctest: +SKIP
+        >>> await orders.publish(Order(tea=2), key="alice")  # doctest: +SKIP
+        """
+        return Topic(self, name, type, encoding)
 
     # Reading
 

@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, Literal, Unpack, overload
+from typing import Any, Literal, TypeVar, Unpack, overload
 
 from fanlog.client import aio
 from fanlog.client.blocking.dead_letters import DeadLetters
@@ -32,6 +32,7 @@ from fanlog.client.blocking.transactions import (
     function_in_thread,
     work_in_thread,
 )
+from fanlog.client.blocking.typed import Topic
 from fanlog.client.core import Fetched
 from fanlog.client.groups.running import Handled
 from fanlog.client.message import Message
@@ -44,6 +45,8 @@ from fanlog.config import ClientOptions
 from fanlog.errors import FanlogError
 from fanlog.format.messages import BrokerStatus, Position, TransactionCommitted
 from fanlog.model import Receipt, ResetPolicy, TopicInfo, TopicSettings
+
+T = TypeVar("T")
 
 
 class Client:
@@ -147,12 +150,16 @@ class Client:
         values: Iterable[Value],
         *,
         key: bytes | str | None = None,
+        headers: Headers | None = None,
         encoding: Encoding | None = None,
     ) -> list[Receipt]:
         """Publishes values in order and waits for all of them."""
         check_several(values)
-        publishing = self._client.publish_many(topic, list(values), key=key, encoding=encoding)
-        return self._loop.call(publishing)
+        return self._loop.call(
+            self._client.publish_many(
+                topic, list(values), key=key, headers=headers, encoding=encoding
+            )
+        )
 
     def send(
         self,
@@ -216,6 +223,21 @@ class Client:
             self._send_error = None
             raise
         self._raise_send_error()
+
+    # Topics with a type
+
+    @property
+    def encoding(self) -> Encoding:
+        """How objects are published, where a message does not say."""
+        return self._client.encoding
+
+    @overload
+    def topic(self, name: str, type: type[T], *, encoding: Encoding | None = None) -> Topic[T]: ...
+    @overload
+    def topic(self, name: str, type: Any, *, encoding: Encoding | None = None) -> Topic[Any]: ...
+    def topic(self, name: str, type: Any, *, encoding: Encoding | None = None) -> Topic[Any]:
+        """A topic whose messages are all of one type; see the asyncio client."""
+        return Topic(self, name, type, encoding)
 
     # Subscribing
 

@@ -83,6 +83,10 @@ class Subscription:
     ) -> None:
         self.close()
 
+    def check_open(self) -> None:
+        """A loop ends when its subscription is closed. One that begins after that is a mistake."""
+        self._subscription.check_open()
+
     def __iter__(self) -> Iterator[Message]:
         self._subscription.check_open()
         while True:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from types import TracebackType
-from typing import Any, TypeVar, overload
+from typing import Any, Self, TypeVar, overload
 
 from fanlog.client.blocking.loop import LoopThread
 from fanlog.client.blocking.threads import HandlerThreads
@@ -126,7 +126,7 @@ class Job:
         """Answers the request with an error, and acks it."""
         self._loop.call(self._job.fail(reason))
 
-    def __enter__(self) -> Job:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, Protocol, TypeVar, overload
+from typing import Any, Protocol, Self, TypeVar, overload
 
 from fanlog.client.message import Message, MessageBatch
 from fanlog.client.publishing import Headers, Value
@@ -21,6 +21,7 @@ class JobHost(Protocol):
     """The worker, as far as its jobs need it."""
 
     settling: Settling
+    make_job: Callable[[LeaseInHand, Message], Job]
 
     def hold(self, lease: LeaseInHand) -> None:
         """Keeps a lease from running out."""
@@ -277,7 +278,7 @@ class Job:
                 "nack or reject it once."
             )
 
-    async def __aenter__(self) -> Job:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
@@ -348,7 +349,8 @@ class JobBatch:
 
     @property
     def jobs(self) -> list[Job]:
-        return [Job(self._lease, message) for message in self._lease.messages]
+        make_job = self._lease.host.make_job
+        return [make_job(self._lease, message) for message in self._lease.messages]
 
     async def ack(self) -> None:
         """All of them are done."""

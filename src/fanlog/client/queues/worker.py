@@ -8,7 +8,7 @@ import contextlib
 import logging
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from types import TracebackType
 from typing import Protocol
 
@@ -103,6 +103,8 @@ class Worker:
         self._closed: FanlogError | None = None
         self.settling = Settling(self._send, self._acked_again)
         self.settings = QueueSettings()
+        # A typed topic's worker makes typed ones.
+        self.make_job: Callable[[LeaseInHand, Message], Job] = Job
         self.attached = False
         self.key = key
 

@@ -1,0 +1,375 @@
+"""Typed topics for the blocking client; see `fanlog.client.typed`."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from types import TracebackType
+from typing import Any, Generic, Protocol, Self, TypeVar, Unpack, cast, overload
+
+from fanlog.client.blocking.groups import ConsumeOptions, GroupMember, HandledOptions
+from fanlog.client.blocking.loop import Subscription
+from fanlog.client.blocking.queues import Job, Worker
+from fanlog.client.groups.running import Handled
+from fanlog.client.message import Message
+from fanlog.client.queues.options import WorkOptions
+from fanlog.client.queues.running import check_handler
+from fanlog.client.reached import Place
+from fanlog.client.starts import StartLike
+from fanlog.client.typed.kind import Kind
+from fanlog.client.typed.messages import Reading, TypedMessage
+from fanlog.client.typed.options import (
+    OnUndecodable,
+    PublishOptions,
+    RequestOptions,
+    SendOptions,
+    SubscribeOptions,
+)
+from fanlog.client.values import Encoding
+from fanlog.errors import ClosedError, DecodeError
+from fanlog.format.messages import GroupOffsets, Position
+from fanlog.model import QueueSettings, Receipt
+
+T = TypeVar("T")
+S = TypeVar("S", bound=Subscription)
+
+
+class TopicHost(Protocol):
+    """The client, as far as a typed topic needs it."""
+
+    @property
+    def encoding(self) -> Encoding: ...
+    def publish(self, *given: Any, **options: Any) -> Receipt: ...
+    def publish_many(self, *given: Any, **options: Any) -> list[Receipt]: ...
+    def send(self, *given: Any, **options: Any) -> None: ...
+    def request(self, *given: Any, **options: Any) -> Message: ...
+    def subscribe(self, *given: Any, **options: Any) -> Subscription: ...
+    def consume(self, *given: Any, **options: Any) -> Any: ...
+    def work(self, *given: Any, **options: Any) -> Any: ...
+    def serve(self, *given: Any, **options: Any) -> None: ...
+
+
+class _Typed(Generic[T, S]):
+    """A subscription whose messages are decoded. Whatever else it does, the plain one does."""
+
+    def __init__(self, subscription: S, reading: Reading[T]) -> None:
+        self._subscription = subscription
+        self._reading = reading
+
+    def start(self) -> None:
+        self._subscription.start()
+
+    def close(self) -> None:
+        self._subscription.close()
+
+    def __enter__(self) -> Self:
+        self._subscription.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._subscription.__exit__(kind, error, trace)
+
+    def __iter__(self) -> Iterator[TypedMessage[T]]:
+        self._subscription.check_open()
+        while True:
+            try:
+                yield self.next()
+            except ClosedError:
+                return
+
+    def next(self, timeout_seconds: float | None = None) -> TypedMessage[T]:
+        """The next message. Raises TimeoutError when none comes in time."""
+        end_at = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        while True:
+            left = None if end_at is None else max(0.0, end_at - time.monotonic())
+            message = self._subscription.next(left)
+            try:
+                return self._reading.typed(message)
+            except DecodeError as fault:
+                self._reading.pass_over(message, fault)
+
+    @property
+    def gaps(self) -> int:
+        return self._subscription.gaps
+
+    @property
+    def missed(self) -> int:
+        return self._subscription.missed
+
+    @property
+    def positions(self) -> tuple[Position, ...]:
+        return self._subscription.positions
+
+    def commit(self, message: Message | None = None) -> None:
+        """Commits up to this message, or all that were taken, also those that were skipped."""
+        self._subscription.commit(message)
+
+
+class TypedSubscription(_Typed[T, Subscription]):
+    """Made by `topic.subscribe(...)`; use it with `with`, then iterate."""
+
+
+class TypedGroupMember(_Typed[T, GroupMember]):
+    """Made by `topic.consume(...)`; use it with `with`, then iterate."""
+
+    @property
+    def group(self) -> str:
+        return self._subscription.group
+
+    @property
+    def member(self) -> str:
+        return self._subscription.member
+
+    @property
+    def partitions(self) -> tuple[Place, ...]:
+        """What this member reads now, as topics and partitions."""
+        return self._subscription.partitions
+
+    def commit_soon(self, message: Message | None = None) -> None:
+        """Commits in the background; see the asyncio client."""
+        self._subscription.commit_soon(message)
+
+    def offsets_for_commit(self, positions: tuple[Position, ...] | None = None) -> GroupOffsets:
+        return self._subscription.offsets_for_commit(positions)
+
+    def seek(
+        self, start: StartLike, topic: str = "", partition: int | None = None
+    ) -> tuple[Position, ...]:
+        """Moves in this member's partitions; see the asyncio client."""
+        return self._subscription.seek(start, topic, partition)
+
+
+class TypedJob(Job, Generic[T]):
+    """A job with its value decoded, as `data`; see the asyncio client."""
+
+    __slots__ = ("_data", "_decoded", "_kind")
+
+    def __init__(self, job: Job, kind: Kind[T]) -> None:
+        super().__init__(job._loop, job._job)
+        self._kind = kind
+        self._decoded = False
+        self._data: T | None = None
+
+    @property
+    def data(self) -> T:
+        """What the job's value is. Raises `DecodeError` if it is not of the topic's type."""
+        if not self._decoded:
+            self._data = self._kind.decode(self.message)
+            self._decoded = True
+        return cast(T, self._data)
+
+
+class TypedWorker(Generic[T]):
+    """Made by `topic.work(...)`; use it with `with`, then iterate."""
+
+    def __init__(self, worker: Worker, kind: Kind[T]) -> None:
+        self._worker = worker
+        self._kind = kind
+
+    @property
+    def queue(self) -> str:
+        return self._worker.queue
+
+    @property
+    def worker(self) -> str:
+        return self._worker.worker
+
+    @property
+    def settings(self) -> QueueSettings:
+        return self._worker.settings
+
+    @property
+    def failures(self) -> int:
+        """Jobs that raised in their `with` block."""
+        return self._worker.failures
+
+    def start(self) -> None:
+        self._worker.start()
+
+    def flush(self) -> None:
+        """Waits until all outcomes are with the broker. Raises what `ack_soon` ran into."""
+        self._worker.flush()
+
+    def close(self) -> None:
+        """Leaves the queue: what was not done goes to others at once."""
+        self._worker.close()
+
+    def __enter__(self) -> Self:
+        self._worker.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._worker.__exit__(kind, error, trace)
+
+    def __iter__(self) -> Iterator[TypedJob[T]]:
+        for job in self._worker:
+            yield TypedJob(job, self._kind)
+
+    def next(self, timeout_seconds: float | None = None) -> TypedJob[T]:
+        """The next job. Raises TimeoutError when none comes in time."""
+        return TypedJob(self._worker.next(timeout_seconds), self._kind)
+
+
+class Topic(Generic[T]):
+    """A topic whose messages are all of one type; see the asyncio client.
+
+    >>> orders = client.topic("orders", Order)  # doctest: +SKIP
+    >>> orders.publish(Order(tea=2), key="alice")  # doctest: +SKIP
+    """
+
+    def __init__(
+        self, host: TopicHost, name: str, type: Any, encoding: Encoding | None = None
+    ) -> None:
+        self._host = host
+        self._kind: Kind[T] = Kind(name, type, encoding or host.encoding)
+
+    @property
+    def name(self) -> str:
+        return self._kind.topic
+
+    @property
+    def type(self) -> Any:
+        return self._kind.type
+
+    def __repr__(self) -> str:
+        return f"<Topic {self.name!r} of {self._kind.name}>"
+
+    def publish(self, value: T, **options: Unpack[PublishOptions]) -> Receipt:
+        """Publishes one message. A value of another type is refused."""
+        stored, options["headers"] = self._kind.encoded(value, options.get("headers"))
+        return self._host.publish(self.name, stored, **options)
+
+    def send(self, value: T, **options: Unpack[SendOptions]) -> None:
+        """Publishes without waiting; `flush` of the client waits, and raises what went wrong."""
+        stored, options["headers"] = self._kind.encoded(value, options.get("headers"))
+        self._host.send(self.name, stored, **options)
+
+    def publish_many(self, values: Iterable[T], *, key: bytes | str | None = None) -> list[Receipt]:
+        """Publishes values in order and waits for all of them. If one is of another type, none is
+        published."""
+        ready, headers = self._kind.all_encoded(values)
+        return self._host.publish_many(self.name, ready, key=key, headers=headers)
+
+    def request(self, value: T, **options: Unpack[RequestOptions]) -> Message:
+        """Publishes a request and returns its answer."""
+        stored, options["headers"] = self._kind.encoded(value, options.get("headers"))
+        return self._host.request(self.name, stored, **options)
+
+    def subscribe(
+        self, *, on_undecodable: OnUndecodable = "raise", **options: Unpack[SubscribeOptions]
+    ) -> TypedSubscription[T]:
+        """Follows the topic; see the asyncio client, also for `on_undecodable`."""
+        reading = Reading(self._kind, on_undecodable)
+        return TypedSubscription(self._host.subscribe(self.name, **options), reading)
+
+    @overload
+    def consume(
+        self,
+        handler: None = None,
+        *,
+        group: str,
+        on_undecodable: OnUndecodable = "raise",
+        **options: Unpack[ConsumeOptions],
+    ) -> TypedGroupMember[T]: ...
+    @overload
+    def consume(
+        self,
+        handler: Callable[[TypedMessage[T]], object],
+        *,
+        group: str,
+        on_undecodable: OnUndecodable = "raise",
+        concurrency: int = 1,
+        until: threading.Event | None = None,
+        **options: Unpack[HandledOptions],
+    ) -> Handled: ...
+    def consume(
+        self,
+        handler: Callable[[TypedMessage[T]], object] | None = None,
+        *,
+        group: str,
+        on_undecodable: OnUndecodable = "raise",
+        concurrency: int = 1,
+        until: threading.Event | None = None,
+        **options: Unpack[HandledOptions],
+    ) -> TypedGroupMember[T] | Handled:
+        """Joins a consumer group; see the asyncio client."""
+        reading = Reading(self._kind, on_undecodable)
+        if handler is None:
+            member = cast(GroupMember, self._host.consume(self.name, group=group, **options))
+            return TypedGroupMember(member, reading)
+        check_handler(handler, "a message")
+        return self._host.consume(
+            self.name,
+            partial(_handle, reading, handler),
+            group=group,
+            concurrency=concurrency,
+            until=until,
+            **options,
+        )
+
+    @overload
+    def work(
+        self, handler: None = None, *, queue: str, **options: Unpack[WorkOptions]
+    ) -> TypedWorker[T]: ...
+    @overload
+    def work(
+        self,
+        handler: Callable[[TypedJob[T]], object],
+        *,
+        queue: str,
+        concurrency: int = 1,
+        until: threading.Event | None = None,
+        **options: Unpack[WorkOptions],
+    ) -> None: ...
+    def work(
+        self,
+        handler: Callable[[TypedJob[T]], object] | None = None,
+        *,
+        queue: str,
+        concurrency: int = 1,
+        until: threading.Event | None = None,
+        **options: Unpack[WorkOptions],
+    ) -> TypedWorker[T] | None:
+        """Joins a queue; see the asyncio client."""
+        if handler is None:
+            worker = cast(Worker, self._host.work(self.name, queue=queue, **options))
+            return TypedWorker(worker, self._kind)
+        handle = self._handle(handler)
+        self._host.work(
+            self.name, handle, queue=queue, concurrency=concurrency, until=until, **options
+        )
+        return None
+
+    def serve(
+        self, handler: Callable[[TypedJob[T]], object], *, queue: str = "", prefetch: int = 16
+    ) -> None:
+        """Answers requests until the client is closed; see the asyncio client."""
+        self._host.serve(self.name, self._handle(handler), queue=queue, prefetch=prefetch)
+
+    def _handle(self, handler: Callable[[TypedJob[T]], object]) -> Callable[[Job], object]:
+        check_handler(handler)
+        return lambda job: handler(TypedJob(job, self._kind))
+
+
+def _handle(
+    reading: Reading[T], handler: Callable[[TypedMessage[T]], object], message: Message
+) -> None:
+    """Gives a message to the handler, decoded."""
+    try:
+        typed = reading.typed(message)
+    except DecodeError as fault:
+        reading.pass_over(message, fault)
+    else:
+        handler(typed)

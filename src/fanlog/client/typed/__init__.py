@@ -1,0 +1,1 @@
+"""Topics whose messages are all of one type."""

@@ -1,0 +1,42 @@
+"""What the calls of a typed topic pass on to the client, by name. `tests/client/test_typed.py`
+holds them against the client's own."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from typing import Literal, TypedDict
+
+from fanlog.client.message import Message
+from fanlog.client.starts import StartLike
+from fanlog.client.subscription import OnGap
+from fanlog.client.values import Headers
+from fanlog.errors import DecodeError
+
+OnUndecodable = Literal["raise", "skip"] | Callable[[Message, DecodeError], object]
+
+
+class SendOptions(TypedDict, total=False):
+    key: bytes | str | None
+    headers: Headers | None
+    event_time: dt.datetime | int | None
+    partition: int | None
+
+
+class PublishOptions(SendOptions, total=False):
+    timeout_seconds: float | None
+
+
+class RequestOptions(TypedDict, total=False):
+    timeout_seconds: float
+    key: bytes | str | None
+    headers: Headers | None
+
+
+class SubscribeOptions(TypedDict, total=False):
+    start: StartLike
+    durable: str
+    policy: str
+    partitions: tuple[int, ...] | None
+    on_gap: OnGap | None
+    window_bytes: int | None
