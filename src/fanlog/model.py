@@ -255,6 +255,15 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     retry_delay_seconds: Annotated[
         float, Meta(ge=0, le=86_400, description="Wait before a failed job is delivered again.")
     ] = 0.0
+    retry_factor: Annotated[
+        float, Meta(ge=1, le=100, description="The wait grows by this factor with each failure.")
+    ] = 1.0
+    retry_max_seconds: Annotated[float, Meta(ge=0, le=86_400, description="The longest wait.")] = (
+        86_400.0
+    )
+    retry_jitter: Annotated[
+        float, Meta(ge=0, le=1, description="The share of each wait that is random.")
+    ] = 0.0
     dead_letter: Annotated[
         str, Meta(description="The dead-letter topic. Empty: `dead.` and the topic's name.")
     ] = ""
@@ -281,7 +290,8 @@ class GroupMemberInfo(msgspec.Struct, frozen=True, kw_only=True):
 class GroupPartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A partition that a group reads. `lag` is in offsets: each is a message, unless compaction or
     damage took some. In seconds it is the age of the oldest one that is not done. Of a queue,
-    `committed` is the first that is not done."""
+    `committed` is the first that is not done, and `retrying` counts the jobs that have failed and
+    wait for their next attempt, the first of which is due in `next_retry_seconds`."""
 
     topic: str
     partition: int
@@ -293,6 +303,8 @@ class GroupPartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
     member: str = ""
     in_flight: int = 0
     waiting: int = 0
+    retrying: int = 0
+    next_retry_seconds: float | None = None
 
 
 class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):

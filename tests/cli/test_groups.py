@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import fanlog
 from fanlog.sync import Client
 from tests.cli.conftest import PATIENCE_SECONDS, Run
 
@@ -89,3 +90,21 @@ def test_tail_as_a_member_takes_what_the_group_gives(typed: Run, flags: tuple[st
     ended = typed("tail", "t", "--group", "g", *flags)
     assert ended.code == 2
     assert "A group decides itself" in ended.sentence
+
+
+def test_a_queue_is_described_with_its_backoff_and_what_waits_for_it(
+    ask: Run, client: Client
+) -> None:
+    client.publish_many("g9.in", [b"1", b"2"])
+    hourly = fanlog.Backoff(first_seconds=3600, factor=3, max_seconds=7200, jitter=0.25)
+    with client.work("g9.in", queue="g9", retry=hourly) as worker:
+        worker.next(PATIENCE_SECONDS).nack(reason="no")
+        told = ask("group", "describe", "g9").out
+        rule = "Retry: after 3600 s, each time 3 times as long, at most 7200 s, less up to 25% by"
+        assert rule in " ".join(told.split())
+        assert "1 failed job waits for the next attempt; the first is due in " in told
+        (partition,) = ask("group", "describe", "g9", "--json").json["partitions"]
+        assert partition["retrying"] == 1
+        assert 2000 < partition["next_retry_seconds"] < 3601
+    with client.work("g9.in", queue="g9", retry_delay_seconds=0):
+        assert "Retry: at once." in ask("group", "describe", "g9").out

@@ -16,7 +16,14 @@ from fanlog.cli.tail import parse_start
 from fanlog.cli.terminal import err, new_table, on_terminal, out, print_json, printable, say_done
 from fanlog.client.aio import Client
 from fanlog.errors import InvalidArgumentError
-from fanlog.model import GroupInfo, GroupMemberInfo, GroupPartitionInfo, GroupState, ResetStep
+from fanlog.model import (
+    GroupInfo,
+    GroupMemberInfo,
+    GroupPartitionInfo,
+    GroupState,
+    QueueSettings,
+    ResetStep,
+)
 
 group_app = typer.Typer(
     help="List, describe, reset and delete consumer groups and queues.",
@@ -98,11 +105,42 @@ def describe(name: Name, url: Url = DEFAULT_URL, as_json: AsJson = False) -> Non
     _print_partitions(info.partitions, queue=queue)
     if info.queue is not None:
         settings = msgspec.structs.asdict(info.queue)
-        words = [f"{setting} {value}" for setting, value in settings.items() if value != ""]
+        words = [
+            f"{setting} {value}"
+            for setting, value in settings.items()
+            if value != "" and not setting.startswith("retry_")
+        ]
         out().print(Text(f"Settings: {', '.join(words)}.", style="dim"))
+        out().print(Text(_retry_rule(info.queue), style="dim"))
+        _print_retries(info.partitions)
         out().print(
             f"Since the start: {info.redelivered:,} delivered again, "
             f"{info.dead_lettered:,} dead letter{'s' * (info.dead_lettered != 1)}."
+        )
+
+
+def _retry_rule(settings: QueueSettings) -> str:
+    """When a job that failed is tried again, in words."""
+    if not settings.retry_delay_seconds:
+        return "Retry: at once."
+    grows = settings.retry_factor > 1
+    return (
+        f"Retry: after {settings.retry_delay_seconds:g} s"
+        + (f", each time {settings.retry_factor:g} times as long" if grows else "")
+        + (f", at most {settings.retry_max_seconds:g} s" if grows else "")
+        + (f", less up to {settings.retry_jitter:.0%} by chance" if settings.retry_jitter else "")
+        + "."
+    )
+
+
+def _print_retries(partitions: tuple[GroupPartitionInfo, ...]) -> None:
+    retrying = sum(part.retrying for part in partitions)
+    if retrying:
+        waits = [p.next_retry_seconds for p in partitions if p.next_retry_seconds is not None]
+        soonest = f"in {min(waits):.1f} s" if waits and min(waits) > 0 else "now"
+        out().print(
+            f"{retrying:,} failed job{'s' * (retrying != 1)} "
+            f"wait{'s' * (retrying == 1)} for the next attempt; the first is due {soonest}."
         )
 
 

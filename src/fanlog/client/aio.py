@@ -332,7 +332,6 @@ class Client(TopicCalls):
             self.take_number(),
             working(topic, queue=queue, client=self._options.name, options=options),
             keep_alive=options.get("keep_alive", True),
-            retry=options.get("retry"),
             raise_errors=options.get("raise_errors", False),
         )
         return worker if handler is None else run_worker(worker, handler, until)

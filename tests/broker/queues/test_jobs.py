@@ -92,7 +92,12 @@ class JobsAgainstModel(RuleBasedStateMachine):
         first, next = self.at(first, size)
         due_us = self.now_us + delay
         doomed, late = self.jobs.fail(
-            worker, first, next, due_us=due_us, reason="no", deliveries_max=DELIVERIES_MAX
+            worker,
+            first,
+            next,
+            due=lambda failures, first: due_us,
+            reason="no",
+            deliveries_max=DELIVERIES_MAX,
         )
         dead = self.flat([(s.first, s.next) for s in doomed])
         for offset in range(first, next):
@@ -125,7 +130,10 @@ class JobsAgainstModel(RuleBasedStateMachine):
     @rule(seconds=st.integers(0, 6), delay=st.integers(0, 3))
     def time_passes(self, seconds: int, delay: int) -> None:
         self.now_us += seconds
-        again, doomed, workers = self.jobs.expire(self.now_us, delay, DELIVERIES_MAX)
+        due_us = self.now_us + delay
+        again, doomed, workers = self.jobs.expire(
+            self.now_us, lambda failures, first: due_us, DELIVERIES_MAX
+        )
         had: set[str] = set()
         expected: dict[State, set[int]] = {State.WAITING: set(), State.DOOMED: set()}
         for offset, job in self.model.items():

@@ -115,6 +115,31 @@ async def test_a_backoff_decides_when_a_job_comes_again(broker_clock: BrokerCloc
             assert (await worker.next(PATIENCE_SECONDS)).deliveries == 2
 
 
+async def test_a_backoff_is_the_queues_and_survives_a_restart(way: Way) -> None:
+    """Whoever works in the queue later, and however a job fails."""
+    retry = fanlog.Backoff(first_seconds=5, factor=3, max_seconds=60, jitter=0.25)
+    async with way.open() as client:
+        async with work(client, "jobs", queue="q", retry=retry) as worker:
+            pass
+        rule = (await client.groups.describe("q")).queue
+        assert (rule.retry_delay_seconds, rule.retry_factor) == (5, 3)
+        assert (rule.retry_max_seconds, rule.retry_jitter) == (60, 0.25)
+    async with way.open() as client:
+        async with work(client, "jobs", queue="q") as worker:
+            assert worker.settings.retry_factor == 3
+        # A plain delay is a rule of its own.
+        async with work(client, "jobs", queue="q", retry_delay_seconds=2) as worker:
+            rule = worker.settings
+            assert (rule.retry_delay_seconds, rule.retry_factor, rule.retry_jitter) == (2, 1, 0)
+        with pytest.raises(errors.InvalidArgumentError, match="not both"):
+            async with work(client, "jobs", queue="q", retry=retry, retry_delay_seconds=2):
+                pass
+        wrong: Any = 5
+        with pytest.raises(errors.InvalidArgumentError, match=r"retry is a fanlog\.Backoff"):
+            async with work(client, "jobs", queue="q", retry=wrong):
+                pass
+
+
 def test_a_backoff_grows_up_to_its_end_and_its_jitter_only_shortens_it() -> None:
     exact = fanlog.Backoff(first_seconds=1, factor=3, max_seconds=20, jitter=0)
     assert [exact.delay_seconds(failures) for failures in (1, 2, 3, 4, 1000)] == [1, 3, 9, 20, 20]

@@ -4,7 +4,7 @@ given back, forgotten. Pure state: time is handed in, and whoever calls does wha
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from fanlog.broker.queues.key_order import KeyOrder
@@ -12,6 +12,15 @@ from fanlog.broker.queues.spans import Range, Span, Spans, State, joined
 
 # Entries of a heap that mean nothing any more are cleared out once there are so many.
 _STALE_MAX = 1024
+
+
+# When jobs that have failed may be tried again: asked with how often, and the first offset.
+Due = Callable[[int, int], int]
+
+
+def _never(failures: int, first: int) -> int:
+    del failures, first
+    return 0
 
 
 class Failure(NamedTuple):
@@ -154,7 +163,7 @@ class Jobs:
         first: int,
         next: int,
         *,
-        due_us: int,
+        due: Due,
         reason: str,
         deliveries_max: int,
     ) -> tuple[list[Span], list[Range]]:
@@ -165,7 +174,7 @@ class Jobs:
         for span in self.spans.cut(first, next):
             if not _is_held(span, worker):
                 late.append((span.first, span.next))
-            elif self._failed(span, due_us, reason, deliveries_max):
+            elif self._failed(span, due, reason, deliveries_max):
                 doomed.append(span)
         return doomed, late
 
@@ -173,7 +182,7 @@ class Jobs:
         self, worker: str, first: int, next: int, reason: str
     ) -> tuple[list[Span], list[Range]]:
         """The same, and all of them are doomed."""
-        return self.fail(worker, first, next, due_us=0, reason=reason, deliveries_max=0)
+        return self.fail(worker, first, next, due=_never, reason=reason, deliveries_max=0)
 
     def extend(self, worker: str, first: int, next: int, deadline_us: int) -> list[Range]:
         """Moves the end of a worker's leases. Returns those that it does not have."""
@@ -206,7 +215,7 @@ class Jobs:
 
     # Time, and workers that go
 
-    def expire(self, now_us: int, delay_us: int, deliveries_max: int) -> Expired:
+    def expire(self, now_us: int, due: Due, deliveries_max: int) -> Expired:
         """Takes back leases that ran out."""
         expired = Expired([], [], set())
         while self._deadlines and self._deadlines[0][0] <= now_us:
@@ -215,7 +224,7 @@ class Jobs:
                 if span.state is State.LEASED and span.due_us <= now_us:
                     reason = f"timed out in the hands of worker {span.worker}"
                     expired.workers.add(span.worker)
-                    doomed = self._failed(span, now_us + delay_us, reason, deliveries_max)
+                    doomed = self._failed(span, due, reason, deliveries_max)
                     (expired.doomed if doomed else expired.again).append(span)
         return expired
 
@@ -307,14 +316,14 @@ class Jobs:
         above = max(first, self.next), next
         return [part for part in (below, above) if part[0] < part[1]]
 
-    def _failed(self, span: Span, due_us: int, reason: str, deliveries_max: int) -> bool:
+    def _failed(self, span: Span, due: Due, reason: str, deliveries_max: int) -> bool:
         """True if the span's jobs are doomed by it."""
         span.failures += 1
         span.reason = reason
         if span.failures >= deliveries_max:
             self._set(span, State.DOOMED)
             return True
-        self._wait(span, due_us)
+        self._wait(span, due(span.failures, span.first))
         return False
 
     def _wait(self, span: Span, due_us: int) -> None:

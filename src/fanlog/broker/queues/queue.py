@@ -11,9 +11,10 @@ from typing import Protocol
 
 from fanlog.broker.cursors import Subscription
 from fanlog.broker.ports import Reader
-from fanlog.broker.queues.jobs import InHand, Jobs
+from fanlog.broker.queues.jobs import Due, InHand, Jobs
 from fanlog.broker.queues.lanes import Lane, Run
 from fanlog.broker.queues.ledger import StoredLane
+from fanlog.broker.queues.retries import retry_delay_us
 from fanlog.broker.queues.spans import Span
 from fanlog.broker.topics import Partition, Topic
 from fanlog.broker.unpacking import Unpacker
@@ -374,14 +375,24 @@ class Queue:
 
     # Time
 
+    def due(self, lane: Lane, now_us: int) -> Due:
+        """When jobs of a partition that fail now may be tried again, by the queue's rule."""
+        settings = self.settings
+        number, partition = lane.partition.topic.number, lane.partition.index
+
+        def due(failures: int, first: int) -> int:
+            return now_us + retry_delay_us(settings, failures, (number, partition, first))
+
+        return due
+
     def tick(self, now_us: int) -> None:
         """Leases that have run out, and jobs whose delay is over."""
         if not self._timed:
             return
-        delay_us = round(self.settings.retry_delay_seconds * 1e6)
         for lane in list(self._timed):
             jobs = lane.jobs
-            expired = jobs.expire(now_us, delay_us, self.settings.max_deliveries)
+            due = self.due(lane, now_us)
+            expired = jobs.expire(now_us, due, self.settings.max_deliveries)
             if expired.workers:
                 self._doubt(expired.workers)
                 self._host.failed(self, lane, expired.again, expired.doomed)

@@ -480,7 +480,7 @@ class Queues:
         return self._queues.get(name)
 
     async def describe(self, name: str) -> GroupInfo:
-        return await describe_queue(self._broker, self._get(name))
+        return await describe_queue(self._broker, self._get(name), self.monotonic_us())
 
     async def reset(self, wanted: ResetGroup) -> list[ResetStep]:
         """Moves a queue without workers: what is at or past the new place is to be done, again if

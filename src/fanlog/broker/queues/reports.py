@@ -8,6 +8,7 @@ from fanlog.broker.groups.reports import lag_seconds
 from fanlog.broker.names import check_not_internal
 from fanlog.broker.queues.lanes import Lane
 from fanlog.broker.queues.queue import Queue
+from fanlog.broker.queues.spans import State
 from fanlog.broker.topics import Partition
 from fanlog.errors import InvalidArgumentError
 from fanlog.format.messages import ResetGroup
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
     from fanlog.broker.core import Broker
 
 
-async def describe_queue(broker: Broker, queue: Queue) -> GroupInfo:
+async def describe_queue(broker: Broker, queue: Queue, now_us: int) -> GroupInfo:
     lanes = sorted(queue.lanes.values(), key=lambda lane: _place(lane.partition))
-    partitions = [await _describe_lane(broker, lane) for lane in lanes]
+    partitions = [await _describe_lane(broker, lane, now_us) for lane in lanes]
     members = tuple(
         GroupMemberInfo(
             id=worker.id,
@@ -44,11 +45,13 @@ async def describe_queue(broker: Broker, queue: Queue) -> GroupInfo:
     )
 
 
-async def _describe_lane(broker: Broker, lane: Lane) -> GroupPartitionInfo:
+async def _describe_lane(broker: Broker, lane: Lane, now_us: int) -> GroupPartitionInfo:
     partition, jobs = lane.partition, lane.jobs
     floor = max(jobs.floor, partition.log.start_offset)
     done_above = sum(next - first for first, next in jobs.done_ranges())
     lag = max(0, partition.visible_end - floor - done_above)
+    retrying = [s for s in jobs.spans if s.state is State.WAITING and s.failures]
+    due_us = min((span.due_us for span in retrying), default=None)
     return GroupPartitionInfo(
         topic=partition.topic.name,
         partition=partition.index,
@@ -59,6 +62,8 @@ async def _describe_lane(broker: Broker, lane: Lane) -> GroupPartitionInfo:
         lag_seconds=await lag_seconds(broker, partition, floor) if lag else 0.0,
         in_flight=jobs.leased,
         waiting=jobs.waiting,
+        retrying=sum(len(span) for span in retrying),
+        next_retry_seconds=None if due_us is None else max(0, due_us - now_us) / 1e6,
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from fanlog.broker.ledger import Entry
-from fanlog.broker.queues.jobs import Failure
+from fanlog.broker.queues.jobs import Due, Failure
 from fanlog.broker.queues.lanes import Lane
 from fanlog.broker.queues.queue import Queue, Worker
 from fanlog.broker.queues.spans import Range, Span
@@ -185,10 +185,10 @@ class Verdicts:
             change.doomed += [(f, n) for f, n, failures in held if failures >= most]
             if verdict.verb == Verb.REJECT:
                 continue
-            due_us = now_us + _delay_us(queue, verdict)
+            due = _due(queue, lane, verdict, now_us)
+            reason = verdict.reason[:_REASON_CHARACTERS_MAX]
             change.failures += [
-                Failure(f, n, failures, due_us, verdict.reason[:_REASON_CHARACTERS_MAX])
-                for f, n, failures in held
+                Failure(f, n, failures, due(failures, f), reason) for f, n, failures in held
             ]
 
     def _end(self, request: _Request, lane: Lane) -> int:
@@ -234,12 +234,12 @@ class Verdicts:
                     worker.id,
                     first,
                     next,
-                    due_us=now_us + _delay_us(queue, verdict),
+                    due=_due(queue, lane, verdict, now_us),
                     reason=reason,
                     deliveries_max=queue.settings.max_deliveries,
                 )
             case Verb.EXTEND:
-                late = jobs.extend(worker.id, first, next, now_us + _delay_us(queue, verdict))
+                late = jobs.extend(worker.id, first, next, now_us + _lease_us(queue, verdict))
             case Verb.REJECT:
                 doomed, late = jobs.reject(worker.id, first, next, reason)
             case _:
@@ -270,11 +270,16 @@ def _answer_all(requests: list[_Request], fault: FanlogError | None) -> None:
         request.durable(fault)
 
 
-def _delay_us(queue: Queue, verdict: Verdict) -> int:
-    """How long from now; where the worker left it to the queue, as its settings say."""
-    if verdict.delay_ms >= 0:
-        return min(verdict.delay_ms, _DELAY_MS_MAX) * _MS_US
-    settings = queue.settings
-    if verdict.verb == Verb.EXTEND:
-        return round(settings.visibility_seconds * 1e6)
-    return round(settings.retry_delay_seconds * 1e6)
+def _due(queue: Queue, lane: Lane, verdict: Verdict, now_us: int) -> Due:
+    """When the jobs of a nack may be tried again: as the worker says, or by the queue's rule."""
+    if verdict.delay_ms < 0:
+        return queue.due(lane, now_us)
+    due_us = now_us + min(verdict.delay_ms, _DELAY_MS_MAX) * _MS_US
+    return lambda failures, first: due_us
+
+
+def _lease_us(queue: Queue, verdict: Verdict) -> int:
+    """How long a lease is extended from now on."""
+    if verdict.delay_ms < 0:
+        return round(queue.settings.visibility_seconds * 1e6)
+    return min(verdict.delay_ms, _DELAY_MS_MAX) * _MS_US

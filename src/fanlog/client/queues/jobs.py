@@ -28,10 +28,6 @@ class JobHost(Protocol):
         ...
 
     def let_go(self, lease: LeaseInHand) -> None: ...
-    def retry_delay_seconds(self, failures: int) -> float | None:
-        """How long a job that failed so often waits; None leaves it to the queue."""
-        ...
-
     def swallow(self, job: Job, error: Exception) -> bool:
         """Logs and counts what went wrong with a job. Whether the worker's loop goes on."""
         ...
@@ -236,8 +232,8 @@ class Job:
         self._lease.ack_soon(*self._lease.extent(self.message.offset))
 
     async def nack(self, delay_seconds: float | None = None, reason: str = "") -> None:
-        """The job failed, and is tried again: after this delay, or the queue's own. After too many
-        failures it becomes a dead letter."""
+        """The job failed, and is tried again: after this delay, or as the queue's back-off says.
+        After too many failures it becomes a dead letter."""
         await self._settle(Verb.NACK, delay_ms=milliseconds(delay_seconds), reason=reason)
 
     async def reject(self, reason: str = "") -> None:
@@ -294,7 +290,7 @@ class Job:
             elif error is None:
                 await self.ack()
             else:
-                await self.nack(host.retry_delay_seconds(self.deliveries), said_by(error))
+                await self.nack(reason=said_by(error))
         except LeaseLostError as late:
             if error is None and not host.swallow(self, late):
                 raise

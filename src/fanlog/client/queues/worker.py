@@ -14,7 +14,6 @@ from typing import Protocol
 
 import msgspec
 
-from fanlog.client.backoff import Backoff
 from fanlog.client.follower import Follower
 from fanlog.client.message import Message, MessageBatch
 from fanlog.client.publishing import Headers, Value
@@ -77,13 +76,11 @@ class Worker:
         wanted: Work,
         *,
         keep_alive: bool,
-        retry: Backoff | None = None,
         raise_errors: bool = False,
     ) -> None:
         self._host = host
         self._wanted = wanted
         self._keep_alive = keep_alive
-        self._retry = retry
         self._raise_errors = raise_errors
         self.failures = 0
         self._items: deque[LeaseInHand] = deque()
@@ -169,9 +166,6 @@ class Worker:
         await self._leave()
         if error is None:
             self.settling.raise_error()
-
-    def retry_delay_seconds(self, failures: int) -> float | None:
-        return None if self._retry is None else self._retry.delay_seconds(failures)
 
     def swallow(self, job: Job, error: Exception) -> bool:
         self.failures += 1

@@ -1,0 +1,31 @@
+"""How long a job that failed waits before it is handed out again: the queue's rule, whoever the
+worker was and however the job failed.
+
+The wait after failure n is `retry_delay_seconds` times `retry_factor` to the power n - 1, at most
+`retry_max_seconds`. Up to the share `retry_jitter` of it is taken off, by chance.
+Law: it never waits for less than that, by the monotonic clock."""
+
+from __future__ import annotations
+
+import secrets
+
+from fanlog.format.checksum import crc32c
+from fanlog.model import QueueSettings
+
+# With the largest factor, more of them would only overflow.
+_STEPS_MAX = 64
+_CHANCES = 1 << 32
+# Drawn once, so that two brokers do not wait alike.
+_SALT = secrets.token_bytes(8)
+
+
+def retry_delay_us(settings: QueueSettings, failures: int, place: tuple[int, int, int]) -> int:
+    """The wait after so many failures of the job at a place: topic number, partition and offset.
+    Asked twice it says the same, so that what is stored is what happens."""
+    steps = min(max(failures, 1) - 1, _STEPS_MAX)
+    longest = settings.retry_delay_seconds * settings.retry_factor**steps
+    delay_us = round(min(longest, settings.retry_max_seconds) * 1e6)
+    if not settings.retry_jitter or not delay_us:
+        return delay_us
+    said = f"{place} {failures}".encode()
+    return delay_us - int(delay_us * settings.retry_jitter * (crc32c(_SALT + said) / _CHANCES))
