@@ -52,6 +52,7 @@ PUBLIC = {
     "sync",
 }
 PUBLIC_SYNC = {
+    "Broker",
     "Client",
     "GroupMember",
     "Job",

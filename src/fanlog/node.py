@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import msgspec
 
@@ -301,7 +301,7 @@ class Broker(Client):
             raise ConfigError("The broker is not started: use it with `async with`.")
         return self._node.listen_redis()
 
-    async def __aenter__(self) -> Broker:
+    async def __aenter__(self) -> Self:
         await self.start()
         return self
 

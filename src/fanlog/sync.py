@@ -1,4 +1,8 @@
-"""The client for plain, blocking code: `fanlog.sync.connect(...)`."""
+"""Plain, blocking code: `fanlog.sync.connect(...)` is a client, and `fanlog.sync.Broker(...)` a
+broker inside this program."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from fanlog.client.blocking.client import Client, Subscription, connect
 from fanlog.client.blocking.groups import GroupMember
@@ -12,7 +16,20 @@ from fanlog.client.blocking.typed import (
     TypedWorker,
 )
 
+if TYPE_CHECKING:
+    from fanlog.embedded import Broker
+
+
+def __getattr__(name: str) -> Any:
+    """Loads the broker when it is first used: a client needs none of it."""
+    if name != "Broker":
+        raise AttributeError(f"module 'fanlog.sync' has no attribute {name!r}")
+    found = globals()[name] = import_module("fanlog.embedded").Broker
+    return found
+
+
 __all__ = [
+    "Broker",
     "Client",
     "GroupMember",
     "Job",

@@ -23,10 +23,10 @@ from tests.client.kinds import (
     PydanticOrder,
     StructOrder,
 )
-from tests.client.ways import PATIENCE_SECONDS, WAYS, Way, until
+from tests.client.ways import ALL_WAYS, PATIENCE_SECONDS, Way, until
 
 
-@pytest.fixture(params=WAYS)
+@pytest.fixture(params=ALL_WAYS)
 def way(request: pytest.FixtureRequest, data: Any) -> Way:
     return Way(request.param, data)
 
@@ -235,7 +235,7 @@ async def test_a_handler_of_a_group_gets_typed_messages(
     caplog.set_level(logging.CRITICAL, "fanlog.client")
     seen: list[int] = []
     bad: list[int] = []
-    stop: Any = threading.Event() if way.name == "blocking" else asyncio.Event()
+    stop: Any = threading.Event() if way.name.startswith("blocking") else asyncio.Event()
 
     def bill(message: fanlog.TypedMessage[StructOrder]) -> None:
         seen.append(message.data.tea)
@@ -256,7 +256,7 @@ async def test_a_handler_of_a_group_gets_typed_messages(
 
 
 async def handled(orders: Any, handler: Any, stop: Any, way: Way, **options: Any) -> None:
-    if way.name == "blocking":
+    if way.name.startswith("blocking"):
         consume = orders._blocking.consume
         await asyncio.to_thread(
             consume, handler, group="g", reset="earliest", until=stop, **options

@@ -21,7 +21,7 @@ from tests.client.kinds import (
     PydanticOrder,
     StructOrder,
 )
-from tests.client.ways import PATIENCE_SECONDS, WAYS, Way, take
+from tests.client.ways import ALL_WAYS, PATIENCE_SECONDS, Way, take
 
 ENCODINGS: tuple[Encoding, ...] = ("json", "msgpack")
 SEVERAL = [
@@ -34,7 +34,7 @@ SEVERAL = [
 ]
 
 
-@pytest.fixture(params=WAYS)
+@pytest.fixture(params=ALL_WAYS)
 def way(request: pytest.FixtureRequest, data: Any) -> Way:
     return Way(request.param, data)
 

@@ -21,6 +21,8 @@ from fanlog.config import ListenerOptions
 from fanlog.node import Node
 
 WAYS = ("embedded", "networked", "blocking")
+# With the embedded broker for plain code, for suites that are about the API itself.
+ALL_WAYS = (*WAYS, "blocking-embedded")
 # Nothing here takes so long, on a slow machine either; past it a test fails instead of hanging.
 PATIENCE_SECONDS = 40.0
 _THREADS = 64
@@ -216,6 +218,10 @@ class Way:
                 self.core = broker._node.core
                 yield broker
             return
+        if self.name == "blocking-embedded":
+            async with self._open_blocking(folder, config, options) as client:
+                yield client
+            return
         node = Node(folder, config)
         node.start()
         self.core = node.core
@@ -234,6 +240,19 @@ class Way:
                 await asyncio.to_thread(blocking.close)
         finally:
             await node.stop()
+
+    @asynccontextmanager
+    async def _open_blocking(
+        self, folder: Path | None, config: fanlog.Config, options: dict[str, Any]
+    ) -> AsyncIterator[Any]:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS))
+        broker = await asyncio.to_thread(fanlog.sync.Broker, folder, config, **options)
+        assert broker._broker._node is not None
+        self.core = broker._broker._node.core
+        try:
+            yield Blocking(broker)
+        finally:
+            await asyncio.to_thread(broker.close)
 
 
 class BrokerClock:

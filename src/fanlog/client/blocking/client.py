@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, Literal, TypeVar, Unpack, overload
+from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from fanlog.client import aio
 from fanlog.client.blocking.dead_letters import DeadLetters
@@ -62,6 +62,7 @@ class Client:
         self._hand_overs: set[asyncio.Task[None]] = set()
         self._one_hand_over = asyncio.Lock()
         self._send_error: FanlogError | None = None
+        self._closing = threading.RLock()
 
     @property
     def connected(self) -> bool:
@@ -93,19 +94,20 @@ class Client:
 
     def close(self) -> None:
         """Waits for what was published, then says goodbye. Raises what `send` ran into."""
-        if not self._loop.running:
-            return
-        try:
-            self._loop.call(self._close())
-        finally:
-            self._loop.stop()
+        with self._closing:
+            if not self._loop.running:
+                return
+            try:
+                self._loop.call(self._close())
+            finally:
+                self._loop.stop()
 
     async def _close(self) -> None:
         await self._hand_over()
         await self._client.close()
         self._raise_send_error()
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -16,45 +16,72 @@ from fanlog.errors import ClosedError
 from fanlog.format.messages import Position
 
 T = TypeVar("T")
+# What does not end by then, after it was cancelled, is left behind.
+_CANCEL_SECONDS = 5.0
 
 
 class LoopThread:
-    """An event loop that runs beside the program."""
+    """An event loop that runs beside the program. Any thread may call it, and stop it: whoever
+    waits then gets a ClosedError, and nobody waits for ever."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "fanlog-client") -> None:
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="fanlog-client", daemon=True)
+        self._stopped = False
+        self._waiting: set[concurrent.futures.Future[Any]] = set()
+        # Whatever is handed over under it comes before the stop.
+        self._handing_over = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
+        unfinished = asyncio.all_tasks(self._loop)
+        for task in unfinished:
+            task.cancel()
+        if unfinished:
+            self._loop.run_until_complete(asyncio.wait(unfinished, timeout=_CANCEL_SECONDS))
+        # Once more: what has ended tells so in the turn after.
+        self._loop.run_until_complete(asyncio.sleep(0))
         self._loop.close()
+        for waiting in list(self._waiting):
+            waiting.cancel()
 
     @property
     def running(self) -> bool:
-        return self._thread.is_alive() and not self._loop.is_closed()
+        return not self._stopped and self._thread.is_alive()
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        if not self.running:
-            work.close()
-            raise ClosedError("The client was closed.")
-        waiting = asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._handing_over:
+            if not self.running:
+                work.close()
+                raise ClosedError("The client was closed.")
+            waiting = asyncio.run_coroutine_threadsafe(work, self._loop)
+            self._waiting.add(waiting)
         try:
             return waiting.result()
-        except (KeyboardInterrupt, concurrent.futures.CancelledError):
+        except concurrent.futures.CancelledError:
+            if self._stopped:
+                raise ClosedError("The client was closed.") from None
+            raise
+        except KeyboardInterrupt:
             waiting.cancel()
             raise
+        finally:
+            self._waiting.discard(waiting)
 
     def post(self, call: Callable[[], None]) -> None:
-        if not self.running:
-            raise ClosedError("The client was closed.")
-        self._loop.call_soon_threadsafe(call)
+        with self._handing_over:
+            if not self.running:
+                raise ClosedError("The client was closed.")
+            self._loop.call_soon_threadsafe(call)
 
     def stop(self) -> None:
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
+        with self._handing_over:
+            if self.running:
+                self._loop.call_soon_threadsafe(self._loop.stop)
+            self._stopped = True
+        self._thread.join()
 
 
 class Subscription:
