@@ -246,9 +246,9 @@ async def test_deleting_a_topic_ends_its_compaction(tmp_path: Path) -> None:
         assert len(offsets(on, "other")) == 5
 
 
-def test_a_compacted_topic_cant_live_in_memory() -> None:
-    with stage() as on, pytest.raises(InvalidArgumentError, match="lives in memory"):
-        on.core.create_topic("t", {"cleanup": "compact"})
+def test_a_compacted_topic_cant_live_in_memory_beside_topics_on_disk(tmp_path: Path) -> None:
+    with stage(tmp_path) as on, pytest.raises(InvalidArgumentError, match="lives in memory"):
+        on.core.create_topic("t", {"cleanup": "compact", "durability": "memory"})
 
 
 def test_a_compacted_topic_is_kept_for_good_unless_a_time_is_chosen(tmp_path: Path) -> None:

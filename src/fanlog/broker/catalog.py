@@ -199,21 +199,26 @@ def _is_shown(name: str, pattern: str, *, internal: bool) -> bool:
     return pattern.startswith(INBOX_PREFIX) or not name.startswith(INBOX_PREFIX)
 
 
-def changed_settings(settings: TopicSettings, given: dict[str, int | str]) -> TopicSettings:
-    """The settings with what is given in place of theirs, or an error that says what is wrong."""
+def changed_settings(
+    settings: TopicSettings, given: dict[str, int | str], *, keeps_files: bool = True
+) -> TopicSettings:
+    """The settings with what is given in place of theirs, or an error that says what is wrong. A
+    broker that keeps no files accepts a compacted topic, and compacts nothing."""
     chosen = changed("topic", settings, given)
-    return chosen if chosen.cleanup == "delete" else _for_compaction(chosen, settings, given)
+    if chosen.cleanup == "delete":
+        return chosen
+    if chosen.durability == "memory" and keeps_files:
+        raise InvalidArgumentError(
+            "A topic that lives in memory can't be compacted: use durability os or fsync, or "
+            "cleanup delete."
+        )
+    return _for_compaction(chosen, settings, given)
 
 
 def _for_compaction(
     chosen: TopicSettings, defaults: TopicSettings, given: dict[str, int | str]
 ) -> TopicSettings:
     """A compacted topic keeps its messages for good, unless a time was chosen for it."""
-    if chosen.durability == "memory":
-        raise InvalidArgumentError(
-            "A topic that lives in memory can't be compacted: use durability os or fsync, or "
-            "cleanup delete."
-        )
     chosen_for_it = "cleanup" not in given and defaults.retention_seconds != _RETENTION_SECONDS
     if "retention_seconds" in given or chosen_for_it:
         return chosen

@@ -27,6 +27,7 @@ from fanlog.broker.intake import Intake
 from fanlog.broker.internal import InternalTopics
 from fanlog.broker.ledger import Done
 from fanlog.broker.loader import Loader
+from fanlog.broker.memory_only import in_memory
 from fanlog.broker.named_producers import NamedProducers
 from fanlog.broker.names import check_not_internal, check_pattern, check_public_name
 from fanlog.broker.ports import Opener, Origin, Outlet, Runtime
@@ -239,7 +240,9 @@ class Broker:
         it may exist, if the settings in `compare` agree; without that, all that are given."""
         known = self.catalog.find(name)
         given = INBOX_SETTINGS | settings if is_inbox(name) else settings
-        chosen = changed_settings(self._defaults, given)
+        if self._store.folder is None:
+            given = in_memory(given)
+        chosen = changed_settings(self._defaults, given, keeps_files=self._store.folder is not None)
         topic = self.catalog.create(check_public_name(name), chosen, exist_ok=exist_ok)
         if topic is known:
             check_same(topic, chosen, settings if compare is None else compare)
@@ -260,6 +263,8 @@ class Broker:
     def alter_topic(self, name: str, settings: dict[str, int | str]) -> Topic:
         """Changes settings of a topic; what is past a shorter retention goes at once."""
         topic = self.catalog.get(check_not_internal(name))
+        if self._store.folder is None:
+            settings = in_memory(settings)
         self.catalog.alter(topic, altered_settings(topic, settings))
         for partition in topic.partitions:
             self._housekeeping.retain(partition, self._trusted.now_us())

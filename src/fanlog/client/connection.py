@@ -15,6 +15,7 @@ import msgspec
 from fanlog.client import core
 from fanlog.client.core import Event
 from fanlog.client.follower import Follower
+from fanlog.client.kept import KeptWarnings
 from fanlog.client.link import Dial
 from fanlog.client.message import MessageBatch
 from fanlog.client.publishing import Publisher
@@ -69,6 +70,7 @@ class Connection:
         self._shared_bytes = 0
         self._publisher = Publisher(self._session, options, self.open_topic, self._find_topic)
         self._known_topics = KnownTopics(self.open_topic)
+        self._kept_warnings = KeptWarnings()
 
     # The connection
 

@@ -47,6 +47,9 @@ class TopicCalls(Connection):
         them is different, `TopicDiffersError` lists it. Settings that are not given here, or that
         are the default in a `TopicSettings`, may be any. `exist_ok="any"` accepts a topic with
         whatever settings it has.
+
+        A broker in memory makes topics in memory, whatever their durability: the client logs a
+        warning.
         """
         wanted = messages.CreateTopic(
             topic_name(name),
@@ -57,7 +60,10 @@ class TopicCalls(Connection):
         payload = await self._session.request(
             FrameKind.CREATE_TOPIC, wanted, repeat=wanted.exist_ok
         )
-        return decode(TopicInfo, payload)
+        made = decode(TopicInfo, payload)
+        if exist_ok != "any":
+            self._kept_warnings.compare(settings, given, made)
+        return made
 
     async def topics(self, pattern: str = ">", *, internal: bool = False) -> list[TopicInfo]:
         """The topics that fit a pattern, by name."""
