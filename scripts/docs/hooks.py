@@ -9,6 +9,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from scripts.docs.api import missing_names
 from scripts.docs.links import ADOPTED, SitePath, to_site
 from scripts.docs.pages import generated_pages
 
@@ -30,4 +31,5 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     del config, files
     site_path = page.file.src_uri
     source = _SOURCES.get(site_path, Path("docs") / site_path)
-    return to_site(markdown, source, site_path)
+    rest = "".join(f"\n\n::: {name}" for name in missing_names(site_path))
+    return to_site(markdown, source, site_path) + rest
