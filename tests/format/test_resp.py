@@ -147,6 +147,57 @@ def test_a_run_of_publishes_is_one_piece() -> None:
     assert not reader.begun
 
 
+sizes = st.sampled_from(
+    [b"", b"x", b"\r\n*3\r\n$7\r\nPUBLISH\r\n$1\r\na\r\n$1\r\ny", b"z" * 9, b"u" * 10]
+)
+
+
+@given(st.lists(sizes, min_size=1, max_size=8), st.integers(0, 200), st.booleans())
+@example([b"x"] * 5, 0, False)
+@example([b"x", b"y", b"zz"], 0, False)
+@example([encoded([b"PUBLISH", b"a", b"x"])[:-2]] * 2, 0, True)
+def test_what_is_taken_for_whole_messages_is_what_the_parsers_read(
+    values: list[bytes], cut: int, before: bool
+) -> None:
+    data = b"".join(encoded([b"PUBLISH", b"a", value]) for value in values)
+    data = data[: max(1, len(data) - cut)]
+    reader = CommandReader(LIMITS, PIPELINE)
+    if before:
+        # A run is known already, of messages of another size.
+        assert reader.maybe_publishes(encoded([b"PUBLISH", b"a", b"1234"]) * 2) is not None
+    found = reader.maybe_publishes(data)
+    wanted = CommandReader(LIMITS, PIPELINE)
+    read_slowly = [command for byte in data for command in flat(wanted.feed(bytes([byte])))]
+    if found is not None:
+        assert flat([found]) == read_slowly
+        assert not wanted.begun
+    elif not cut:
+        assert len({*map(len, values)}) > 1
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=40), st.integers(0, 3))
+def test_what_is_almost_a_message_is_left_to_the_parsers(pieces: list[bytes], runs: int) -> None:
+    good = encoded([b"PUBLISH", b"a", b"x"])
+    for end in (b"", b"$1\r\nx\r\n"):
+        data = good * runs + b"*3\r\n$7\r\nPUBLISH\r\n$1\r\na\r\n" + b"".join(pieces) + end
+        found = CommandReader(LIMITS, PIPELINE).maybe_publishes(data)
+        slow = CommandReader(LIMITS, PIPELINE)
+        read_slowly = [command for byte in data for command in flat(slow.feed(bytes([byte])))]
+        if found is not None:
+            assert flat([found]) == read_slowly
+            assert not slow.begun
+            assert slow.fault is None
+
+
+@pytest.mark.parametrize("size", [b"-1", b"-2", b"00", b"01", b"+1", b"", b" 1", b"1 ", b"x"])
+def test_a_size_that_is_none_is_left_to_the_parsers(size: bytes) -> None:
+    begin = b"*3\r\n$7\r\nPUBLISH\r\n$1\r\na\r\n$" + size
+    for rest in (b"\r\n", b"\r\n\r\n", b"\r\nx\r\n", b"\r", b""):
+        for count in (1, 2, 3):
+            reader = CommandReader(LIMITS, PIPELINE)
+            assert reader.maybe_publishes((begin + rest) * count) is None
+
+
 LARGE = RespLimits(
     arguments_max=100, bulk_bytes_max=1000, inline_bytes_max=64, request_bytes_max=3000
 )

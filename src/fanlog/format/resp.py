@@ -17,6 +17,7 @@ from typing import NamedTuple
 import hiredis
 
 from fanlog.errors import ProtocolError
+from fanlog.format.resp_runs import Run, maybe_run
 
 Command = list[bytes]
 
@@ -26,7 +27,6 @@ _HEAD_OVERHEAD = len(b"*\r\n")
 _STAR, _DOLLAR = b"*$"
 _WIDTHS = [len(str(number)) for number in range(4096)]
 _ANY_HEAD = b"\r\n*"
-_PUBLISH = re.compile(rb"\*3\r\n\$7\r\n(?:PUBLISH|publish)\r\n\$(0|[1-9][0-9]{0,3})\r\n")
 # Fewer commands than this are read faster by the exact parser.
 _PIPELINE_MIN = 3
 # hiredis makes a list of as many places as a header claims, before the elements have come. Where
@@ -144,12 +144,27 @@ class CommandReader:
         self._wanted_bytes = 0
         self._words: Command = []
         self._words_bytes = 0
-        self._run: _RunHead | None = None
+        self._run: Run | None = None
         self._left = 0
         self._bulk_bytes = -1
         self.commands = 0
         self.trusted = True
         self.fault: ProtocolError | None = None
+
+    def maybe_publishes(self, data: bytes) -> Publishes | None:
+        """All of `data`, if it is nothing but whole messages to one channel, and easily seen to be.
+        What a publisher sends that waits for each answer is read with this. Nothing else may be
+        begun."""
+        run = self._run
+        if run is None or not data.startswith(run.head):
+            run = self._run = maybe_run(data)
+        if run is None or len(data) > self._limits.bulk_bytes_max:
+            return None
+        value = run.maybe_only_value(data)
+        if value is not None:
+            return Publishes(run.channel, (value,))
+        values, end = run.even_values(data)
+        return Publishes(run.channel, values) if values and end == len(data) else None
 
     def feed(self, data: bytes) -> list[Command | Publishes]:
         """The commands that are whole now, in their order."""
@@ -206,10 +221,16 @@ class CommandReader:
             return at  # one of its words may be too long
         run = self._run
         if run is None or not rest.startswith(run.head):
-            run = self._run = _maybe_run_head(rest)
-        if run is not None and (value := run.maybe_only_value(rest)) is not None:
-            out.append(Publishes(run.channel, (value,)))
-            return at + len(rest)
+            run = self._run = maybe_run(rest)
+        if run is not None:
+            value = run.maybe_only_value(rest)
+            if value is not None:
+                out.append(Publishes(run.channel, (value,)))
+                return at + len(rest)
+            values, end = run.even_values(rest)
+            if values:
+                out.append(Publishes(run.channel, values))
+                return at + end
         begun = rest.count(b"*")
         last = rest.rfind(b"*")
         if run is not None and rest.count(run.head, 0, last) == begun - 1:
@@ -312,32 +333,6 @@ class CommandReader:
         if words:
             out.append(words)
         return end + 1
-
-
-class _RunHead(NamedTuple):
-    """How each command of a run begins, up to the mark of its message."""
-
-    head: bytes
-    channel: bytes
-
-    def maybe_only_value(self, data: bytes) -> bytes | None:
-        """The message, if `data`, which begins with the head, is just one command."""
-        at = len(self.head)
-        end = data.find(b"\r\n", at, at + 10)
-        if end < 0 or (size := _number(data[at:end])) is None or end + size + 4 != len(data):
-            return None
-        return data[end + 2 : -2]
-
-
-def _maybe_run_head(data: bytes) -> _RunHead | None:
-    """How a run of PUBLISH begins each time, if this may be one: up to the mark of the message."""
-    found = _PUBLISH.match(data)
-    if found is None:
-        return None
-    end = found.end() + int(found[1])
-    if data[end : end + 3] != b"\r\n$":
-        return None
-    return _RunHead(data[: end + 3], data[found.end() : end])
 
 
 def _joined(found: list[Command | Publishes]) -> list[Command | Publishes]:

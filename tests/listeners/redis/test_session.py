@@ -20,6 +20,7 @@ class Wireless(Peer):
         super().__init__()
         self.finished = False
         self.proceeds = 0
+        self.heard_at = 0.0
 
     @property
     def kept_bytes(self) -> int:

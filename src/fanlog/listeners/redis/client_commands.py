@@ -79,7 +79,7 @@ def line_of(session: RedisSession) -> str:
         "fd": -1,
         "name": text_of(session.name),
         "age": int(now - session.created_at),
-        "idle": int(now - session.active_at),
+        "idle": int(now - session.outlet.heard_at),
         "flags": flags or "N",
         "db": session.database,
         "sub": len(session.channels),

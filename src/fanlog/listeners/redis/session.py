@@ -39,6 +39,8 @@ _WORD_BYTES = 64
 class RedisOutlet(Outlet, Protocol):
     """The connection, as far as the session needs it."""
 
+    heard_at: float
+
     @property
     def kept_bytes(self) -> int: ...
     def write(self, data: bytes) -> None: ...
@@ -72,7 +74,7 @@ class RedisSession:
         self.number = state.next_number()
         self.peer = peer
         self.local = local
-        self.created_at = self.active_at = state.now()
+        self.created_at = state.now()
         self.resp3 = False
         self.name = b""
         self.library: tuple[bytes, bytes] = (b"", b"")
@@ -95,6 +97,8 @@ class RedisSession:
         self._publishing = Publishing(pubsub, self._replies)
         self.in_transaction = False
         self._waits = False
+        # Whether it does nothing but publish and take answers, so far as commands go.
+        self._plain = self.trusted
         self._stepped = False
         self._ending = False
         self._closed = False
@@ -123,9 +127,29 @@ class RedisSession:
     def feed(self, data: bytes) -> None:
         """Takes what the peer sent; feeding nothing goes on with what waits."""
         if data:
-            self.active_at = self.state.now()
+            if self._plain and not self._waits and not self.outlet.blocked:
+                run = self._reader.maybe_publishes(data)
+                if run is not None:
+                    self._publish_all(run)
+                    self._hand_on()
+                    return
             self._todo.extend(self._reader.feed(data))
         self._work()
+        self._plain = self._is_plain()
+
+    def _is_plain(self) -> bool:
+        """Whether commands that publish can be obeyed as they come: none waits, none is begun, and
+        nothing was agreed on that changes what they do. Only commands change that."""
+        return (
+            not self._todo
+            and not self._reader.begun
+            and self._publishes_at_once()
+            and not self._ending
+        )
+
+    def _publishes_at_once(self) -> bool:
+        """Whether PUBLISH is neither refused nor queued, has a reply, and can't come back here."""
+        return self.trusted and self.replies == "on" and self.queue is None and not self.subscribed
 
     def _work(self) -> None:
         left = _COMMANDS_A_TURN
@@ -149,6 +173,10 @@ class RedisSession:
             logger.warning("%s is cut off: %s", self.peer, str(fault))
             self.say(Failed(f"ERR {fault}"))
             self._ending = True
+        self._hand_on()
+
+    def _hand_on(self) -> None:
+        """What one read brought goes to the broker, and out."""
         if self._publishing.gathering:
             self._publishing.hand_in(self)
             self._flush()
@@ -227,12 +255,15 @@ class RedisSession:
     # Publishing
 
     def _publish_run(self, run: Publishes) -> None:
-        if self.trusted and self.replies == "on" and self.queue is None and not self.subscribed:
-            self.last_command = "publish"
-            self._publishing.publish(run.channel, run.values, self, shard=False, silent=False)
+        if self._publishes_at_once():
+            self._publish_all(run)
             return
         for value in run.values:
             self._obey([b"PUBLISH", run.channel, value])
+
+    def _publish_all(self, run: Publishes) -> None:
+        self.last_command = "publish"
+        self._publishing.publish(run.channel, run.values, self, shard=False, silent=False)
 
     def publish(self, channel: bytes, value: bytes, *, shard: bool) -> Reply:
         """One message; its reply follows when it is taken in."""
