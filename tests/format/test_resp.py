@@ -169,7 +169,7 @@ def test_what_is_taken_for_whole_messages_is_what_the_parsers_read(
     wanted = CommandReader(LIMITS, PIPELINE)
     read_slowly = [command for byte in data for command in flat(wanted.feed(bytes([byte])))]
     if found is not None:
-        assert flat([found]) == read_slowly
+        assert flat([Publishes(*found)]) == read_slowly
         assert not wanted.begun
     elif not cut:
         assert len({*map(len, values)}) > 1
@@ -184,7 +184,7 @@ def test_what_is_almost_a_message_is_left_to_the_parsers(pieces: list[bytes], ru
         slow = CommandReader(LIMITS, PIPELINE)
         read_slowly = [command for byte in data for command in flat(slow.feed(bytes([byte])))]
         if found is not None:
-            assert flat([found]) == read_slowly
+            assert flat([Publishes(*found)]) == read_slowly
             assert not slow.begun
             assert slow.fault is None
 

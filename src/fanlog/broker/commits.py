@@ -48,7 +48,7 @@ class Commits:
         self._runtime = runtime
         self._fan_out = fan_out
         self._sync_group = sync_group
-        self._group: SyncGroup | None = None
+        self.group: SyncGroup | None = None
         self._tail_total_bytes = tail_total_bytes
         self._tails: OrderedDict[Partition, None] = OrderedDict()
         self._fresh: dict[Partition, tuple[int, list[bytes]]] = {}
@@ -57,6 +57,8 @@ class Commits:
         self._scheduled = False
         self._relief: list[Callable[[], None]] = []
         self.dirty: dict[Partition, None] = {}
+        # Listeners that gather messages of many publishers: they hand them in when the turn ends.
+        self.feeders: list[Callable[[], None]] = []
         self.tail_bytes = 0
         self.published_records = 0
 
@@ -67,7 +69,7 @@ class Commits:
             self._runtime.soon(self.turn)
 
     def turn(self) -> None:
-        self._scheduled = False
+        self.hand_in()
         if self._synced:
             self._settle()
         while self.dirty:
@@ -75,16 +77,26 @@ class Commits:
             self._commit(partition)
         if self._fresh:
             self._show()
-        if self._group is not None:
-            self._group.kick()
+        if self.group is not None:
+            self.group.kick()
         if self._acks:
             acks, self._acks = self._acks, {}
             for origin, entries in acks.items():
                 origin.acknowledge(entries)
 
+    def hand_in(self) -> None:
+        """Takes in what listeners have gathered."""
+        # What is handed in belongs to this turn, and needs no other.
+        self._scheduled = True
+        try:
+            for feed in self.feeders:
+                feed()
+        finally:
+            self._scheduled = False
+
     def pending_bytes(self) -> int:
         """Bytes that wait for the disk."""
-        return 0 if self._group is None else self._group.pending_bytes
+        return 0 if self.group is None else self.group.pending_bytes
 
     def when_relieved(self, call: Callable[[], None]) -> None:
         """Calls once when what was waiting for the disk has got there."""
@@ -128,7 +140,7 @@ class Commits:
             else:
                 self._count_tail(partition, len(piece))
         next_offset = partition.next_offset
-        if partition.durability is not Durability.FSYNC or (not piece and self._group is None):
+        if partition.durability is not Durability.FSYNC or (not piece and self.group is None):
             # Or repeats of what an earlier start has stored, and this one has synced.
             self._accept(partition, piece, next_offset, submissions)
             return
@@ -160,9 +172,9 @@ class Commits:
         self.schedule()
 
     def _get_group(self) -> SyncGroup:
-        if self._group is None:
-            self._group = self._sync_group()
-        return self._group
+        if self.group is None:
+            self.group = self._sync_group()
+        return self.group
 
     def _settle(self) -> None:
         """What the disk has answered for since the last turn. It becomes visible here and not

@@ -215,7 +215,8 @@ class Broker:
 
     def congested(self) -> bool:
         """Whether so much waits for the disk that publishers should not be read for now."""
-        return self.commits.pending_bytes() > self._options.pending_bytes_pause
+        group = self.commits.group
+        return group is not None and group.pending_bytes > self._options.pending_bytes_pause
 
     # Topics
 
@@ -274,6 +275,7 @@ class Broker:
         """Deletes a topic: on return it is gone for everybody, and its name is free. `done` hears
         when that is durable."""
         topic = self.catalog.get(check_not_internal(name))
+        self.commits.hand_in()
         self.catalog.remove(topic)
         self.commits.turn()
         self.subscriptions.topic_vanished(topic)

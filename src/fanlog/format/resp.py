@@ -151,10 +151,10 @@ class CommandReader:
         self.trusted = True
         self.fault: ProtocolError | None = None
 
-    def maybe_publishes(self, data: bytes) -> Publishes | None:
-        """All of `data`, if it is nothing but whole messages to one channel, and easily seen to be.
-        What a publisher sends that waits for each answer is read with this. Nothing else may be
-        begun."""
+    def maybe_publishes(self, data: bytes) -> tuple[bytes, Sequence[bytes]] | None:
+        """The channel and the messages, if `data` is nothing but whole messages to one channel, and
+        easily seen to be. What a publisher sends that waits for each answer is read with this.
+        Nothing else may be begun."""
         run = self._run
         if run is None or not data.startswith(run.head):
             run = self._run = maybe_run(data)
@@ -162,9 +162,9 @@ class CommandReader:
             return None
         value = run.maybe_only_value(data)
         if value is not None:
-            return Publishes(run.channel, (value,))
+            return run.channel, (value,)
         values, end = run.even_values(data)
-        return Publishes(run.channel, values) if values and end == len(data) else None
+        return (run.channel, values) if values and end == len(data) else None
 
     def feed(self, data: bytes) -> list[Command | Publishes]:
         """The commands that are whole now, in their order."""

@@ -109,6 +109,7 @@ class Connection:
         "_lingering",
         "_loop",
         "_options",
+        "_receive",
         "_sock",
         "blocked",
         "feed",
@@ -147,6 +148,7 @@ class Connection:
         self.feed: Subscription | None = None
         self.waiting: list[Cursor] = []
         self.send = sock.send
+        self._receive = sock.recv_into
 
     def open(self, session: Session) -> None:
         self.session = session
@@ -156,7 +158,7 @@ class Connection:
 
     def _readable(self) -> None:
         try:
-            size = self._sock.recv_into(self._inlet)
+            size = self._receive(self._inlet)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
@@ -168,7 +170,7 @@ class Connection:
         if self._closing:
             return
         self.heard_at = self._loop.time()
-        self._take(bytes(self._inlet[:size]))
+        self._take(self._inlet[:size].tobytes())
 
     def _take(self, data: bytes) -> None:
         try:
@@ -234,7 +236,7 @@ class Connection:
             self._keep(data)
             return
         try:
-            sent = self._sock.send(data)
+            sent = self.send(data)
         except BlockingIOError:
             sent = 0
         except OSError as fault:

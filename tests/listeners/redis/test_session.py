@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fanlog.config import RedisOptions
+from fanlog.errors import LogFailedError
 from fanlog.format.resp import PipelineReader
 from fanlog.listeners.redis.pubsub import PubSub
 from fanlog.listeners.redis.session import RedisSession
@@ -52,7 +53,7 @@ class Desk:
 
     def __init__(self, made: Stage) -> None:
         self.stage = made
-        self.pubsub = PubSub(made.core, RedisOptions(), made.runtime.soon, create_topics=True)
+        self.pubsub = PubSub(made.core, RedisOptions(), create_topics=True)
         self._state = ServerState(made.core, RedisOptions(), lambda: 0.0)
         self._pipeline = PipelineReader()
 
@@ -101,6 +102,129 @@ def test_who_publishes_alone_does_not_wait_for_the_end_of_the_turn() -> None:
         assert wire.heard() == b""
         made.run()
         assert [v for batch in made.fetch("a", 0) for v in batch.values] == [*b"1 2 3 4 5".split()]
+
+
+def test_what_a_turn_brought_from_many_is_one_batch_and_each_has_its_replies() -> None:
+    with stage() as made:
+        desk = Desk(made)
+        made.core.create_topic("a", {})
+        follower, heard = desk.session()
+        follower.feed(command("SUBSCRIBE", "a"))
+        heard.heard()
+        peers = [desk.session() for _ in range(5)]
+        for number, (session, _) in enumerate(peers):
+            session.feed(publish("a", *(f"{number}{i}" for i in range(number + 1))))
+        made.run()
+        values = [f"{number}{i}" for number in range(5) for i in range(number + 1)]
+        assert [batch.values for batch in made.fetch("a", 0)] == [[v.encode() for v in values]]
+        assert heard.heard() == b"".join(push("message", "a", value) for value in values)
+        assert [wire.heard() for _, wire in peers] == [b":1\r\n" * (n + 1) for n in range(5)]
+
+
+def test_many_that_publish_to_several_channels_are_heard_in_one_order() -> None:
+    with stage() as made:
+        desk = Desk(made)
+        for name in "ab":
+            made.core.create_topic(name, {})
+        follower, heard = desk.session()
+        follower.feed(command("SUBSCRIBE", "a", "b"))
+        heard.heard()
+        (one, _), (other, _) = desk.session(), desk.session()
+        one.feed(publish("a", "1") + publish("b", "2"))
+        other.feed(publish("a", "3"))
+        one.feed(publish("b", "4"))
+        made.run()
+        order = [("a", "1"), ("b", "2"), ("a", "3"), ("b", "4")]
+        assert heard.heard() == b"".join(push("message", *sent) for sent in order)
+
+
+def test_more_than_a_batch_may_hold_is_handed_in_before_the_turn_ends() -> None:
+    with stage() as made:
+        desk = Desk(made)
+        made.core.create_topic("a", {})
+        peers = [desk.session() for _ in range(20)]
+        for session, _ in peers:
+            session.feed(publish("a", "x" * 50_000))
+        made.run()
+        batches = made.fetch("a", 0)
+        assert len(made.values("a")) == 20
+        assert 1 < len(batches[0].values) < 10
+        assert [wire.heard() for _, wire in peers] == [b":0\r\n"] * 20
+
+
+def test_a_topic_that_is_deleted_has_what_was_published_before() -> None:
+    with stage() as made:
+        desk = Desk(made)
+        made.core.create_topic("a", {})
+        follower, heard = desk.session()
+        follower.feed(command("SUBSCRIBE", "a"))
+        heard.heard()
+        (one, wire), (other, more) = desk.session(), desk.session()
+        one.feed(publish("a", "1"))
+        made.core.delete_topic("a")
+        other.feed(publish("a", "2"))
+        made.run()
+        assert (wire.heard(), more.heard()) == (b":1\r\n", b":1\r\n")
+        assert heard.heard() == push("message", "a", "1") + push("message", "a", "2")
+
+
+def test_what_is_refused_is_an_error_for_each_of_those_who_sent_it(data: Path) -> None:
+    with stage(data, durability="os") as made:
+        desk = Desk(made)
+        topic = made.core.create_topic("a", {})
+        (one, wire), (other, more), (late, last) = (desk.session() for _ in range(3))
+        one.feed(publish("a", "1", "2"))
+        other.feed(command("CLIENT", "REPLY", "SKIP") + publish("a", "3") + publish("a", "4"))
+        topic.partitions[0].log.fail(LogFailedError("the disk is broken"))
+        made.run()
+        fault = b"-ERR the disk is broken\r\n"
+        assert (wire.heard(), more.heard()) == (fault * 2, fault)
+        late.feed(publish("a", "5") + command("PING"))
+        made.run()
+        assert last.heard() == fault + b"+PONG\r\n"
+
+
+def test_what_a_connection_published_before_it_ended_is_handed_on(data: Path) -> None:
+    with stage(data, durability="fsync") as made:
+        desk = Desk(made)
+        made.core.create_topic("a", {})
+        (one, wire), (other, more) = desk.session(), desk.session()
+        one.feed(publish("a", "1"))
+        other.feed(publish("a", "2"))
+        one.closed()
+        made.run()
+        made.sync_group.sync()
+        made.run()
+        assert made.values("a") == [b"1", b"2"]
+        assert (wire.heard(), more.heard()) == (b"", b":0\r\n")
+
+
+def test_a_publisher_that_does_something_else_in_between_is_obeyed_in_order() -> None:
+    with stage() as made:
+        desk = Desk(made)
+        session, wire = desk.session()
+        one = publish("a", "1")
+        for data, reply in (
+            (one, b":0\r\n"),
+            (command("MULTI") + one, b"+OK\r\n+QUEUED\r\n"),
+            (one, b"+QUEUED\r\n"),
+            (command("EXEC"), b"*2\r\n:0\r\n:0\r\n"),
+            (one * 3, b":0\r\n" * 3),
+            (one[:-5], b""),
+            (one[-5:], b":0\r\n"),
+            (one, b":0\r\n"),
+            (command("CLIENT", "REPLY", "OFF"), b""),
+            (one, b""),
+            (command("CLIENT", "REPLY", "ON"), b"+OK\r\n"),
+            (one, b":0\r\n"),
+            (command("SUBSCRIBE", "b"), push("subscribe", "b", 1)),
+            (command("PING"), push("pong", "")),
+            (command("UNSUBSCRIBE"), push("unsubscribe", "b", 0)),
+            (one, b":0\r\n"),
+        ):
+            session.feed(data)
+            made.run()
+            assert wire.heard() == reply
 
 
 def test_replies_behind_a_message_wait_until_it_is_on_disk(data: Path) -> None:

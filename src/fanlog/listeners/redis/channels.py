@@ -11,7 +11,7 @@ from fanlog.format.resp_replies import PushView
 from fanlog.model import INBOX_PREFIX
 
 if TYPE_CHECKING:
-    from fanlog.broker.ports import Origin, Outlet
+    from fanlog.broker.ports import Outlet
     from fanlog.broker.topics import Topic
 
 _INBOX = INBOX_PREFIX.encode()
@@ -26,9 +26,6 @@ class Follower(Protocol):
 
     @property
     def outlet(self) -> Outlet: ...
-
-    @property
-    def origin(self) -> Origin: ...
 
 
 class Channel:

@@ -1,62 +1,149 @@
-"""PUBLISH: what one read of a socket brought for a partition becomes one batch, and the replies
-wait for the broker's answer to it."""
+"""PUBLISH: what a turn brought for a partition, from all connections, becomes one batch, and the
+replies wait for the broker's answer to it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from fanlog.errors import FanlogError, MessageTooLargeError
+from fanlog.format.batch import encode_batch
 from fanlog.format.frames import ACK_ENTRY
 from fanlog.format.resp_replies import Failed, encode_reply
+from fanlog.model import Durability
 
 if TYPE_CHECKING:
+    from fanlog.broker.core import Broker
     from fanlog.broker.topics import Partition
-    from fanlog.listeners.redis.channels import Follower
     from fanlog.listeners.redis.pubsub import PubSub
-    from fanlog.listeners.redis.replies import Place, Replies
+    from fanlog.listeners.redis.replies import Owed, Replies
+
+# Past it the broker gets what was gathered, so that a batch is not larger than a read may be.
+_GATHERED_BYTES_MAX = 256 * 1024
+# What a message costs there beside its bytes.
+_MESSAGE_BYTES = 64
 
 
-class _Gathered:
-    """What came for a partition, and where the replies to it stand."""
+class Publisher(Protocol):
+    """A connection, as far as its messages need it."""
 
-    __slots__ = ("places", "runs")
+    number: int
 
-    def __init__(self) -> None:
-        self.runs: list[Sequence[bytes]] = []
-        self.places: list[Place] = []
+    def settled(self) -> None:
+        """The broker has answered for messages that were owed a reply together."""
+        ...
+
+
+# Messages of one connection to one partition, and where the reply to them stands.
+_Run = tuple["Partition", Sequence[bytes], Publisher, "Owed", int]
+
+
+class Gathering:
+    """Messages of all connections that the broker has not been given yet. They are handed in at the
+    end of its turn. It is the broker's Origin for them, and tells their publishers."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        # What the next `hand_in` brings.
+        self.runs: list[_Run] = []
+        self._bytes = 0
+        self._tokens: dict[int, list[_Run]] = {}
+        self._last_token = 0
+        self._last = 0
+        broker.commits.feeders.append(self.hand_in)
+
+    def add(self, run: _Run, cost_bytes: int) -> None:
+        self.runs.append(run)
+        self._bytes += cost_bytes
+        if self._bytes > _GATHERED_BYTES_MAX:
+            self.hand_in()
+
+    def read_over(self, number: int) -> None:
+        """All that one read of the connection of this number brought is here. While it alone
+        publishes, there is nothing that its messages could share a turn with, and they need not
+        wait for its end."""
+        commits = self._broker.commits
+        if number == self._last:
+            commits.turn()
+        else:
+            self._last = number
+            commits.schedule()
+
+    def hand_in(self) -> None:
+        """Gives the broker what was gathered, in one batch for each partition."""
+        if not self.runs:
+            return
+        runs, self.runs, self._bytes = self.runs, [], 0
+        batches: dict[Partition, list[_Run]] = {}
+        for run in runs:
+            partition = run[0]
+            if partition.viewed and partition.durability is not Durability.FSYNC:
+                self._broker.renderer.record(partition, run[1])
+            batch = batches.get(partition)
+            if batch is None:
+                batches[partition] = [run]
+            else:
+                batch.append(run)
+        for partition, batch in batches.items():
+            self._put(partition, batch)
+
+    def _put(self, partition: Partition, runs: list[_Run]) -> None:
+        values = runs[0][1] if len(runs) == 1 else [value for run in runs for value in run[1]]
+        token = self._last_token = self._last_token + 1
+        self._tokens[token] = runs
+        data = encode_batch(
+            values, topic=partition.topic.number, partition=partition.index, first_sequence=token
+        )
+        base_offset = partition.next_offset
+        self._broker.take(data, 0, self)
+        if (
+            partition.viewed
+            and partition.durability is not Durability.FSYNC
+            and partition.next_offset == base_offset + len(values)
+        ):
+            self._broker.renderer.offer(partition, base_offset, values)
+
+    # The broker's Origin
+
+    def acknowledge(self, entries: list[bytes]) -> None:
+        for entry in entries:
+            for _, _, publisher, owed, _ in self._tokens.pop(ACK_ENTRY.unpack(entry)[4]):
+                owed.waiting -= 1
+                publisher.settled()
+
+    def refuse(
+        self,
+        number: int,
+        partition: int,
+        first_sequence: int,
+        expected_sequence: int,
+        error: FanlogError,
+    ) -> None:
+        failure = _failure(error)
+        for _, values, publisher, owed, at in self._tokens.pop(first_sequence):
+            owed.fail(at, failure * len(values))
+            publisher.settled()
 
 
 class Publishing:
     """One peer's messages on their way in."""
 
-    __slots__ = ("_gathered", "_last_token", "_pubsub", "_replies", "_tokens")
+    __slots__ = ("_gathering", "_pubsub", "_replies", "pending")
 
     def __init__(self, pubsub: PubSub, replies: Replies) -> None:
         self._pubsub = pubsub
+        self._gathering = pubsub.gathering
         self._replies = replies
-        self._gathered: dict[Partition, _Gathered] = {}
-        self._tokens: dict[int, list[Place]] = {}
-        self._last_token = 0
-
-    @property
-    def pending(self) -> bool:
-        """Whether the broker has not answered for everything yet."""
-        return bool(self._tokens)
-
-    @property
-    def gathering(self) -> bool:
-        return bool(self._gathered)
+        # How many times the broker has not answered yet.
+        self.pending = 0
 
     def publish(
-        self, channel: bytes, values: Sequence[bytes], by: Follower, *, shard: bool, silent: bool
+        self, channel: bytes, values: Sequence[bytes], by: Publisher, *, shard: bool, silent: bool
     ) -> None:
         """Gathers messages; each gets a reply, unless the peer wants none."""
         try:
-            partition = self._pubsub.route(channel, by, shard=shard)
-            if partition is not None:
-                _check_sizes(partition, values)
+            partition = self._pubsub.route(channel, by.number, shard=shard)
+            largest = 0 if partition is None else _check_sizes(partition, values)
         except FanlogError as fault:
             if len(values) > 1 and isinstance(fault, MessageTooLargeError):
                 for value in values:
@@ -68,42 +155,25 @@ class Publishing:
             if not silent:
                 self._replies.put(b":0\r\n" * len(values))
             return
-        gathered = self._gathered.get(partition)
-        if gathered is None:
-            gathered = self._gathered[partition] = _Gathered()
-        gathered.runs.append(values)
-        self._pubsub.record(partition, values)
         reply = b"" if silent else b":%d\r\n" % partition.readers * len(values)
-        gathered.places.append(self._replies.owe(reply, len(values)))
-
-    def hand_in(self, by: Follower) -> None:
-        """Gives the broker what was gathered, which answers `by`."""
-        gathered, self._gathered = self._gathered, {}
-        for partition, some in gathered.items():
-            token = self._last_token = self._last_token + 1
-            self._tokens[token] = some.places
-            runs = some.runs
-            values = runs[0] if len(runs) == 1 else [*chain.from_iterable(runs)]
-            self._pubsub.put(partition, values, by, token)
-        self._replies.close()
-
-    def acknowledged(self, entries: list[bytes]) -> None:
-        for entry in entries:
-            self._replies.settle(self._tokens.pop(ACK_ENTRY.unpack(entry)[4]))
-
-    def refused(self, token: int, fault: FanlogError) -> None:
-        self._replies.settle(self._tokens.pop(token), _failure(fault))
+        owed, at = self._replies.owe(reply)
+        self.pending += 1
+        cost_bytes = (largest + _MESSAGE_BYTES) * len(values)
+        self._gathering.add((partition, values, by, owed, at), cost_bytes)
 
 
 def _failure(fault: FanlogError) -> bytes:
     return encode_reply(Failed(f"ERR {fault}"), resp3=False)
 
 
-def _check_sizes(partition: Partition, values: Sequence[bytes]) -> None:
+def _check_sizes(partition: Partition, values: Sequence[bytes]) -> int:
+    """The size of the largest message."""
     topic = partition.topic
-    most, largest = topic.settings.message_bytes_max, max(map(len, values))
+    most = topic.settings.message_bytes_max
+    largest = len(values[0]) if len(values) == 1 else max(map(len, values))
     if largest > most:
         raise MessageTooLargeError(
             f"The message has {largest} bytes; topic {topic.name!r} takes {most} "
             "(message_bytes_max)."
         )
+    return largest

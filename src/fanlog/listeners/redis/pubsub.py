@@ -8,18 +8,18 @@ the order in which it was published.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from fanlog.broker.cursors import Subscription
 from fanlog.broker.views import View, follow, unfollow
 from fanlog.errors import FanlogError, TopicNotFoundError
-from fanlog.format.batch import encode_batch
 from fanlog.format.channels import maybe_channel_of, topic_of
 from fanlog.format.globs import Glob
 from fanlog.listeners.redis.channels import Channel, Follower, Pattern
-from fanlog.model import Durability, Gap, SlowPolicy
+from fanlog.listeners.redis.publishing import Gathering
+from fanlog.model import Gap, SlowPolicy
 
 if TYPE_CHECKING:
     from fanlog.broker.core import Broker
@@ -52,15 +52,12 @@ class PubSub:
         self,
         broker: Broker,
         options: RedisOptions,
-        soon: Callable[[Callable[[], None]], object],
         *,
         create_topics: bool,
     ) -> None:
         self._broker = broker
         self._options = options
-        self._soon = soon
-        self._handed_in = 0
-        self._alone = False
+        self.gathering = Gathering(broker)
         self._create_topics = create_topics
         self._policy = SlowPolicy(options.slow_policy)
         self._reader = _Untold()
@@ -77,54 +74,29 @@ class PubSub:
 
     # Publishing
 
-    def route(self, channel_name: bytes, by: Follower, *, shard: bool) -> Partition | None:
-        """Where a message to the channel goes; None if nobody receives it."""
-        channel = self._channels[shard].get(channel_name)
+    def route(self, name: bytes, number: int, *, shard: bool) -> Partition | None:
+        """Where a message to the channel goes from the connection of this number; None if nobody
+        receives it."""
+        channel = self._channels[shard].get(name)
         topic = None if channel is None else channel.topic
         if topic is None:
-            topic = self._find_topic(channel_name, channel, shard)
+            if (
+                channel is None
+                and name in self._unheard
+                and self._unheard_at == self._broker.subscriptions.changes
+                and not shard
+            ):
+                return None
+            topic = self._find_topic(name, channel, shard)
             if topic is None:
                 return None
         partitions = topic.partitions
         # All of one connection stay in one partition, and so in their order.
-        return partitions[by.number % len(partitions)]
-
-    def record(self, partition: Partition, values: Sequence[bytes]) -> None:
-        """Messages to be put there, in the order in which they were read."""
-        if partition.viewed and partition.durability is not Durability.FSYNC:
-            self._broker.renderer.record(partition, values)
-
-    def put(self, partition: Partition, values: Sequence[bytes], by: Follower, token: int) -> None:
-        """Hands messages to the broker, which answers `by` under `token`."""
-        topic = partition.topic
-        batch = encode_batch(
-            values, topic=topic.number, partition=partition.index, first_sequence=token
-        )
-        base_offset = partition.next_offset
-        self._broker.take(batch, 0, by.origin)
-        if (
-            partition.viewed
-            and partition.durability is not Durability.FSYNC
-            and partition.next_offset == base_offset + len(values)
-        ):
-            self._broker.renderer.offer(partition, base_offset, values)
-
-    def handed_in(self) -> None:
-        """A connection has put what one read brought. While one alone publishes, there is nothing
-        that its messages could share a turn with, and they need not wait for its end."""
-        if not self._handed_in:
-            self._soon(self._round_over)
-        self._handed_in += 1
-        if self._alone:
-            self.end_turn()
-
-    def _round_over(self) -> None:
-        self._alone = self._handed_in == 1
-        self._handed_in = 0
+        return partitions[number % len(partitions)]
 
     def end_turn(self) -> None:
         """Everything published so far is handed on now."""
-        if self._broker.commits.dirty:
+        if self._broker.commits.dirty or self.gathering.runs:
             self._broker.commits.turn()
 
     def _find_topic(self, name: bytes, channel: Channel | None, shard: bool) -> Topic | None:
@@ -134,8 +106,6 @@ class PubSub:
             if changes != self._unheard_at or len(self._unheard) > _UNHEARD_MAX:
                 self._unheard.clear()
                 self._unheard_at = changes
-            elif name in self._unheard:
-                return None
         topic_name = topic_of(name, shard=shard) if channel is None else channel.topic_name
         topic = self._broker.catalog.find(topic_name)
         if topic is None:

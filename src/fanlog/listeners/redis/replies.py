@@ -11,68 +11,64 @@ class Owed:
 
     __slots__ = ("open", "parts", "waiting")
 
-    def __init__(self) -> None:
-        self.parts: list[bytes] = []
-        self.waiting = 0
+    def __init__(self, part: bytes) -> None:
+        self.parts = [part]
+        self.waiting = 1
         self.open = True
 
-
-# Where the reply to some messages stands, and how many they are.
-Place = tuple[Owed, int, int]
+    def fail(self, at: int, failure: bytes) -> None:
+        """Messages were not taken in: `failure` goes out in place of the reply to them."""
+        self.waiting -= 1
+        # Where nothing was to be said, nothing is said of a failure either.
+        if self.parts[at]:
+            self.parts[at] = failure
 
 
 class Replies:
-    """`kept_bytes` counts what has not gone out, `said_bytes` all that was ever said."""
+    """`owed` has those that wait, and what stands behind them. `kept_bytes` counts what has not
+    gone out, `said_bytes` all that was ever said."""
 
-    __slots__ = ("_out", "_owed", "kept_bytes", "said_bytes")
+    __slots__ = ("_out", "kept_bytes", "owed", "said_bytes")
 
     def __init__(self) -> None:
         self._out: list[bytes] = []
-        self._owed: deque[Owed] = deque()
+        self.owed: deque[Owed] = deque()
         self.kept_bytes = 0
         self.said_bytes = 0
 
     def put(self, data: bytes) -> None:
         """A reply that waits for nothing but those before it."""
-        (self._owed[-1].parts if self._owed else self._out).append(data)
+        (self.owed[-1].parts if self.owed else self._out).append(data)
         self.kept_bytes += len(data)
         self.said_bytes += len(data)
 
-    def owe(self, data: bytes, count: int) -> Place:
-        """The reply to so many messages, which `settle` lets go."""
-        if not self._owed or not self._owed[-1].open:
-            self._owed.append(Owed())
-        owed = self._owed[-1]
-        owed.waiting += 1
-        owed.parts.append(data)
+    def owe(self, data: bytes) -> tuple[Owed, int]:
+        """The reply to some messages, and where it stands. It goes out when its `Owed` is not
+        waiting for anything more."""
         self.kept_bytes += len(data)
-        return owed, len(owed.parts) - 1, count
+        if self.owed and self.owed[-1].open:
+            owed = self.owed[-1]
+            owed.parts.append(data)
+            owed.waiting += 1
+        else:
+            owed = Owed(data)
+            self.owed.append(owed)
+        return owed, len(owed.parts) - 1
 
     def close(self) -> None:
         """What is owed from now on does not wait together with what was owed before."""
-        if self._owed:
-            self._owed[-1].open = False
-
-    def settle(self, places: list[Place], failure: bytes = b"") -> None:
-        """The messages were taken in, or were not."""
-        for owed, at, count in places:
-            owed.waiting -= 1
-            # Where nothing was to be said, nothing is said of a failure either.
-            if failure and owed.parts[at]:
-                owed.parts[at] = failure * count
-
-    @property
-    def owing(self) -> bool:
-        return bool(self._owed)
+        if self.owed:
+            self.owed[-1].open = False
 
     def take(self) -> bytes:
         """All that may go out now."""
-        owed = self._owed
-        if not self._out and owed and owed[0].waiting:
-            return b""
-        while owed and not owed[0].waiting:
-            self._out += owed.popleft().parts
-        out, self._out = self._out, []
+        owed, out = self.owed, self._out
+        if owed:
+            if owed[0].waiting and not out:
+                return b""
+            while owed and not owed[0].waiting:
+                out += owed.popleft().parts
+        self._out = []
         data = out[0] if len(out) == 1 else b"".join(out)
         self.kept_bytes = max(0, self.kept_bytes - len(data)) if owed else 0
         return data

@@ -37,7 +37,10 @@ class RedisConnection(Connection):
         return super().full()
 
     def full(self) -> bool:
-        return (self.redis is not None and self.redis.busy()) or super().full()
+        redis = self.redis
+        if redis is not None and redis.busy():
+            return True
+        return bool(self._kept_bytes) and super().full()
 
     def proceed_soon(self) -> None:
         if not self._proceeding:
@@ -89,9 +92,7 @@ class RedisListener(TcpListener[RedisSession]):
 
     def open(self) -> None:
         super().open()
-        self.pubsub = PubSub(
-            self.broker, self._redis, self.loop.call_soon, create_topics=self._create_topics
-        )
+        self.pubsub = PubSub(self.broker, self._redis, create_topics=self._create_topics)
         self.state = ServerState(self.broker, self._redis, self.loop.time)
         self.state.port = self.port
 

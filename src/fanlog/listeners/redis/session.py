@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from fanlog.broker.cursors import Subscription
@@ -95,6 +96,7 @@ class RedisSession:
         self._todo: deque[Command | Publishes] = deque()
         self._replies = Replies()
         self._publishing = Publishing(pubsub, self._replies)
+        self._gathering = pubsub.gathering
         self.in_transaction = False
         self._waits = False
         # Whether it does nothing but publish and take answers, so far as commands go.
@@ -102,12 +104,6 @@ class RedisSession:
         self._stepped = False
         self._ending = False
         self._closed = False
-
-    @property
-    def origin(self) -> RedisSession:
-        """Who is answered for what it publishes. No attribute: a session that holds itself is
-        freed by the garbage collector alone."""
-        return self
 
     @property
     def trusted(self) -> bool:
@@ -128,10 +124,9 @@ class RedisSession:
         """Takes what the peer sent; feeding nothing goes on with what waits."""
         if data:
             if self._plain and not self._waits and not self.outlet.blocked:
-                run = self._reader.maybe_publishes(data)
-                if run is not None:
-                    self._publish_all(run)
-                    self._hand_on()
+                found = self._reader.maybe_publishes(data)
+                if found is not None:
+                    self._publish_plainly(*found)
                     return
             self._todo.extend(self._reader.feed(data))
         self._work()
@@ -177,12 +172,10 @@ class RedisSession:
 
     def _hand_on(self) -> None:
         """What one read brought goes to the broker, and out."""
-        if self._publishing.gathering:
-            self._publishing.hand_in(self)
-            self._flush()
-            self.pubsub.handed_in()
-        else:
-            self._flush()
+        self._replies.close()
+        self._flush()
+        if self._gathering.runs:
+            self._gathering.read_over(self.number)
 
     def _must_wait(self) -> bool:
         """Whether the next command has to wait: for messages to be taken in, or for the peer to
@@ -209,7 +202,7 @@ class RedisSession:
             self._reject(refusal)
         elif self.queue is not None and not found.at_once:
             self._enqueue(found, words)
-        elif found.waits and self._replies.owing and self._waits_for_messages(words):
+        elif found.waits and self._replies.owed and self._waits_for_messages(words):
             return
         else:
             self.last_command = found.name
@@ -256,14 +249,22 @@ class RedisSession:
 
     def _publish_run(self, run: Publishes) -> None:
         if self._publishes_at_once():
-            self._publish_all(run)
+            self.last_command = "publish"
+            self._publishing.publish(run.channel, run.values, self, shard=False, silent=False)
             return
         for value in run.values:
             self._obey([b"PUBLISH", run.channel, value])
 
-    def _publish_all(self, run: Publishes) -> None:
+    def _publish_plainly(self, channel: bytes, values: Sequence[bytes]) -> None:
+        """All that one read brought, and nothing waits here but for the broker's answers."""
         self.last_command = "publish"
-        self._publishing.publish(run.channel, run.values, self, shard=False, silent=False)
+        self._publishing.publish(channel, values, self, shard=False, silent=False)
+        replies = self._replies
+        if not replies.owed or replies.kept_bytes > _OUT_BYTES:
+            self._flush()
+        if self._gathering.runs:
+            replies.close()
+            self._gathering.read_over(self.number)
 
     def publish(self, channel: bytes, value: bytes, *, shard: bool) -> Reply:
         """One message; its reply follows when it is taken in."""
@@ -276,28 +277,13 @@ class RedisSession:
 
     def _end_turn(self) -> None:
         """All that was published is handed on, after what was to be said before."""
-        self._publishing.hand_in(self)
+        self._replies.close()
         self._flush()
         self.pubsub.end_turn()
 
-    # The broker's Origin
-
-    def acknowledge(self, entries: list[bytes]) -> None:
-        self._publishing.acknowledged(entries)
-        self._settled()
-
-    def refuse(
-        self,
-        number: int,
-        partition: int,
-        first_sequence: int,
-        expected_sequence: int,
-        error: FanlogError,
-    ) -> None:
-        self._publishing.refused(first_sequence, error)
-        self._settled()
-
-    def _settled(self) -> None:
+    def settled(self) -> None:
+        """The broker has answered for messages that this peer has published."""
+        self._publishing.pending -= 1
         if self._closed:
             return
         self._flush()
@@ -320,11 +306,11 @@ class RedisSession:
         data = self._replies.take()
         if data:
             self.outlet.write(data)
-        if not self._replies.owing:
+        if not self._replies.owed:
             if self._ending and not self._closed:
                 self.outlet.finish()
         elif self._replies.kept_bytes > self.state.options.request_bytes_max:
-            self._waits = self._publishing.pending
+            self._waits = self._publishing.pending > 0
 
     def end(self) -> None:
         """Closes the connection once everything has been said."""
@@ -346,7 +332,7 @@ class RedisSession:
         self.in_transaction = True
         self.say(Raw(b"*%d\r\n" % len(queue)))
         for command, words in queue:
-            if command.waits and self._publishing.gathering:
+            if command.waits and self._publishing.pending:
                 self._end_turn()
             self.say(command.handler(self, words))
             if self._replies.said_bytes > said_bytes_max:
