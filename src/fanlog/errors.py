@@ -58,6 +58,7 @@ FanlogError
 
 from __future__ import annotations
 
+import shlex
 from typing import ClassVar
 
 
@@ -588,6 +589,37 @@ class UnsupportedSystemError(FanlogError):
     """
 
     code = "unsupported_system"
+
+
+def allow_more(*settings: str) -> str:
+    """The sentence that ends a `LimitError`: which settings of the broker allow more."""
+    return (
+        f"To allow more, raise {' or '.join(settings)} in the broker's settings (fanlog.toml, or "
+        "Config in a program) and restart it."
+    )
+
+
+def wrong_value(said: str) -> str:
+    """What msgspec said of a value, with the name in front: `linger_ms: expected float, got str`.
+    It says ``Expected `float`, got `str` - at `$.linger_ms` ``."""
+    sentence, _, path = said.replace("`", "").partition(" - at ")
+    name = path.removeprefix("$").removeprefix(".")
+    sentence = sentence[:1].lower() + sentence[1:]
+    return f"{name}: {sentence}" if name else sentence
+
+
+def no_partition(topic: str, partitions: int, wanted: int) -> PartitionNotFoundError:
+    """The error of a partition that a topic does not have."""
+    has = "one partition, 0" if partitions == 1 else f"the partitions 0 to {partitions - 1}"
+    return PartitionNotFoundError(f"Topic {topic!r} has {has}; there is no partition {wanted}.")
+
+
+def too_large(what: str, topic: str, most: int) -> MessageTooLargeError:
+    """The error of a message that its topic does not take."""
+    return MessageTooLargeError(
+        f"{what}; topic {topic!r} takes {most} (message_bytes_max). Send less at once, or allow "
+        f"more with: fanlog topic alter {shlex.quote(topic)} --message-bytes-max BYTES"
+    )
 
 
 def _tree(root: type[FanlogError]) -> dict[str, type[FanlogError]]:

@@ -18,7 +18,7 @@ from fanlog.broker.core import Broker as Core
 from fanlog.client.aio import Client, check_client_options
 from fanlog.client.link import Link, Transport
 from fanlog.config import ClientOptions, Config
-from fanlog.errors import ConfigError, FanlogError
+from fanlog.errors import ConfigError, FanlogError, wrong_value
 from fanlog.listeners.admission import Admission
 from fanlog.listeners.local import LocalLink
 from fanlog.listeners.redis.server import RedisListener
@@ -262,7 +262,7 @@ class Broker(Client):
         try:
             chosen = msgspec.convert(options, ClientOptions)
         except msgspec.ValidationError as fault:
-            raise ConfigError(f"An option is wrong: {fault}.") from fault
+            raise ConfigError(f"A client option is wrong: {wrong_value(str(fault))}.") from fault
         self._folder = folder
         self._node_config = config or Config()
         self._node: Node | None = None

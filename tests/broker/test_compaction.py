@@ -154,7 +154,7 @@ async def test_a_compacted_topic_needs_keys(tmp_path: Path) -> None:
         on.run()
         ((_, _, error),) = refused.refusals
         assert isinstance(error, InvalidArgumentError)
-        assert "publish with a key" in str(error)
+        assert "publish each message with a key" in str(error)
         assert on.core.describe("prices").records == 0
         assert len(put(on, "prices", (b"k", b"v")).acks) == 1
 

@@ -174,7 +174,7 @@ async def test_a_failed_sync_refuses_shows_nothing_and_the_status_says_failing(
     async with fanlog.Broker(data) as broker:
         await broker.create_topic("t", durability="fsync")
         async with broker.subscribe("t", start="earliest") as reader:
-            with pytest.raises(LogFailedError, match="Committing"):
+            with pytest.raises(LogFailedError, match="Syncing"):
                 await broker.publish("t", b"x")
             with pytest.raises(LogFailedError):
                 await broker.publish("t", b"y")

@@ -88,7 +88,10 @@ def test_init_overwrites_only_by_force(
         ),
         (
             '[topic]\nsegment_bytes = "1KB"',
-            'topic.segment_bytes is "1KB", but must be a size from 64KiB to 1GiB.',
+            (
+                'topic.segment_bytes is "1KB", but must be a size from 64KiB to 1GiB, such as '
+                "64KiB or 128MB."
+            ),
         ),
         (
             "[broker]\nauto_create_topics = 7",
@@ -96,7 +99,10 @@ def test_init_overwrites_only_by_force(
         ),
         (
             "[listener]\nhello_timeout_seconds = nan",
-            "listener.hello_timeout_seconds is nan, but must be a duration above 0s.",
+            (
+                "listener.hello_timeout_seconds is nan, but must be a duration above 0s, such as "
+                "500ms, 30s, 10m or 7d."
+            ),
         ),
     ],
 )
@@ -122,7 +128,7 @@ def test_a_broker_with_a_bad_configuration_does_not_start(run: Run, tmp_path: Pa
     (tmp_path / "fanlog.toml").write_text("[listener\n")
     ended = run("serve")
     assert ended.code == 65
-    assert "fanlog.toml is no valid TOML" in ended.sentence
+    assert "fanlog.toml is not valid TOML" in ended.sentence
     missing = run("serve", "--config", "missing.toml")
     assert missing.code == 65
     assert "There is no file missing.toml" in missing.err

@@ -58,8 +58,8 @@ def test_letters_are_put_back_by_id_and_all_at_once(ask: Run, client: Client) ->
 
 def test_what_is_meant_must_be_said_and_what_is_final_confirmed(ask: Run, client: Client) -> None:
     fail_jobs(client, "careful", 2)
-    assert "Say which letters" in ask("dead", "replay", "dead.careful").sentence
-    assert "Say which letters" in ask("dead", "delete", "dead.careful", "--yes").sentence
+    assert "Say which dead letters" in ask("dead", "replay", "dead.careful").sentence
+    assert "Say which dead letters" in ask("dead", "delete", "dead.careful", "--yes").sentence
     assert ask("dead", "replay", "dead.careful", "0:0", "--all").code == 2
     assert "give --yes" in ask("dead", "purge", "dead.careful").sentence
     assert len(ids(ask, "dead.careful")) == 2
@@ -106,4 +106,4 @@ def test_a_page_of_letters_says_that_there_are_more(ask: Run, client: Client) ->
 
 def test_a_topic_of_jobs_is_not_taken_for_one_of_letters(ask: Run, client: Client) -> None:
     fail_jobs(client, "healthy", 1)
-    assert "no dead-letter topic" in ask("dead", "list", "healthy").sentence
+    assert "not a dead-letter topic" in ask("dead", "list", "healthy").sentence

@@ -228,7 +228,7 @@ def test_wrong_flags_are_answered_with_one_sentence(
         (("tail", "orders*", "--group", "g"), 2, "write orders.*, or orders.>"),
         (("tail", "orders*", "--no-follow"), 3, "write orders.*, or orders.>"),
         (("topic", "list", "orders>"), 2, "write orders.>"),
-        (("publish", "single-part", "m", "--partition", "5"), 3, "not 5"),
+        (("publish", "single-part", "m", "--partition", "5"), 3, "no partition 5"),
     ],
 )
 def test_what_the_broker_refuses_is_answered_with_one_sentence(

@@ -43,7 +43,7 @@ def test_a_duration_is_read(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "soon", "-1s", "1y"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no duration"):
+    with pytest.raises(ValueError, match="is not a duration"):
         parse_duration(text)
 
 
@@ -62,7 +62,7 @@ def test_a_moment_is_iso_8601_or_an_age() -> None:
     assert parse_moment("2025-01-31T12:00:00Z", NOON) == NOON
     assert parse_moment("2025-01-31T13:00+01:00", NOON) == NOON
     assert parse_moment("2025-01-31", NOON).tzinfo is not None
-    with pytest.raises(ValueError, match="is no moment"):
+    with pytest.raises(ValueError, match="is not a moment"):
         parse_moment("yesterday", NOON)
 
 

@@ -187,8 +187,9 @@ def test_a_folder_in_use_is_answered_with_one_sentence(
     second = run("serve", "--port", "0", "--data", "one")
     assert second.code == 1
     assert second.sentence == (
-        f"The data folder {tmp_path}/one is in use by process {first.process.pid}; "
-        "stop it or give another --data."
+        f"The data folder {tmp_path}/one is in use by process {first.process.pid}: "
+        "stop that one, or choose another data folder (--data DIR, or fanlog.Broker(DIR) in a "
+        "program)."
     )
 
 

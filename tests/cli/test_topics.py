@@ -179,8 +179,8 @@ def test_a_topic_is_compacted(ask: Run, client: Client) -> None:
     [
         ("--partitions", "0", "a number from 1 to 4096"),
         ("--durability", "disk", "memory, os or fsync"),
-        ("--segment-bytes", "12XB", "a size from 64KiB to 1GiB"),
-        ("--retention", "soon", "a duration of 0s or more"),
+        ("--segment-bytes", "12XB", "a size from 64KiB to 1GiB, such as 64KiB or 128MB"),
+        ("--retention", "soon", "a duration of 0s or more, such as 500ms, 30s, 10m or 7d"),
     ],
 )
 def test_a_wrong_setting_is_answered_with_what_is_allowed(

@@ -105,7 +105,7 @@ async def test_a_compacted_topic_survives_a_restart(way: Way) -> None:
 async def test_publishing_to_a_compacted_topic_needs_a_key(way: Way) -> None:
     async with way.open() as client:
         await client.create_topic("prices", cleanup="compact")
-        with pytest.raises(errors.InvalidArgumentError, match="publish with a key"):
+        with pytest.raises(errors.InvalidArgumentError, match="publish each message with a key"):
             await client.publish("prices", "no key")
         assert (await client.publish("prices", "a key", key="k")).offset == 0
 

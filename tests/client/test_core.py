@@ -217,8 +217,7 @@ async def test_the_answers_of_a_whole_session_are_what_was_asked_for() -> None:
 @pytest.mark.parametrize(
     ("data", "error"),
     [
-        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", errors.BadMagicError),
-        (b"*1\r\n$4\r\nPING\r\n" + bytes(16), errors.BadMagicError),
+        (b"\x16\x03\x01\x00\xa5\x01\x00\x00" + bytes(16), errors.BadMagicError),
         (frame(FrameKind.PING), errors.BadMagicError),
         (core.hello("x") + frame(0x77), errors.UnknownCommandError),
         (core.hello("x") + frame(FrameKind.WELCOME), errors.UnknownCommandError),

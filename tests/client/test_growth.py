@@ -134,7 +134,7 @@ async def test_a_client_that_is_connected_learns_that_another_has_grown_a_topic(
 async def test_a_partition_that_a_client_has_not_heard_of_is_asked_for(data: Path) -> None:
     async with running(data) as broker, proxy_to(broker.port) as proxy, through(proxy) as client:
         await client.publish("t", b"x")
-        with pytest.raises(errors.PartitionNotFoundError, match="0 to 0"):
+        with pytest.raises(errors.PartitionNotFoundError, match="one partition, 0"):
             await client.publish("t", b"x", partition=1)
         assert broker.node is not None
         # As if the frame that tells of it had not arrived yet.

@@ -173,9 +173,9 @@ async def test_a_second_verdict_on_a_job_is_told_so() -> None:
             job = await worker.next(PATIENCE_SECONDS)
             await job.ack()
             for again in (job.ack(), job.nack(), job.reject()):
-                with pytest.raises(errors.LeaseLostError, match="verdict already"):
+                with pytest.raises(errors.LeaseLostError, match="outcome already"):
                     await again
-            with pytest.raises(errors.LeaseLostError, match="verdict already"):
+            with pytest.raises(errors.LeaseLostError, match="outcome already"):
                 job.ack_soon()
 
 
@@ -228,7 +228,7 @@ async def test_a_value_that_is_not_json_is_named_by_its_place() -> None:
     ("url", "sentence"),
     [
         ("fanlog://me:secret@127.0.0.1:7420", "this release has no logins"),
-        ("fanlog://127.0.0.1:7420?linger_ms=5", r"Give them to connect\(\)"),
+        ("fanlog://127.0.0.1:7420?linger_ms=5", r"give options to connect\(\)"),
         ("http://127.0.0.1", "Write it as fanlog://host:port"),
     ],
 )

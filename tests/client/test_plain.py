@@ -86,7 +86,7 @@ def test_somebody_else_on_the_port_is_not_taken_for_a_broker() -> None:
 
         answering = threading.Thread(target=answer)
         answering.start()
-        with pytest.raises(ConnectError, match="did not greet as a broker does"):
+        with pytest.raises(ConnectError, match=r"it speaks HTTP.*port 7420"):
             PlainConnection(f"fanlog://127.0.0.1:{port}")
         answering.join()
 
@@ -98,7 +98,7 @@ def test_a_silent_broker_is_waited_for_only_so_long(broker: BrokerProcess) -> No
         number = client.describe_topic("t").number
     with PlainConnection(broker.url, options) as connection:
         wanted = messages.Fetch(number, 0, 0, wait_ms=5000)
-        with pytest.raises(RequestTimeoutError, match="did not answer in time"):
+        with pytest.raises(RequestTimeoutError, match=r"did not answer within 0\.2 s"):
             connection.take(connection.post(FrameKind.FETCH, wanted))
         with pytest.raises(ConnectionLostError):
             connection.post(FrameKind.FETCH, wanted)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 
 import msgspec
 import pytest
+import redis
 
 from fanlog.format import messages
 from fanlog.format.frames import MAGIC, FrameKind, frame, message_frame
@@ -16,12 +18,16 @@ TLS_CLIENT_HELLO = bytes.fromhex(
 )
 HELLO = message_frame(FrameKind.HELLO, messages.Hello((1,), "x"), aux=MAGIC)
 
+# What its own client shows to its user.
+ANSWERED = {
+    "an HTTP request": (b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n", b"HTTP/1.1 400 "),
+    "a Redis PING": (b"*1\r\n$4\r\nPING\r\n", b"-ERR The connection began with Redis"),
+    "an inline Redis PING": (b"PING\r\n", b"-ERR The connection began with Redis"),
+    "a NATS CONNECT": (b'CONNECT {"verbose":false}\r\n', b"-ERR 'The connection began with NATS"),
+}
+
 OTHER_PROTOCOLS = {
-    "an HTTP request": b"GET / HTTP/1.1\r\nHost: example.com\r\n\r\n",
     "a TLS ClientHello": TLS_CLIENT_HELLO,
-    "a Redis PING": b"*1\r\n$4\r\nPING\r\n",
-    "an inline Redis PING": b"PING\r\n",
-    "a NATS CONNECT": b'CONNECT {"verbose":false}\r\n',
     "a Kafka ApiVersions": bytes.fromhex("00000014001200030000000100047465737400" + "00" * 8),
     "zeros": b"\0" * 64,
     "ones": b"\xff" * 64,
@@ -39,6 +45,33 @@ async def test_another_protocol_is_told_that_this_is_not_its_port(begin: bytes) 
         peer = await served.dial()
         await peer.send(begin)
         assert (await peer.fault()).code == "bad_magic"
+
+
+@pytest.mark.parametrize(("begin", "answer"), ANSWERED.values(), ids=ANSWERED)
+async def test_a_known_protocol_gets_an_answer_that_it_can_read(
+    begin: bytes, answer: bytes
+) -> None:
+    async with serving() as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(begin)
+        got = await reader.read()
+        writer.close()
+        assert got.startswith(answer)
+        assert b"this is a port for Fanlog's own clients" in got
+
+
+def ping_as_redis(port: int) -> None:
+    pool = redis.ConnectionPool(port=port)
+    try:
+        redis.Redis(connection_pool=pool).ping()
+    finally:
+        pool.disconnect()
+
+
+async def test_a_redis_client_at_the_native_port_is_told_the_port_for_redis_clients() -> None:
+    async with serving() as served:
+        with pytest.raises(redis.ResponseError, match="Redis clients connect to port 7421"):
+            await asyncio.to_thread(ping_as_redis, served.port)
 
 
 @pytest.mark.parametrize("seed", range(8))

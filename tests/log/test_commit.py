@@ -179,7 +179,7 @@ def test_a_failed_sync_fails_all_that_waits_and_all_that_comes(bench: Bench) -> 
     assert bench.refused == "bcd"
     assert bench.logs[0].failure is None
     for log in bench.logs[1:]:
-        with pytest.raises(LogFailedError, match="Committing to"):
+        with pytest.raises(LogFailedError, match="Syncing"):
             append(log, make_batch(log.end_offset, owner=log.owner))
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fanlog.errors import DiskFullError, FanlogError, FolderUnusableError, LogFailedError
+from fanlog.log import faults
 from fanlog.log.commit import GroupCommit
 from fanlog.log.store import LogStore
 from fanlog.model import KIB, TopicSettings
@@ -112,7 +113,7 @@ def test_a_short_write_goes_on_until_all_is_written(
     [
         (errno.EIO, "disk reports a fault"),
         (errno.EROFS, "read-only"),
-        (errno.EACCES, "right to write"),
+        (errno.EACCES, "right to read and write"),
         (errno.EBADMSG, "Check the disk"),
     ],
 )
@@ -236,7 +237,9 @@ def test_a_read_only_folder_is_refused_with_a_sentence(tiny_disk: Path) -> None:
     topic = store.create("t", TopicSettings())
     store.close()
     subprocess.run(["mount", "-o", "remount,ro", str(tiny_disk)], check=True)
-    with pytest.raises(FolderUnusableError, match=r"Read-only file system.*give another --data"):
+    with pytest.raises(
+        FolderUnusableError, match=r"Read-only file system.*choose another data folder"
+    ):
         LogStore(tiny_disk / "data", OPTIONS, lambda: 0).open()
     log = open_log(Path(topic.folder) / "0")
     with pytest.raises(LogFailedError, match="mount it writable"):
@@ -285,3 +288,53 @@ def test_a_journal_without_room_to_grow_still_makes_everything_durable(
     assert [path.stat().st_size for path in files] == [1024 * KIB] * 2
     commit.close()
     store.close()
+
+
+ALL_CAUSES = [
+    "EACCES", "EPERM", "ENOSPC", "EDQUOT", "EROFS", "EMFILE", "ENFILE", "ENOMEM", "EIO",
+    "ENOTDIR", "EISDIR", "ELOOP", "ENAMETOOLONG", "ENOENT", "EFBIG", "ESTALE", "EEXIST", "EXDEV",
+]  # fmt: skip
+REMEDIES = {
+    "EACCES": "chown, chmod",
+    "EPERM": "chown, chmod",
+    "ENOSPC": "Free disk space",
+    "EDQUOT": "Free disk space",
+    "EROFS": "mount it writable",
+    "EMFILE": "ulimit -n",
+    "ENFILE": "fs.file-max",
+    "ENOMEM": "Free memory",
+    "EIO": "The disk reports a fault",
+    "ENOTDIR": "a file where a folder belongs",
+    "EISDIR": "a folder where a file belongs",
+    "ELOOP": "lead in a circle",
+    "ENAMETOOLONG": "shorter path",
+    "EFBIG": "ulimit -f",
+    "ESTALE": "mount it again",
+    "EEXIST": "a file where a folder belongs",
+}
+
+
+@pytest.mark.parametrize("name", ALL_CAUSES)
+def test_each_cause_has_its_remedy_and_no_other(name: str) -> None:
+    number = getattr(errno, name)
+    fault = OSError(number, os.strerror(number))
+    remedy = REMEDIES.get(name, "")
+    others = set(REMEDIES.values()) - {remedy}
+    made = {
+        "write": faults.write_error(fault, "/data/x"),
+        "start": faults.folder_error(fault, "/data"),
+        "topic": faults.topic_error(fault, "/data/topics/x"),
+        "read": faults.read_error(fault, "/data/x"),
+        "sync": faults.commit_error(fault, "/data/journal"),
+    }
+    for moment, error in made.items():
+        said = str(error)
+        assert name in said, moment
+        assert remedy in said or (moment == "read" and name in ("ENOSPC", "EDQUOT")), moment
+        assert not [other for other in others if other in said], moment
+    passing = name in ("ENOSPC", "EDQUOT", "EMFILE", "ENFILE", "ENOMEM")
+    assert ("restart" in str(made["write"])) != passing
+    assert "restart" in str(made["sync"]), "the kernel tells of a lost write only once"
+    assert "restart" not in str(made["read"]), "a read loses nothing"
+    assert "--data" not in str(made["topic"]), "the broker runs: it can't move"
+    assert ("--data" in str(made["start"])) or name in ("EMFILE", "ENFILE", "ENOMEM")

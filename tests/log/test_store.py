@@ -216,7 +216,7 @@ def test_a_half_created_topic_is_left_aside_with_a_log_line(
 
 def test_a_second_broker_is_told_who_has_the_folder(tmp_path: Path) -> None:
     store = open_store(tmp_path)
-    with pytest.raises(FolderInUseError, match=f"in use by process {os.getpid()}; stop it or give"):
+    with pytest.raises(FolderInUseError, match=f"in use by process {os.getpid()}: stop that one"):
         open_store(tmp_path)
     store.close()
     open_store(tmp_path).close()
@@ -233,7 +233,7 @@ def test_a_broker_in_another_process_is_named_and_its_end_frees_the_folder(tmp_p
     with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"open\n"
-        with pytest.raises(FolderInUseError, match=f"process {other.pid};"):
+        with pytest.raises(FolderInUseError, match=f"process {other.pid}:"):
             open_store(tmp_path)
         other.kill()
         other.wait()
@@ -242,7 +242,7 @@ def test_a_broker_in_another_process_is_named_and_its_end_frees_the_folder(tmp_p
 
 def test_a_folder_that_can_not_be_made_is_an_error_that_names_it(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(FolderUnusableError, match=r"file/data.*give another --data"):
+    with pytest.raises(FolderUnusableError, match=r"file/data.*choose another data folder"):
         open_store(tmp_path / "file" / "data")
 
 
@@ -260,7 +260,7 @@ def test_a_fresh_volume_and_what_a_crash_left_of_the_first_start_are_taken(
 def test_somebody_elses_folder_is_refused(tmp_path: Path, names: list[str]) -> None:
     for name in names:
         (tmp_path / name).mkdir()
-    with pytest.raises(FolderUnusableError, match="is no data folder"):
+    with pytest.raises(FolderUnusableError, match="it is not a data folder"):
         open_store(tmp_path)
     assert sorted(os.listdir(tmp_path)) == sorted(names)
 

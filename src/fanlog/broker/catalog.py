@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator
 
 import msgspec
 
 from fanlog.broker.intake import partition_key
-from fanlog.broker.names import NameTree, check_name
+from fanlog.broker.names import NameTree, check_name, missing_topic
 from fanlog.broker.producers import Producer, forget_longest_idle
 from fanlog.broker.settings import changed
 from fanlog.broker.sorted_names import SortedNames
@@ -18,15 +19,9 @@ from fanlog.errors import (
     PartitionNotFoundError,
     TooManyTopicsError,
     TopicExistsError,
-    TopicNotFoundError,
+    allow_more,
 )
-from fanlog.format.patterns import (
-    fits,
-    has_wildcard,
-    is_pattern,
-    literal_prefix,
-    misplaced_wildcard,
-)
+from fanlog.format.patterns import fits, literal_prefix
 from fanlog.log.store import LogStore, StoredTopic
 from fanlog.model import INBOX_PREFIX, INTERNAL_PREFIX, PARTITIONS_MAX, TopicSettings
 
@@ -68,22 +63,10 @@ class Catalog:
         topic = self._by_name.get(name)
         return 0 if topic is None else topic.number
 
-    def get(self, name: str) -> Topic:
+    def get(self, name: str, *, creatable: bool = True) -> Topic:
         topic = self._by_name.get(name)
         if topic is None:
-            if is_pattern(name):
-                raise TopicNotFoundError(f"{name!r} is a pattern; here one topic must be named.")
-            if has_wildcard(name):
-                raise TopicNotFoundError(f"There is no topic {misplaced_wildcard(name)}")
-            if name.startswith(INTERNAL_PREFIX):
-                raise TopicNotFoundError(
-                    f"There is no topic {name!r} yet: the broker makes its own topics when it has "
-                    "something to write there."
-                )
-            raise TopicNotFoundError(
-                f"There is no topic {name!r}. See what there is with: fanlog topic list; or make "
-                f"it with: fanlog topic create {name}"
-            )
+            raise missing_topic(name, creatable=creatable)
         return topic
 
     def find_partition(self, number: int, index: int) -> Partition | None:
@@ -96,7 +79,8 @@ class Catalog:
         partition = self.find_partition(number, index)
         if partition is None:
             raise PartitionNotFoundError(
-                f"There is no topic number {number} with a partition {index} on this broker."
+                f"There is no topic number {number} with a partition {index} on this broker (any "
+                "more): ask for the topic's number and partitions again."
             )
         return partition
 
@@ -147,11 +131,13 @@ class Catalog:
             if exist_ok:
                 return topic
             raise TopicExistsError(
-                f"Topic {name!r} exists already. Describe it, or delete it first."
+                f"Topic {name!r} exists already. See its settings with: fanlog topic describe "
+                f"{shlex.quote(name)}"
             )
         if len(self._by_name) >= self._options.topics_max:
             raise TooManyTopicsError(
-                f"This broker has {len(self._by_name)} topics, as many as topics_max allows."
+                f"This broker has {len(self._by_name)} topics, as many as it may. Delete some. "
+                + allow_more("broker.topics_max")
             )
         topic = Topic(self._store.create(name, settings))
         self._add(topic)

@@ -162,7 +162,7 @@ def _fault(batch: Unchecked, limits: UnpackLimits) -> FanlogError | None:
         ColumnReader(body, header.flags, header.codec, header.record_count, limits).check()
     except FormatError as fault:
         return UnreadableError(
-            f"Topic {topic!r} is compacted, so that its batches must be read. This one does not "
-            f"decode: {fault}."
+            f"Topic {topic!r} is compacted, so the broker must read its batches. This one does not "
+            f"decode: {fault}. Its producer made it wrong: check the client that sent it."
         )
     return None

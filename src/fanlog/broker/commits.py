@@ -132,7 +132,9 @@ class Commits:
                 partition.next_offset = log.end_offset
                 if not isinstance(fault, FanlogError):
                     logger.exception("appending to %s failed", partition.topic.name)
-                    fault = LogFailedError(f"The broker failed to append: {fault!r}.")
+                    fault = LogFailedError(
+                        f"The broker failed to append: {fault!r}. Restart it, and report this."
+                    )
                 submissions = self._refuse(submissions, log.end_offset, fault)
                 if not submissions:
                     return

@@ -70,7 +70,8 @@ class Compactions:
         """Compacts all that is visible of a topic, however little it is."""
         if topic.settings.cleanup != "compact":
             raise InvalidArgumentError(
-                f"Topic {topic.name!r} is not a compacted one: create one with cleanup compact."
+                f"Topic {topic.name!r} is not a compacted one: its cleanup is 'delete'. Create "
+                "one with cleanup 'compact'."
             )
         for partition in topic.partitions:
             ended: asyncio.Future[FanlogError | None] = asyncio.get_running_loop().create_future()

@@ -46,6 +46,7 @@ from fanlog.errors import (
     InvalidArgumentError,
     LimitError,
     TopicNotFoundError,
+    allow_more,
 )
 from fanlog.format.batch import split_batches
 from fanlog.format.messages import (
@@ -274,7 +275,7 @@ class Broker:
     def delete_topic(self, name: str, done: Done = log_fault) -> None:
         """Deletes a topic: on return it is gone for everybody, and its name is free. `done` hears
         when that is durable."""
-        topic = self.catalog.get(check_not_internal(name))
+        topic = self.catalog.get(check_not_internal(name), creatable=False)
         self.commits.hand_in()
         self.catalog.remove(topic)
         self.commits.turn()
@@ -344,7 +345,9 @@ class Broker:
         comes in one block, or, `at_length`, in a larger one than readers share."""
         log = partition.log
         if partition.topic.deleted:
-            done(TopicNotFoundError(f"Topic {partition.topic.name!r} was deleted."))
+            done(
+                TopicNotFoundError(f"Topic {partition.topic.name!r} was deleted while it was read.")
+            )
         elif offset >= partition.visible_end:
             done([])
         elif offset < log.start_offset:
@@ -414,8 +417,9 @@ class Broker:
             )
         if name.startswith((GROUP_PREFIX, TRANSACTION_PREFIX)):
             raise InvalidArgumentError(
-                f"Names that begin with {GROUP_PREFIX!r} are those of groups: commit as a member. "
-                f"And {TRANSACTION_PREFIX!r} is the broker's own."
+                f"The durable name {name!r} can't be used: names that begin with {GROUP_PREFIX!r} "
+                f"are those of groups, and {TRANSACTION_PREFIX!r} is the broker's own. Choose "
+                "another."
             )
         wanted = self.check_positions(name, wanted)
         self.durable.commit([(name, wanted)])
@@ -434,8 +438,9 @@ class Broker:
         }
         if new and self.durable.count + len(new) > self._options.durable_positions_max:
             raise LimitError(
-                f"This broker holds {self.durable.count} positions of durable names, as many as "
-                "durable_positions_max allows."
+                f"This broker holds {self.durable.count} positions of durable names, as many as it "
+                "may. Delete groups that nobody needs (fanlog group delete). "
+                + allow_more("broker.durable_positions_max")
             )
         return checked
 

@@ -11,7 +11,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from fanlog.errors import LimitError
+from fanlog.errors import LimitError, allow_more
 
 if TYPE_CHECKING:
     from fanlog.broker.ports import Outlet
@@ -107,8 +107,9 @@ class FetchMemory:
         if self._now_us() - self._accounts[outlet].held_us > self._stall_us:
             outlet.turn_out(
                 LimitError(
-                    "The answers to fetches of all connections hold as much as fetch_memory_bytes "
-                    "allows, and this peer did not take its own for fetch_stall_seconds."
+                    "The answers to fetches of all connections hold as much memory as they may, "
+                    "and this client did not take its own in time. Read faster, or fetch less at "
+                    "once. " + allow_more("broker.fetch_memory_bytes", "broker.fetch_stall_seconds")
                 )
             )
 

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING
 
 from fanlog.broker.settings import changed
 from fanlog.broker.topics import Topic
-from fanlog.errors import FanlogError, InvalidArgumentError, LimitError, TopicDeletedError
+from fanlog.errors import (
+    FanlogError,
+    InvalidArgumentError,
+    LimitError,
+    TopicDeletedError,
+    allow_more,
+)
 from fanlog.format.messages import Position
 from fanlog.model import TopicSettings
 
@@ -70,7 +76,7 @@ def grow(
             if fault is not None:
                 raise fault
             if topic.deleted:
-                raise TopicDeletedError(f"Topic {topic.name!r} was deleted.")
+                raise TopicDeletedError(f"Topic {topic.name!r} was deleted before it had grown.")
             # Who has come meanwhile is to have its place too.
             grow(broker, topic, partitions, positions_max, done, prepared=prepared | queues)
         except FanlogError as refused:
@@ -103,8 +109,8 @@ def _commit_places(broker: Broker, topic: Topic, coming: range, positions_max: i
     if durable.count + len(names) * len(coming) > positions_max:
         raise LimitError(
             f"This broker holds {durable.count} positions of durable names. {len(names)} of them "
-            f"follow {topic.name!r}, and would have one in each new partition: more than "
-            "durable_positions_max allows."
+            f"follow {topic.name!r}, and would have one in each new partition: more than there "
+            "may be. " + allow_more("broker.durable_positions_max")
         )
     places = tuple(Position(topic.name, index, 0, broker.epoch) for index in coming)
     for name in names:

@@ -32,6 +32,7 @@ from fanlog.errors import (
     OverloadedError,
     TopicNotFoundError,
     UnknownProducerError,
+    allow_more,
 )
 from fanlog.format.batch import (
     BATCH_BYTES_MIN,
@@ -146,7 +147,8 @@ class Intake:
             body = data[at + CLIENT_PART_AT : end]
             if crc(body) != body_crc:
                 raise ChecksumError(
-                    "A batch's body checksum does not fit: it was damaged on its way."
+                    "A batch's body checksum does not fit: it was damaged on its way. Send it "
+                    "again."
                 )
             at = end
             if key != topic << 16 | index:
@@ -288,8 +290,9 @@ class Intake:
             return partition.log.failure
         if self._overloaded():
             return OverloadedError(
-                f"More than {self._options.pending_bytes_max} bytes wait for the disk "
-                "(pending_bytes_max). Publish again later."
+                f"More than {self._options.pending_bytes_max} bytes wait for the broker's disk, "
+                "which is slower than its publishers. Publish again a little later. "
+                + allow_more("broker.pending_bytes_max")
             )
         fault = self._sizes.fault(partition.topic, body, codec, flags, count)
         if fault is not None:
@@ -297,7 +300,7 @@ class Intake:
         if not flags & KEYS and partition.topic.settings.cleanup == "compact":
             return InvalidArgumentError(
                 f"Topic {partition.topic.name!r} is compacted, and keeps the last message of each "
-                "key: publish with a key."
+                "key: publish each message with a key."
             )
         return None
 
@@ -378,6 +381,6 @@ class Intake:
 
 def _unknown_topic(topic: int, index: int) -> TopicNotFoundError:
     return TopicNotFoundError(
-        f"There is no topic number {topic} with a partition {index} on this broker. "
-        "It may have been deleted: open the topic again."
+        f"There is no topic number {topic} with a partition {index} on this broker: the topic was "
+        "deleted. If there is a new one with its name, ask for its number."
     )

@@ -14,7 +14,7 @@ from fanlog.broker.commits import Commits
 from fanlog.broker.ledger import Done, Ledger
 from fanlog.broker.ports import Runtime
 from fanlog.broker.topics import Partition
-from fanlog.errors import FanlogError, LogFailedError
+from fanlog.errors import FanlogError
 from fanlog.format.batch import read_header, stamp
 from fanlog.log.faults import is_temporary, write_error
 from fanlog.log.losses import Loss, LossNotes, load_ends, save_ends
@@ -145,7 +145,7 @@ class InternalTopics:
             if is_temporary(fault):
                 raise write_error(fault, partition.name, "Syncing") from fault
             # The kernel tells of a lost write only once: the next sync would say that all is well.
-            error = LogFailedError(f"{partition.name} could not be synced: {fault}.")
+            error = write_error(fault, partition.name, "Syncing")
             partition.log.fail(error)
             raise error from fault
 

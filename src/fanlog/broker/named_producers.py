@@ -16,7 +16,7 @@ from fanlog.broker.clocks import SECOND_US, Clocks, moment_of_us, wall_time_us
 from fanlog.broker.ledger import Entry, Ledger, LedgerHost
 from fanlog.broker.topics import Partition
 from fanlog.config import BrokerOptions
-from fanlog.errors import FencedError, InvalidArgumentError, LimitError
+from fanlog.errors import FencedError, InvalidArgumentError, LimitError, allow_more
 from fanlog.format.messages import ProducerRegistered, RegisterProducer
 from fanlog.model import PRODUCER_EPOCH_MAX, PRODUCER_ID_MAX, PRODUCER_NAME_BYTES_MAX
 
@@ -97,7 +97,8 @@ class NamedProducers:
         newest = self._epochs.get(producer_id)
         if newest is not None and epoch < newest:
             raise FencedError(
-                "Another client has registered this producer's name since. Nothing was stored."
+                "Another client has registered this producer's name since. Nothing was stored. "
+                "Give each producer a name of its own, or connect again to take this one back."
             )
 
     def seen_in(self, producer_id: int, partition: Partition) -> None:
@@ -112,13 +113,14 @@ class NamedProducers:
         name = wanted.name
         if not 1 <= len(name.encode(errors="replace")) <= PRODUCER_NAME_BYTES_MAX:
             raise InvalidArgumentError(
-                f"A producer's name has 1 to {PRODUCER_NAME_BYTES_MAX} bytes."
+                f"A producer's name has 1 to {PRODUCER_NAME_BYTES_MAX} bytes: choose another."
             )
         known = self._names.get(name)
         if known is None and len(self._names) >= self._options.producer_names_max:
             raise LimitError(
-                f"This broker holds {len(self._names)} names of producers, as many as "
-                "producer_names_max allows."
+                f"This broker holds {len(self._names)} names of producers, as many as it may. Use "
+                "the same names again, not a new one for each start. "
+                + allow_more("broker.producer_names_max")
             )
         chosen = self._renewed(known, wanted) if wanted.id else self._next(known)
         if known is None or (known.id, known.epoch) != (chosen.id, chosen.epoch):
@@ -165,7 +167,8 @@ class NamedProducers:
             return _Registration(wanted.id, wanted.epoch, self._clocks.now_us())
         if known.id != wanted.id or known.epoch > wanted.epoch:
             raise FencedError(
-                f"Another client has registered the producer's name {wanted.name!r} since."
+                f"Another client has registered the producer's name {wanted.name!r} since. Give "
+                "each producer a name of its own, or connect again to take this one back."
             )
         return msgspec.structs.replace(known, epoch=wanted.epoch, seen_us=self._clocks.now_us())
 

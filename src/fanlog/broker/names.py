@@ -3,11 +3,13 @@ for one or more at the end. A tree of tokens finds what matches without looking 
 
 from __future__ import annotations
 
+import shlex
 import unicodedata
 from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
-from fanlog.errors import InvalidNameError
+from fanlog.errors import InvalidNameError, TopicNotFoundError
+from fanlog.format.dead_letters import TOPIC_PREFIX as DEAD_LETTER_PREFIX
 from fanlog.format.patterns import ONE, REST, has_wildcard, is_pattern, misplaced_wildcard
 from fanlog.model import INTERNAL_PREFIX, TOPIC_NAME_BYTES_MAX
 
@@ -18,7 +20,9 @@ def check_name(name: str) -> str:
     """The name, if it can be a topic's."""
     size = len(name.encode(errors="surrogateescape"))
     if not 1 <= size <= TOPIC_NAME_BYTES_MAX:
-        raise InvalidNameError(f"A topic name has 1 to {TOPIC_NAME_BYTES_MAX} bytes, not {size}.")
+        raise InvalidNameError(
+            f"A topic's name has 1 to {TOPIC_NAME_BYTES_MAX} bytes, not {size}: choose another."
+        )
     if any(unicodedata.category(c) == "Cc" for c in name):
         raise InvalidNameError(f"The topic name {name!r} has a control character; leave it out.")
     if is_pattern(name):
@@ -38,14 +42,19 @@ def check_public_name(name: str) -> str:
 def check_not_internal(name: str) -> str:
     """The name, if it is not that of one of the broker's own topics."""
     if name.startswith(INTERNAL_PREFIX):
-        raise InvalidNameError(f"Names that begin with {INTERNAL_PREFIX!r} are the broker's own.")
+        raise InvalidNameError(
+            f"The name {name!r} can't be used: names that begin with {INTERNAL_PREFIX!r} are the "
+            "broker's own. Choose another."
+        )
     return name
 
 
 def check_pattern(pattern: str) -> str:
     """The pattern, or the name of one topic, if a reader can follow it."""
     if not pattern or len(pattern.encode(errors="surrogateescape")) > TOPIC_NAME_BYTES_MAX:
-        raise InvalidNameError(f"A pattern has 1 to {TOPIC_NAME_BYTES_MAX} bytes.")
+        raise InvalidNameError(
+            f"A pattern has 1 to {TOPIC_NAME_BYTES_MAX} bytes: use a shorter one."
+        )
     wrong = misplaced_wildcard(pattern)
     if wrong:
         raise InvalidNameError(wrong)
@@ -60,6 +69,28 @@ def check_target(target: str, *, wildcard: bool) -> str:
     if wrong:
         raise InvalidNameError(wrong)
     return check_name(target)
+
+
+def missing_topic(name: str, *, creatable: bool = True) -> TopicNotFoundError:
+    """The error of a topic that is not there, with how it comes to be there."""
+    if is_pattern(name):
+        return TopicNotFoundError(f"{name!r} is a pattern; here one topic must be named.")
+    if has_wildcard(name):
+        return TopicNotFoundError(f"There is no topic {misplaced_wildcard(name)}")
+    if name.startswith(INTERNAL_PREFIX):
+        return TopicNotFoundError(
+            f"There is no topic {name!r} yet: the broker makes its own topics when it has "
+            "something to write there."
+        )
+    if name.startswith(DEAD_LETTER_PREFIX):
+        return TopicNotFoundError(
+            f"There is no topic {name!r} yet: it appears by itself with the first dead letter. See "
+            "which there are with: fanlog dead list"
+        )
+    hint = f"; or create it with: fanlog topic create {shlex.quote(name)}" if creatable else ""
+    return TopicNotFoundError(
+        f"There is no topic {name!r}. See which there are with: fanlog topic list{hint}"
+    )
 
 
 class _Node(Generic[T]):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from fanlog.broker.topics import Partition, Topic
-from fanlog.errors import FencedError, InvalidArgumentError, OffsetOutOfRangeError
+from fanlog.errors import FencedError, InvalidArgumentError, OffsetOutOfRangeError, no_partition
 from fanlog.format.messages import Position
 from fanlog.log.epochs import parted_at
 from fanlog.model import Durability
@@ -55,10 +55,8 @@ def checked_position(topic: Topic, position: Position, now: int) -> Position:
     if position.offset < 0:
         raise InvalidArgumentError(f"An offset is 0 or more, not {position.offset}.")
     if not 0 <= position.partition < len(topic.partitions):
-        raise InvalidArgumentError(
-            f"Topic {topic.name!r} has {len(topic.partitions)} partitions; there is no "
-            f"{position.partition}."
-        )
+        missing = no_partition(topic.name, len(topic.partitions), position.partition)
+        raise InvalidArgumentError(str(missing))
     partition = topic.partitions[position.partition]
     # Who does not know the epoch means the log as it is now.
     position = msgspec.structs.replace(position, epoch=position.epoch or now, number=topic.number)

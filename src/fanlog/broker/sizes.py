@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from fanlog.broker.topics import Topic
 from fanlog.config import BrokerOptions
-from fanlog.errors import FanlogError, FormatError, MessageTooLargeError, UnreadableError
+from fanlog.errors import FanlogError, FormatError, MessageTooLargeError, UnreadableError, too_large
 from fanlog.format.batch import CLIENT_PART, CLIENT_PART_AT
 from fanlog.format.codecs import RATIO_FREE_BYTES, UnpackLimits
 from fanlog.format.columns import (
@@ -77,14 +77,12 @@ class Sizes:
             except FormatError as fault:
                 return MessageTooLargeError(
                     f"A compressed batch for topic {topic.name!r} is too large: {fault} "
-                    "(batch_unpacked_bytes_max, compression_ratio_max). Send smaller batches."
+                    "(broker.batch_unpacked_bytes_max and broker.compression_ratio_max in the "
+                    "broker's settings). Send smaller batches."
                 )
             size = CLIENT_PART_AT + at + unpacked_bytes
         most = topic.settings.message_bytes_max
         if size > _BATCH_OVERHEAD_BYTES + count * (most + _RECORD_OVERHEAD_BYTES):
             about = f"about {size}" if count == 1 else f"more than {most}"
-            return MessageTooLargeError(
-                f"A message has {about} bytes; topic {topic.name!r} takes {most} "
-                "(message_bytes_max)."
-            )
+            return too_large(f"A message has {about} bytes", topic.name, most)
         return None

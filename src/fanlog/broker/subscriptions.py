@@ -17,7 +17,11 @@ from fanlog.broker.names import NameTree, check_target
 from fanlog.broker.ports import Outlet, Reader
 from fanlog.broker.positions import continue_at, is_valid
 from fanlog.broker.topics import Partition, Topic
-from fanlog.errors import InvalidArgumentError, OffsetOutOfRangeError, PartitionNotFoundError
+from fanlog.errors import (
+    InvalidArgumentError,
+    OffsetOutOfRangeError,
+    no_partition,
+)
 from fanlog.format.messages import Joined, PartitionOffset, Position, Subscribe
 from fanlog.format.patterns import fits
 from fanlog.model import INBOX_PREFIX, INTERNAL_PREFIX, Gap, GapReason, Start
@@ -291,10 +295,7 @@ class Subscriptions:
         if wanted.partitions is not None:
             outside = [i for i in wanted.partitions if not 0 <= i < len(partitions)]
             if outside:
-                raise PartitionNotFoundError(
-                    f"Topic {topic.name!r} has the partitions 0 to {len(partitions) - 1}, "
-                    f"not {outside[0]}."
-                )
+                raise no_partition(topic.name, len(partitions), outside[0])
             partitions = [topic.partitions[i] for i in dict.fromkeys(wanted.partitions)]
         resume = {(p.topic, p.partition): p for p in wanted.resume or ()}
         starts: list[PartitionOffset] = []

@@ -9,8 +9,8 @@ from fanlog.broker.commits import Commits
 from fanlog.broker.topics import Partition, Topic
 from fanlog.errors import (
     OffsetOutOfRangeError,
-    PartitionNotFoundError,
     TopicNotFoundError,
+    no_partition,
 )
 from fanlog.format.messages import PartitionOffset
 
@@ -60,9 +60,7 @@ def check_deletion(topic: Topic, offsets: dict[int, int]) -> list[tuple[Partitio
 
 def _partition(topic: Topic, index: int, offset: int) -> Partition:
     if not 0 <= index < len(topic.partitions):
-        raise PartitionNotFoundError(
-            f"Topic {topic.name!r} has {len(topic.partitions)} partitions; there is no {index}."
-        )
+        raise no_partition(topic.name, len(topic.partitions), index)
     partition = topic.partitions[index]
     if not 0 <= offset <= partition.visible_end:
         raise OffsetOutOfRangeError(

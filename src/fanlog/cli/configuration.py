@@ -12,6 +12,7 @@ import typer
 from rich.text import Text
 
 from fanlog.cli.exits import CommandError, ExitCode
+from fanlog.cli.file_faults import reason
 from fanlog.cli.options import Option, all_options
 from fanlog.cli.serve import ConfigFile, DataFolder, Host, Port, RedisPort
 from fanlog.cli.session import AsJson
@@ -61,7 +62,7 @@ def init(
             f"{file} is there already: give --force to overwrite it.", ExitCode.EXISTS
         ) from None
     except OSError as fault:
-        raise ConfigError(f"{file} can't be written: {fault.strerror or fault}.") from fault
+        raise ConfigError(f"{file} can't be written: {reason(fault)}") from fault
     say_done(f"{file} has every option with its default; start with: fanlog serve --config {file}")
 
 

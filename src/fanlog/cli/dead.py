@@ -78,8 +78,8 @@ def list_letters(
         found = await client.dead_letters.list(topic, after=after, limit=limit + 1, where=where)
         if not found and (await client.describe_topic(topic)).settings.role != "dead-letter":
             raise InvalidArgumentError(
-                f"{topic!r} is no dead-letter topic, and holds no letters. See which there are "
-                "with: fanlog dead list"
+                f"{topic!r} is not a dead-letter topic, and holds no dead letters. See which "
+                "there are with: fanlog dead list"
             )
         return found
 
@@ -260,7 +260,8 @@ def _chosen(ids: list[str] | None, queue: str, reason: str, *, everything: bool)
     where = _where(queue, reason)
     if bool(ids) + (where is not None) + everything != 1:
         raise InvalidArgumentError(
-            "Say which letters: by their ids, by --queue or --reason, or --all where there is one."
+            "Say which dead letters, in one of these ways: by their ids (such as 0:12), by --queue "
+            "or --reason, or with --all."
         )
     return where
 
@@ -277,7 +278,7 @@ def _confirm(
     if yes:
         return
     if not sys.stdin.isatty():
-        raise InvalidArgumentError("Nobody is here to ask: give --yes.")
+        raise InvalidArgumentError("This can't be undone, and nobody is here to ask: give --yes.")
 
     async def count(client: Client) -> int:
         return len([letter async for letter in client.dead_letters.scan(topic, where)])

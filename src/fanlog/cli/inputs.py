@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from fanlog.cli.exits import CommandError, ExitCode
+from fanlog.cli.file_faults import reason
 from fanlog.model import MIB
 
 READ_BYTES = 256 * 1024
@@ -51,7 +52,7 @@ class LineReader:
         try:
             self._read_lines()
         except OSError as fault:
-            sentence = f"The input can't be read: {fault.strerror or fault}."
+            sentence = f"The input can't be read: {reason(fault)}"
             self._put(CommandError(sentence, ExitCode.FAILED))
 
     def _read_lines(self) -> None:
@@ -67,7 +68,10 @@ class LineReader:
             rest.append(first)
             rest_bytes += len(first)
             if rest_bytes > LINE_BYTES_MAX:
-                sentence = f"A line is longer than {LINE_BYTES_MAX} bytes, the most a topic takes."
+                sentence = (
+                    f"A line is longer than {LINE_BYTES_MAX} bytes, the most that a topic takes: "
+                    "split it."
+                )
                 self._put(CommandError(sentence, ExitCode.BAD_DATA))
                 return
             if others:
@@ -102,6 +106,6 @@ def read_whole(file: Path) -> bytes:
 def unreadable(file: Path, fault: OSError) -> CommandError:
     missing = isinstance(fault, FileNotFoundError)
     return CommandError(
-        f"{file} can't be read: {fault.strerror or fault}.",
+        f"{file} can't be read: {reason(fault)}",
         ExitCode.NOT_FOUND if missing else ExitCode.FAILED,
     )

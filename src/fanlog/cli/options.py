@@ -23,6 +23,7 @@ Unit = Literal["", "bytes", "seconds"]
 
 # What is shown instead of a secret, however long that is.
 SECRET = "********"
+_EXAMPLES = {"bytes": ", such as 64KiB or 128MB", "seconds": ", such as 500ms, 30s, 10m or 7d"}
 _TRUE = ("true", "yes", "on", "1")
 _FALSE = ("false", "no", "off", "0")
 
@@ -83,11 +84,12 @@ class Option:
         if self.kind == "text":
             return "a text"
         noun = {"bytes": "a size", "seconds": "a duration"}.get(self.unit, "a number")
+        example = _EXAMPLES.get(self.unit, "")
         if self.low is not None and self.high is not None:
-            return f"{noun} from {self._bound(self.low)} to {self._bound(self.high)}"
+            return f"{noun} from {self._bound(self.low)} to {self._bound(self.high)}{example}"
         if self.low is not None and not self.low_itself:
-            return f"{noun} above {self._bound(self.low)}"
-        return f"{noun} of {self._bound(self.low or 0)} or more"
+            return f"{noun} above {self._bound(self.low)}{example}"
+        return f"{noun} of {self._bound(self.low or 0)} or more{example}"
 
     def _bound(self, bound: float) -> str:
         return self.write(int(bound) if bound == int(bound) else bound)

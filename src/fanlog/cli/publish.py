@@ -133,7 +133,9 @@ def _headers(given: list[str]) -> dict[str, str]:
     for header in given:
         name, equals, value = header.partition("=")
         if not equals or not name:
-            raise InvalidArgumentError(f"--header is {header!r}, but must be NAME=VALUE.")
+            raise InvalidArgumentError(
+                f"--header is {header!r}, but must be NAME=VALUE, such as trace=4711."
+            )
         headers[name] = value
     return headers
 

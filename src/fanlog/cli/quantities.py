@@ -38,10 +38,10 @@ def parse_size(text: str) -> int:
     match = _QUANTITY.fullmatch(text.strip())
     factor = _SIZE_UNITS.get(match[2].lower()) if match else None
     if match is None or factor is None:
-        raise ValueError(f"{text!r} is no size: write it as 4096, 64KiB or 128MB")
+        raise ValueError(f"{text!r} is not a size: write it as 4096, 64KiB or 128MB")
     size = float(match[1]) * factor if "." in match[1] else int(match[1]) * factor
     if size != int(size):
-        raise ValueError(f"{text!r} is no whole number of bytes")
+        raise ValueError(f"{text!r} is not a whole number of bytes")
     return int(size)
 
 
@@ -50,7 +50,7 @@ def parse_duration(text: str) -> float:
     match = _QUANTITY.fullmatch(text.strip())
     factor = _TIME_UNITS.get(match[2].lower()) if match else None
     if match is None or factor is None:
-        raise ValueError(f"{text!r} is no duration: write it as 30, 500ms, 10m, 2h or 7d")
+        raise ValueError(f"{text!r} is not a duration: write it as 30, 500ms, 10m, 2h or 7d")
     return float(match[1]) * factor
 
 
@@ -65,7 +65,8 @@ def parse_moment(text: str, now: dt.datetime) -> dt.datetime:
         return dt.datetime.fromisoformat(text.strip()).astimezone()
     except (ValueError, OverflowError):
         raise ValueError(
-            f"{text!r} is no moment: write it as 2025-01-31T12:00, or as an age such as 10m or 2h"
+            f"{text!r} is not a moment: write it as 2025-01-31T12:00, or as an age such as 10m or "
+            "2h"
         ) from None
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 
+from fanlog.cli.file_faults import reason
 from fanlog.cli.options import Option, Value, all_options, did_you_mean, maybe_near
 from fanlog.config import Config
 from fanlog.errors import ConfigError
@@ -96,12 +98,13 @@ def read_document(file: Path) -> dict[str, Any]:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(
-            f"There is no file {file}; make one with: fanlog config init {file}"
+            f"There is no file {file}. Check the path, or make a new one with: fanlog config init "
+            f"{shlex.quote(str(file))}"
         ) from None
     except OSError as fault:
-        raise ConfigError(f"{file} can't be read: {fault.strerror or fault}.") from fault
+        raise ConfigError(f"{file} can't be read: {reason(fault)}") from fault
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
-        raise ConfigError(f"{file} is no valid TOML: {fault}.") from fault
+        raise ConfigError(f"{file} is not valid TOML: {fault}.") from fault
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from fanlog.client.aio import Client
 from fanlog.client.groups.member import GroupMember
 from fanlog.client.starts import StartLike
 from fanlog.client.subscription import OnGap, Subscription
-from fanlog.errors import ClosedError, InvalidArgumentError, PartitionNotFoundError
+from fanlog.errors import ClosedError, InvalidArgumentError, no_partition
 from fanlog.format.patterns import is_pattern
 from fanlog.model import Gap, GapReason, TopicInfo
 
@@ -236,10 +236,7 @@ async def _present_ends(client: Client, wanted: Wanted) -> _Ends:
     for info in infos:
         missing = set(wanted.partitions or ()) - {part.partition for part in info.partitions}
         if missing and not is_pattern(wanted.target):
-            raise PartitionNotFoundError(
-                f"Topic {info.name!r} has the partitions 0 to {len(info.partitions) - 1}, "
-                f"not {min(missing)}."
-            )
+            raise no_partition(info.name, len(info.partitions), min(missing))
         for partition, offset in (await client.find_offsets(info.name, wanted.start)).items():
             ends.passed(info.name, partition, offset)
         for part in info.partitions:

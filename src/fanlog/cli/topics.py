@@ -17,7 +17,7 @@ from fanlog.cli.tail import parse_start
 from fanlog.cli.terminal import err, new_table, on_terminal, out, print_json, printable, say_done
 from fanlog.client.aio import Client
 from fanlog.client.starts import ExistOk
-from fanlog.errors import InvalidArgumentError, PartitionNotFoundError
+from fanlog.errors import InvalidArgumentError, no_partition
 from fanlog.model import PartitionInfo, TopicInfo, TopicSettings
 
 topic_app = typer.Typer(
@@ -331,7 +331,7 @@ def truncate(
         if partition is None:
             return found
         if partition not in found:
-            raise PartitionNotFoundError(f"Topic {name!r} has no partition {partition}.")
+            raise no_partition(name, len(found), partition)
         return {partition: found[partition]}
 
     offsets = with_client(url, look)

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import re
+import socket
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from fanlog.config import NATIVE_PORT
 from fanlog.errors import ConnectError, InvalidArgumentError
+from fanlog.format.frames import NATIVE_PORT_HINT
+
+# However the broker is addressed: a command, Python, or Spark.
+GIVE_ADDRESS = "--url or FANLOG_URL for commands, connect(url) in Python, the option url in Spark"
+_WRITE_IT = f"Write it as fanlog://host:port, such as fanlog://127.0.0.1:{NATIVE_PORT}."
+_ERRNO = re.compile(r"\[Errno (\d+)\]")
 
 
 class Address(NamedTuple):
@@ -25,30 +35,83 @@ def parse_url(url: str) -> Address:
         parts = urlsplit(given)
         host, port = parts.hostname, parts.port
     except ValueError as fault:
-        raise InvalidArgumentError(f"{url!r} is not an address: {fault}.") from fault
-    if parts.scheme != "fanlog" or not host or parts.path not in ("", "/"):
-        raise InvalidArgumentError(f"{url!r} is not an address. Write it as fanlog://host:port.")
+        raise InvalidArgumentError(f"{url!r} is not an address: {fault}. {_WRITE_IT}") from fault
     if parts.username is not None or parts.password is not None:
         # Without what was given: a password must not end up in a log.
         raise InvalidArgumentError(
             f"The address of {host} has a user or a password, and this release has no logins. "
-            "Write it as fanlog://host:port."
+            f"{_WRITE_IT}"
         )
+    if parts.scheme in ("redis", "rediss"):
+        raise InvalidArgumentError(
+            f"{url!r} is an address for Redis clients. {_WRITE_IT} {NATIVE_PORT_HINT}"
+        )
+    if parts.scheme != "fanlog" or not host or parts.path not in ("", "/"):
+        raise InvalidArgumentError(f"{url!r} is not an address. {_WRITE_IT}")
     if parts.query or parts.fragment:
         raise InvalidArgumentError(
-            f"{url!r} has options, and an address takes none. Give them to connect(), for example "
-            "fanlog.connect(url, linger_ms=5)."
+            f"{url!r} has options, and an address takes none. {_WRITE_IT} In Python, give options "
+            "to connect(), for example fanlog.connect(url, linger_ms=5); commands have flags."
         )
     return Address(host, NATIVE_PORT if port is None else port)
 
 
 def no_answer(address: Address, timeout_seconds: float) -> ConnectError:
     return ConnectError(
-        f"No answer from {address} within {timeout_seconds} s. Is the address right?"
+        f"No answer from {address} within {timeout_seconds} s. Check the address, and whether a "
+        "firewall is in between."
+    )
+
+
+def no_greeting(peer: str, timeout_seconds: float) -> ConnectError:
+    """Something accepts connections there, and says nothing."""
+    return ConnectError(
+        f"Something listens at {peer}, but it did not greet as a Fanlog broker within "
+        f"{timeout_seconds} s. Is it another program, or a broker that is stopped or overloaded? "
+        f"{NATIVE_PORT_HINT}"
+    )
+
+
+def cut_off(peer: str) -> ConnectError:
+    """Something accepts connections there, and closes them without a word."""
+    return ConnectError(
+        f"Something listens at {peer}, but it closed the connection without a greeting. Is it "
+        f"another program, or a broker that is stopping? {NATIVE_PORT_HINT}"
     )
 
 
 def unreachable(address: Address, fault: OSError) -> ConnectError:
+    """Why there is no connection at all. What helps depends on what the system said."""
+    number = _number_of(fault)
+    said = os.strerror(number) if number else fault.strerror or str(fault)
+    if isinstance(fault, socket.gaierror):
+        return ConnectError(
+            f"The host name {address.host!r} was not found ({fault.strerror or fault}). Check its "
+            "spelling, and this machine's name service (DNS)."
+        )
+    if number in (errno.ENETUNREACH, errno.EHOSTUNREACH):
+        return ConnectError(
+            f"There is no way to {address} ({said}). Check the address and this machine's network."
+        )
+    if number in (errno.EMFILE, errno.ENFILE):
+        return ConnectError(
+            f"No connection to {address}: this program has too many open files ({said}). Close "
+            "clients, or raise the limit (ulimit -n)."
+        )
+    if number in (errno.EACCES, errno.EPERM):
+        return ConnectError(
+            f"This machine does not allow a connection to {address} ({said}). Check its firewall."
+        )
+    port = "" if address.port == NATIVE_PORT else f" --port {address.port}"
     return ConnectError(
-        f"No broker answers at {address} ({fault.strerror or fault}). Start one with: fanlog serve"
+        f"No broker answers at {address} ({said}). Start one there with: fanlog serve{port}; or "
+        f"give the address of one that runs ({GIVE_ADDRESS})."
     )
+
+
+def _number_of(fault: OSError) -> int | None:
+    """The system's number; also where asyncio has put several tries into one text."""
+    if fault.errno is not None or isinstance(fault, socket.gaierror):
+        return fault.errno
+    found = _ERRNO.search(str(fault))
+    return int(found[1]) if found else None

@@ -41,7 +41,7 @@ from fanlog.client.transactions.transform import Function, Transform, TransformO
 from fanlog.client.typed.topic import Topic
 from fanlog.client.values import Encoding, check_several, encode_as
 from fanlog.config import ClientOptions
-from fanlog.errors import InvalidArgumentError, RequestTimeoutError
+from fanlog.errors import InvalidArgumentError, RequestTimeoutError, wrong_value
 from fanlog.format import messages
 from fanlog.format.patterns import is_pattern
 from fanlog.model import Receipt, ResetPolicy
@@ -504,6 +504,8 @@ def connect(
         )
         check_client_options(given)
     except msgspec.ValidationError as fault:
-        raise InvalidArgumentError(f"A client option is wrong: {fault}.") from fault
+        raise InvalidArgumentError(
+            f"A client option is wrong: {wrong_value(str(fault))}."
+        ) from fault
     address = parse_url(url)
     return Connecting(Client(tcp_dial(address, chosen.connect_timeout_seconds), chosen))

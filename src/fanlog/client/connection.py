@@ -86,7 +86,11 @@ class Connection:
                     await self._publisher.flush()
                     await self._take_leave()
         except TimeoutError:
-            raise RequestTimeoutError("Not everything was acknowledged before the close.") from None
+            raise RequestTimeoutError(
+                "The broker did not acknowledge everything within "
+                f"{self._options.request_timeout_seconds} s (request_timeout_seconds) before the "
+                "close: the last messages may or may not be stored."
+            ) from None
         finally:
             await self._session.shut()
         if flush:

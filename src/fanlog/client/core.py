@@ -19,6 +19,7 @@ from fanlog.format.frames import (
     FrameCutter,
     FrameKind,
     Lease,
+    check_welcome,
     known_kind,
     message_frame,
     read_acks,
@@ -132,9 +133,13 @@ class ClientCore:
         self._verify = verify
         self._limits = limits
         self._feed = 0
+        self._begun = False
 
     def feed(self, data: bytes) -> Iterator[Event]:
         """The events in what the broker sent. Raises FormatError if it is damaged."""
+        if not self._begun:
+            check_welcome(data)
+            self._begun = True
         for kind, buffer, at, end in self._cutter.cut(data):
             if kind == KIND_BATCH:
                 header = check_batch(buffer, at) if self._verify else read_header(buffer, at)

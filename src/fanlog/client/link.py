@@ -9,7 +9,7 @@ from typing import Protocol
 
 from fanlog.client.address import Address, no_answer, unreachable
 from fanlog.client.core import ClientCore, Event
-from fanlog.errors import ConnectionLostError, FormatError
+from fanlog.errors import BadMagicError, ConnectionLostError, FormatError
 
 logger = logging.getLogger("fanlog.client")
 
@@ -35,6 +35,7 @@ class Link(asyncio.Protocol):
         self._core = core
         self._over = False
         self.transport: Transport | None = None
+        self.peer = "the broker"
         self.heard_at = 0.0
 
     def data_received(self, data: bytes | memoryview) -> None:
@@ -44,7 +45,8 @@ class Link(asyncio.Protocol):
             for event in self._core.feed(data):  # pyright: ignore[reportArgumentType]
                 self._handle(event)
         except FormatError as fault:
-            logger.error("the broker sent damaged bytes: %s", fault)
+            if not isinstance(fault, BadMagicError):
+                logger.error("the broker sent damaged bytes: %s", fault)
             self.close()
             self.connection_lost(fault)
 
@@ -70,6 +72,7 @@ def tcp_dial(address: Address, timeout_seconds: float) -> Dial:
 
     async def dial(link: Link) -> Transport:
         loop = asyncio.get_running_loop()
+        link.peer = str(address)
         try:
             async with asyncio.timeout(timeout_seconds):
                 transport, _ = await loop.create_connection(

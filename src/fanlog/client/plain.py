@@ -18,7 +18,7 @@ from typing import Self, TypeVar
 
 import msgspec
 
-from fanlog.client.address import Address, no_answer, parse_url, unreachable
+from fanlog.client.address import Address, cut_off, no_answer, no_greeting, parse_url, unreachable
 from fanlog.client.core import hello
 from fanlog.config import ClientOptions
 from fanlog.errors import (
@@ -34,6 +34,7 @@ from fanlog.format.frames import (
     FRAME_HEADER_BYTES,
     FrameHeader,
     FrameKind,
+    check_welcome,
     frame,
     message_frame,
     read_frame_header,
@@ -85,9 +86,15 @@ class PlainConnection:
         try:
             self._send(hello(options.name))
             self.welcome = self._greeting()
+        except RequestTimeoutError:
+            self.close()
+            raise no_greeting(str(address), options.connect_timeout_seconds) from None
+        except ConnectionLostError as fault:
+            self.close()
+            raise cut_off(str(address)) from fault
         except FanlogError as fault:
             self.close()
-            raise ConnectError(f"{address} did not greet as a broker does: {fault}") from fault
+            raise ConnectError(f"There is no connection to {address}: {fault}") from fault
         self._limit_waiting(opened, options.request_timeout_seconds)
         return self.welcome
 
@@ -201,7 +208,8 @@ class PlainConnection:
 
     def _silence(self) -> RequestTimeoutError:
         return RequestTimeoutError(
-            f"The broker at {self.address} did not answer in time. The outcome is unknown."
+            f"The broker at {self.address} did not answer within "
+            f"{self._options.request_timeout_seconds} s. The outcome is unknown."
         )
 
     def _next_number(self) -> int:
@@ -216,11 +224,11 @@ class PlainConnection:
     # Bytes
 
     def _greeting(self) -> messages.Welcome:
-        header, payload = self._frame()
+        begin = self._take_bytes(FRAME_HEADER_BYTES)
+        check_welcome(begin)
+        header, payload = self._frame(begin)
         if header.kind == FrameKind.ERROR:
             raise _failure(payload)
-        if header.kind != FrameKind.WELCOME:
-            raise ProtocolError(f"a frame of kind {header.kind:#04x} came first.")
         return decode(messages.Welcome, payload)
 
     def _receive(self) -> None:
@@ -235,8 +243,8 @@ class PlainConnection:
                 raise ConnectionLostError(f"The broker closed the connection: {error}") from error
             self._early[header.request] = error
 
-    def _frame(self) -> tuple[FrameHeader, bytes]:
-        header = read_frame_header(self._take_bytes(FRAME_HEADER_BYTES))
+    def _frame(self, begin: bytes = b"") -> tuple[FrameHeader, bytes]:
+        header = read_frame_header(begin or self._take_bytes(FRAME_HEADER_BYTES))
         if header.length < FRAME_HEADER_BYTES:
             raise ProtocolError(f"A frame can't be {header.length} bytes long.")
         size = header.length - FRAME_HEADER_BYTES

@@ -14,6 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from fanlog.client import core
+from fanlog.client.address import cut_off, no_greeting
 from fanlog.client.core import ClientCore, Event
 from fanlog.client.link import Dial, Link, lost_error
 from fanlog.config import ClientOptions
@@ -51,6 +52,13 @@ class SessionHooks:
     gave_up: Callable[[FanlogError], None]
     lost: Callable[[FanlogError], None]
     back: Callable[[], None]
+
+
+def _not_greeted(link: Link, exc: Exception | None) -> ConnectError:
+    """Why a connection ended before the broker had greeted."""
+    if isinstance(exc, FanlogError):
+        return ConnectError(f"There is no connection to {link.peer}: {exc}")
+    return cut_off(link.peer)
 
 
 class Session:
@@ -102,7 +110,7 @@ class Session:
         self._tasks = [asyncio.create_task(self._keep()), asyncio.create_task(self._ping())]
 
     async def shut(self) -> None:
-        self._give_up(ClosedError("The client was closed."))
+        self._give_up(ClosedError("The client was closed: connect again."))
         for task in self._tasks:
             if task is not asyncio.current_task():
                 task.cancel()
@@ -139,7 +147,10 @@ class Session:
                 self.welcome = await self._welcomed
         except TimeoutError:
             link.close()
-            raise ConnectError("The broker did not greet in time. Is it Fanlog's port?") from None
+            raise no_greeting(link.peer, self._options.connect_timeout_seconds) from None
+        except FanlogError:
+            link.close()
+            raise
         await self._hooks.resume(self.welcome)
         self.ready = True
         self._link_up.set()
@@ -210,7 +221,7 @@ class Session:
         self._lost_because = self._lost_because or exc
         error = lost_error(self._lost_because)
         if self._welcomed is not None and not self._welcomed.done():
-            self._welcomed.set_exception(ConnectError(str(error)))
+            self._welcomed.set_exception(_not_greeted(link, self._lost_because))
         self._fail_requests(error)
         if self.closed is None:
             self._link_up.clear()
@@ -297,13 +308,20 @@ class Session:
         """Waits for a connection on which everything is resumed."""
         timeout = self._options.request_timeout_seconds
         if not self._opened:
-            raise ClosedError("There is no connection yet: enter it first, with `async with`.")
+            raise ClosedError(
+                "There is no connection yet: write `async with fanlog.connect(...) as client`, or "
+                "`client = await fanlog.connect(...)`."
+            )
         if not self.ready:
             try:
                 async with asyncio.timeout(timeout):
                     await self._link_up.wait()
             except TimeoutError:
-                raise ConnectionLostError(f"There was no connection within {timeout} s.") from None
+                raise ConnectionLostError(
+                    "The connection to the broker was lost, and did not come back within "
+                    f"{timeout} s; nothing was sent. The client goes on trying: try again when "
+                    "the broker runs."
+                ) from None
         if self.closed is not None:
             raise self.closed
 
@@ -336,7 +354,8 @@ class Session:
                 return await answer
         except TimeoutError:
             raise RequestTimeoutError(
-                f"The broker did not answer within {timeout} s. The outcome is unknown."
+                f"The broker did not answer within {timeout} s (request_timeout_seconds). The "
+                "outcome is unknown: look before you do it again."
             ) from None
         finally:
             self._requests.pop(number, None)

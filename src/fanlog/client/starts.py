@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
 
-from fanlog.errors import InvalidArgumentError
+from fanlog.errors import InvalidArgumentError, wrong_value
 from fanlog.model import ResetPolicy, Start, TopicSettings
 
 Request = TypeVar("Request", bound=msgspec.Struct)
@@ -50,7 +50,7 @@ def checked(request: Request) -> Request:
     try:
         msgspec.msgpack.decode(msgspec.msgpack.encode(request), type=type(request))
     except (msgspec.ValidationError, TypeError, OverflowError) as fault:
-        raise InvalidArgumentError(f"An argument is wrong: {fault}.") from fault
+        raise InvalidArgumentError(f"An argument is wrong: {wrong_value(str(fault))}.") from fault
     return request
 
 
@@ -66,7 +66,9 @@ def topic_settings(settings: TopicSettings | None, given: dict[str, Any]) -> dic
     """The settings as they go to the broker, which knows the defaults and what is allowed."""
     for name, value in given.items():
         if not isinstance(value, int | str):
-            raise InvalidArgumentError(f"The topic setting {name!r} can't be {value!r}.")
+            raise InvalidArgumentError(
+                f"The topic setting {name!r} can't be {value!r}: give a number or a text."
+            )
     return given if settings is None else msgspec.structs.asdict(settings) | given
 
 

@@ -108,7 +108,7 @@ class Subscription:
 
     async def close(self) -> None:
         if self._closed is None:
-            self.end(ClosedError("The subscription was closed."))
+            self.end(ClosedError("The subscription was closed: call subscribe() again."))
             if self._started:
                 await self._host.detach(self)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fanlog.client.outbox import RECORD_OVERHEAD_BYTES, PartitionOutbox, Records
-from fanlog.errors import MessageTooLargeError, PartitionNotFoundError
+from fanlog.errors import no_partition, too_large
 from fanlog.format.codecs import Codec
 from fanlog.format.keys import partition_of
 from fanlog.format.messages import TopicOpened
@@ -140,16 +140,10 @@ class TopicOutbox:
 
     def partition(self, index: int) -> PartitionOutbox:
         if not 0 <= index < len(self.partitions):
-            raise PartitionNotFoundError(
-                f"Topic {self.name!r} has the partitions 0 to {len(self.partitions) - 1}, "
-                f"not {index}."
-            )
+            raise no_partition(self.name, len(self.partitions), index)
         return self.partitions[index]
 
     def check_size(self, size: int) -> None:
         given = size - RECORD_OVERHEAD_BYTES
         if given > self.message_bytes_max:
-            raise MessageTooLargeError(
-                f"The message has {given} bytes; topic {self.name!r} takes "
-                f"{self.message_bytes_max} (message_bytes_max)."
-            )
+            raise too_large(f"The message has {given} bytes", self.name, self.message_bytes_max)

@@ -21,8 +21,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from fanlog.config import NATIVE_PORT, REDIS_PORT
 from fanlog.errors import BadMagicError, ProtocolError, UnknownCommandError, UnsupportedVersionError
 from fanlog.format.batch import BATCH_BYTES_MIN, KIND_BATCH
+from fanlog.format.foreign import maybe_protocol
 
 PROTOCOL_VERSION = 1
 MAGIC = 0x474F4C46
@@ -34,6 +36,15 @@ ACK_ENTRY = Struct("<IHBBQQq")
 FETCHED_HEAD = Struct("<QQQ")
 LEASE_ENTRY = Struct("<IHHQQQBxxx")
 _CREDIT = Struct("<Q")
+NATIVE_PORT_HINT = (
+    f"Fanlog's own clients connect to port {NATIVE_PORT}, unless the broker was started with "
+    f"another --port; port {REDIS_PORT} is for Redis clients."
+)
+_NO_CLIENTS = "Use one of them."
+_OTHER_CLIENTS: dict[str | None, str] = {
+    "Redis": f"Redis clients connect to port {REDIS_PORT}, unless redis.port is another.",
+    "TLS": "This release has no TLS: connect without it.",
+}
 # A frame that drips in costs its bytes, not an object for each of them.
 _KEPT_PIECES_MAX = 1024
 
@@ -95,6 +106,9 @@ class FrameKind(IntEnum):
     GREW = 0x90
 
 
+_KINDS = frozenset((KIND_BATCH, *FrameKind))
+
+
 class FrameHeader(NamedTuple):
     length: int
     kind: int
@@ -136,19 +150,42 @@ def read_frame_header(data: bytes, at: int = 0) -> FrameHeader:
     if header.version != PROTOCOL_VERSION:
         raise UnsupportedVersionError(
             f"The frame has protocol version {header.version}; this side speaks "
-            f"{PROTOCOL_VERSION}. Use matching releases."
+            f"{PROTOCOL_VERSION}. Install the same release of fanlog on both sides."
         )
     return header
 
 
 def check_hello(data: bytes) -> None:
     """That a connection's first bytes (16 at least) begin our protocol and no other."""
+    if not is_hello(data):
+        raise wrong_port(data)
+
+
+def wrong_port(data: bytes) -> BadMagicError:
+    """The error of a connection to a broker that begins as none of ours does."""
+    spoken = maybe_protocol(data)
+    what = f"{spoken}" if spoken else f"{data[:16]!r}"
+    return BadMagicError(
+        f"The connection began with {what}, but this is a port for Fanlog's own clients. "
+        f"{_OTHER_CLIENTS.get(spoken, _NO_CLIENTS)}"
+    )
+
+
+def check_welcome(data: bytes) -> None:
+    """That the first bytes that came from a broker are a broker's."""
+    spoken = maybe_protocol(data)
+    if not spoken and (len(data) < PREFIX_BYTES or data[4] in _KINDS):
+        return
+    what = f"it speaks {spoken}" if spoken else f"it sent {data[:16]!r}"
+    raise BadMagicError(f"This is not a Fanlog broker's native port: {what}. {NATIVE_PORT_HINT}")
+
+
+def is_hello(data: bytes) -> bool:
+    """Whether a connection begins as one of Fanlog's own clients begins it."""
+    if len(data) < FRAME_HEADER_BYTES:
+        return False
     _, kind, _, _, _, aux = FRAME_HEADER.unpack_from(data, 0)
-    if kind != FrameKind.HELLO or aux != MAGIC:
-        raise BadMagicError(
-            f"The connection began with {data[:16]!r}, which is not Fanlog's native protocol. "
-            "Use a fanlog client, or the port of the protocol that you speak."
-        )
+    return kind == FrameKind.HELLO and aux == MAGIC
 
 
 def frame(kind: int, payload: bytes = b"", *, request: int = 0, aux: int = 0) -> bytes:
@@ -259,7 +296,7 @@ class FrameCutter:
         if not least <= length <= self.frame_bytes_max:
             raise ProtocolError(
                 f"A frame of kind {kind:#04x} claims {length} bytes; it must have {least} to "
-                f"{self.frame_bytes_max} (frame_bytes_max)."
+                f"{self.frame_bytes_max} (listener.frame_bytes_max)."
             )
 
     def cut(self, data: bytes) -> Iterator[tuple[int, bytes, int, int]]:
@@ -282,5 +319,6 @@ def known_kind(kind: int) -> FrameKind:
         return FrameKind(kind)
     except ValueError:
         raise UnknownCommandError(
-            f"There is no frame of kind {kind:#04x} in protocol version {PROTOCOL_VERSION}."
+            f"There is no frame of kind {kind:#04x} in protocol version {PROTOCOL_VERSION}. "
+            "Install the same release of fanlog on both sides."
         ) from None

@@ -307,7 +307,7 @@ class CommandReader:
             raise ProtocolError("Protocol error: unauthenticated bulk length")
         self._words_bytes += length
         if self._words_bytes > self._limits.request_bytes_max:
-            raise ProtocolError("Protocol error: request larger than request_bytes_max")
+            raise ProtocolError("Protocol error: request larger than redis.request_bytes_max")
         return length
 
     def _line_end(self, data: bytes, at: int, fault: str) -> int:

@@ -19,6 +19,6 @@ class Admission:
         if self.connections < self.connections_max:
             return ""
         return (
-            f"the broker has {self.connections} connections, as many as its limit of "
-            f"{self.files_max} open files allows (ulimit -n)"
+            f"the broker has {self.connections}, as many as its limit of {self.files_max} open "
+            "files allows. Close some, or raise the limit (ulimit -n) and restart the broker."
         )

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from fanlog.broker.topics import Partition
-from fanlog.errors import FanlogError, LimitError
+from fanlog.errors import FanlogError, LimitError, allow_more
 from fanlog.format import messages
 from fanlog.format.frames import fetched_head
 from fanlog.format.messages import decode
@@ -31,8 +31,9 @@ class Fetches:
         partition = session.broker.catalog.partition(wanted.number, wanted.partition)
         if self.under_way >= options.fetches_max:
             raise LimitError(
-                f"This connection has {self.under_way} fetches under way, as many as fetches_max "
-                "allows."
+                f"This connection has {self.under_way} fetches under way, as many as it may. Wait "
+                "for "
+                "some, or open another connection. " + allow_more("listener.fetches_max")
             )
         self.under_way += 1
         fetch = _Fetch(session, request, wanted, partition)

@@ -73,7 +73,9 @@ def seek(session: NativeSession, request: int, aux: int, payload: memoryview) ->
 def _member(session: NativeSession, number: int) -> Subscription:
     subscription = session.subscriptions.get(number)
     if subscription is None:
-        raise FencedError("This member has lost its seat in the group: join it again.")
+        raise FencedError(
+            "This member is not in the group any more: its session ended, or it left. Join again."
+        )
     return subscription
 
 

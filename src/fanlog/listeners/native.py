@@ -24,9 +24,11 @@ from fanlog.errors import (
     UnknownCommandError,
     UnreadableError,
     UnsupportedVersionError,
+    allow_more,
 )
 from fanlog.format import messages
 from fanlog.format.batch import KIND_BATCH
+from fanlog.format.foreign import maybe_answer
 from fanlog.format.frames import (
     FRAME_HEADER_BYTES,
     PREFIX,
@@ -42,6 +44,7 @@ from fanlog.format.frames import (
     message_frame,
     read_credit,
     read_frame_header,
+    wrong_port,
 )
 from fanlog.format.messages import decode
 from fanlog.listeners import (
@@ -52,6 +55,7 @@ from fanlog.listeners import (
     topic_requests,
     transaction_requests,
 )
+from fanlog.listeners.faults import NOTHING_TAKEN, OUR_FAULT
 from fanlog.listeners.fetches import Fetches
 from fanlog.listeners.told import NativeOutlet, Told, failure_of
 
@@ -74,6 +78,7 @@ class NativeSession:
         self.options = options
         self._cutter = FrameCutter(options.frame_bytes_max)
         self._greeted = False
+        self._begin = b""
         self._closed = False
         self.subscriptions: dict[int, Subscription] = {}
         self._beginning: dict[int, messages.Subscribe | messages.Work] = {}
@@ -98,6 +103,7 @@ class NativeSession:
         are kept while the outlet is full; feeding nothing goes on with them."""
         data = self._cutter.join(data)
         if not self._greeted and data:
+            self._begin = data[:FRAME_HEADER_BYTES]
             _check_begin(data)
         at, size = 0, len(data)
         requests = 0
@@ -154,8 +160,9 @@ class NativeSession:
         hello = decode(messages.Hello, payload)
         if PROTOCOL_VERSION not in hello.versions:
             raise UnsupportedVersionError(
-                f"The client speaks the versions {list(hello.versions)}; this broker speaks "
-                f"{PROTOCOL_VERSION}. Use matching releases."
+                f"The client speaks the protocol versions {list(hello.versions)}; this broker "
+                f"(release {self.broker.release}) speaks {PROTOCOL_VERSION}. Install the same "
+                "release of fanlog on both sides."
             )
         self.client = hello.client
         self._greeted = True
@@ -201,7 +208,7 @@ class NativeSession:
                 self.fail(request, refused)
             except Exception:
                 logger.exception("a request failed once it was durable")
-                self.fail(request, FanlogError("The broker failed on this request."))
+                self.fail(request, FanlogError(OUR_FAULT))
             self._relieved(was_busy)
 
         self._undurable += 1
@@ -226,7 +233,7 @@ class NativeSession:
                 self.fail(request, fault)
             except Exception:
                 logger.exception("a request of %s failed", self.client or "a client")
-                self.fail(request, FanlogError("The broker failed on this request."))
+                self.fail(request, FanlogError(OUR_FAULT))
 
         def ended(task: asyncio.Task[None]) -> None:
             was_busy = self._is_busy()
@@ -272,9 +279,7 @@ class NativeSession:
     def grew(self, number: int, partitions: int) -> None:
         if self.outlet.full():
             # It is not told without end. When it comes back, it opens its topics again.
-            self.outlet.turn_out(
-                LimitError("More than control_bytes_max wait for this peer, which takes nothing.")
-            )
+            self.outlet.turn_out(LimitError(NOTHING_TAKEN))
             return
         self.outlet.write(message_frame(FrameKind.GREW, messages.Grew(number, partitions)))
 
@@ -284,6 +289,10 @@ class NativeSession:
         return feed_frame(subscription.key)
 
     def farewell(self, error: FanlogError, subscription: Subscription | None) -> bytes:
+        if isinstance(error, BadMagicError):
+            foreign = maybe_answer(self._begin, str(error))
+            if foreign is not None:
+                return foreign
         key = 0 if subscription is None else subscription.key
         return message_frame(FrameKind.ERROR, failure_of(error), aux=key)
 
@@ -323,12 +332,15 @@ class NativeSession:
     def check_number(self, number: int) -> None:
         """That the peer may begin a subscription of this number."""
         if number in self.subscriptions or number in self._beginning:
-            raise InvalidArgumentError(f"Subscription {number} of this connection is in use.")
+            raise InvalidArgumentError(
+                f"Subscription {number} of this connection is in use: choose another number."
+            )
         count = len(self.subscriptions) + len(self._beginning)
         if count >= self.options.subscriptions_max:
             raise LimitError(
-                f"This connection has {count} subscriptions, as many as "
-                "subscriptions_max allows. Open another connection."
+                f"This connection has {count} subscriptions, as many as it may. Open another "
+                "connection, or follow many topics with one pattern. "
+                + allow_more("listener.subscriptions_max")
             )
 
     def begin(self, number: int, wanted: messages.Subscribe | messages.Work) -> None:
@@ -408,9 +420,7 @@ def _check_begin(data: bytes) -> None:
     if len(data) >= FRAME_HEADER_BYTES:
         check_hello(data)
     elif len(data) >= PREFIX_BYTES and data[4] != FrameKind.HELLO:
-        raise BadMagicError(
-            f"The connection began with {data!r}, which is not Fanlog's native protocol."
-        )
+        raise wrong_port(data)
 
 
 # What belongs together is in a file of its own: `group_requests.py` and its siblings.

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from fanlog.config import ListenerOptions
 from fanlog.errors import FanlogError, FormatError
+from fanlog.listeners.faults import OUR_FAULT
 
 if TYPE_CHECKING:
     from fanlog.broker.core import Broker
@@ -180,7 +181,7 @@ class Connection:
             self.turn_out(fault)
         except Exception:
             logger.exception("a fault of ours in serving %s", self.peer)
-            self.turn_out(FanlogError("The broker failed on this connection; its log says why."))
+            self.turn_out(FanlogError(OUR_FAULT))
         if not self.paused and not self._closing:
             if self.full() or self.session.held_up():
                 self._pause()

@@ -38,7 +38,9 @@ def settle(session: NativeSession, request: int, aux: int, payload: memoryview) 
     wanted = decode(messages.Settle, payload)
     subscription = session.subscriptions.get(aux)
     if subscription is None:
-        raise LeaseLostError("This worker has lost its place in the queue: join it again.")
+        raise LeaseLostError(
+            "This worker is not in the queue any more: its session ended, or it left. Join again."
+        )
 
     def answer(result: messages.Settled | FanlogError) -> None:
         if isinstance(result, FanlogError):

@@ -16,6 +16,7 @@ from fanlog.listeners.tcp import TcpListener
 class NativeListener(TcpListener[NativeSession]):
     """`fanlog://` on one address."""
 
+    section: ClassVar[str] = "listener"
     port_flag: ClassVar[str] = "--port"
     host_option: ClassVar[str] = "--host"
 
@@ -24,9 +25,7 @@ class NativeListener(TcpListener[NativeSession]):
         return connection, NativeSession(self.broker, connection, self.options)
 
     def refusal(self, reason: str) -> bytes:
-        error = TooManyConnectionsError(
-            f"There are too many connections: {reason}. Close some, or raise the limit."
-        )
+        error = TooManyConnectionsError(f"There are too many connections: {reason}")
         return message_frame(FrameKind.ERROR, Failure(error.code, str(error)))
 
     def overdue(
@@ -39,18 +38,19 @@ class NativeListener(TcpListener[NativeSession]):
         if not session.greeted():
             if now - connection.since > options.hello_timeout_seconds:
                 return ProtocolError(
-                    f"No hello within {options.hello_timeout_seconds} s (hello_timeout_seconds)."
+                    f"No hello within {options.hello_timeout_seconds} s "
+                    "(listener.hello_timeout_seconds): a client must send one first."
                 )
         elif connection.paused:
             return None  # it is we who do not listen
         elif self.drags_on(connection, session.half_frame(), now, options.frame_timeout_seconds):
             return ProtocolError(
                 f"A frame was begun and not ended within {options.frame_timeout_seconds} s "
-                "(frame_timeout_seconds)."
+                "(listener.frame_timeout_seconds): the network, or the client, is too slow."
             )
         elif silent > options.idle_timeout_seconds:
             return ProtocolError(
                 f"Nothing was heard for {options.idle_timeout_seconds} s "
-                "(idle_timeout_seconds): a client must ping."
+                "(listener.idle_timeout_seconds): a client must ping."
             )
         return None

@@ -13,8 +13,9 @@ from typing import ClassVar, Generic, TypeVar
 
 from fanlog.broker.core import Broker
 from fanlog.config import ListenerOptions
-from fanlog.errors import ConfigError, FanlogError
+from fanlog.errors import FanlogError, allow_more
 from fanlog.listeners.admission import Admission
+from fanlog.listeners.faults import listen_error
 from fanlog.listeners.pump import Connection, Session
 
 logger = logging.getLogger("fanlog.listeners")
@@ -32,6 +33,7 @@ S = TypeVar("S", bound=Session)
 class TcpListener(ABC, Generic[S]):
     """One address, and the connections that came to it."""
 
+    section: ClassVar[str]
     port_flag: ClassVar[str]
     host_option: ClassVar[str]
 
@@ -70,15 +72,12 @@ class TcpListener(ABC, Generic[S]):
             family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
             sock = socket.create_server((self.host, self.port), family=family, backlog=_BACKLOG)
         except (OSError, OverflowError) as fault:
-            here = isinstance(fault, OSError) and fault.errno == errno.EADDRINUSE
-            advice = (
-                f"Stop what uses the port, or choose another with {self.port_flag}."
-                if here
-                else f"Choose an address of this machine with {self.host_option}, such as "
-                "127.0.0.1."
-            )
-            raise ConfigError(
-                f"Can't listen on {self.host} port {self.port}: {fault}. {advice}"
+            raise listen_error(
+                fault,
+                self.host,
+                self.port,
+                port_flag=self.port_flag,
+                host_option=self.host_option,
             ) from fault
         sock.setblocking(False)
         self.port = sock.getsockname()[1]
@@ -114,7 +113,11 @@ class TcpListener(ABC, Generic[S]):
         assert self._sock is not None
         if str(fault) != self._accept_fault:
             self._accept_fault = str(fault)
-            advice = " Raise the limit of open files." if fault.errno in _TOO_MANY_OPEN else ""
+            advice = (
+                " Raise the limit of open files (ulimit -n)."
+                if fault.errno in _TOO_MANY_OPEN
+                else ""
+            )
             logger.warning("port %d accepts no connection for now: %s.%s", self.port, fault, advice)
         self.loop.remove_reader(self._sock.fileno())
         self.loop.call_later(_ACCEPT_PAUSE_SECONDS, self._accept_again)
@@ -145,7 +148,10 @@ class TcpListener(ABC, Generic[S]):
     def _reason_against_one_more(self) -> str:
         connections = len(self._connections)
         if connections >= self.options.connections_max:
-            return f"this listener has {connections} connections, as many as connections_max allows"
+            section = type(self).section
+            return f"this listener has {connections}, as many as it may. Close some. " + allow_more(
+                f"{section}.connections_max"
+            )
         return self._admission.reason_against_one_more()
 
     def forget(self, connection: Connection) -> None:
@@ -204,7 +210,7 @@ class TcpListener(ABC, Generic[S]):
         stuck = [connection for connection in self._connections if connection.kept_bytes]
         if stuck:
             logger.warning(
-                "%d peers did not take what was theirs within drain_seconds; they are cut off",
+                "%d peers did not take what was theirs within listener.drain_seconds: they are cut",
                 len(stuck),
             )
         for connection in stuck:

@@ -12,6 +12,7 @@ from fanlog.broker.ports import Outlet, Piece
 from fanlog.errors import FanlogError, LimitError
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind, message_frame
+from fanlog.listeners.faults import NOTHING_TAKEN
 from fanlog.model import Gap
 
 
@@ -68,9 +69,7 @@ class Told:
         with its positions. What it is told in one turn it can't have taken, however many topics
         that is about."""
         if self._outlet.full() and not self._in_turn:
-            self._outlet.turn_out(
-                LimitError("More than control_bytes_max wait for this reader, which takes nothing.")
-            )
+            self._outlet.turn_out(LimitError(NOTHING_TAKEN))
             return
         if not self._in_turn:
             self._in_turn = True

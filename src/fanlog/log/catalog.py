@@ -21,6 +21,7 @@ import msgspec
 
 from fanlog.errors import FolderInUseError, FormatError
 from fanlog.log import posix, small_files
+from fanlog.log.faults import ANOTHER_FOLDER
 from fanlog.log.files import remove_if_there, sync_folder, write_all
 from fanlog.model import TopicSettings
 
@@ -192,8 +193,8 @@ class FolderLock:
             other = os.pread(self._fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
             os.close(self._fd)
             raise FolderInUseError(
-                f"The data folder {folder} is in use by process {other}; "
-                f"stop it or give another --data."
+                f"The data folder {folder} is in use by process {other}: stop that one, or "
+                f"{ANOTHER_FOLDER}."
             ) from None
         os.ftruncate(self._fd, 0)
         # It is only for people; a full disk must not keep a broker from starting.

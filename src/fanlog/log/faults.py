@@ -22,25 +22,33 @@ from fanlog.log.files import SyncError
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _TEMPORARY = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
-_ADVICE = {
-    errno.EROFS: "The file system is read-only: mount it writable, then restart the broker.",
-    errno.EACCES: "Give the broker's user the right to write there, then restart the broker.",
-    errno.EPERM: "Give the broker's user the right to write there, then restart the broker.",
-    errno.EIO: "The disk reports a fault: check or replace it, then restart the broker.",
-    errno.ENOENT: "Files of the data folder are gone: put them back, then restart the broker.",
-    errno.EFBIG: "Raise the limit of file sizes (ulimit -f), then restart the broker.",
+# What whoever runs the broker does about it, by the system's number.
+_REMEDIES = {
+    errno.EROFS: "The file system is read-only: mount it writable",
+    errno.EACCES: "Give the broker's user the right to read and write there (chown, chmod)",
+    errno.EPERM: "Give the broker's user the right to read and write there (chown, chmod)",
+    errno.EIO: "The disk reports a fault: check or replace it",
+    errno.ENOENT: "Files of the data folder are gone: put them back",
+    errno.EFBIG: "Raise the limit of file sizes (ulimit -f)",
+    errno.ENOTDIR: "There is a file where a folder belongs: move it away",
+    errno.EISDIR: "There is a folder where a file belongs: move it away",
+    errno.EEXIST: "There is a file where a folder belongs: move it away",
+    errno.ELOOP: "Symbolic links on the path lead in a circle: correct them",
+    errno.ENAMETOOLONG: "The path is too long: use a data folder with a shorter path",
+    errno.ESTALE: "The network file system lost the folder: mount it again",
 }
-_OTHER = "Check the disk and the data folder, then restart the broker."
+_OTHER_REMEDY = "Check the disk and the data folder"
 _RELIEF = {
-    errno.EMFILE: "Close connections, or raise the limit of open files (ulimit -n).",
+    errno.EMFILE: "Close connections, or raise the broker's limit of open files (ulimit -n).",
     errno.ENFILE: "Close files of other programs, or raise the system's limit (fs.file-max).",
-    errno.ENOMEM: "Free memory.",
+    errno.ENOMEM: "Free memory on the broker's machine.",
 }
+ANOTHER_FOLDER = "choose another data folder (--data DIR, or fanlog.Broker(DIR) in a program)"
 
 
 ROOM_ADVICE = (
     "Free disk space, or delete messages: fanlog topic alter NAME --retention 1d, fanlog topic "
-    "truncate, fanlog topic delete. Publishing goes on by itself then."
+    "truncate, fanlog topic delete. Then publishing resumes by itself."
 )
 
 
@@ -61,26 +69,53 @@ def says(fault: OSError) -> str:
 
 
 def write_error(fault: OSError, path: str, what: str = "Writing") -> StorageError:
-    """The error of a write or a read. A full disk and a lack of resources may pass; anything else
-    that happens to a write stops the log."""
+    """The error of a write. A full disk and a lack of resources may pass; anything else stops the
+    log."""
     if is_full(fault):
         return DiskFullError(f"There is no room for {path}: {says(fault)}. {ROOM_ADVICE}")
     if is_temporary(fault):
         return _out_of_resources(fault, f"{what} {path}")
-    advice = _ADVICE.get(fault.errno or 0, _OTHER)
-    return LogFailedError(f"{what} {path} failed: {says(fault)}. {advice}")
+    return LogFailedError(
+        f"{what} {path} failed: {says(fault)}. {_remedy(fault)}, then restart the broker."
+    )
+
+
+def read_error(fault: OSError, path: str) -> StorageError:
+    """The error of a read. Nothing is lost by it, and the log goes on."""
+    if is_temporary(fault):
+        return _out_of_resources(fault, f"Reading {path}")
+    return StorageError(f"Reading {path} failed: {says(fault)}. {_remedy(fault)}, then read again.")
 
 
 def folder_error(fault: OSError, path: str) -> StorageError:
-    """The error of a data folder that can't be made, read or written."""
+    """The error of a start: its data folder can't be made, read or written."""
     if is_full(fault):
-        return DiskFullError(f"There is no room for {path}: {says(fault)}. Free disk space.")
+        return DiskFullError(
+            f"There is no room for {path}: {says(fault)}. Free disk space, or {ANOTHER_FOLDER}."
+        )
     if is_temporary(fault):
         return _out_of_resources(fault, f"Using {path}")
     return FolderUnusableError(
-        f"The data folder can't be used: {path}: {says(fault)}. "
-        f"Make it writable for this user, or give another --data."
+        f"The data folder can't be used: {path}: {says(fault)}. {_remedy(fault)}, or "
+        f"{ANOTHER_FOLDER}."
     )
+
+
+def topic_error(fault: OSError, path: str) -> StorageError:
+    """The error of a topic whose files can't be made, changed or deleted, while the broker runs.
+    Whoever gets it may be far from the broker's machine."""
+    if is_full(fault):
+        return DiskFullError(f"There is no room for {path}: {says(fault)}. {ROOM_ADVICE}")
+    if is_temporary(fault):
+        return _out_of_resources(fault, f"Using {path}")
+    return FolderUnusableError(
+        f"The broker can't change its data folder: {path}: {says(fault)}. On its machine: "
+        f"{_remedy(fault)}; then try again."
+    )
+
+
+def _remedy(fault: OSError) -> str:
+    return _REMEDIES.get(fault.errno or 0, _OTHER_REMEDY)
 
 
 def _out_of_resources(fault: OSError, what: str) -> OutOfResourcesError:
@@ -91,11 +126,13 @@ def _out_of_resources(fault: OSError, what: str) -> OutOfResourcesError:
 
 
 def commit_error(fault: OSError, path: str) -> LogFailedError:
-    """The error of a commit that failed. What the disk holds then, nobody knows: it is for good."""
-    advice = _ADVICE.get(fault.errno or 0, _OTHER)
-    if is_temporary(fault):
-        advice = f"{_RELIEF[fault.errno or 0]} Then restart the broker."
+    """The error of a sync that failed. What the disk holds then, nobody knows: it is for good."""
+    advice = f"{_remedy(fault)}, then restart the broker."
+    if fault.errno in _FULL:
+        advice = "Free disk space, then restart the broker."
+    elif fault.errno in _TEMPORARY:
+        advice = f"{_RELIEF[fault.errno]} Then restart the broker."
     return LogFailedError(
-        f"Committing to {path} failed: {says(fault)}. Topics with durability fsync take no more "
+        f"Syncing {path} failed: {says(fault)}. Topics with durability fsync take no more "
         f"messages. {advice}"
     )

@@ -17,7 +17,7 @@ from fanlog.log.clean import CleanLog, describe
 from fanlog.log.compaction import Compaction, is_due
 from fanlog.log.disk import DiskLog, Shared
 from fanlog.log.epochs import Epochs, with_epoch
-from fanlog.log.faults import is_full, is_temporary, write_error
+from fanlog.log.faults import is_full, is_temporary, read_error, write_error
 from fanlog.log.lookup import Block, find_time, read_block
 from fanlog.log.producers import ProducerHistory, ProducerRun
 from fanlog.log.recovery import bring_back
@@ -201,7 +201,7 @@ class PartitionLog:
         try:
             return read_block(self._disk, offset, end, bytes_wanted)
         except OSError as fault:
-            raise write_error(fault, self._disk.folder, "Reading") from fault
+            raise read_error(fault, self._disk.folder) from fault
 
     def offset_at(self, time_us: int) -> int:
         """The first offset appended at or after a time; `end_offset` if there is none. Blocks."""
@@ -218,9 +218,9 @@ class PartitionLog:
                 if disk.deleted:
                     raise TopicDeletedError("The topic was deleted.") from None
                 if disk.segments is before:
-                    raise write_error(fault, disk.folder, "Reading") from fault
+                    raise read_error(fault, disk.folder) from fault
             except OSError as fault:
-                raise write_error(fault, disk.folder, "Reading") from fault
+                raise read_error(fault, disk.folder) from fault
 
     def retain(self, now_us: int) -> int:
         """Deletes what is too old or too much, in whole segments or pieces; the records deleted."""

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from fanlog.errors import ChecksumError, FolderUnusableError, FormatError
 from fanlog.format.checksum import crc32c
+from fanlog.log.faults import ANOTHER_FOLDER
 from fanlog.log.files import read_file, replace_file
 
 logger = logging.getLogger("fanlog.log")
@@ -75,7 +76,7 @@ def load(path: str) -> SmallFile:
     if version > FORMAT:
         raise FolderUnusableError(
             f"{path} was written by a newer release (format {version}; this one reads "
-            f"{FORMAT}): start that release, or give another --data."
+            f"{FORMAT}): start that release, or {ANOTHER_FOLDER}."
         )
     return SmallFile(fields, checked=True)
 

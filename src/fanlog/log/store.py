@@ -37,7 +37,7 @@ from fanlog.log.clean import CleanLog, save_clean, take_clean
 from fanlog.log.disk import DiskLog, Shared
 from fanlog.log.ends import SyncedEnds
 from fanlog.log.errands import AtOnce, Errands
-from fanlog.log.faults import folder_error, is_full
+from fanlog.log.faults import ANOTHER_FOLDER, folder_error, is_full, topic_error
 from fanlog.log.files import make_folders, sync_folder
 from fanlog.log.journal import Journal
 from fanlog.log.journal_file import newest_generation, retire_journal
@@ -232,8 +232,8 @@ class LogStore:
         """The journal of topics with durability fsync, made when it is first asked for."""
         if self.folder is None:
             raise InvalidArgumentError(
-                "This broker has no data folder, so it can't sync: use durability memory, or "
-                "start it with --data."
+                "This broker has no data folder, so it can't sync: use durability memory, or start "
+                "the broker with a data folder (serve without --memory, or fanlog.Broker(DIR))."
             )
         if self.journal is None:
             try:
@@ -245,7 +245,7 @@ class LogStore:
                     )
                 )
             except OSError as fault:
-                raise folder_error(fault, fault.filename or self._journal_folder) from fault
+                raise topic_error(fault, fault.filename or self._journal_folder) from fault
         return self.journal
 
     def _sweep(self, names: list[str]) -> list[str]:
@@ -264,7 +264,8 @@ class LogStore:
         if self.folder is None:
             raise InvalidArgumentError(
                 f"This broker has no data folder, so it can't keep a topic with durability "
-                f"{settings.durability}: use durability memory, or start it with --data."
+                f"{settings.durability}: use durability memory, or start the broker with a data "
+                "folder (serve without --memory, or fanlog.Broker(DIR))."
             )
         self.reserve.check(self.folder)
         topic_folder = ""
@@ -280,7 +281,7 @@ class LogStore:
                 self.reserve.note_full()
             if topic_folder:
                 remove_half_made(topic_folder)
-            raise folder_error(fault, fault.filename or self.folder) from fault
+            raise topic_error(fault, fault.filename or self.folder) from fault
         topic = StoredTopic(name, number, settings, topic_folder)
         self._add_logs(topic)
         self._topics[number] = topic
@@ -310,7 +311,7 @@ class LogStore:
             try:
                 self.reserve.spend(lambda: save_topic(topic.folder, described))
             except OSError as fault:
-                raise folder_error(fault, fault.filename or topic.folder) from fault
+                raise topic_error(fault, fault.filename or topic.folder) from fault
         topic.settings = settings
         for log in topic.logs:
             log.settings = settings
@@ -322,7 +323,7 @@ class LogStore:
             try:
                 self._save_ends()
             except OSError as fault:
-                raise folder_error(fault, fault.filename or topic.folder) from fault
+                raise topic_error(fault, fault.filename or topic.folder) from fault
 
     def make_durable(self, topic: StoredTopic) -> None:
         """Raises a topic's durability from os to fsync: for topics of the broker's own that an
@@ -364,9 +365,9 @@ class LogStore:
                 self._shared.removals.add(lambda: _remove_folder(topic))
                 done(None)
             elif isinstance(fault, OSError):
-                done(folder_error(fault, fault.filename or topic.folder))
+                done(topic_error(fault, fault.filename or topic.folder))
             else:
-                done(FanlogError(f"{topic.folder} could not be deleted: {fault!r}."))
+                done(FanlogError(f"{topic.folder} could not be deleted: {fault!r}. Report this."))
 
         self._shared.errands.in_background(
             lambda: self.reserve.spend(lambda: _rename_patiently(topic)), renamed
@@ -497,6 +498,6 @@ def _check_ours(folder: str) -> None:
     names.discard("lost+found")
     if not names <= _OUR_NAMES and not names & {"catalog.json", "lock"}:
         raise FolderUnusableError(
-            f"{folder} is not empty and is no data folder of Fanlog's. Give another, or an empty "
-            "one, with --data."
+            f"{folder} is not empty, and it is not a data folder of Fanlog's: empty it, or "
+            f"{ANOTHER_FOLDER}."
         )

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fanlog.errors import InvalidArgumentError, MessageTooLargeError, PartitionNotFoundError
+from fanlog.errors import InvalidArgumentError, PartitionNotFoundError, no_partition, too_large
 from fanlog.format.buffers import BatchBuffers, Buffers, HeaderBuffers, TimeBuffer
 from fanlog.format.keys import fnv1a_32
 
@@ -96,8 +96,7 @@ def _partitions(rows: pa.RecordBatch, target: Target, turn: int) -> Ints | None:
     worst = wanted[named & ((wanted < 0) | (wanted >= count))]
     if len(worst):
         raise PartitionNotFoundError(
-            f"A row's `partition` is {worst[0]}, but topic {target.name!r} has the partitions 0 to "
-            f"{count - 1}."
+            f"A row's `partition` is {worst[0]}. {no_partition(target.name, count, int(worst[0]))}"
         )
     rest = chosen if chosen is not None else np.full(len(rows), turn % count, np.int64)
     return np.where(named, wanted, rest)
@@ -134,10 +133,7 @@ def _check_sizes(rows: pa.RecordBatch, target: Target) -> None:
         sizes = sizes + _header_sizes(headers)
     largest = int(sizes.max(initial=0))
     if largest > target.message_bytes_max:
-        raise MessageTooLargeError(
-            f"A row has {largest} bytes; topic {target.name!r} takes {target.message_bytes_max} "
-            "(message_bytes_max)."
-        )
+        raise too_large(f"A row has {largest} bytes", target.name, target.message_bytes_max)
 
 
 def _header_sizes(column: pa.Array) -> Ints:

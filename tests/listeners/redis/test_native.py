@@ -352,7 +352,7 @@ async def test_the_limits_on_connections_and_subscriptions_are_kept() -> None:
                 second.tell(
                     "PSUBSCRIBE",
                     "a*" * 600,
-                    wanted=b"-ERR A pattern has at most 1024 bytes (pattern_bytes_max).\r\n",
+                    wanted=b"-ERR A pattern has at most 1024 bytes (redis.pattern_bytes_max).\r\n",
                 )
 
         await asyncio.to_thread(talk)

@@ -39,6 +39,7 @@ from fanlog.errors import (
     GroupNotFoundError,
     LimitError,
     OffsetOutOfRangeError,
+    allow_more,
 )
 from fanlog.format.messages import (
     GroupOffsets,
@@ -155,15 +156,15 @@ class Groups:
         if group is None:
             if len(self._groups) >= options.groups_max:
                 raise LimitError(
-                    f"This broker has {len(self._groups)} groups with members, as many as "
-                    "groups_max allows."
+                    f"This broker has {len(self._groups)} groups with members, as many as it may. "
+                    + allow_more("broker.groups_max")
                 )
             return Group(wanted.group, wanted.reset), None
         member = group.members.get(wanted.member)
         if member is None and len(group.members) >= options.group_members_max:
             raise LimitError(
-                f"The group {group.name!r} has {len(group.members)} members, as many as "
-                "group_members_max allows."
+                f"The group {group.name!r} has {len(group.members)} members, as many as it may. "
+                + allow_more("broker.group_members_max")
             )
         if member is not None and 0 < wanted.epoch < member.epoch:
             raise taken_over_error(group, member)
@@ -467,7 +468,10 @@ class Groups:
     def _seat(self, subscription: Subscription) -> tuple[Group, Member]:
         seat = self._seats.get(subscription)
         if seat is None:
-            raise FencedError("This member has lost its seat in the group: join it again.")
+            raise FencedError(
+                "This member is not in the group any more: its session ended, or it left. Join "
+                "again."
+            )
         return seat
 
     # For operators

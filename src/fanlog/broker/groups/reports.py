@@ -4,6 +4,7 @@ reset would do to it."""
 from __future__ import annotations
 
 import asyncio
+import shlex
 from typing import TYPE_CHECKING
 
 from fanlog.broker.groups.assignment import Place
@@ -117,7 +118,8 @@ async def plan_reset(broker: Broker, wanted: ResetGroup) -> list[ResetStep]:
         if missing:
             raise InvalidArgumentError(
                 f"The group {wanted.group!r} has no partition {min(missing)} to reset in "
-                f"{wanted.topic or 'its topics'!r}."
+                f"{wanted.topic or 'its topics'!r}. See what it has with: fanlog group describe "
+                f"{shlex.quote(wanted.group)}"
             )
         places = [place for place in places if place[1] in chosen]
     steps: list[ResetStep] = []

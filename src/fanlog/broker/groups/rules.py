@@ -20,23 +20,28 @@ _EPOCH_MAX = 1 << 62
 
 def check_group_name(name: str) -> None:
     if not 1 <= len(name.encode(errors="replace")) <= GROUP_NAME_BYTES_MAX:
-        raise InvalidNameError(f"A group's name has 1 to {GROUP_NAME_BYTES_MAX} bytes.")
+        raise InvalidNameError(
+            f"A group's name has 1 to {GROUP_NAME_BYTES_MAX} bytes: choose another."
+        )
 
 
 def check_join(wanted: JoinGroup, options: BrokerOptions) -> None:
     """That names and times are within what this broker allows."""
     check_group_name(wanted.group)
     if not 1 <= len(wanted.member.encode(errors="replace")) <= DURABLE_NAME_BYTES_MAX:
-        raise InvalidNameError(f"A member's name has 1 to {DURABLE_NAME_BYTES_MAX} bytes.")
+        raise InvalidNameError(
+            f"A member's name has 1 to {DURABLE_NAME_BYTES_MAX} bytes: choose another."
+        )
     if not 0 <= wanted.epoch <= _EPOCH_MAX:
         raise InvalidArgumentError(
-            f"No seat was ever given the epoch {wanted.epoch}: join with the one that was, or 0."
+            f"No member was ever given the epoch {wanted.epoch}: join with epoch 0."
         )
     least, most = options.session_seconds_min, options.session_seconds_max
     if not least <= wanted.session_seconds <= most:
         raise InvalidArgumentError(
-            f"A member's session_seconds is {least} to {most} on this broker "
-            f"(session_seconds_min, session_seconds_max), not {wanted.session_seconds}."
+            f"A member's session_seconds is {least} to {most} on this broker, not "
+            f"{wanted.session_seconds}. The broker's settings broker.session_seconds_min and "
+            "broker.session_seconds_max say so."
         )
 
 

@@ -48,6 +48,7 @@ from fanlog.errors import (
     InvalidArgumentError,
     LeaseLostError,
     LimitError,
+    allow_more,
 )
 from fanlog.format.batch import OFFSET_MAX
 from fanlog.format.messages import (
@@ -228,7 +229,7 @@ class Queues:
             if settings.ordered != before.ordered and others:
                 raise GroupActiveError(
                     f"The queue {queue.name!r} has workers; whether it is ordered can only change "
-                    "while there are none."
+                    "while there are none. Stop them first, or ask for the same as they do."
                 )
             self._ledger.write([queue_entry(queue.name, settings, queue.born)])
             queue.settings = settings
@@ -243,14 +244,15 @@ class Queues:
         if queue is None:
             if len(self._queues) >= self.options.queues_max:
                 raise LimitError(
-                    f"This broker has {len(self._queues)} queues, as many as queues_max allows."
+                    f"This broker has {len(self._queues)} queues, as many as it may. Delete those "
+                    "that nobody needs (fanlog group delete). " + allow_more("broker.queues_max")
                 )
             return
         worker = queue.workers.get(wanted.worker)
         if worker is None and len(queue.workers) >= self.options.queue_workers_max:
             raise LimitError(
-                f"The queue {queue.name!r} has {len(queue.workers)} workers, as many as "
-                "queue_workers_max allows."
+                f"The queue {queue.name!r} has {len(queue.workers)} workers, as many as it may. "
+                + allow_more("broker.queue_workers_max")
             )
         subscription = None if worker is None else worker.subscription
         if subscription is not None and subscription.outlet is outlet:
@@ -401,12 +403,15 @@ class Queues:
         """Takes a worker's verdicts; they are answered when they are written down."""
         worker = self._seats.get(subscription)
         if worker is None:
-            raise LeaseLostError("This worker has lost its place in the queue: join it again.")
+            raise LeaseLostError(
+                "This worker is not in the queue any more: its session ended, or it left. Join "
+                "again."
+            )
         most = self.options.queue_verdicts_max
         if len(settle.verdicts) > most:
             raise LimitError(
-                f"There are {len(settle.verdicts)} verdicts in one SETTLE; this broker takes "
-                f"{most} (queue_verdicts_max). Send them in several."
+                f"There are {len(settle.verdicts)} outcomes in one SETTLE; this broker takes "
+                f"{most} (broker.queue_verdicts_max). Send them in several."
             )
         self._verdicts.settle(worker, settle, answer)
 

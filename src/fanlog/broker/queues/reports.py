@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from fanlog.broker.groups.reports import lag_seconds
@@ -80,7 +81,8 @@ async def plan_queue_reset(broker: Broker, queue: Queue, wanted: ResetGroup) -> 
         if missing:
             raise InvalidArgumentError(
                 f"The queue {queue.name!r} has no partition {min(missing)} to reset in "
-                f"{wanted.topic or 'its topics'!r}."
+                f"{wanted.topic or 'its topics'!r}. See what it has with: fanlog group describe "
+                f"{shlex.quote(queue.name)}"
             )
         partitions = [p for p in partitions if p.index in wanted.partitions]
     steps: list[ResetStep] = []

@@ -8,7 +8,13 @@ from fanlog.broker.names import check_public_name
 from fanlog.broker.settings import changed
 from fanlog.broker.topics import Partition, Topic
 from fanlog.config import BrokerOptions
-from fanlog.errors import InvalidArgumentError, InvalidNameError, LimitError, NoPositionError
+from fanlog.errors import (
+    InvalidArgumentError,
+    InvalidNameError,
+    LimitError,
+    NoPositionError,
+    allow_more,
+)
 from fanlog.format.dead_letters import TOPIC_PREFIX
 from fanlog.format.messages import Work
 from fanlog.model import (
@@ -26,13 +32,15 @@ _NAME_BYTES_MAX = DURABLE_NAME_BYTES_MAX - len(GROUP_PREFIX)
 def check_names(wanted: Work, options: BrokerOptions) -> None:
     for what, name in (("queue", wanted.queue), ("worker", wanted.worker)):
         if not 1 <= len(name.encode(errors="replace")) <= _NAME_BYTES_MAX:
-            raise InvalidNameError(f"A {what}'s name has 1 to {_NAME_BYTES_MAX} bytes.")
+            raise InvalidNameError(
+                f"A {what}'s name has 1 to {_NAME_BYTES_MAX} bytes: choose another."
+            )
     if wanted.prefetch < 1:
         raise InvalidArgumentError(f"A worker's prefetch is 1 or more, not {wanted.prefetch}.")
     if wanted.prefetch > options.queue_prefetch_max:
         raise LimitError(
-            f"A worker's prefetch is {options.queue_prefetch_max} at most (queue_prefetch_max), "
-            f"not {wanted.prefetch}."
+            f"A worker's prefetch is {options.queue_prefetch_max} at most, not {wanted.prefetch}. "
+            + allow_more("broker.queue_prefetch_max")
         )
 
 
@@ -77,7 +85,7 @@ def start_of(partition: Partition, settings: QueueSettings, appeared: bool) -> i
         return partition.visible_end
     raise NoPositionError(
         f"The queue has done nothing in {partition.name} yet, and its reset policy is 'none'. "
-        "Reset the queue, or let it begin at 'earliest' or 'latest'."
+        "Set where it begins with `fanlog group reset`, or use reset='earliest' or 'latest'."
     )
 
 

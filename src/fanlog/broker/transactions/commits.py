@@ -241,7 +241,9 @@ class TransactionCommits:
             elif isinstance(data, OSError):
                 self._hold_up(commit, write_error(data, staged.path, "Reading"))
             else:
-                self._hold_up(commit, FanlogError(f"Reading {staged.path} failed: {data!r}."))
+                self._hold_up(
+                    commit, FanlogError(f"Reading {staged.path} failed: {data!r}. Report this.")
+                )
 
         self._runtime.in_background(lambda: staged.read(commit.at, size), got)
 
@@ -252,7 +254,7 @@ class TransactionCommits:
         if commit.recovered and any(in_memory(key) for key in commit.intent.partitions):
             batches, piece = without_memory_topics(piece)
         if data and not size:
-            self._hold_up(commit, FanlogError("Some of its bytes are no batches: report this."))
+            self._hold_up(commit, FanlogError("Some of its bytes are not batches. Report this."))
             return
         if not batches:
             self._fed(commit, size, None)

@@ -26,6 +26,7 @@ from fanlog.errors import (
     LimitError,
     OutOfSequenceError,
     TransactionNotFoundError,
+    allow_more,
 )
 from fanlog.format.batch import BatchHeader, assign
 from fanlog.format.messages import (
@@ -148,8 +149,8 @@ class Transactions:
             )
         if len(self._open) >= self._options.transactions_max:
             raise LimitError(
-                f"This broker has {len(self._open)} open transactions, as many as "
-                "transactions_max allows. Commit or abort some."
+                f"This broker has {len(self._open)} open transactions, as many as it may. Commit "
+                "or abort some. " + allow_more("broker.transactions_max")
             )
         ticket = secrets.token_hex(TICKET_BYTES)
         path = f"{self._folder}/{ticket}" if self._folder else ""
@@ -200,14 +201,14 @@ class Transactions:
         options, staged = self._options, transaction.staged
         if staged.length + len(data) > options.transaction_bytes_max:
             raise LimitError(
-                f"The transaction would stage more than {options.transaction_bytes_max} bytes "
-                "(transaction_bytes_max). Split it."
+                f"The transaction would stage more than {options.transaction_bytes_max} bytes. "
+                "Split it. " + allow_more("broker.transaction_bytes_max")
             )
         new = sum(stager not in transaction.numbers for stager in numbers)
         if len(transaction.numbers) + new > options.transaction_stagers_max:
             raise LimitError(
-                f"The transaction has {len(transaction.numbers)} stagers, as many as "
-                "transaction_stagers_max allows."
+                f"The transaction has {len(transaction.numbers)} stagers, as many as it may. "
+                + allow_more("broker.transaction_stagers_max")
             )
         before = staged.memory_bytes
         if not staged.in_file and (
@@ -229,8 +230,9 @@ class Transactions:
         files = sum(transaction.staged.in_file for transaction in self._open.values())
         if files >= self._options.transaction_files_max:
             raise LimitError(
-                f"{files} open transactions are in files, as many as transaction_files_max allows. "
-                "Commit or abort some, or stage less in each."
+                f"{files} open transactions are in files, as many as may be. Commit or abort some, "
+                "or stage less in each. "
+                + allow_more("broker.transaction_files_max", "log.reserved_files")
             )
 
     def _find(self, ticket: str) -> _Open:
@@ -365,7 +367,7 @@ class Transactions:
                 self._drop(part)
             raise FencedError(
                 "A partition was taken from its member, and given back, while the transaction was "
-                "being stored; nothing was committed."
+                "being stored; nothing was committed. Begin another one with what is read now."
             )
         positions: list[tuple[str, tuple[Position, ...]]] = []
         for wanted in offsets:
@@ -388,6 +390,6 @@ class Transactions:
 def _checked_id(id: str) -> str:
     if len(id.encode(errors="replace")) > TRANSACTION_ID_BYTES_MAX:
         raise InvalidArgumentError(
-            f"A transaction's id has at most {TRANSACTION_ID_BYTES_MAX} bytes."
+            f"A transaction's id has at most {TRANSACTION_ID_BYTES_MAX} bytes: use a shorter one."
         )
     return id

@@ -55,14 +55,14 @@ class LoopThread:
         with self._handing_over:
             if not self.running:
                 work.close()
-                raise ClosedError("The client was closed.")
+                raise ClosedError("The client was closed: connect again.")
             waiting = asyncio.run_coroutine_threadsafe(work, self._loop)
             self._waiting.add(waiting)
         try:
             return waiting.result()
         except concurrent.futures.CancelledError:
             if self._stopped:
-                raise ClosedError("The client was closed.") from None
+                raise ClosedError("The client was closed: connect again.") from None
             raise
         except KeyboardInterrupt:
             waiting.cancel()
@@ -73,7 +73,7 @@ class LoopThread:
     def post(self, call: Callable[[], None]) -> None:
         with self._handing_over:
             if not self.running:
-                raise ClosedError("The client was closed.")
+                raise ClosedError("The client was closed: connect again.")
             self._loop.call_soon_threadsafe(call)
 
     def stop(self) -> None:

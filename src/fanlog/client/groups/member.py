@@ -142,7 +142,7 @@ class GroupMember(Subscription):
         """Commits what is done, unless commits are manual, and leaves the group. Raises what a
         commit in the background ran into."""
         if self._closed is None:
-            self.end(ClosedError("The member was closed."))
+            self.end(ClosedError("The member was closed: call consume() again."))
             if self._started:
                 try:
                     await self._last_words()

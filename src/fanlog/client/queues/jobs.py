@@ -270,7 +270,7 @@ class Job:
     def _check_unsettled(self) -> None:
         if self._settled:
             raise LeaseLostError(
-                f"The job at offset {self.offset} of {self.topic!r} has its verdict already: ack, "
+                f"The job at offset {self.offset} of {self.topic!r} has its outcome already: ack, "
                 "nack or reject it once."
             )
 

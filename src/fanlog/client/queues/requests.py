@@ -91,7 +91,7 @@ class Requests:
         except TimeoutError:
             raise RequestTimeoutError(
                 f"Nobody has answered the request to {topic!r} within {timeout_seconds} s. "
-                "Whether it was or will be done is unknown."
+                "It may have been done, or may still be. Give more time with timeout_seconds."
             ) from None
         finally:
             self._waiting.pop(correlation, None)

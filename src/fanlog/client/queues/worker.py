@@ -146,7 +146,7 @@ class Worker:
                 await self._keeping
             self._keeping = None
         was_open = self._closed is None
-        self.end(ClosedError("The worker was closed."))
+        self.end(ClosedError("The worker was closed: call work() again."))
         if was_open and self._started:
             await self.settling.drain()
             await self._host.detach(self)

@@ -218,7 +218,10 @@ class Transform:
                     break
                 message = await self._next(member, end_at)
             if self._lost:
-                raise FencedError("A partition was taken away before what came of it was stored.")
+                raise FencedError(
+                    "A partition went to another member before what came of it was stored. "
+                    "Nothing was stored; that member does it."
+                )
             transaction.commit_offsets(seat, self._taken.values())
         return count
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from fanlog.errors import FanlogError, MessageTooLargeError
+from fanlog.errors import FanlogError, MessageTooLargeError, too_large
 from fanlog.format.batch import encode_batch
 from fanlog.format.frames import ACK_ENTRY
 from fanlog.format.resp_replies import Failed, encode_reply
@@ -172,8 +172,5 @@ def _check_sizes(partition: Partition, values: Sequence[bytes]) -> int:
     most = topic.settings.message_bytes_max
     largest = len(values[0]) if len(values) == 1 else max(map(len, values))
     if largest > most:
-        raise MessageTooLargeError(
-            f"The message has {largest} bytes; topic {topic.name!r} takes {most} "
-            "(message_bytes_max)."
-        )
+        raise too_large(f"The message has {largest} bytes", topic.name, most)
     return largest

@@ -8,6 +8,7 @@ the order in which it was published.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -125,8 +126,8 @@ class PubSub:
     def _create(self, name: bytes, topic_name: str, channel: Channel | None, shard: bool) -> Topic:
         if not self._create_topics:
             raise TopicNotFoundError(
-                f"There is no topic {topic_name!r}, and auto_create_topics is off. Make it with: "
-                f"fanlog topic create {topic_name}"
+                f"There is no topic {topic_name!r}, and broker.auto_create_topics is off. Make it "
+                f"with: fanlog topic create {shlex.quote(topic_name)}"
             )
         options = self._options
         # Known before its topic appears, which for a very long name does not tell the channel's.

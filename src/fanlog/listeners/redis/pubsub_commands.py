@@ -44,12 +44,13 @@ def _refusal(session: RedisSession, name: bytes, kind: bytes) -> Failed | None:
     count = len(session.channels) + len(session.patterns) + len(session.shard_channels)
     if count >= options.subscriptions_max:
         return Failed(
-            "ERR This connection has as many subscriptions as subscriptions_max allows. Open "
+            "ERR This connection has as many subscriptions as redis.subscriptions_max allows. Open "
             "another."
         )
     if session.names_bytes + len(name) > options.request_bytes_max:
         return Failed(
-            "ERR The names that this connection follows have more than request_bytes_max together."
+            "ERR The names that this connection follows have more than redis.request_bytes_max "
+            "together. Open another connection."
         )
     return too_long(session, name) if kind == b"psubscribe" else None
 
@@ -58,7 +59,7 @@ def too_long(session: RedisSession, pattern: bytes) -> Failed | None:
     most = session.state.options.pattern_bytes_max
     if len(pattern) <= most:
         return None
-    return Failed(f"ERR A pattern has at most {most} bytes (pattern_bytes_max).")
+    return Failed(f"ERR A pattern has at most {most} bytes (redis.pattern_bytes_max).")
 
 
 def _follow(

@@ -68,8 +68,9 @@ class RedisConnection(Connection):
 class RedisListener(TcpListener[RedisSession]):
     """Redis's protocol on one address."""
 
+    section: ClassVar[str] = "redis"
     port_flag: ClassVar[str] = "--redis-port"
-    host_option: ClassVar[str] = "redis.host"
+    host_option: ClassVar[str] = "redis.host (fanlog.toml)"
 
     def __init__(
         self,
@@ -123,7 +124,7 @@ class RedisListener(TcpListener[RedisSession]):
             return None
         return ProtocolError(
             f"Protocol error: a command was begun and not ended within {limit} s "
-            "(command_timeout_seconds)"
+            "(redis.command_timeout_seconds)"
         )
 
     def swept(self, now: float) -> None:

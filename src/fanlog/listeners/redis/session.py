@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from fanlog.broker.cursors import Subscription
 from fanlog.broker.ports import Outlet
-from fanlog.errors import FanlogError
+from fanlog.errors import BadMagicError, FanlogError
+from fanlog.format.frames import NATIVE_PORT_HINT, FrameKind, is_hello, message_frame
+from fanlog.format.messages import Failure
 from fanlog.format.resp import Command, CommandReader, PipelineReader, Publishes, RespLimits
 from fanlog.format.resp_replies import NO_REPLY, QUEUED, Failed, Raw, Reply, encode_reply
 from fanlog.listeners.redis.commands import find_command
@@ -104,6 +106,7 @@ class RedisSession:
         self._stepped = False
         self._ending = False
         self._closed = False
+        self._new = True
 
     @property
     def trusted(self) -> bool:
@@ -128,6 +131,10 @@ class RedisSession:
                 if found is not None:
                     self._publish_plainly(*found)
                     return
+            if self._new:
+                self._new = False
+                if is_hello(data):
+                    raise BadMagicError(f"This is the port for Redis clients. {NATIVE_PORT_HINT}")
             self._todo.extend(self._reader.feed(data))
         self._work()
         self._plain = self._is_plain()
@@ -231,7 +238,7 @@ class RedisSession:
         assert self.queue is not None
         self._queue_bytes += sum(map(len, words)) + _WORD_BYTES * len(words)
         if self._queue_bytes > self.state.options.request_bytes_max:
-            self._reject(Failed("ERR MULTI holds more than request_bytes_max; use DISCARD"))
+            self._reject(Failed("ERR MULTI holds more than redis.request_bytes_max; use DISCARD"))
             return
         self.queue.append((command, words))
         self.say(QUEUED)
@@ -383,6 +390,9 @@ class RedisSession:
         return b""
 
     def farewell(self, error: FanlogError, subscription: Subscription | None) -> bytes:
+        if isinstance(error, BadMagicError):
+            # One of Fanlog's own clients: this is the answer that it can read.
+            return message_frame(FrameKind.ERROR, Failure(error.code, str(error)))
         return b"" if subscription is not None else b"-ERR %b\r\n" % str(error).encode()
 
     def greeted(self) -> bool:
