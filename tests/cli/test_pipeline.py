@@ -14,6 +14,7 @@ import msgspec
 import pytest
 import yaml
 
+import fanlog
 from fanlog.cli.exits import ExitCode
 from fanlog.errors import ConfigError
 from fanlog.spark import pipelines
@@ -28,7 +29,8 @@ NAMES = ["archive", "clean", "drops", "join", "replay", "rollup"]
 def leave_run(state: Path, *, pid: int = 1, **more: Any) -> None:
     """A state folder as a run leaves it."""
     now = dt.datetime.now(dt.UTC)
-    run = Run(pipeline="archive", options={}, pid=pid, started=now, **more)
+    more = {"options": {}, **more}
+    run = Run(pipeline="archive", pid=pid, started=now, **more)
     state.mkdir()
     (state / "run.json").write_bytes(msgspec.json.encode(run))
 
@@ -184,6 +186,27 @@ def test_the_status_shows_runs_and_how_far_they_are(typed: Runner, tmp_path: Pat
     (stream,) = found["a"]["streams"]
     assert (stream["batch"], stream["rows"]) == (4, 20)
     assert "killed" in typed("pipeline", "status", str(tmp_path)).out
+
+
+def test_the_status_asks_the_broker_of_the_run_or_the_one_that_is_named(
+    typed: Runner, client: fanlog.sync.Client, broker: Serving, tmp_path: Path
+) -> None:
+    """The run may have known the broker by another name, as in a container."""
+    client.create_topic("lagging")
+    for _ in range(5):
+        client.publish("lagging", "x")
+    leave_run(tmp_path / "a", exit_code=0, options={"url": "fanlog://127.0.0.1:1"})
+    for folder in ("offsets", "commits"):
+        (tmp_path / "a/checkpoint" / folder).mkdir(parents=True)
+    offsets = '{"lagging": {"log": "3", "offsets": {"0": 2}}}'
+    (tmp_path / "a/checkpoint/offsets/0").write_text(f"v1\n{{}}\n{offsets}\n")
+    (tmp_path / "a/checkpoint/commits/0").write_text("v1\n{}")
+    alone = typed("pipeline", "status", str(tmp_path), "--json")
+    assert alone.json[0]["streams"][0]["lag"] is None
+    assert "The lag is unknown: No broker answers at 127.0.0.1:1" in alone.err
+    named = typed("pipeline", "status", str(tmp_path), "--url", broker.url, "--json")
+    assert named.json[0]["streams"][0]["lag"] == 3
+    assert not named.err
 
 
 def test_a_folder_in_which_something_runs_is_left_alone(

@@ -29,7 +29,7 @@ def test_a_topic_that_does_not_exist(reading: Reading) -> None:
 
 
 def test_a_broker_that_is_not_there(spark: SparkSession, tmp_path: Path) -> None:
-    said = "No broker answers at 127.0.0.1:1 .* Start one with: fanlog serve"
+    said = "No broker answers at 127.0.0.1:1 .* Start one there with: fanlog serve"
     with pytest.raises(PySparkException, match=said):
         spark.read.format("fanlog").option("url", NO_BROKER).load("orders").count()
     stream = spark.readStream.format("fanlog").option("url", NO_BROKER).load("orders")
@@ -97,5 +97,6 @@ def test_an_offset_that_is_not_there_yet(
 def test_a_stream_with_an_end(spark: SparkSession, reading: Reading, tmp_path: Path) -> None:
     stream = spark.readStream.format("fanlog").options(url=reading.url, endingOffsets="latest")
     query = stream.load("orders").writeStream.format("noop")
-    with pytest.raises(PySparkException, match="a stream has no end"):
+    with pytest.raises(PySparkException, match="a stream has no end") as caught:
         wait_for_end(query.option("checkpointLocation", str(tmp_path)).start())
+    assert "UnboundLocalError" not in str(caught.value), "nothing of Spark's own in front of it"

@@ -9,7 +9,8 @@ import pytest
 from fanlog.errors import InvalidArgumentError
 from fanlog.format.codecs import Codec
 from fanlog.model import Start
-from fanlog.spark.options import DEFAULT_URL, EARLIEST, LATEST, read_options, write_options
+from fanlog.spark.environment import DEFAULT_URL
+from fanlog.spark.options import EARLIEST, LATEST, read_options, write_options
 
 
 def test_a_source_needs_only_its_topics() -> None:
@@ -107,3 +108,17 @@ def test_a_mistake_in_a_sinks_options_is_one_sentence(mistake: str) -> None:
     given, streaming, said = WRITE_MISTAKES[mistake]
     with pytest.raises(InvalidArgumentError, match=said.replace("`", ".")):
         write_options(given, streaming=streaming)
+
+
+def test_the_broker_is_named_by_the_option_then_by_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FANLOG_URL", "fanlog://elsewhere:1")
+    assert read_options({"topics": "t"}).url == "fanlog://elsewhere:1"
+    assert write_options({"topic": "t"}, streaming=True).url == "fanlog://elsewhere:1"
+    assert read_options({"topics": "t", "url": "fanlog://here:2"}).url == "fanlog://here:2"
+    monkeypatch.setenv("FANLOG_URL", "")
+    assert read_options({"topics": "t"}).url == DEFAULT_URL
+    monkeypatch.setenv("FANLOG_URL", "http://here")
+    with pytest.raises(InvalidArgumentError, match=r"FANLOG_URL is wrong: .*fanlog://host:port"):
+        read_options({"topics": "t"})

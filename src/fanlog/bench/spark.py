@@ -24,7 +24,7 @@ from fanlog.bench.systems import HOST, BenchError, SystemSpec, started
 from fanlog.bench.wires import make_payload
 from fanlog.bench.wires.fanlog import NAME
 from fanlog.client.aio import connect
-from fanlog.spark.sessions import check_java
+from fanlog.spark.environment import check_java
 
 # What a record takes beside its payload, in the log and staged once more.
 ROOM_FACTOR = 3

@@ -32,7 +32,7 @@ from fanlog.client.aio import Client
 from fanlog.errors import FanlogError
 from fanlog.spark import pipelines
 from fanlog.spark.pipelines.kinds import wanted_topics
-from fanlog.spark.pipelines.progress import look
+from fanlog.spark.pipelines.progress import Ends, look
 from fanlog.spark.pipelines.runs import (
     RECORD,
     STOPS,
@@ -234,26 +234,48 @@ def status(
     folder: Annotated[
         Path, typer.Argument(help="A state folder, or one that holds some.", metavar="FOLDER")
     ] = RUNS,
+    *,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            "--url", help="The broker; without: the one that each run used.", metavar="URL"
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the last run of each pipeline, how far its streams are, and how far behind."""
+    faults: dict[str, None] = {}
     states = [path.parent for path in (folder / RECORD, *sorted(folder.glob(f"*/{RECORD}")))]
     found = [(state, some) for state in states if (some := last_run(state))]
     if as_json:
-        print_json([_document(state, some) for state, some in found])
+        print_json(
+            [_document(state, some, _ends(state, some, url, faults)) for state, some in found]
+        )
+        _say_unknown(faults)
         return
     if not found and on_terminal():
         out().print(f"No pipeline has run in {folder}.", style="dim")
         return
     table = new_table("PIPELINE", "STATE", "STARTED", "STREAM", ">BATCH", ">OFFSETS", ">LAG")
     for state, some in found:
-        _add_rows(table, state, some)
+        _add_rows(table, state, some, _ends(state, some, url, faults))
     out().print(table)
+    _say_unknown(faults)
 
 
-def _add_rows(table: Table, state: Path, run: Run) -> None:
+def _ends(state: Path, run: Run, url: str | None, faults: dict[str, None]) -> Ends:
+    """Where the topics end that a run reads; why that is not known goes to `faults`."""
+    broker = url or run.options.get("url", DEFAULT_URL)
+    return find_bounds(broker, look(state), lambda fault: faults.update({str(fault): None})).ends
+
+
+def _say_unknown(faults: dict[str, None]) -> None:
+    for fault in faults:
+        say_warning(f"The lag is unknown: {fault}")
+
+
+def _add_rows(table: Table, state: Path, run: Run, ends: Ends) -> None:
     streams = look(state)
-    ends = find_bounds(run.options.get("url", DEFAULT_URL), streams).ends
     now = condition(state, run)
     head = (
         Text(printable(run.pipeline), style="bold cyan"),
@@ -267,9 +289,8 @@ def _add_rows(table: Table, state: Path, run: Run) -> None:
         table.add_row(*(head if i == 0 else ("", "", "")), printable(some.name), *figures)
 
 
-def _document(state: Path, run: Run) -> dict[str, object]:
+def _document(state: Path, run: Run, ends: Ends) -> dict[str, object]:
     streams = look(state)
-    ends = find_bounds(run.options.get("url", DEFAULT_URL), streams).ends
     return {
         "pipeline": run.pipeline,
         "folder": str(state),

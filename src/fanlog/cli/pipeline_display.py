@@ -35,8 +35,13 @@ class Bounds(NamedTuple):
     ends: Ends
 
 
-def find_bounds(url: str, streams: Iterable[Progress]) -> Bounds:
-    """The bounds of the streams' topics; without a broker, nothing is known."""
+def find_bounds(
+    url: str,
+    streams: Iterable[Progress],
+    unknown: Callable[[FanlogError], None] = lambda _: None,
+) -> Bounds:
+    """The bounds of the streams' topics. Without a broker nothing is known, and `unknown` hears
+    why."""
     topics = sorted({topic for some in streams for topic in some.topics})
 
     async def work(client: Client) -> Bounds:
@@ -56,7 +61,8 @@ def find_bounds(url: str, streams: Iterable[Progress]) -> Bounds:
         return Bounds({}, {})
     try:
         return with_client(url, work)
-    except FanlogError:
+    except FanlogError as fault:
+        unknown(fault)
         return Bounds({}, {})
 
 

@@ -15,15 +15,15 @@ from typing import TypeVar
 import msgspec
 
 from fanlog.client.address import parse_url
-from fanlog.config import NATIVE_PORT, SparkOptions
+from fanlog.config import SparkOptions
 from fanlog.errors import InvalidArgumentError
 from fanlog.format.codecs import Codec
 from fanlog.format.patterns import is_pattern
 from fanlog.model import TRANSACTION_ID_BYTES_MAX, Start
+from fanlog.spark.environment import broker_url
 
 T = TypeVar("T")
 
-DEFAULT_URL = f"fanlog://127.0.0.1:{NATIVE_PORT}"
 LATEST = Start("latest")
 EARLIEST = Start("earliest")
 # What Kafka's source writes for the two ends.
@@ -263,8 +263,15 @@ class _Given:
         return default if not text else text == "true"
 
     def url(self) -> str:
-        url = self.text("url") or DEFAULT_URL
-        parse_url(url)
+        url = self.text("url")
+        if url:
+            parse_url(url)
+            return url
+        url = broker_url()
+        try:
+            parse_url(url)
+        except InvalidArgumentError as fault:
+            raise InvalidArgumentError(f"The variable FANLOG_URL is wrong: {fault}") from None
         return url
 
     def codec(self, name: str) -> Codec | None:

@@ -4,30 +4,19 @@ run this Python, which has Fanlog: on this machine by way of `worker-python`, a 
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from fanlog.errors import ConfigError
+from fanlog.spark.environment import check_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-JAVA_MISSING = (
-    "Spark needs Java 17 or newer, and there is none: install it (on Debian and Ubuntu: sudo "
-    "apt-get install openjdk-17-jre-headless), or say with JAVA_HOME where it is."
-)
 SPARK_MISSING = "This needs Spark: run pip install 'fanlog[spark]'."
 WORKER = Path(__file__).with_name("worker-python")
-
-
-def check_java() -> None:
-    """That there is a Java for Spark to run on."""
-    home = os.environ.get("JAVA_HOME")  # noqa: TID251 - where Spark looks for it
-    if not shutil.which("java") and not (home and Path(home, "bin/java").exists()):
-        raise ConfigError(JAVA_MISSING)
 
 
 def worker_environment(

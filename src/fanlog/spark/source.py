@@ -7,7 +7,7 @@ options and plans, and open what they need where they run.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -25,6 +25,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from fanlog.errors import FanlogError
 from fanlog.spark.filters import Bounds, narrow
 from fanlog.spark.offsets import (
     Offsets,
@@ -61,9 +62,12 @@ class FanlogSource(DataSource):
         options = read_options(self.options, streaming=False)
         return (NarrowingReader if options.push_filters else BatchReader)(options, schema)
 
-    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
-        check_source_schema(schema)
-        return StreamReader(read_options(self.options, streaming=True), schema)
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        try:
+            check_source_schema(schema)
+            return StreamReader(read_options(self.options, streaming=True), schema)
+        except FanlogError as fault:
+            return RefusingReader(fault)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
         options = write_options(self.options, streaming=False)
@@ -242,6 +246,35 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         if self._planner is not None:
             self._planner.close()
+
+
+class RefusingReader(DataSourceStreamReader):
+    """A stream that can't be read as asked. It says so when Spark first asks it something: what
+    is raised before that, Spark 4.3 buries under an error of its own (UnboundLocalError)."""
+
+    def __init__(self, fault: FanlogError) -> None:
+        self._fault = fault
+
+    def _refuse(self) -> NoReturn:
+        raise type(self._fault)(str(self._fault))
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        self._refuse()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        self._refuse()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        self._refuse()
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+        self._refuse()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        self._refuse()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        self._refuse()
 
 
 def _as_json(offsets: Offsets, view: View) -> dict[str, Any]:

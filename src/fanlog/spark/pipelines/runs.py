@@ -32,9 +32,10 @@ import msgspec
 from fanlog.errors import ConfigError
 from fanlog.log import posix
 from fanlog.log.files import replace_file
+from fanlog.spark.environment import check_java
 from fanlog.spark.pipelines import MASTER, SPEC, STATE, Pipeline, check_same, spark_said
 from fanlog.spark.pipelines.ended import END, recorded
-from fanlog.spark.sessions import SPARK_MISSING, check_java, worker_environment
+from fanlog.spark.sessions import SPARK_MISSING, worker_environment
 
 RECORD = "run.json"
 LOG = "run.log"

@@ -1,0 +1,63 @@
+"""What Spark's side takes from the environment. Law: it is read here and nowhere else below, and
+only on the driver; tasks are handed what was found.
+
+Settings are the command line's to read (`fanlog.cli`), with two exceptions that are here: where
+Java is, because Spark itself looks for it there, and FANLOG_URL, because a Spark program has no
+command line of ours.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+from fanlog.config import DEFAULT_HOST, NATIVE_PORT
+from fanlog.errors import ConfigError
+
+DEFAULT_URL = f"fanlog://{DEFAULT_HOST}:{NATIVE_PORT}"
+JAVA_VERSION_MIN = 17
+_INSTALL = "on Debian and Ubuntu: sudo apt-get install openjdk-17-jre-headless"
+JAVA_MISSING = (
+    f"Spark needs Java {JAVA_VERSION_MIN} or newer, and there is none: install it ({_INSTALL}), or "
+    "say with JAVA_HOME where it is."
+)
+_VERSION = re.compile(r'^JAVA_VERSION="(?:1\.)?(\d+)', re.MULTILINE)
+
+
+def broker_url() -> str:
+    """Where the broker is, if no option says so: FANLOG_URL, as for commands, or this machine."""
+    return os.environ.get("FANLOG_URL") or DEFAULT_URL  # noqa: TID251 - see the law above
+
+
+def check_java() -> None:
+    """That there is a Java for Spark to run on. Spark takes the one in JAVA_HOME, if that is set,
+    and no other."""
+    home = os.environ.get("JAVA_HOME")  # noqa: TID251 - where Spark looks for it
+    found = f"{home}/bin/java" if home else shutil.which("java")
+    if home and not (found and os.access(found, os.X_OK)):
+        raise ConfigError(
+            f"JAVA_HOME is {home}, but there is no Java in it ({found} is not a program). Correct "
+            f"it, or unset it to use the Java in PATH. Spark needs Java {JAVA_VERSION_MIN} or "
+            "newer."
+        )
+    if not found:
+        raise ConfigError(JAVA_MISSING)
+    version = _maybe_version(Path(found))
+    if version is not None and version < JAVA_VERSION_MIN:
+        which = f"JAVA_HOME ({home})" if home else found
+        raise ConfigError(
+            f"Spark needs Java {JAVA_VERSION_MIN} or newer; {which} is Java {version}. Install a "
+            f"newer one ({_INSTALL}), and say with JAVA_HOME where it is."
+        )
+
+
+def _maybe_version(java: Path) -> int | None:
+    """The version of a Java, without running it: its folder says so."""
+    try:
+        release = (java.resolve().parent.parent / "release").read_text(errors="replace")
+    except OSError:
+        return None
+    found = _VERSION.search(release)
+    return int(found[1]) if found else None
