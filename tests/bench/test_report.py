@@ -182,6 +182,10 @@ REPORTS: list[Report] = [
 ]
 
 
+def test_a_table_of_fan_out_says_what_readers_do_with_the_bytes() -> None:
+    assert "readers leave the bytes in the kernel" in _shown(FANOUT)
+
+
 def _shown(report: Report) -> str:
     text = io.StringIO()
     Console(width=160, file=text).print(render(report))

@@ -29,9 +29,9 @@ class FanoutOptions(TimedOptions):
     """What to measure. `fanlog_batches` are the batch sizes that Fanlog's rows publish with;
     through its Redis `listener` there is one row, with unmodified Redis protocol.
 
-    `receive` says what subscribers do with bytes. `discard` leaves them in the kernel, and shows
-    what the system can send; `copy` takes them out as a real reader must, on one core for all of
-    them, and that core may then be what limits a fast system.
+    `receive` says what subscribers do with bytes. `copy` takes them as a real reader must, on one
+    core for all of them, and that core may then be what limits a fast system. `discard` leaves them
+    in the kernel, and shows what the system can send.
     """
 
     systems: tuple[Kind, ...] = ("fanlog", "redis", "nats")
@@ -39,7 +39,7 @@ class FanoutOptions(TimedOptions):
     subscribers: tuple[int, ...] = (1, 10, 100, 1000)
     payload_bytes: int = 128
     window_messages: int = 8192
-    receive: Receive = "discard"
+    receive: Receive = "copy"
     listener: Listener = "native"
 
 

@@ -25,7 +25,7 @@ from fanlog.bench.drawing import (
     plain_tick,
     steps_between,
 )
-from fanlog.bench.figures import system_label
+from fanlog.bench.figures import count, system_label
 from fanlog.bench.port_report import draw_publishers, draw_rate
 from fanlog.bench.report import (
     GROUPS_RATIOS,
@@ -50,6 +50,7 @@ from fanlog.bench.reports import (
     Report,
     SparkReport,
     StallReport,
+    StallRow,
     StallSample,
     StallsReport,
     StartupReport,
@@ -235,9 +236,8 @@ def draw_stall(report: StallReport) -> Figure:
         axes.grid(True, alpha=0.3)
     upper.legend(frameon=False, loc="lower left", fontsize=8)
     lower.legend(frameon=False, loc="upper left", fontsize=8)
-    finish(
-        upper, f"One reader stops: {report.subscribers} others at {report.ratio:.0%} of their rate"
-    )
+    label_phases(upper, report.samples, report.rows)
+    finish(upper, f"One reader stops: what {report.subscribers} others receive, and its mean")
     finish(lower, "The stopped reader, and the broker's memory")
     return figure
 
@@ -255,6 +255,21 @@ def shade_phases(axes: Axes, samples: list[StallSample]) -> None:
                 began, sample.at_s, color=PHASE_COLOURS[sample.phase], alpha=0.1, label=label
             )
         began = sample.at_s
+
+
+def label_phases(axes: Axes, samples: list[StallSample], rows: list[StallRow]) -> None:
+    """A line at the mean rate of each phase, and its figure on top."""
+    top = max(sample.delivered_per_s for sample in samples)
+    spans: list[tuple[float, float]] = []
+    began = 0.0
+    for number, sample in enumerate(samples):
+        if number + 1 == len(samples) or samples[number + 1].phase != sample.phase:
+            spans.append((began, sample.at_s))
+            began = sample.at_s
+    for (first, last), row in zip(spans, rows, strict=False):
+        mean = row.delivered_per_s
+        axes.hlines(mean, first, last, color="black", linewidth=1, linestyle="--")
+        axes.text((first + last) / 2, top * 1.06, f"mean {count(mean)}", ha="center", fontsize=8)
 
 
 def draw_stalls(report: StallsReport) -> Figure:

@@ -44,6 +44,7 @@ from fanlog.bench.reports import (
 from fanlog.bench.runner import Progress
 
 REFRESH_PER_S = 4
+RECEIVED = {"copy": "take the bytes", "discard": "leave the bytes in the kernel"}
 GROUPS_TITLES: dict[GroupsPart, str] = {
     "publishing": "Exactly-once publishing, to disk without fsync",
     "reading": "Reading a backlog, processes not pinned",
@@ -145,7 +146,7 @@ def fanout_title(report: FanoutReport) -> str:
     if not report.rows:
         return "Fan-out"
     row = report.rows[0]
-    return f"Fan-out: {row.payload}-byte messages, subscribers {row.receive} what they receive"
+    return f"Fan-out: {row.payload}-byte messages, readers {RECEIVED[row.receive]}"
 
 
 def delivered_by(rows: list[FanoutRow], system: str, subscribers: int) -> float | None:
@@ -283,8 +284,9 @@ def stall_table(report: StallReport) -> Table:
 def stall_title(report: StallReport) -> str:
     """Who was stopped among whom, and what the others lost by it."""
     return (
-        f"A stopped reader beside {report.subscribers} others, whose rate is {report.ratio:.1%} of "
-        f"what it is without; catch-ups from disk: {report.catch_ups}"
+        f"A stopped reader beside {report.subscribers} others. While it stood still, they had "
+        f"{report.ratio:.1%} of their mean rate before and after; "
+        f"catch-ups from disk: {report.catch_ups}"
     )
 
 

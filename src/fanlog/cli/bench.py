@@ -39,7 +39,7 @@ def fanout(
     against: Against = "redis,nats",
     seconds: Seconds = 2.0,
     repeat: Repeat = 1,
-    receive: Receiving = Received.DISCARD,
+    receive: Receiving = Received.COPY,
     listener: ByListener = ListenerPort.NATIVE,
     directory: Folder = None,
     json: Json = None,
@@ -459,6 +459,8 @@ def everything(
     common: dict[str, Any] = {"payload": payload, "repeat": repeat}
     beside: dict[str, Any] = {"against": against, "directory": directory}
     fanout(**common, **beside, seconds=seconds, **files("fanout"))
+    discard: dict[str, Any] = {"receive": Received.DISCARD, "seconds": seconds}
+    fanout(**common, **beside, **discard, **files("fanout-discard"))
     latency(**common, **beside, seconds=seconds, **files("latency"))
     latency(rate="1000,5000", **common, **beside, seconds=seconds, **files("latency-rate"))
     publishers(**common, **beside, seconds=seconds, **files("publishers"))

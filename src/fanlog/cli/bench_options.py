@@ -34,14 +34,17 @@ class ListenerPort(StrEnum):
 
 
 class Received(StrEnum):
-    """Whether subscribers only count bytes, or take them out of the kernel as a real one must."""
+    """Whether subscribers take bytes out of the kernel as a real one must, or only count them."""
 
-    DISCARD = "discard"
     COPY = "copy"
+    DISCARD = "discard"
 
 
 Receiving = Annotated[
-    Received, typer.Option("--receive", help="What subscribers do with bytes: leave or take them.")
+    Received,
+    typer.Option(
+        "--receive", help="What subscribers do with bytes: take them, or leave them in the kernel."
+    ),
 ]
 ByListener = Annotated[
     ListenerPort, typer.Option("--listener", help="Fanlog's port: its own, or that of Redis.")
