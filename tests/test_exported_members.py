@@ -50,6 +50,7 @@ PUBLIC = {
     "connect",
     "errors",
     "sync",
+    "testing",
 }
 PUBLIC_SYNC = {
     "Broker",

@@ -23,7 +23,7 @@ from fanlog.model import Durability, Gap, GroupInfo, Receipt, SlowPolicy, TopicI
 from fanlog.release import VERSION
 
 if TYPE_CHECKING:
-    from fanlog import sync
+    from fanlog import sync, testing
     from fanlog.client.aio import Client, connect
     from fanlog.client.backoff import Backoff
     from fanlog.client.groups.member import GroupMember
@@ -69,8 +69,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Loads a public name when it is first used."""
-    if name == "sync":
-        return import_module("fanlog.sync")
+    if name in ("sync", "testing"):
+        return import_module(f"fanlog.{name}")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'fanlog' has no attribute {name!r}")
@@ -118,4 +118,5 @@ __all__ = [
     "connect",
     "errors",
     "sync",
+    "testing",
 ]

@@ -114,7 +114,9 @@ class LoopRuntime:
 class Node:
     """A broker with its store. `start`, then `stop`; `listen` opens the network in between."""
 
-    def __init__(self, folder: str | Path | None, config: Config) -> None:
+    def __init__(
+        self, folder: str | Path | None, config: Config, runtime: LoopRuntime | None = None
+    ) -> None:
         if folder is not None:
             posix.require()
         # Before anything is opened. A broker in memory has hardly a file.
@@ -122,7 +124,7 @@ class Node:
         self._files = measure_budget(reserved)
         self._config = config = _within_files(config, self._files)
         self._admission = Admission(self._files.connections, self._files.limit)
-        self._runtime = LoopRuntime()
+        self._runtime = runtime or LoopRuntime()
         self._store = LogStore(
             None if folder is None else Path(folder), config.log, self._runtime.now_us
         )
@@ -155,6 +157,11 @@ class Node:
     def _tick(self) -> None:
         self._runtime.attend()
         self.core.tick()
+
+    def attend(self) -> None:
+        """Does now all that is due: for a test that has moved the time."""
+        self._tick()
+        self.core.housekeeping()
 
     def listen(self) -> NativeListener:
         posix.require()
@@ -275,8 +282,11 @@ class Broker(Client):
         local = LocalLink(self._node.core, self._node_config.listener, link, loop.call_soon)
         return _LocalTransport(local)
 
+    def _make_node(self) -> Node:
+        return Node(self._folder, self._node_config)
+
     async def start(self) -> None:
-        self._node = Node(self._folder, self._node_config)
+        self._node = self._make_node()
         self._node.start()
         await self.open()
 
