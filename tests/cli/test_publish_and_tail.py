@@ -237,3 +237,14 @@ def test_what_the_broker_refuses_is_answered_with_one_sentence(
     ended = ask(*arguments)
     assert part in ended.sentence
     assert ended.code == code
+
+
+def test_tail_shows_objects_as_json(ask: Run, client: Client) -> None:
+    client.publish("objects", {"tea": 1}, key="alice")
+    client.publish("objects", {"tea": 2}, encoding="msgpack")
+    shown, packed = ask("tail", "objects", "--no-follow", "--json").lines
+    assert shown["value"] == '{"tea":1}'
+    assert shown["headers"] == {"content-type": "application/json"}
+    assert packed["headers"] == {"content-type": "application/msgpack"}
+    plain = ask("tail", "objects", "--no-follow", "--values-only", "--count", "1")
+    assert plain.out.splitlines() == ['{"tea":1}']

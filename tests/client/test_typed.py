@@ -225,6 +225,29 @@ async def test_the_time_for_the_next_message_counts_those_that_are_skipped(way: 
                 await messages.next(0.3)
 
 
+async def test_many_messages_that_do_not_decode_let_others_have_their_turn(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.CRITICAL, "fanlog.client")
+    turns = 0
+
+    async def another() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with fanlog.Broker() as broker:
+        await broker.publish_many("t", [b"bad"] * 20_000)
+        topic = broker.topic("t", StructOrder)
+        await topic.publish(StructOrder(1, WHEN))
+        async with topic.subscribe(start="earliest", on_undecodable="skip") as messages:
+            beside = asyncio.ensure_future(another())
+            assert (await messages.next(PATIENCE_SECONDS)).data.tea == 1
+            beside.cancel()
+    assert turns > 10_000
+
+
 # Groups with a handler
 
 

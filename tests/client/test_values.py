@@ -12,7 +12,9 @@ import pytest
 import fanlog
 from fanlog import errors
 from fanlog.client import values
+from fanlog.client.message import MessageBatch
 from fanlog.client.values import Encoding
+from fanlog.format.batch import Batch, encode_batch, stamp
 from tests.client.kinds import (
     ORDERS,
     WHEN,
@@ -238,7 +240,18 @@ def test_bad_bytes_are_a_decode_error(value: bytes, encoding: Encoding) -> None:
 
 
 def decode(value: bytes, kind: Any, headers: dict[str, bytes] | None = None) -> Any:
-    return values.decode(value, headers or {}, kind, topic="t", partition=0, offset=0)
+    """As a message of its own batch."""
+    batch = Batch(
+        stamp(
+            encode_batch([value], headers=[headers] if headers else None),
+            base_offset=0,
+            append_time_us=1,
+            leader_epoch=1,
+            topic=1,
+        )
+    )
+    batch.topic_name = "t"
+    return MessageBatch(batch).messages[0].decode(kind)
 
 
 # Wherever messages are

@@ -57,14 +57,19 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     def decode(self, type: Any = Any, /) -> Any: ...
     def decode(self, type: Any = Any, /) -> Any:
         """The job's value as an object of a type; see `Message.decode`."""
-        return values.decode(
-            self.value,
-            self.headers,
-            type,
-            topic=self.death.topic,
-            partition=self.death.partition,
-            offset=self.death.offset,
-        )
+        content = values.content_type(self.headers)
+        try:
+            return values.decode(self.value, content, type)
+        except values.FAULTS as fault:
+            raise values.decode_error(
+                fault,
+                type,
+                content,
+                topic=self.death.topic,
+                partition=self.death.partition,
+                offset=self.death.offset,
+                has_value=self.value is not None,
+            ) from fault
 
     def document(self) -> dict[str, Any]:
         """As JSON has it. What is no text is base64, and an `encoding` says so."""

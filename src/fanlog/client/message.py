@@ -16,6 +16,7 @@ from fanlog.errors import DecodeError
 from fanlog.format.batch import Batch
 
 T = TypeVar("T")
+_CONTENT_TYPE = values.CONTENT_TYPE.encode()
 _decode_json = msgspec.json.Decoder().decode
 
 
@@ -95,14 +96,22 @@ class Message(msgspec.Struct, frozen=True, gc=False, eq=False):
 
         >>> order = message.decode(Order)  # doctest: +SKIP
         """
-        return values.decode(
-            None if self.is_tombstone else self.value,
-            self.headers,
-            type,
-            topic=self.topic,
-            partition=self.partition,
-            offset=self.offset,
-        )
+        value = self.value
+        said = self.batch.columns.header(self.index, _CONTENT_TYPE)
+        content = "" if said is None else values.essence(said)
+        tombstone = not value and self.is_tombstone
+        try:
+            return values.decode(None if tombstone else value, content, type)
+        except values.FAULTS as fault:
+            raise values.decode_error(
+                fault,
+                type,
+                content,
+                topic=self.topic,
+                partition=self.partition,
+                offset=self.offset,
+                has_value=not tombstone,
+            ) from fault
 
     def __repr__(self) -> str:
         shown = self.value if len(self.value) <= 60 else self.value[:57] + b"..."

@@ -34,6 +34,8 @@ CONTENT_TYPES: dict[Encoding, bytes] = {
 }
 # Types whose decoders are kept. A program has far fewer.
 _DECODERS_MAX = 1024
+# Content types that are remembered. There are two, and what others call them.
+_CONTENT_TYPES_MAX = 256
 # Faults of one message that an error names.
 _FAULTS_MAX = 3
 
@@ -177,49 +179,59 @@ _ENCODERS: dict[Encoding, Callable[[object], bytes]] = {
 # Decoding
 
 
-def decode(
-    value: bytes | None,
-    headers: Mapping[str, bytes],
+# What decoding may raise.
+FAULTS = (msgspec.MsgspecError, TypeError, ValueError, RecursionError)
+
+
+def decode(value: bytes | None, content: str, kind: Any) -> Any:
+    """A message's value as an object of `kind`, by its content type; JSON if it has none. None is
+    a tombstone's. Raises one of `FAULTS`."""
+    if value is None:
+        if not accepts_none(kind):
+            raise TypeError("it is a tombstone, which has no value")
+        return None
+    if not content and (kind is bytes or kind is str):
+        return value if kind is bytes else value.decode()
+    return decoder(kind, encoding_of(content))(value)
+
+
+def decode_error(
+    fault: Exception,
     kind: Any,
+    content: str,
     *,
     topic: str,
     partition: int,
     offset: int,
-) -> Any:
-    """A message's value as an object of `kind`, by its content type; JSON if it has none. None is
-    a tombstone's."""
-    content = content_type(headers)
-    encoding = encoding_of(content)
-    try:
-        if value is None:
-            if not accepts_none(kind):
-                raise TypeError("it is a tombstone, which has no value")
-            return None
-        if not content and kind in (bytes, str):
-            return value if kind is bytes else value.decode()
-        return decoder(kind, encoding)(value)
-    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as fault:
-        expected, reason = type_name(kind), _reason(fault)
-        raise DecodeError(
-            f"The message {topic}/{partition}@{offset} does not decode as {expected}: {reason}"
-            f"{_from(value, content, encoding)}. Use message.value for the bytes as they are.",
-            topic=topic,
-            partition=partition,
-            offset=offset,
-            expected=expected,
-            reason=reason,
-        ) from fault
+    has_value: bool,
+) -> DecodeError:
+    """What went wrong with which message."""
+    expected, reason = type_name(kind), _reason(fault)
+    source = _source(content) if has_value else ""
+    return DecodeError(
+        f"The message {topic}/{partition}@{offset} does not decode as {expected}: {reason}"
+        f"{source}. "
+        "Use message.value for the bytes as they are.",
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        expected=expected,
+        reason=reason,
+    )
 
 
 def content_type(headers: Mapping[str, bytes]) -> str:
     """What the publisher says the value is, without parameters; "" if it does not say."""
-    if not headers:
-        return ""
-    found = headers.get(CONTENT_TYPE)
-    if found is None:
-        named = (value for name, value in headers.items() if name.lower() == CONTENT_TYPE)
-        found = next(named, b"")
-    return _essence(found.decode(errors="replace"))
+    for name, value in headers.items():
+        if name.lower() == CONTENT_TYPE:
+            return essence(value)
+    return ""
+
+
+@lru_cache(_CONTENT_TYPES_MAX)
+def essence(content: bytes) -> str:
+    """A content type without its parameters."""
+    return _essence(content.decode(errors="replace"))
 
 
 def _essence(content: str) -> str:
@@ -342,12 +354,10 @@ def _path(place: tuple[int | str, ...]) -> str:
     return "$" + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in place)
 
 
-def _from(value: bytes | None, content: str, encoding: Encoding) -> str:
-    if value is None:
-        return ""
+def _source(content: str) -> str:
     if content:
         return f" (its content-type is {content})"
-    return f" (it has no content-type, so it was read as {encoding.upper()})"
+    return " (it has no content-type, so it was read as JSON)"
 
 
 def _without_stop(text: str) -> str:

@@ -414,6 +414,20 @@ class ColumnReader:
             for j in range(slots[i], slots[i + 1])
         }
 
+    def header(self, i: int, name: bytes) -> bytes | None:
+        """One header of a record, without reading the others. `name` is in lower case, and fits
+        however the publisher wrote it."""
+        columns = self.header_columns
+        if columns is None:
+            return None
+        slots, names, content = columns
+        self._checked_slots()
+        for j in range(slots[i], slots[i + 1]):
+            found = names[j] or b""
+            if found == name or found.lower() == name:
+                return content[j] or b""
+        return None
+
     def pack_some(self, kept: Sequence[int], codec: Codec) -> Packed:
         """The body of a batch of only these records; names of headers stay as they are."""
         values = self.values()

@@ -356,3 +356,17 @@ async def test_the_limits_on_connections_and_subscriptions_are_kept() -> None:
                 )
 
         await asyncio.to_thread(talk)
+
+
+def test_redis_clients_see_objects_as_json_and_their_json_decodes(broker: BrokerProcess) -> None:
+    with (
+        fanlog.sync.connect(broker.url) as client,
+        Wire(broker.redis_port) as follower,
+        Wire(broker.redis_port) as publisher,
+    ):
+        follower.tell("SUBSCRIBE", "orders", wanted=push("subscribe", "orders", 1))
+        client.topic("orders", dict[str, int]).publish({"tea": 2}, key="alice")
+        follower.expect(push("message", "orders", '{"tea":2}'))
+        with client.topic("orders", dict[str, int]).subscribe(start="earliest") as orders:
+            publisher.tell("PUBLISH", "orders", '{"tea": 3}', wanted=b":2\r\n")
+            assert [orders.next(WAIT_S).data for _ in range(2)] == [{"tea": 2}, {"tea": 3}]

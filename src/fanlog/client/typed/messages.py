@@ -108,6 +108,8 @@ class _Typed(Generic[T, S]):
         asked = self._reading.pass_over(message, fault)
         if inspect.isawaitable(asked):
             await asked
+        # However many they are: a time-out may be over, and others want a turn.
+        await asyncio.sleep(0)
 
     @property
     def target(self) -> str:
