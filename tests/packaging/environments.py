@@ -95,7 +95,11 @@ class Bare:
         assert ended.returncode == 0, ended.stderr
 
     def environment(self, **given: str) -> dict[str, str]:
-        kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if name in _KEPT or name.startswith("PIP_")
+        }
         return {
             **kept,
             "PATH": f"{self.bin}:{_SYSTEM_PATHS}",

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import fanlog
-from tests.packaging.conftest import ROOT, Distributions
+from tests.packaging.distributions import ROOT, Distributions
 from tests.packaging.environments import STEP_SECONDS_MAX, Bare, pythons
 
 PYTHONS = pythons()

@@ -1,0 +1,79 @@
+"""An operator starts a broker, breaks it, and looks for what is wrong."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tests.users.user import Program, User
+
+
+@pytest.fixture(scope="module", autouse=True)
+def installed(user: User) -> None:
+    user.types("pip install fanlog")
+
+
+def serve(user: User) -> Program:
+    serving = user.leaves_running("fanlog serve --data kept")
+    serving.wait_for("Try it, in two other terminals")
+    return serving
+
+
+def test_acknowledged_messages_survive_kill_9(user: User) -> None:
+    serving = serve(user)
+    user.types("fanlog topic create orders --partitions 2 --durability fsync")
+    for number in range(5):
+        user.types(f"fanlog publish orders 'order {number}' --key k")
+    serving.stop(signal.SIGKILL)
+    again = serve(user)
+    said = user.types("fanlog tail orders --from earliest --count 5")
+    assert [f"order {number}" in said for number in range(5)] == [True] * 5
+    user.types("fanlog health")
+    assert again.stop() == 0
+
+
+def test_the_broker_drains_on_sigterm_and_sighup(user: User) -> None:
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        serving = serve(user)
+        assert serving.stop(number) == 0
+        assert "Drained and stopped" in serving.said
+
+
+def test_settings_come_from_a_file_and_are_checked(user: User) -> None:
+    (user.home / "fanlog.toml").write_text('[topic]\ndurability = "fsync"\n')
+    assert "fanlog.toml is valid" in user.types("fanlog config check fanlog.toml")
+    assert "fsync" in user.types("fanlog config show --config fanlog.toml")
+    (user.home / "wrong.toml").write_text('[topic]\ndurabilty = "fsync"\n')
+    ended = user.tries("fanlog config check wrong.toml")
+    assert ended.returncode != 0
+    assert "durability" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("fanlog topic describe nothing", "nothing"),
+        ("fanlog publish 'orders*' x", "orders.*"),
+        ("fanlog serve --data kept --port 0 --redis-port -1", "in use"),
+        ("fanlog topic create orders --partitions 9", "exist"),
+        ("fanlog topic alter orders --durability memory", "durability"),
+        ("fanlog tail orders --from yesterday", "yesterday"),
+        ("fanlog topic list --url redis://127.0.0.1", "fanlog://"),
+    ],
+)
+def test_each_mistake_is_one_sentence(user: User, command: str, words: str) -> None:
+    serving = serve(user)
+    try:
+        ended = user.tries(command)
+    finally:
+        serving.stop()
+    assert ended.returncode != 0
+    assert ended.stderr.startswith("error: ")
+    assert len(ended.stderr.splitlines()) == 1, ended.stderr
+    assert words in ended.stderr
+
+
+def test_without_a_broker_the_error_says_how_to_start_one(user: User) -> None:
+    ended = user.tries("fanlog publish orders tea")
+    assert "fanlog serve" in ended.stderr
