@@ -95,6 +95,26 @@ def read_steps(document: Path) -> list[Step]:
     return steps
 
 
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A shell block that stays in the background."""
+
+    command: str
+    process: subprocess.Popen[bytes]
+    output: Path
+
+    def end(self) -> None:
+        if self.process.poll() is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGINT)
+        try:
+            self.process.wait(PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+
 @dataclass(slots=True)
 class Reader:
     """Somebody who does what a document says, in a folder of their own."""
@@ -105,12 +125,11 @@ class Reader:
     client: fanlog.Client | None = None
     port: int = field(default_factory=free_port)
     redis_port: int = field(default_factory=free_port)
-    processes: list[tuple[subprocess.Popen[bytes], Path]] = field(
-        default_factory=list[tuple[subprocess.Popen[bytes], Path]]
-    )
+    programs: list[Program] = field(default_factory=list["Program"])
 
     def __post_init__(self) -> None:
-        self.names |= {"asyncio": asyncio, "fanlog": fanlog, "shown": self.shown, "url": self.url}
+        self.names |= {"asyncio": asyncio, "fanlog": fanlog, "url": self.url}
+        self.names |= {"shown": self.shown, "stop": self.stop}
 
     @property
     def url(self) -> str:
@@ -187,7 +206,7 @@ class Reader:
     def _run_shell(self, step: Step) -> None:
         command = ["bash", "-euo", "pipefail", "-c", step.code]
         if step.background:
-            output = self.folder / f".output-{len(self.processes)}"
+            output = self.folder / f".output-{len(self.programs)}"
             with output.open("wb") as stream:
                 process = subprocess.Popen(
                     command,
@@ -198,7 +217,7 @@ class Reader:
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
                 )
-            self.processes.append((process, output))
+            self.programs.append(Program(step.code, process, output))
             return
         ended = subprocess.run(
             command,
@@ -228,27 +247,29 @@ class Reader:
         }
 
     def shown(self, text: str) -> None:
-        """Waits until a program in the background has printed a text."""
+        """Waits until a program that is in the background now has printed a text."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline:
-            printed = [output.read_text("utf-8", "replace") for _, output in self.processes]
+            running = [one for one in self.programs if one.process.poll() is None]
+            printed = [one.output.read_text("utf-8", "replace") for one in running]
             if any(text in one for one in printed):
                 return
             time.sleep(0.02)
         raise AssertionError(f"{text!r} was not printed, but:\n" + "\n---\n".join(printed))
 
+    def stop(self, text: str) -> None:
+        """Ends the programs in the background whose command has this text, as Ctrl-C would."""
+        stopped = [program for program in self.programs if text in program.command]
+        assert stopped, f"nothing in the background has {text!r}"
+        for program in stopped:
+            program.end()
+
     async def leave(self) -> None:
         """Ends all that was started, the last first."""
         if self.client is not None:
             await self.client.close()
-        for process, _ in reversed(self.processes):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)
-            try:
-                process.wait(PATIENCE_SECONDS)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+        for program in reversed(self.programs):
+            program.end()
         if self.broker is not None:
             self.broker.stop()
 

@@ -17,7 +17,8 @@ from fanlog.cli.options import all_options, options_of
 from scripts.docs.commands_page import commands_page, root_command
 from scripts.docs.errors_page import all_errors, describe, errors_page
 from scripts.docs.examples import with_fences
-from scripts.docs.links import broken_links, slug, to_site
+from scripts.docs.links import GENERATED, broken_links, slug, to_site
+from scripts.docs.pages import generated_pages
 from scripts.docs.settings_pages import (
     FIXED_LIMITS,
     anchor,
@@ -99,6 +100,10 @@ def test_a_broken_link_is_found(tmp_path: Path) -> None:
     )
     broken = [link.target for link in broken_links(tmp_path, Path("page.md"))]
     assert broken == ["other.md#nowhere", "gone.md", "https:/example.org", "#not-here"]
+
+
+def test_the_pages_that_are_made_are_known_to_the_check_of_links() -> None:
+    assert set(generated_pages()) == GENERATED
 
 
 def test_links_out_of_the_folder_lead_to_pages_of_the_site() -> None:
