@@ -47,7 +47,7 @@ def test_topics_and_letters_are_listed_and_shown(ask: Run, client: Client) -> No
 def test_letters_are_put_back_by_id_and_all_at_once(ask: Run, client: Client) -> None:
     fail_jobs(client, "again", 3)
     one, *_ = ids(ask, "dead.again")
-    assert ask("dead", "replay", "dead.again", one).out == "1 letter of dead.again replayed.\n"
+    assert ask("dead", "replay", "dead.again", one).out == "1 dead letter of dead.again replayed.\n"
     client.create_topic("elsewhere")
     ended = ask("dead", "replay", "dead.again", "--all", "--to", "elsewhere", "--yes", "--json")
     assert ended.json == {"topic": "dead.again", "replayed": 2}
@@ -71,7 +71,9 @@ def test_letters_are_deleted_and_purged(ask: Run, client: Client) -> None:
     assert ask("dead", "delete", "dead.gone", one, "--yes", "--json").json["deleted"] == 1
     ended = ask("dead", "delete", "dead.gone", "--reason", "job 3", "--yes", "--json")
     assert ended.json["deleted"] == 1
-    assert ask("dead", "purge", "dead.gone", "--yes").out == "2 letters of dead.gone deleted.\n"
+    assert (
+        ask("dead", "purge", "dead.gone", "--yes").out == "2 dead letters of dead.gone deleted.\n"
+    )
     assert ids(ask, "dead.gone") == []
 
 

@@ -43,7 +43,10 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def root(
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show where an error came from.", envvar="FANLOG_DEBUG")
+        bool,
+        typer.Option(
+            "--debug", help="Show debug logs, and the traceback of an error.", envvar="FANLOG_DEBUG"
+        ),
     ] = False,
     version: Annotated[
         bool,

@@ -30,7 +30,7 @@ from fanlog.cli.terminal import (
 from fanlog.errors import ConfigError
 
 config_app = typer.Typer(
-    help="Make, show and check the configuration.", no_args_is_help=True, rich_markup_mode="rich"
+    help="Write, show and check the configuration.", no_args_is_help=True, rich_markup_mode="rich"
 )
 
 _HEAD = """\
@@ -45,11 +45,13 @@ _HEAD = """\
 @config_app.command(epilog="Example: [bold]fanlog config init fanlog.toml[/]")
 def init(
     file: Annotated[
-        Path, typer.Argument(help="Where to; - is the terminal.", metavar="FILE")
+        Path, typer.Argument(help="File to write. - prints it.", metavar="FILE")
     ] = DEFAULT_FILE,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite what is there.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Overwrite the file if it exists.")
+    ] = False,
 ) -> None:
-    """Write a file with every option, its default and its reason."""
+    """Write a file with every setting, its default and its meaning."""
     text = commented_toml(DEFAULT_FILE if str(file) == "-" else file)
     if str(file) == "-":
         print(text, end="")
@@ -94,7 +96,7 @@ def show(
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what is in effect, and where each value comes from."""
+    """Show the settings in effect, and where each value comes from."""
     flags = {"data": data, "listener.host": host, "listener.port": port, "redis.port": redis_port}
     settings = load_settings(config, flags)
     shown = settings.by_path.values()
@@ -133,7 +135,7 @@ def show(
 def check(
     file: Annotated[Path, typer.Argument(help="The file to check.", metavar="FILE")] = DEFAULT_FILE,
 ) -> None:
-    """Check a file, and say everything that is wrong in it."""
+    """Check a configuration file, and list its mistakes."""
     checked = list(check_document(read_document(file)))
     faults = [fault for fault in checked if isinstance(fault, ConfigError)]
     for fault in faults:

@@ -31,7 +31,7 @@ from fanlog.client.dead_letters import DeadLetter, DeadLetterTopic, Where
 from fanlog.errors import InvalidArgumentError
 
 dead_app = typer.Typer(
-    help="Dead letters: list, show, put back, delete, export.",
+    help="List, show, replay, delete and export dead letters.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
@@ -42,32 +42,42 @@ Topic = Annotated[
     str, typer.Argument(help="The dead-letter topic, such as dead.orders.", metavar="TOPIC")
 ]
 Ids = Annotated[
-    list[str] | None, typer.Argument(help="Which letters, such as 0:12.", metavar="ID...")
+    list[str] | None, typer.Argument(help="Ids of dead letters, such as 0:12.", metavar="ID...")
 ]
-Queue = Annotated[str, typer.Option("--queue", help="Only those of this queue.", metavar="NAME")]
+Queue = Annotated[
+    str, typer.Option("--queue", help="Only dead letters of this queue.", metavar="NAME")
+]
 Reason = Annotated[
-    str, typer.Option("--reason", help="Only those whose reason holds this text.", metavar="TEXT")
+    str,
+    typer.Option(
+        "--reason", help="Only dead letters whose reason contains this text.", metavar="TEXT"
+    ),
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-All = Annotated[bool, typer.Option("--all", help="All of them.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+All = Annotated[bool, typer.Option("--all", help="All dead letters of the topic.")]
 
 
 @dead_app.command("list", epilog="Examples: [bold]fanlog dead list[/], [bold]… list dead.orders[/]")
 def list_letters(
     topic: Annotated[
-        str, typer.Argument(help="A dead-letter topic; without: which there are.", metavar="TOPIC")
+        str,
+        typer.Argument(
+            help="A dead-letter topic. Without it, list the dead-letter topics.", metavar="TOPIC"
+        ),
     ] = "",
     *,
     queue: Queue = "",
     reason: Reason = "",
-    limit: Annotated[int, typer.Option("--limit", "-n", help="At most so many.", min=1)] = 100,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", help="Show at most this many.", min=1)
+    ] = 100,
     after: Annotated[
-        str, typer.Option("--after", help="Those behind this letter.", metavar="ID")
+        str, typer.Option("--after", help="Show those after this id.", metavar="ID")
     ] = "",
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """List the dead-letter topics, or the letters of one."""
+    """List dead-letter topics, or the dead letters of one topic."""
     if not topic:
         _list_topics(url, as_json=as_json)
         return
@@ -107,7 +117,7 @@ def list_letters(
         )
     out().print(table)
     if has_more:
-        err().print(f"There are more: go on with --after {found[-1].id}", style="dim")
+        err().print(f"There are more. Continue with: --after {found[-1].id}", style="dim")
 
 
 def _list_topics(url: str, *, as_json: bool) -> None:
@@ -137,11 +147,11 @@ def _list_topics(url: str, *, as_json: bool) -> None:
 @dead_app.command(epilog="Example: [bold]fanlog dead show dead.orders 0:12[/]")
 def show(
     topic: Topic,
-    id: Annotated[str, typer.Argument(help="Which letter, such as 0:12.", metavar="ID")],
+    id: Annotated[str, typer.Argument(help="Id of the dead letter, such as 0:12.", metavar="ID")],
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Show one letter whole."""
+    """Show one dead letter."""
 
     async def work(client: Client) -> DeadLetter:
         return await client.dead_letters.show(topic, id)
@@ -180,17 +190,20 @@ def replay(
     queue: Queue = "",
     reason: Reason = "",
     to: Annotated[
-        str, typer.Option("--to", help="Into this topic, not where it was.", metavar="TOPIC")
+        str,
+        typer.Option(
+            "--to", help="Publish to this topic, not to the original one.", metavar="TOPIC"
+        ),
     ] = "",
     yes: Yes = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Put letters back: each leaves the dead letters as it arrives, both or neither."""
+    """Put dead letters back into their topic, and remove them here."""
     where = _chosen(ids, queue, reason, everything=everything)
-    target = to or "the topics that they came from"
+    target = to or "their original topics"
     if not ids:
-        _confirm(url, topic, where, f"Put back {{count:,}} letters into {target}?", yes=yes)
+        _confirm(url, topic, where, f"Put {{count:,}} dead letters back into {target}?", yes=yes)
 
     async def work(client: Client) -> int:
         with _progress(f"replaying {topic}") as advance:
@@ -212,9 +225,9 @@ def delete(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Delete letters, by id or by what they have in common."""
+    """Delete dead letters by id, queue or reason."""
     where = _chosen(ids, queue, reason, everything=False)
-    _confirm(url, topic, where, "Delete {count:,} letters for good?", yes=yes, ids=ids)
+    _confirm(url, topic, where, "Delete {count:,} dead letters for good?", yes=yes, ids=ids)
 
     async def work(client: Client) -> int:
         with _progress(f"deleting from {topic}") as advance:
@@ -227,8 +240,8 @@ def delete(
 
 @dead_app.command(epilog="Example: [bold]fanlog dead purge dead.orders --yes[/]")
 def purge(topic: Topic, yes: Yes = False, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Delete all letters of a topic."""
-    _confirm(url, topic, None, "Delete all {count:,} letters for good?", yes=yes)
+    """Delete all dead letters of a topic."""
+    _confirm(url, topic, None, "Delete all {count:,} dead letters for good?", yes=yes)
 
     async def work(client: Client) -> int:
         return await client.dead_letters.purge(topic)
@@ -238,7 +251,7 @@ def purge(topic: Topic, yes: Yes = False, url: Url = DEFAULT_URL, as_json: AsJso
 
 @dead_app.command(epilog="Example: [bold]fanlog dead export dead.orders > letters.jsonl[/]")
 def export(topic: Topic, queue: Queue = "", reason: Reason = "", url: Url = DEFAULT_URL) -> None:
-    """Write letters as JSON lines."""
+    """Print dead letters as JSON lines."""
 
     async def work(client: Client) -> None:
         async for line in client.dead_letters.export(topic, _where(queue, reason)):
@@ -293,7 +306,7 @@ def _report(what: str, topic: str, count: int, *, as_json: bool) -> None:
     if as_json:
         print_json({"topic": topic, what: count})
     else:
-        say_done(f"{count:,} letter{'s' * (count != 1)} of {topic} {what}.")
+        say_done(f"{count:,} dead letter{'s' * (count != 1)} of {topic} {what}.")
 
 
 @contextlib.contextmanager

@@ -25,9 +25,9 @@ class ExitCode(IntEnum):
 
     | code | meaning                                                      |
     | ---- | ------------------------------------------------------------ |
-    | 0    | done; for `health`: the broker is well                       |
+    | 0    | done; for `health`: the broker is healthy                    |
     | 1    | the operation failed; for `health`: something is wrong       |
-    | 2    | the command was written wrongly                              |
+    | 2    | the command, an argument or an option is wrong               |
     | 3    | there is no such topic, partition or group                   |
     | 4    | it exists already                                            |
     | 65   | bad data or a bad configuration                              |

@@ -23,26 +23,35 @@ EXAMPLE = "Example: [bold]fanlog generate orders payments --records 10000 --seed
 _PACE_MESSAGES = 100
 
 Kinds = Annotated[
-    list[str] | None, typer.Argument(help="What: orders, payments, sensors, chat.", metavar="KIND")
+    list[str] | None,
+    typer.Argument(help="Kinds of data: orders, payments, sensors, chat.", metavar="KIND"),
 ]
 
 
 def generate(
     kinds: Kinds = None,
     *,
-    records: Annotated[int, typer.Option("--records", min=1, help="Of each kind.")] = 10_000,
-    seed: Annotated[int, typer.Option("--seed", help="The same seed, the same data.")] = 1,
+    records: Annotated[
+        int, typer.Option("--records", min=1, help="Messages of each kind.")
+    ] = 10_000,
+    seed: Annotated[int, typer.Option("--seed", help="The same seed gives the same data.")] = 1,
     per_second: Annotated[
-        float, typer.Option("--per-second", min=0.001, help="In event time, on average.")
+        float,
+        typer.Option("--per-second", min=0.001, help="Average messages per second of event time."),
     ] = 100.0,
     bad: Annotated[
-        int, typer.Option("--bad", min=0, max=1000, help="Of a thousand that can't be parsed.")
+        int,
+        typer.Option("--bad", min=0, max=1000, help="Messages of a thousand that can't be parsed."),
     ] = 0,
     live: Annotated[
-        bool, typer.Option("--live", help="Publish as they happen, from now on.")
+        bool, typer.Option("--live", help="Publish in real time, from now on.")
     ] = False,
-    partitions: Annotated[int, typer.Option("--partitions", min=1, help="Of a new topic.")] = 2,
-    prefix: Annotated[str, typer.Option("--prefix", help="In front of the topics' names.")] = "",
+    partitions: Annotated[
+        int, typer.Option("--partitions", min=1, help="Partitions of a new topic.")
+    ] = 2,
+    prefix: Annotated[
+        str, typer.Option("--prefix", help="Text in front of the names of the topics.")
+    ] = "",
     url: Url = DEFAULT_URL,
 ) -> None:
     """Publish example data: orders and payments, sensor readings, chat."""

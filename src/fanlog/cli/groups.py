@@ -31,8 +31,8 @@ group_app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-Name = Annotated[str, typer.Argument(help="The group's name.", metavar="NAME")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Name = Annotated[str, typer.Argument(help="Name of the group or queue.", metavar="NAME")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 _STYLES: dict[GroupState, str] = {"active": "green", "rebalancing": "yellow", "inactive": "dim"}
 
@@ -40,12 +40,15 @@ _STYLES: dict[GroupState, str] = {"active": "green", "rebalancing": "yellow", "i
 @group_app.command("list", epilog="Example: [bold]fanlog group list 'billing.>'[/]")
 def list_groups(
     pattern: Annotated[
-        str, typer.Argument(help="Only these: * is one token, > the rest.", metavar="PATTERN")
+        str,
+        typer.Argument(
+            help="A pattern of names: * matches one part, > the rest.", metavar="PATTERN"
+        ),
     ] = ">",
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """List groups and how far each is behind."""
+    """List groups and queues with their lag."""
 
     async def work(client: Client) -> list[GroupInfo]:
         return await client.groups.list(pattern)
@@ -76,7 +79,7 @@ def list_groups(
 
 @group_app.command(epilog="Example: [bold]fanlog group describe billing[/]")
 def describe(name: Name, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Show a group's members, their partitions, and the lag of each."""
+    """Show the members of a group, its partitions and their lag."""
 
     async def work(client: Client) -> GroupInfo:
         return await client.groups.describe(name)
@@ -197,18 +200,23 @@ def reset(
         ),
     ],
     topic: Annotated[
-        str, typer.Option("--topic", help="Only here; without: wherever it has committed.")
+        str,
+        typer.Option(
+            "--topic", help="Only this topic. Default: every topic that the group has committed in."
+        ),
     ] = "",
     partition: Annotated[
         list[int] | None,
-        typer.Option("--partition", "-p", help="Only this one; may be repeated.", min=0),
+        typer.Option("--partition", "-p", help="Only this partition. May be repeated.", min=0),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what it would do.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what it would do, and do nothing.")
+    ] = False,
     yes: Yes = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Move a group that has no members; first shows what would happen."""
+    """Move the positions of a group without members. Shows the changes first, and asks."""
     start = parse_start(to, "--to")
     partitions = tuple(partition) if partition else None
     if not yes and not dry_run and not sys.stdin.isatty():
@@ -252,7 +260,7 @@ def _print_steps(steps: list[ResetStep]) -> None:
 
 @group_app.command(epilog="Example: [bold]fanlog group delete billing --yes[/]")
 def delete(name: Name, yes: Yes = False, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Forget what a group without members has committed."""
+    """Delete a group without members, and its positions."""
     if not yes and not sys.stdin.isatty():
         raise InvalidArgumentError(
             f"Deleting {name!r} can't be undone, and nobody is here to ask: give --yes."

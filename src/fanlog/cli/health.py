@@ -20,7 +20,7 @@ EXAMPLE = "Example: [bold]fanlog health --json[/]"
 
 
 def health(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Show whether the broker is well."""
+    """Check whether the broker is healthy."""
     try:
         status = with_client(url, Client.status)
     except LinkError as fault:

@@ -44,7 +44,7 @@ from fanlog.spark.pipelines.runs import (
 )
 
 pipeline_app = typer.Typer(
-    help="Ready-made Spark pipelines: list, copy, run, watch.",
+    help="List, copy, run and watch ready-made Spark pipelines.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
@@ -60,16 +60,17 @@ _STYLES = {
 }
 
 Name = Annotated[
-    str, typer.Argument(help="A pipeline's name, or a folder that init has made.", metavar="NAME")
+    str, typer.Argument(help="Name of a pipeline, or a folder made by init.", metavar="NAME")
 ]
 UrlOption = Annotated[
-    str | None, typer.Option("--url", help="The broker.", metavar="URL", envvar="FANLOG_URL")
+    str | None,
+    typer.Option("--url", help="Address of the broker.", metavar="URL", envvar="FANLOG_URL"),
 ]
 
 
 @pipeline_app.command("list", epilog="Example: [bold]fanlog pipeline list[/]")
 def list_pipelines(as_json: AsJson = False) -> None:
-    """List the pipelines, what each does, and its options."""
+    """List pipelines with their options."""
     found = [pipelines.find(name) for name in pipelines.names()]
     if as_json:
         print_json(
@@ -92,10 +93,11 @@ def list_pipelines(as_json: AsJson = False) -> None:
 def init(
     name: Name,
     folder: Annotated[
-        Path | None, typer.Argument(help="Where to; without: its name.", metavar="FOLDER")
+        Path | None,
+        typer.Argument(help="Target folder. Default: the name of the pipeline.", metavar="FOLDER"),
     ] = None,
 ) -> None:
-    """Copy a pipeline into a folder of your own, to change it."""
+    """Copy a pipeline into a folder, to change it."""
     pipeline = pipelines.find(name)
     target = folder or Path(pipeline.name)
     pipelines.copy(pipeline, target)
@@ -116,17 +118,18 @@ def run(
     *,
     state: Annotated[
         Path | None,
-        typer.Option("--state", help="Where it keeps how far it is.", metavar="FOLDER"),
+        typer.Option("--state", help="Folder for checkpoints and progress.", metavar="FOLDER"),
     ] = None,
     master: Annotated[
-        str, typer.Option("--master", help="Spark's master.", metavar="MASTER")
+        str, typer.Option("--master", help="Address of the Spark master.", metavar="MASTER")
     ] = "local[*]",
     every: Annotated[
-        float, typer.Option("--every", min=0, help="Run again after so many seconds, until Ctrl-C.")
+        float,
+        typer.Option("--every", min=0, help="Run again after this many seconds, until Ctrl-C."),
     ] = 0.0,
     url: UrlOption = None,
 ) -> None:
-    """Run a pipeline, and show how far it is."""
+    """Run a pipeline, and show its progress."""
     pipeline = pipelines.find(name)
     given = ({"url": url} if url else {}) | pipelines.parse_options(option or [])
     # A copy has the name of its pipeline, but a state of its own.
@@ -232,18 +235,20 @@ def _terminated_as_interrupted() -> Generator[None]:
 @pipeline_app.command(epilog="Example: [bold]fanlog pipeline status[/]")
 def status(
     folder: Annotated[
-        Path, typer.Argument(help="A state folder, or one that holds some.", metavar="FOLDER")
+        Path, typer.Argument(help="A state folder, or a folder of state folders.", metavar="FOLDER")
     ] = RUNS,
     *,
     url: Annotated[
         str | None,
         typer.Option(
-            "--url", help="The broker; without: the one that each run used.", metavar="URL"
+            "--url",
+            help="Address of the broker. Default: the one that each run used.",
+            metavar="URL",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the last run of each pipeline, how far its streams are, and how far behind."""
+    """Show the last run of each pipeline, its progress and its lag."""
     faults: dict[str, None] = {}
     states = [path.parent for path in (folder / RECORD, *sorted(folder.glob(f"*/{RECORD}")))]
     found = [(state, some) for state in states if (some := last_run(state))]

@@ -78,29 +78,49 @@ class Summary(msgspec.Struct, kw_only=True):
 
 
 def publish(
-    topic: Annotated[str, typer.Argument(help="The topic; made when new.", metavar="TOPIC")],
+    topic: Annotated[
+        str,
+        typer.Argument(
+            help="The topic. The broker creates it with the first message.", metavar="TOPIC"
+        ),
+    ],
     message: Annotated[
         str | None,
-        typer.Argument(help="The message; without: lines of stdin.", metavar="[MESSAGE]"),
+        typer.Argument(
+            help="The message. Without it, each line of stdin is a message.", metavar="[MESSAGE]"
+        ),
     ] = None,
     *,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="A file as one message.", metavar="FILE")
+        Path | None,
+        typer.Option("--file", "-f", help="Publish a file as one message.", metavar="FILE"),
     ] = None,
-    lines: Annotated[bool, typer.Option("--lines", help="Each line of --file.")] = False,
-    key: Annotated[str | None, typer.Option("--key", "-k", help="The messages' key.")] = None,
+    lines: Annotated[
+        bool, typer.Option("--lines", help="Publish each line of --file as a message.")
+    ] = False,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="Key of the messages.")] = None,
     key_separator: Annotated[
-        str, typer.Option("--key-separator", help="Lines are KEY, this, VALUE.", metavar="TEXT")
+        str,
+        typer.Option(
+            "--key-separator", help="Text between key and value in each line.", metavar="TEXT"
+        ),
     ] = "",
     header: Annotated[
         list[str] | None,
-        typer.Option("--header", "-H", help="May be repeated.", metavar="NAME=VALUE"),
+        typer.Option("--header", "-H", help="A header. May be repeated.", metavar="NAME=VALUE"),
     ] = None,
     partition: Annotated[
-        int | None, typer.Option("--partition", "-p", help="This one, whatever the key.", min=0)
+        int | None,
+        typer.Option(
+            "--partition", "-p", help="Publish to this partition, whatever the key.", min=0
+        ),
     ] = None,
-    rate: Annotated[float, typer.Option("--rate", help="Messages a second at most.", min=0)] = 0,
-    count: Annotated[int, typer.Option("--count", "-n", help="So many times.", min=1)] = 1,
+    rate: Annotated[
+        float, typer.Option("--rate", help="Publish at most this many messages per second.", min=0)
+    ] = 0,
+    count: Annotated[
+        int, typer.Option("--count", "-n", help="Publish the message this many times.", min=1)
+    ] = 1,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:

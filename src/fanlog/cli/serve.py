@@ -49,17 +49,22 @@ _SWITCH_SECONDS = 0.0005
 
 ConfigFile = Annotated[
     Path | None,
-    typer.Option("--config", help="A TOML file.", metavar="FILE", envvar="FANLOG_CONFIG"),
+    typer.Option(
+        "--config",
+        help="A configuration file. Default: fanlog.toml, if it exists.",
+        metavar="FILE",
+        envvar="FANLOG_CONFIG",
+    ),
 ]
 DataFolder = Annotated[str | None, typer.Option("--data", help="The data folder.", metavar="DIR")]
 Host = Annotated[str | None, typer.Option("--host", help="Address to listen on.")]
 Port = Annotated[
-    str | None, typer.Option("--port", help="Port to listen on; 0 takes a free one.", metavar="N")
+    str | None, typer.Option("--port", help="Port to listen on. 0 takes a free one.", metavar="N")
 ]
 
 RedisPort = Annotated[
     str | None,
-    typer.Option("--redis-port", help="Port for Redis clients; -1: none.", metavar="N"),
+    typer.Option("--redis-port", help="Port for Redis clients. -1 turns them off.", metavar="N"),
 ]
 
 
@@ -71,12 +76,14 @@ def serve(
     redis_port: RedisPort = None,
     config: ConfigFile = None,
     memory: Annotated[
-        bool, typer.Option("--memory", help="Keep everything in memory: no data folder at all.")
+        bool, typer.Option("--memory", help="Keep everything in memory, without a data folder.")
     ] = False,
     log_level: Annotated[
-        LogLevel, typer.Option("--log-level", help="How much to log on stderr.")
+        LogLevel, typer.Option("--log-level", help="Lowest level to log, on stderr.")
     ] = LogLevel.INFO,
-    log_json: Annotated[bool, typer.Option("--log-json", help="Log as JSON lines.")] = False,
+    log_json: Annotated[
+        bool, typer.Option("--log-json", help="Log one JSON object per line.")
+    ] = False,
 ) -> None:
     """Run a broker until Ctrl-C."""
     if memory and data is not None:

@@ -20,8 +20,10 @@ DEFAULT_URL = f"fanlog://{DEFAULT_HOST}:{NATIVE_PORT}"
 # What a person needs to know is raised, and said once; log lines would say it again.
 _SILENCE = logging.NullHandler()
 
-Url = Annotated[str, typer.Option("--url", help="The broker.", metavar="URL", envvar="FANLOG_URL")]
-AsJson = Annotated[bool, typer.Option("--json", help="Answer as JSON.")]
+Url = Annotated[
+    str, typer.Option("--url", help="Address of the broker.", metavar="URL", envvar="FANLOG_URL")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
 
 
 def with_client(

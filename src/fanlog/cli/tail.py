@@ -50,12 +50,15 @@ class Wanted:
 
 def tail(
     target: Annotated[
-        str, typer.Argument(help="A topic, or a pattern: * one token, > the rest.", metavar="TOPIC")
+        str,
+        typer.Argument(
+            help="A topic, or a pattern: * matches one part of a name, > the rest.", metavar="TOPIC"
+        ),
     ],
     *,
     partition: Annotated[
         list[int] | None,
-        typer.Option("--partition", "-p", help="Only this one; may be repeated.", min=0),
+        typer.Option("--partition", "-p", help="Only this partition. May be repeated.", min=0),
     ] = None,
     start: Annotated[
         str,
@@ -67,26 +70,34 @@ def tail(
         ),
     ] = "",
     count: Annotated[
-        int, typer.Option("--count", "-n", help="Stop after so many; 0: never.", min=0)
+        int, typer.Option("--count", "-n", help="Stop after this many messages. 0: never.", min=0)
     ] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="A JSON object a line.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per line.")
+    ] = False,
     values_only: Annotated[
-        bool, typer.Option("--values-only", help="Values as they are, one a line.")
+        bool, typer.Option("--values-only", help="Print only the values, one per line.")
     ] = False,
     no_follow: Annotated[
-        bool, typer.Option("--no-follow", help="Stop at the present end.")
+        bool, typer.Option("--no-follow", help="Stop at the last message that is there now.")
     ] = False,
     policy: Annotated[
         str,
-        typer.Option("--policy", help="When too slow.", metavar="catch-up|skip|disconnect"),
+        typer.Option(
+            "--policy",
+            help="What to do when this reader is too slow.",
+            metavar="catch-up|skip|disconnect",
+        ),
     ] = "catch-up",
     group: Annotated[
         str,
-        typer.Option("--group", help="Read as a member of this group, and commit what was shown."),
+        typer.Option(
+            "--group", help="Read as a member of this group, and commit the messages shown."
+        ),
     ] = "",
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Show messages as they come."""
+    """Show messages of a topic as they arrive."""
     if group and (partition or no_follow or start not in ("", "earliest", "latest")):
         raise InvalidArgumentError(
             "A group decides itself what its members read: with --group, leave --partition and "

@@ -26,7 +26,7 @@ topic_app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-Name = Annotated[str, typer.Argument(help="The topic's name.", metavar="NAME")]
+Name = Annotated[str, typer.Argument(help="Name of the topic.", metavar="NAME")]
 
 
 def _setting(flag: str, metavar: str, *others: str) -> Any:
@@ -65,13 +65,11 @@ def create(
     compact_after_bytes: Annotated[str | None, _setting("--compact-after-bytes", "1MiB")] = None,
     if_not_exists: Annotated[
         bool,
-        typer.Option(
-            "--if-not-exists", help="No error when it exists with the settings that are given here."
-        ),
+        typer.Option("--if-not-exists", help="No error if the topic exists with these settings."),
     ] = False,
     any_settings: Annotated[
         bool,
-        typer.Option("--any-settings", help="With --if-not-exists: whatever its settings are."),
+        typer.Option("--any-settings", help="With --if-not-exists: accept any settings."),
     ] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
@@ -137,9 +135,8 @@ def alter(
 ) -> None:
     """Change settings of a topic, while it is in use.
 
-    What is past a shorter retention is deleted at once, in whole files. Clients that have the topic
-    open learn its new compression and message size when they connect again. For more partitions
-    there is grow.
+    A shorter retention deletes older messages at once, in whole files. Connected clients use a new
+    compression or message size after they connect again. To add partitions, use: fanlog topic grow
     """
     settings = _read_settings(
         {
@@ -173,10 +170,13 @@ def alter(
 @topic_app.command("list", epilog="Example: [bold]fanlog topic list 'orders.>'[/]")
 def list_topics(
     pattern: Annotated[
-        str, typer.Argument(help="Only these: * is one token, > the rest.", metavar="PATTERN")
+        str,
+        typer.Argument(
+            help="A pattern of names: * matches one part, > the rest.", metavar="PATTERN"
+        ),
     ] = ">",
     internal: Annotated[
-        bool, typer.Option("--internal", help="Also those that the broker keeps for itself.")
+        bool, typer.Option("--internal", help="Also list the broker's internal topics.")
     ] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
@@ -277,16 +277,16 @@ def _print_damage(partitions: tuple[PartitionInfo, ...]) -> None:
 def grow(
     name: Name,
     partitions: Annotated[
-        int, typer.Argument(help="How many there are to be.", metavar="PARTITIONS")
+        int, typer.Argument(help="New number of partitions.", metavar="PARTITIONS")
     ],
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """Give a topic more partitions, while it is in use.
 
-    Readers, groups and queues take the new ones in by themselves. Keys go to other partitions from
-    now on: the order of a key's messages holds among those published before, and among those
-    published after. It can't be undone.
+    Readers, groups and queues use the new partitions by themselves. Keys may move to other
+    partitions: messages of a key stay in order among those published before, and among those
+    published after. This can't be undone.
     """
 
     async def work(client: Client) -> tuple[TopicInfo, TopicInfo]:
@@ -313,9 +313,10 @@ def truncate(
         str, typer.Option("--before", help="An offset, a time, or latest.", metavar="OFFSET")
     ],
     partition: Annotated[
-        int | None, typer.Option("--partition", min=0, help="Only this one; else all of them.")
+        int | None,
+        typer.Option("--partition", min=0, help="Only this partition. Default: all of them."),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -354,7 +355,7 @@ def truncate(
 
 @topic_app.command(epilog="Example: [bold]fanlog topic compact prices[/]")
 def compact(name: Name, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Compact a topic now: of each key the last message stays."""
+    """Compact a topic now: keep the last message of each key."""
 
     async def work(client: Client) -> tuple[TopicInfo, TopicInfo]:
         return await client.describe_topic(name), await client.compact_topic(name)
@@ -372,7 +373,7 @@ def compact(name: Name, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None
 @topic_app.command(epilog="Example: [bold]fanlog topic delete orders --yes[/]")
 def delete(
     name: Name,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
