@@ -150,8 +150,12 @@ def test_an_unknown_kind_is_refused(kind: int) -> None:
 
 def test_acknowledgements_come_back_as_they_went_in() -> None:
     acks = [Ack(1, 2, 0, 1, 3, 4, 5), Ack(2**32 - 1, 65535, 2, 0, 2**64 - 1, 2**64 - 1, -1)]
-    data = ack_frame(ACK_ENTRY.pack(*ack) for ack in acks)
-    assert list(read_acks(memoryview(data)[FRAME_HEADER_BYTES:])) == acks
+    for some in (acks, acks[1:]):
+        data = ack_frame([ACK_ENTRY.pack(*ack) for ack in some])
+        header = read_frame_header(data)
+        assert (header.kind, header.length) == (FrameKind.ACK, len(data))
+        assert list(read_acks(memoryview(data)[FRAME_HEADER_BYTES:])) == some
+    data = ack_frame([ACK_ENTRY.pack(*ack) for ack in acks])
     with pytest.raises(ProtocolError):
         read_acks(memoryview(data)[FRAME_HEADER_BYTES:-1])
 

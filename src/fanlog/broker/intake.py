@@ -93,8 +93,8 @@ class Intake:
         checks: Checks,
     ) -> None:
         self._partitions = partitions
+        self._commits = commits
         self._dirty = commits.dirty
-        self._pending_bytes = commits.pending_bytes
         self._options = options
         self._now_us = now_us
         self._named = named
@@ -247,15 +247,19 @@ class Intake:
         return submissions[-1], parts
 
     def _overloaded(self) -> bool:
-        return self._pending_bytes() > self._options.pending_bytes_max
+        group = self._commits.group
+        return group is not None and group.pending_bytes > self._options.pending_bytes_max
 
     def _sound_bytes(self, partition: Partition) -> int:
         """The length up to which a batch needs no look at what might be wrong with it."""
-        if partition.log.failure is not None or self._overloaded():
+        settings = partition.topic.settings
+        if (
+            partition.log.failure is not None
+            or settings.cleanup == "compact"
+            or (self._commits.group is not None and self._overloaded())
+        ):
             return 0
-        if partition.topic.settings.cleanup == "compact":
-            return 0
-        return partition.topic.settings.message_bytes_max
+        return settings.message_bytes_max
 
     def _refused(
         self,

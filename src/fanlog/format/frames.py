@@ -14,7 +14,7 @@ layout. A batch is a frame by itself (`batch.py`); every other frame has this he
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from struct import Struct
 from typing import NamedTuple
@@ -201,9 +201,15 @@ def message_frame(
     return frame(kind, _encode(message), request=request, aux=aux)
 
 
-def ack_frame(entries: Iterable[bytes]) -> bytes:
+def ack_frame(entries: Sequence[bytes]) -> bytes:
     """One frame for many batches; each entry is an `ACK_ENTRY`."""
+    if len(entries) == 1:
+        return _ONE_ACK_HEADER + entries[0]
     return frame(FrameKind.ACK, b"".join(entries))
+
+
+# All frames that acknowledge one batch begin alike.
+_ONE_ACK_HEADER = frame(FrameKind.ACK, bytes(ACK_ENTRY.size))[:FRAME_HEADER_BYTES]
 
 
 def read_acks(payload: memoryview) -> Iterator[Ack]:
