@@ -72,7 +72,7 @@ class Wire:
     def full(self) -> bool:
         return False
 
-    def finish(self) -> None:
+    def finish(self, why: str = "") -> None:
         self.ended = "goodbye"
 
 

@@ -50,7 +50,7 @@ class Tight:
         self.turned_out = error
         self.finish()
 
-    def finish(self) -> None:
+    def finish(self, why: str = "") -> None:
         self.session.closed()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
 from collections.abc import Iterable, Iterator
 
@@ -24,6 +25,8 @@ from fanlog.errors import (
 from fanlog.format.patterns import fits, literal_prefix
 from fanlog.log.store import LogStore, StoredTopic
 from fanlog.model import INBOX_PREFIX, INTERNAL_PREFIX, PARTITIONS_MAX, TopicSettings
+
+logger = logging.getLogger("fanlog.broker")
 
 _RETENTION_SECONDS = TopicSettings().retention_seconds
 # A page of a listing: what takes a few ms to tell of, or to look through for what fits.
@@ -142,6 +145,13 @@ class Catalog:
         topic = Topic(self._store.create(name, settings))
         self._add(topic)
         self._names.add(name)
+        logger.debug(
+            "topic %s created: number %d, %d partitions, durability %s",
+            name,
+            topic.number,
+            settings.partitions,
+            settings.durability,
+        )
         return topic
 
     def grow(self, topic: Topic, settings: TopicSettings) -> list[Partition]:
@@ -149,6 +159,7 @@ class Catalog:
         new count is durable before they can be found."""
         self._store.update(topic.stored, settings)
         new = topic.grow()
+        logger.debug("topic %s grew to %d partitions", topic.name, settings.partitions)
         for partition in new:
             self.partitions[partition_key(topic.number, partition.index)] = partition
         return new
@@ -157,9 +168,11 @@ class Catalog:
         """Gives a topic other settings, as many partitions as before."""
         self._store.update(topic.stored, settings)
         topic.settings = settings
+        logger.debug("topic %s has new settings", topic.name)
 
     def remove(self, topic: Topic) -> None:
         topic.deleted = True
+        logger.debug("topic %s deleted", topic.name)
         del self._by_name[topic.name]
         self._tree.remove(topic.name, topic)
         self._names.remove(topic.name)

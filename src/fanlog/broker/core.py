@@ -32,6 +32,7 @@ from fanlog.broker.named_producers import NamedProducers
 from fanlog.broker.names import check_not_internal, check_pattern, check_public_name
 from fanlog.broker.ports import Opener, Origin, Outlet, Runtime
 from fanlog.broker.positions import checked_position
+from fanlog.broker.publish_log import PublishLog
 from fanlog.broker.queues.queues import Queues
 from fanlog.broker.slices import Slices
 from fanlog.broker.subscriptions import Subscriptions
@@ -143,6 +144,7 @@ class Broker:
             self.unpacker.limits,
         )
         self._looked_for_room_us = 0
+        self._publish_log = PublishLog(self.catalog, self.commits)
         self._housekeeping = Housekeeping(self, options, runtime, self._trusted.now_us)
         self.fetch_memory = FetchMemory(
             options.fetch_memory_bytes, options.fetch_stall_seconds, runtime.monotonic_us
@@ -168,6 +170,7 @@ class Broker:
         self.queues.load()
         self.internal.repair()
         self._store.employ(self.slices)
+        self._publish_log.tick()
 
     def tick(self) -> None:
         """Whose time is up; called by the node several times a second."""
@@ -176,6 +179,7 @@ class Broker:
         self.transactions.tick()
         self.drops.tick()
         self.fetch_memory.tick()
+        self._publish_log.tick()
         if self._store.reserve.full:
             self._look_for_room()
 
@@ -192,6 +196,7 @@ class Broker:
 
     def close(self) -> None:
         """The last that is written, before the store is closed."""
+        self._publish_log.tick()
         self.drops.write()
         self.transactions.close()
         self.internal.close()
@@ -277,6 +282,7 @@ class Broker:
         when that is durable."""
         topic = self.catalog.get(check_not_internal(name), creatable=False)
         self.commits.hand_in()
+        self._publish_log.tick()
         self.catalog.remove(topic)
         self.commits.turn()
         self.subscriptions.topic_vanished(topic)

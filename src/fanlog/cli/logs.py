@@ -30,6 +30,22 @@ class _Readable(logging.Formatter):
         clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
         return f"{clock}.{int(record.msecs):03d}"
 
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        """An event is a line: a name that somebody chose can neither end it nor colour it."""
+        record.message = _one_line(record.message)
+        return super().formatMessage(record)
+
+
+def _one_line(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def _encodable(text: str) -> str:
+    """Without halves of characters, which JSON can't hold."""
+    return text.encode(errors="backslashreplace").decode()
+
 
 class _TerminalHandler(logging.Handler):
     """Log lines through Rich, so that colours end where no terminal is."""
@@ -48,7 +64,7 @@ class _JsonLines(logging.Formatter):
             "time": record.created,
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": _encodable(record.getMessage()),
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)

@@ -79,7 +79,7 @@ class LocalLink:
         self._hand_over(self._session.farewell(error, subscription))
         self._end(error)
 
-    def finish(self) -> None:
+    def finish(self, why: str = "") -> None:
         self._end(None)
 
     def _end(self, fault: Exception | None) -> None:

@@ -13,6 +13,7 @@ import msgspec
 from fanlog.broker.checks import Checked, NotYetError
 from fanlog.broker.core import Broker
 from fanlog.broker.cursors import Subscription
+from fanlog.broker.ports import Addressed
 from fanlog.config import ListenerOptions
 from fanlog.errors import (
     BadMagicError,
@@ -166,6 +167,9 @@ class NativeSession:
             )
         self.client = hello.client
         self._greeted = True
+        logger.debug(
+            "%s: hello from client %s, protocol %d", self.who, hello.client or "-", PROTOCOL_VERSION
+        )
         welcome = messages.Welcome(
             version=PROTOCOL_VERSION,
             release=self.broker.release,
@@ -296,6 +300,11 @@ class NativeSession:
         key = 0 if subscription is None else subscription.key
         return message_frame(FrameKind.ERROR, failure_of(error), aux=key)
 
+    @property
+    def who(self) -> str:
+        """The peer, for log lines."""
+        return self.outlet.peer if isinstance(self.outlet, Addressed) else "in this program"
+
     def greeted(self) -> bool:
         return self._greeted
 
@@ -377,6 +386,15 @@ class NativeSession:
             self.broker.subscriptions.remove(subscription)
             raise ClosedError(f"Subscription {key} was ended before it began.")
         self.subscriptions[key] = subscription
+        logger.debug(
+            "%s: subscription %d to %s from %s, policy %s, %d topics",
+            self.who,
+            key,
+            wanted.target,
+            wanted.start.kind,
+            wanted.policy,
+            len(joined),
+        )
         # A pattern may fit very many: of the others the peer hears one by one, in slices.
         self.answer(request, messages.Subscribed(tuple(joined[:_JOINED_AT_ONCE])))
         self.broker.subscriptions.start(subscription, joined[_JOINED_AT_ONCE:])
@@ -386,6 +404,7 @@ class NativeSession:
         subscription = self.subscriptions.pop(aux, None)
         if subscription is not None:
             subscription.keeper.leave(subscription)
+            logger.debug("%s: subscription %d to %s ended", self.who, aux, subscription.target)
         self.answer(request)
 
     def credit(self, request: int, aux: int, payload: memoryview) -> None:
@@ -412,7 +431,7 @@ class NativeSession:
         for subscription in self.subscriptions.values():
             subscription.keeper.leave(subscription)
         self.subscriptions.clear()
-        self.outlet.finish()
+        self.outlet.finish("the client said goodbye")
 
 
 def _check_begin(data: bytes) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 from fanlog.config import ListenerOptions
 from fanlog.errors import FanlogError, FormatError
 from fanlog.listeners.faults import OUR_FAULT
+from fanlog.listeners.traffic import describe_traffic
 
 if TYPE_CHECKING:
     from fanlog.broker.core import Broker
@@ -112,6 +113,7 @@ class Connection:
         "_options",
         "_receive",
         "_sock",
+        "_why",
         "blocked",
         "feed",
         "heard_at",
@@ -141,6 +143,7 @@ class Connection:
         self._held_bytes = 0
         self.paused = False
         self._closing = False
+        self._why = "the client closed"
         self._lingering: asyncio.TimerHandle | None = None
         self.peer = peer
         self.session: Session
@@ -162,7 +165,8 @@ class Connection:
             size = self._receive(self._inlet)
         except (BlockingIOError, InterruptedError):
             return
-        except OSError:
+        except OSError as fault:
+            self._why = str(fault)
             self.close()
             return
         if not size:
@@ -330,6 +334,7 @@ class Connection:
     def lost(self, fault: Exception) -> None:
         """Ends the connection after the pass that noticed."""
         self.blocked = True
+        self._why = str(fault)
         self._loop.call_soon(self.close)
 
     def turn_out(self, error: FanlogError, subscription: Subscription | None = None) -> None:
@@ -337,13 +342,15 @@ class Connection:
         the close would overtake the message."""
         if self._closing:
             return
+        self._why = f"cut off ({error.code}): {error}"
         self.write(self.session.farewell(error, subscription))
-        self.finish()
+        self.finish(self._why)
 
-    def finish(self) -> None:
+    def finish(self, why: str = "the broker closed") -> None:
         """Closes once what was written has gone out."""
         if self._closing:
             return
+        self._why = why
         self._closing = True
         self.session.closed()
         if self.paused:
@@ -374,6 +381,9 @@ class Connection:
         if self._lingering is not None:
             self._lingering.cancel()
         self._kept.clear()
+        if logger.isEnabledFor(logging.DEBUG):
+            traffic = describe_traffic(self._sock)
+            logger.debug("%s: disconnected: %s%s", self.peer, self._why, traffic)
         self._sock.close()
         self._host.forget(self)
         self._let_go()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,9 @@ from fanlog.format.messages import decode
 
 if TYPE_CHECKING:
     from fanlog.listeners.native import NativeSession
+
+
+logger = logging.getLogger("fanlog.listeners")
 
 
 def work(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
@@ -28,6 +32,14 @@ def _begin(session: NativeSession, request: int, aux: int, wanted: messages.Work
     queues, told = session.broker.queues, session.told(aux)
     subscription, settings, joined = queues.work(aux, wanted, session.outlet, told, session.client)
     session.keep(aux, subscription)
+    logger.debug(
+        "%s: subscription %d works on %s in queue %s, prefetch %d",
+        session.who,
+        aux,
+        wanted.target,
+        wanted.queue,
+        wanted.prefetch,
+    )
     session.answer(request, messages.Working(settings))
     for topic in joined:
         told.joined(topic)

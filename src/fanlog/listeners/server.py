@@ -16,6 +16,7 @@ from fanlog.listeners.tcp import TcpListener
 class NativeListener(TcpListener[NativeSession]):
     """`fanlog://` on one address."""
 
+    protocol: ClassVar[str] = "native"
     section: ClassVar[str] = "listener"
     port_flag: ClassVar[str] = "--port"
     host_option: ClassVar[str] = "--host"

@@ -33,6 +33,7 @@ S = TypeVar("S", bound=Session)
 class TcpListener(ABC, Generic[S]):
     """One address, and the connections that came to it."""
 
+    protocol: ClassVar[str]
     section: ClassVar[str]
     port_flag: ClassVar[str]
     host_option: ClassVar[str]
@@ -130,6 +131,7 @@ class TcpListener(ABC, Generic[S]):
         sock.setblocking(False)
         reason = self._reason_against_one_more()
         if reason:
+            logger.debug("%s: refused: %s", peer, reason)
             with contextlib.suppress(OSError):
                 sock.send(self.refusal(reason))
             sock.close()
@@ -139,6 +141,13 @@ class TcpListener(ABC, Generic[S]):
         self._connections[connection] = session
         self._admission.connections += 1
         self.broker.connections += 1
+        logger.debug(
+            "%s: connected to the %s port %d; it has %d connections",
+            peer,
+            self.protocol,
+            self.port,
+            len(self._connections),
+        )
         try:
             connection.open(session)
         except OSError:

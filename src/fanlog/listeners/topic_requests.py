@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from fanlog.broker.names import check_public_name
@@ -15,12 +16,16 @@ if TYPE_CHECKING:
     from fanlog.listeners.native import Handler, NativeSession
 
 
+logger = logging.getLogger("fanlog.listeners")
+
+
 def open_topic(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.OpenTopic, payload)
     if wanted.create:
         check_public_name(wanted.name)
     topic = session.broker.open_topic(wanted.name, create=wanted.create)
     session.hear_of_growth()
+    logger.debug("%s: topic %s opened, number %d", session.who, topic.name, topic.number)
     session.answer(request, _opened(session, topic))
 
 

@@ -33,7 +33,7 @@ class Wireless(Peer):
         else:
             self.taken += data
 
-    def finish(self) -> None:
+    def finish(self, why: str = "") -> None:
         self.finished = True
 
     def crowded(self) -> bool:

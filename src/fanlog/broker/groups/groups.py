@@ -11,7 +11,7 @@ import contextlib
 import heapq
 import logging
 from collections.abc import Iterable, Iterator
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
 from fanlog.broker.cursors import Subscription
@@ -131,6 +131,13 @@ class Groups:
         self._followers.add(member.target, group)
         self._seats[subscription] = (group, member)
         self._claim(group, member, wanted.claims)
+        logger.debug(
+            "group %s: member %s joined, epoch %d; it has %d members",
+            group.name,
+            member.id,
+            epoch,
+            len(group.members),
+        )
         self._settle_soon(group)
         return subscription, epoch
 
@@ -229,6 +236,12 @@ class Groups:
             group, member = seat
             self._stand_up(group, member, subscription)
             member.away_until_us = self._runtime.monotonic_us() + member.session_us
+            logger.debug(
+                "group %s: member %s lost its connection; its session lasts %d ms more",
+                group.name,
+                member.id,
+                member.session_us // 1000,
+            )
             self._watched[group] = None
 
     def leave(self, subscription: Subscription) -> None:
@@ -243,6 +256,9 @@ class Groups:
         for place in list(member.owned):
             group.disown(place)
         del group.members[member.id]
+        logger.debug(
+            "group %s: member %s left; it has %d members", group.name, member.id, len(group.members)
+        )
         self._followers.remove(member.target, group)
         if group.members:
             self._settle_soon(group)
@@ -378,6 +394,9 @@ class Groups:
         """What is left to do is done with the next tick, or at once if it could be."""
         if self._groups.get(group.name) is not group:
             return
+        if logger.isEnabledFor(logging.DEBUG):
+            shares = ", ".join(f"{m.id} {len(m.owned)}" for m in islice(group.members.values(), 20))
+            logger.debug("group %s: rebalanced, partitions by member: %s", group.name, shares)
         if group.unsettled or group.revoking or group.unpinned:
             self._watched[group] = None
         resting = self._runtime.monotonic_us() < group.rests_until_us
@@ -390,6 +409,7 @@ class Groups:
 
     def _evict(self, group: Group, member: Member, error: FanlogError) -> None:
         reader = member.reader
+        logger.debug("group %s: member %s is evicted: %s", group.name, member.id, error)
         if group.members.get(member.id) is member:
             self._remove(group, member)
         if reader is not None:

@@ -180,6 +180,8 @@ class Queues:
         """A worker's connection is gone. It keeps its jobs until their time is up: it may come
         back, and settle them."""
         worker = self._stand_up(subscription)
+        if worker is not None:
+            logger.debug("queue %s: worker %s lost its connection", worker.queue.name, worker.id)
         if worker is not None and not worker.in_hand:
             worker.queue.workers.pop(worker.id, None)
 
@@ -187,6 +189,7 @@ class Queues:
         """A worker goes for good, and gives back what it has."""
         worker = self._stand_up(subscription)
         if worker is not None:
+            logger.debug("queue %s: worker %s left", worker.queue.name, worker.id)
             worker.queue.release(worker)
 
     def resume(self, outlet: Outlet) -> None:
@@ -413,6 +416,12 @@ class Queues:
                 f"There are {len(settle.verdicts)} outcomes in one SETTLE; this broker takes "
                 f"{most} (broker.queue_verdicts_max). Send them in several."
             )
+        logger.debug(
+            "queue %s: worker %s settles, %d outcomes",
+            worker.queue.name,
+            worker.id,
+            len(settle.verdicts),
+        )
         self._verdicts.settle(worker, settle, answer)
 
     def change_entry(

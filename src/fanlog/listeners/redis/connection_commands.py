@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import logging
 import re
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ from fanlog.listeners.redis.state import REDIS_VERSION
 if TYPE_CHECKING:
     from fanlog.format.resp import Command
     from fanlog.listeners.redis.session import RedisSession
+
+logger = logging.getLogger("fanlog.listeners")
 
 _PLAIN = re.compile(rb"[!-~]*")
 _USER = b"default"
@@ -74,6 +77,7 @@ def reset(session: RedisSession, words: Command) -> Reply:
 def _login(session: RedisSession, user: bytes, password: bytes) -> bool:
     wanted = session.state.options.password.encode()
     if user != _USER or (wanted and not hmac.compare_digest(password, wanted)):
+        logger.debug("%s: a wrong password", session.peer)
         return False
     session.trusted = True
     return True
@@ -92,6 +96,7 @@ def set_name(session: RedisSession, name: bytes) -> Failed | None:
     if not is_plain(name):
         return _BAD_NAME
     session.name = name
+    logger.debug("%s: is client %s", session.peer, text_of(name))
     return None
 
 
@@ -128,6 +133,7 @@ def hello(session: RedisSession, words: Command) -> Reply:
     if name is not None and (fault := set_name(session, name)) is not None:
         return fault
     session.speak(version)
+    logger.debug("%s: hello from client %s, RESP%d", session.peer, text_of(session.name), version)
     return Pairs(
         {
             b"server": b"redis",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ from fanlog.listeners.redis.command_spec import CommandSpec
 if TYPE_CHECKING:
     from fanlog.format.resp import Command
     from fanlog.listeners.redis.session import RedisSession
+
+logger = logging.getLogger("fanlog.listeners")
 
 _HELP = """\
 PUBSUB <subcommand> [<arg> [value] [opt] ...]. Subcommands are:
@@ -77,6 +80,7 @@ def _follow(
                 continue
             subscribe(name)
             names[name] = None
+            _note(session, kind, name)
             session.names_bytes += len(name)
         session.push(subscription_push(kind, name, _count(session, kind), resp3=session.resp3))
     return NO_REPLY
@@ -94,11 +98,18 @@ def _unfollow(
         if name in names:
             unsubscribe(name)
             del names[name]
+            _note(session, kind, name)
             session.names_bytes -= len(name)
         session.push(subscription_push(kind, name, _count(session, kind), resp3=session.resp3))
     if not wanted:
         session.push(subscription_push(kind, None, _count(session, kind), resp3=session.resp3))
     return NO_REPLY
+
+
+def _note(session: RedisSession, kind: bytes, name: bytes) -> None:
+    if logger.isEnabledFor(logging.DEBUG):
+        shown = name.decode(errors="backslashreplace")
+        logger.debug("%s: %s %s", session.peer, kind.decode(), shown)
 
 
 def _count(session: RedisSession, kind: bytes) -> int:

@@ -68,6 +68,7 @@ class RedisConnection(Connection):
 class RedisListener(TcpListener[RedisSession]):
     """Redis's protocol on one address."""
 
+    protocol: ClassVar[str] = "Redis"
     section: ClassVar[str] = "redis"
     port_flag: ClassVar[str] = "--redis-port"
     host_option: ClassVar[str] = "redis.host (fanlog.toml)"
