@@ -73,6 +73,7 @@ class FanlogError(Exception):
 
     @property
     def message(self) -> str:
+        """The sentence that says what happened and what to do."""
         return str(self)
 
 

@@ -37,6 +37,7 @@ class Durability(IntEnum):
 
     @property
     def label(self) -> str:
+        """The name as settings have it: `memory`, `os` or `fsync`."""
         return self.name.lower()
 
 
@@ -137,6 +138,7 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def level(self) -> Durability:
+        """The durability as a number that can be compared."""
         return Durability[self.durability.upper()]
 
 
@@ -167,6 +169,8 @@ class ReaderCounters(msgspec.Struct):
 
 
 class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition of a topic: its offsets, its size and its state."""
+
     partition: int
     start_offset: int
     end_offset: int
@@ -180,6 +184,8 @@ class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic: its settings, its partitions, and what happened to its slow readers."""
+
     name: str
     number: int
     settings: TopicSettings
@@ -199,6 +205,7 @@ class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bytes(self) -> int:
+        """Bytes of all partitions."""
         return sum(p.bytes for p in self.partitions)
 
 
@@ -323,10 +330,12 @@ class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lag(self) -> int:
+        """Messages that are not committed, or jobs that are not done, in all partitions."""
         return sum(p.lag for p in self.partitions)
 
     @property
     def lag_seconds(self) -> float:
+        """Age of the oldest of them."""
         return max((p.lag_seconds for p in self.partitions), default=0.0)
 
 

@@ -286,11 +286,20 @@ class Broker(Client):
         return Node(self._folder, self._node_config)
 
     async def start(self) -> None:
+        """Opens the data folder, and recovers what is in it. `async with` does it.
+
+        >>> broker = fanlog.Broker("data/")
+        >>> await broker.start()
+        """
         self._node = self._make_node()
         self._node.start()
         await self.open()
 
     async def stop(self) -> None:
+        """Stores what is on its way, and closes the data folder. `async with` does it.
+
+        >>> await broker.stop()
+        """
         try:
             await self.close()
         finally:
@@ -299,7 +308,10 @@ class Broker(Client):
                 await node.stop()
 
     def listen(self) -> NativeListener:
-        """Opens the native listener as well, so that other processes can connect."""
+        """Opens the native listener as well, so that other processes can connect.
+
+        >>> broker.listen()
+        """
         if self._node is None:
             raise ConfigError("The broker is not started: use it with `async with`.")
         return self._node.listen()

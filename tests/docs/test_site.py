@@ -16,7 +16,7 @@ from fanlog import config, errors
 from fanlog.cli.options import all_options, options_of
 from scripts.docs.commands_page import commands_page, root_command
 from scripts.docs.errors_page import all_errors, describe, errors_page
-from scripts.docs.examples import with_fences
+from scripts.docs.examples import as_blocking, with_fences
 from scripts.docs.links import GENERATED, broken_links, slug, to_site
 from scripts.docs.pages import generated_pages
 from scripts.docs.settings_pages import (
@@ -162,6 +162,24 @@ def test_every_command_and_option_is_on_its_page() -> None:
         for option in command.options:
             assert f"`{option.opts[0]}`" in page
             assert option.help, f"{command.path} {option.opts[0]}"
+
+
+def test_every_public_method_says_what_it_does(site: Path) -> None:
+    """On the site: a method of `fanlog.sync` has the text of the asyncio method."""
+    for page in ("asyncio", "broker", "sync", "typed", "messages"):
+        text = (site / "reference" / "api" / f"{page}.html").read_text(encoding="utf-8")
+        methods = re.split(r'<div class="doc doc-object doc-(?:function|method)">', text)[1:]
+        assert methods
+        for method in methods:
+            name = re.search(r'id="([^"]+)"', method)
+            words = re.sub(r"<[^>]+>|\s+", " ", method.partition("doc-contents")[2])
+            assert len(words.split()) > 3, f"{name and name[1]} has no docstring"
+
+
+def test_examples_of_the_asyncio_client_become_those_of_the_blocking_one() -> None:
+    docstring = "Waits, async and so on.\n\n```python\nasync with a as b:\n    await b.c()\n```\n"
+    blocking = "Waits, async and so on.\n\n```python\nwith a as b:\n    b.c()\n```\n"
+    assert as_blocking(docstring) == blocking
 
 
 def test_examples_in_docstrings_become_blocks() -> None:

@@ -142,7 +142,12 @@ class Client(TopicCalls):
     ) -> None:
         """Publishes without waiting for the acknowledgement: fire and forget, with bounded
         memory. It waits only while `buffer_bytes_max` is full. What goes wrong is raised by the
-        next `flush` or `close`."""
+        next `flush` or `close`.
+
+        >>> for number in range(100_000):
+        ...     await client.send("numbers", str(number))
+        >>> await client.flush()
+        """
         publisher = self._publisher
         outbox = publisher.topics.get(topic)
         if (
@@ -169,7 +174,10 @@ class Client(TopicCalls):
         headers: Headers | None = None,
         encoding: Encoding | None = None,
     ) -> list[Receipt]:
-        """Publishes values in order and waits for all of them. They share a key and headers."""
+        """Publishes values in order and waits for all of them. They share a key and headers.
+
+        >>> receipts = await client.publish_many("orders", [b"one tea", b"two tea"])
+        """
         check_several(values)
         outbox = await self._ready_outbox(topic)
         waiting: list[asyncio.Future[Receipt]] = []
@@ -195,7 +203,11 @@ class Client(TopicCalls):
             await self._publisher.room()
 
     async def flush(self) -> None:
-        """Waits until everything sent so far is acknowledged. Raises what `send` ran into."""
+        """Waits until everything sent so far is acknowledged. Raises what `send` ran into.
+
+        >>> await client.send("orders", "one tea")
+        >>> await client.flush()
+        """
         await self._publisher.flush()
 
     # Topics with a type
@@ -231,6 +243,10 @@ class Client(TopicCalls):
         `start` is "latest" (the default), "earliest", an offset, or a time (datetime); a
         `durable` name begins where it last committed, and at `start` the first time. `policy`
         says what happens when this reader is too slow: "catch-up", "skip" or "disconnect".
+
+        >>> async with client.subscribe("orders", start="earliest") as orders:
+        ...     async for message in orders:
+        ...         print(message.offset, message.text)
         """
         if policy not in POLICIES:
             raise InvalidArgumentError(
@@ -360,14 +376,22 @@ class Client(TopicCalls):
         self, topic: str, handler: Handler, *, queue: str = "", prefetch: int = 16
     ) -> None:
         """Answers requests until it is cancelled: a `handler`, plain or async, gets each job, and
-        what it returns is the answer. One that raises answers with an error."""
+        what it returns is the answer. One that raises answers with an error.
+
+        >>> async def double(job):
+        ...     return str(2 * int(job.text))
+        >>> await client.serve("svc.double", double)
+        """
         await serve(self.work(topic, queue=queue or topic, prefetch=prefetch), handler)
 
     async def reply(
         self, request: Message, value: Value, headers: Headers | None = None, error: str = ""
     ) -> None:
         """Answers a request that was read in another way than as a job. A message that is no
-        request gets no answer."""
+        request gets no answer.
+
+        >>> await client.reply(message, "42")
+        """
         await self._requests.reply(request, value, headers, error)
 
     # Transactions
@@ -375,12 +399,21 @@ class Client(TopicCalls):
     def transaction(self, id: str = "", *, timeout_seconds: float = 60.0) -> Transaction:
         """Messages for several topics, and a group's positions, that become visible together or
         not at all; see `Transaction`. Under an `id` it happens once, however often it is tried.
-        It is given up when nothing is staged for `timeout_seconds`."""
+        It is given up when nothing is staged for `timeout_seconds`.
+
+        >>> async with client.transaction(id="order-4711") as tx:
+        ...     await tx.publish("orders", "one tea")
+        ...     await tx.publish("stock", "-1", key="tea")
+        """
         return self._transaction(checked(messages.BeginTransaction(id, timeout_seconds)))
 
     def join_transaction(self, ticket: str) -> Transaction:
         """One that another client has begun, to stage into it as well. Leaving its block only
-        makes sure that all is staged; whoever wants to commits it."""
+        makes sure that all is staged; whoever wants to commits it.
+
+        >>> async with client.join_transaction(ticket) as part:
+        ...     await part.publish("results", "a row")
+        """
         return self._transaction(checked(messages.BeginTransaction(ticket=ticket)))
 
     def _transaction(self, wanted: messages.BeginTransaction) -> Transaction:
@@ -397,7 +430,13 @@ class Client(TopicCalls):
         timeout_seconds: float = 60.0,
     ) -> messages.TransactionCommitted:
         """Does `work` in a transaction and commits it; if the broker was restarted meanwhile, the
-        work is done again, and still happens once."""
+        work is done again, and still happens once.
+
+        >>> async def move(tx):
+        ...     await tx.publish("accounts", "-10", key="alice")
+        ...     await tx.publish("accounts", "+10", key="bob")
+        >>> await client.run_transaction(move, id="transfer-4711")
+        """
 
         def begin(id: str) -> Transaction:
             return self.transaction(id, timeout_seconds=timeout_seconds)

@@ -79,7 +79,10 @@ class Connection:
         await self._session.open()
 
     async def close(self, *, flush: bool = True) -> None:
-        """Waits for what was published, then says goodbye."""
+        """Waits for what was published, then says goodbye.
+
+        >>> await client.close()
+        """
         try:
             if flush and self._session.ready:
                 async with asyncio.timeout(self._options.request_timeout_seconds):

@@ -136,8 +136,8 @@ class DeadLetters:
         self._host = host
 
     async def topics(self) -> list[DeadLetterTopic]:
-        """The dead-letter topics, with what is in each: those that the broker made, and those that
-        were there before a queue chose them."""
+        """Returns the dead-letter topics: those that the broker created, and those of your own
+        that a queue uses."""
         groups = await self._host.groups.list()
         chosen = {group.queue.dead_letter for group in groups if group.queue is not None}
         return [
@@ -159,7 +159,7 @@ class DeadLetters:
         )
 
     async def scan(self, topic: str, where: Where | None = None) -> AsyncIterator[DeadLetter]:
-        """All letters of a topic that are neither put back nor deleted, oldest first."""
+        """Yields all dead letters of a topic, the oldest first."""
         info = await self._host.describe_topic(topic)
         # Twice over the topic, so that of all letters only the keys are held in memory.
         last: dict[bytes | None, str] = {}
@@ -195,7 +195,7 @@ class DeadLetters:
     async def list(
         self, topic: str, *, after: str = "", limit: int = 100, where: Where | None = None
     ) -> list[DeadLetter]:
-        """A page of letters: at most `limit` that come after the one with the id `after`."""
+        """Returns at most `limit` dead letters after the one with the id `after`."""
         found: list[DeadLetter] = []
         behind = _place(after) if after else (-1, -1)
         async for letter in self.scan(topic, where):
@@ -208,7 +208,7 @@ class DeadLetters:
         return found
 
     async def show(self, topic: str, id: str) -> DeadLetter:
-        """One letter."""
+        """Returns one dead letter. Raises `InvalidArgumentError` if it is not there."""
         async for letter in self.scan(topic, lambda letter: letter.id == id):
             return letter
         raise InvalidArgumentError(
@@ -225,9 +225,9 @@ class DeadLetters:
         where: Where | None = None,
         progress: Progress | None = None,
     ) -> int:
-        """Puts letters back into the topic that they came from, or into `to`, and takes them out
-        of the dead letters, both or neither. Without `ids` all of them, or those that `where`
-        chooses. Returns how many."""
+        """Puts dead letters back into their topic, or into `to`, and removes them here, both or
+        neither. Without `ids` it takes all of them, or those that `where` chooses. Returns how
+        many."""
         known: dict[str, TopicInfo] = {}
 
         async def put_back(transaction: Transaction, letter: DeadLetter) -> None:
@@ -259,7 +259,7 @@ class DeadLetters:
         where: Where | None = None,
         progress: Progress | None = None,
     ) -> int:
-        """Deletes letters: these, or all that `where` chooses. Returns how many."""
+        """Deletes dead letters by id, or all that `where` chooses. Returns how many."""
         if ids is None and where is None:
             raise InvalidArgumentError(
                 "Say which letters to delete: by their ids, or with a condition. "
@@ -313,7 +313,7 @@ class DeadLetters:
         return done
 
     async def purge(self, topic: str) -> int:
-        """Deletes all letters of a topic. Returns how many there were."""
+        """Deletes all dead letters of a topic. Returns how many there were."""
         info = await self._host.describe_topic(topic)
         if info.settings.role != "dead-letter":
             raise InvalidArgumentError(
@@ -329,7 +329,7 @@ class DeadLetters:
         return count
 
     async def export(self, topic: str, where: Where | None = None) -> AsyncIterator[bytes]:
-        """Letters as JSON lines, each with its line's end."""
+        """Yields dead letters as lines of JSON."""
         async for letter in self.scan(topic, where):
             yield msgspec.json.encode(letter.document()) + b"\n"
 

@@ -33,19 +33,23 @@ class Message(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     @property
     def topic(self) -> str:
+        """Name of the topic."""
         return self.batch.topic_name
 
     @property
     def partition(self) -> int:
+        """Number of the partition."""
         return self.batch.header.partition
 
     @property
     def key(self) -> bytes | None:
+        """The key, or None."""
         column = self.batch.columns.key_column
         return None if column is None else column[self.index]
 
     @property
     def headers(self) -> dict[str, bytes]:
+        """The headers, by name."""
         return self.batch.columns.headers(self.index)
 
     @property
@@ -66,10 +70,15 @@ class Message(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     @property
     def text(self) -> str:
+        """The value as text, in UTF-8."""
         return self.value.decode()
 
     def json(self) -> Any:
-        """The value, decoded as JSON. Raises `DecodeError`, which names the message."""
+        """The value, decoded as JSON. Raises `DecodeError`, which names the message.
+
+        >>> message.json()
+        {'tea': 1}
+        """
         try:
             return _decode_json(self.value)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
@@ -133,10 +142,12 @@ class MessageBatch:
 
     @property
     def topic(self) -> str:
+        """Name of the topic."""
         return self.batch.topic_name
 
     @property
     def partition(self) -> int:
+        """Number of the partition."""
         return self.batch.header.partition
 
     @property
@@ -147,14 +158,17 @@ class MessageBatch:
 
     @property
     def next_offset(self) -> int:
+        """The offset after the batch."""
         return self.batch.next_offset
 
     @property
     def values(self) -> list[bytes | None]:
+        """The values of the messages. None is a tombstone."""
         return self.batch.values[self.first :]
 
     @property
     def messages(self) -> list[Message]:
+        """The messages."""
         if self._messages is None:
             batch = self.batch
             batch.check()

@@ -94,10 +94,15 @@ class Subscription:
 
     @property
     def target(self) -> str:
+        """The topic or the pattern."""
         return self._wanted.target
 
     async def start(self) -> None:
-        """Begins to receive; `async with` and iterating do it by themselves."""
+        """Begins to receive; `async with` and iterating do it by themselves.
+
+        >>> orders = client.subscribe("orders")
+        >>> await orders.start()
+        """
         if not self._started:
             self._started = True
             try:
@@ -107,6 +112,10 @@ class Subscription:
                 raise
 
     async def close(self) -> None:
+        """Ends the subscription. `async with` does it.
+
+        >>> await orders.close()
+        """
         if self._closed is None:
             self.end(ClosedError("The subscription was closed: call subscribe() again."))
             if self._started:
@@ -147,7 +156,11 @@ class Subscription:
             raise self._closed
 
     async def batches(self) -> AsyncIterator[MessageBatch]:
-        """Whole batches, for speed: iterate each, or take its `values`."""
+        """Whole batches, for speed: iterate each, or take its `values`.
+
+        >>> async for batch in orders.batches():
+        ...     print(batch.topic, batch.base_offset, len(batch))
+        """
         self.check_open()
         await self.start()
         while True:
@@ -158,7 +171,10 @@ class Subscription:
             yield batch
 
     async def next(self, timeout_seconds: float | None = None) -> Message:
-        """The next message. Raises TimeoutError when none comes in time."""
+        """The next message. Raises TimeoutError when none comes in time.
+
+        >>> message = await orders.next(timeout_seconds=5)
+        """
         while True:
             for message in self._begun:
                 self._current = message
@@ -168,7 +184,10 @@ class Subscription:
                 self._begun = await self._next_run()
 
     async def next_batch(self, timeout_seconds: float | None = None) -> MessageBatch:
-        """The next batch as a whole. Raises TimeoutError when none comes in time."""
+        """The next batch as a whole. Raises TimeoutError when none comes in time.
+
+        >>> batch = await orders.next_batch(timeout_seconds=5)
+        """
         async with asyncio.timeout(timeout_seconds):
             await self.start()
             return await self._next_batch()
@@ -253,7 +272,12 @@ class Subscription:
         return as_positions(seen)
 
     async def commit(self, message: Message | None = None) -> None:
-        """Makes the durable name continue after this message, or after all that were taken."""
+        """Makes the durable name continue after this message, or after all that were taken.
+
+        >>> async with client.subscribe("orders", durable="billing") as orders:
+        ...     async for message in orders:
+        ...         await orders.commit()
+        """
         if not self._wanted.durable:
             raise InvalidArgumentError(
                 "This subscription has no durable name to commit to: give subscribe(durable=...)."

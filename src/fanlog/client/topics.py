@@ -66,7 +66,11 @@ class TopicCalls(Connection):
         return made
 
     async def topics(self, pattern: str = ">", *, internal: bool = False) -> list[TopicInfo]:
-        """The topics that fit a pattern, by name."""
+        """The topics that fit a pattern, by name.
+
+        >>> for topic in await client.topics("orders.>"):
+        ...     print(topic.name, topic.records)
+        """
         return [topic async for topic in self._each_topic(pattern, internal=internal)]
 
     async def _each_topic(self, pattern: str, *, internal: bool) -> AsyncIterator[TopicInfo]:
@@ -82,6 +86,13 @@ class TopicCalls(Connection):
                 return
 
     async def describe_topic(self, name: str) -> TopicInfo:
+        """Returns the settings, partitions and counters of a topic. Raises `TopicNotFoundError` if
+        there is none.
+
+        >>> orders = await client.describe_topic("orders")
+        >>> orders.settings.durability, orders.records
+        ('fsync', 4)
+        """
         return await self._session.ask(
             FrameKind.DESCRIBE_TOPIC, messages.NamedTopic(topic_name(name)), TopicInfo
         )
@@ -109,6 +120,10 @@ class TopicCalls(Connection):
         return await self._session.ask(FrameKind.ALTER_TOPIC, wanted, TopicInfo)
 
     async def delete_topic(self, name: str) -> None:
+        """Deletes a topic and its messages.
+
+        >>> await client.delete_topic("orders")
+        """
         await self._session.request(
             FrameKind.DELETE_TOPIC, messages.NamedTopic(topic_name(name)), repeat=False
         )
@@ -130,7 +145,10 @@ class TopicCalls(Connection):
 
     async def compact_topic(self, name: str) -> TopicInfo:
         """Compacts a topic now, as far as it is visible, and returns what it is then. The broker
-        does so by itself, when it is worthwhile."""
+        does so by itself, when it is worthwhile.
+
+        >>> await client.compact_topic("prices")
+        """
         return await self._session.ask(
             FrameKind.COMPACT_TOPIC, messages.NamedTopic(topic_name(name)), TopicInfo
         )
@@ -138,7 +156,10 @@ class TopicCalls(Connection):
     # Offsets
 
     async def find_offsets(self, topic: str, start: StartLike) -> dict[int, int]:
-        """The offset of each partition where `start` lies."""
+        """The offset of each partition where `start` lies.
+
+        >>> await client.find_offsets("orders", "earliest")
+        """
         wanted = messages.FindOffsets(topic_name(topic), as_start(start))
         found = await self._session.ask(FrameKind.FIND_OFFSETS, wanted, messages.Positions)
         return {position.partition: position.offset for position in found.positions}
@@ -148,7 +169,10 @@ class TopicCalls(Connection):
         await self._session.request(FrameKind.COMMIT, messages.Commit(durable, positions))
 
     async def committed(self, durable: str) -> tuple[messages.Position, ...]:
-        """Where a durable name would go on."""
+        """Where a durable name would go on.
+
+        >>> await client.committed("billing")
+        """
         wanted = messages.Committed(durable)
         return (await self._session.ask(FrameKind.COMMITTED, wanted, messages.Positions)).positions
 
@@ -161,7 +185,12 @@ class TopicCalls(Connection):
         bytes_max: int = 1 << 20,
         wait_seconds: float = 0.0,
     ) -> core.Fetched:
-        """Pulls batches from an offset on; with `wait_seconds`, waits for some to come."""
+        """Pulls batches from an offset on; with `wait_seconds`, waits for some to come.
+
+        >>> fetched = await client.fetch("orders", 0, 0)
+        >>> [value for batch in fetched.batches for value in batch.values]
+        [b'one tea']
+        """
         wait_ms = int(wait_seconds * 1000)
         while True:
             await self._session.connection()
@@ -192,4 +221,9 @@ class TopicCalls(Connection):
     # The broker
 
     async def status(self) -> messages.BrokerStatus:
+        """Returns the broker's version, its uptime, and what is wrong, as `fanlog health` shows
+        it.
+
+        >>> status = await client.status()
+        """
         return await self._session.ask(FrameKind.STATUS, messages.Goodbye(), messages.BrokerStatus)

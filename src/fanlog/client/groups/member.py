@@ -114,10 +114,12 @@ class GroupMember(Subscription):
 
     @property
     def group(self) -> str:
+        """Name of the group."""
         return self._join.group
 
     @property
     def member(self) -> str:
+        """Name of this member."""
         return self._join.member
 
     @property
@@ -126,6 +128,11 @@ class GroupMember(Subscription):
         return tuple(sorted(self._active))
 
     async def start(self) -> None:
+        """Joins the group. `async with` does it.
+
+        >>> orders = client.consume("orders", group="billing")
+        >>> await orders.start()
+        """
         if not self._started:
             self._commits.start()
             await super().start()
@@ -140,7 +147,10 @@ class GroupMember(Subscription):
 
     async def close(self) -> None:
         """Commits what is done, unless commits are manual, and leaves the group. Raises what a
-        commit in the background ran into."""
+        commit in the background ran into.
+
+        >>> await orders.close()
+        """
         if self._closed is None:
             self.end(ClosedError("The member was closed: call consume() again."))
             if self._started:
@@ -254,7 +264,10 @@ class GroupMember(Subscription):
     def offsets_for_commit(
         self, positions: tuple[messages.Position, ...] | None = None
     ) -> messages.GroupOffsets:
-        """These positions, or those of all that was taken, for a transaction to commit."""
+        """These positions, or those of all that was taken, for a transaction to commit.
+
+        >>> tx.commit_offsets(orders)
+        """
         if positions is None:
             positions = self.positions
         for position in positions:
@@ -264,11 +277,18 @@ class GroupMember(Subscription):
     async def commit(self, message: Message | None = None) -> None:
         """Commits up to this message, or all that was taken, the one in hand included; in a
         callback, which may come while that one is worked on, all but it. Returns when it is done.
-        Raises FencedError if a partition is somebody else's by now; then nothing was committed."""
+        Raises FencedError if a partition is somebody else's by now; then nothing was committed.
+
+        >>> async for message in orders:
+        ...     await orders.commit(message)
+        """
         await self._commits.now(self.reached(message))
 
     def commit_soon(self, message: Message | None = None) -> None:
-        """The same in the background. What goes wrong is raised by the next commit or close."""
+        """The same in the background. What goes wrong is raised by the next commit or close.
+
+        >>> orders.commit_soon()
+        """
         self.commit_reached_soon(self.reached(message))
 
     def commit_reached_soon(self, reached: dict[Place, Reached]) -> None:
@@ -312,7 +332,10 @@ class GroupMember(Subscription):
     ) -> tuple[messages.Position, ...]:
         """Moves in all partitions of this member, in those of a topic, or in one: to "earliest",
         "latest", an offset or a time. What was received before is not given any more, and the
-        next commit is of the new place."""
+        next commit is of the new place.
+
+        >>> await orders.seek("earliest", topic="orders", partition=0)
+        """
         await self.start()
         partitions = None if partition is None else (partition,)
         wanted = messages.Seek(start=as_start(start), topic=topic, partitions=partitions)

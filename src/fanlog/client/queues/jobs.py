@@ -174,6 +174,7 @@ class Job:
 
     @property
     def value(self) -> bytes:
+        """The value of the message."""
         return self.message.value
 
     @property
@@ -182,18 +183,22 @@ class Job:
 
     @property
     def headers(self) -> dict[str, bytes]:
+        """The headers, by name."""
         return self.message.headers
 
     @property
     def topic(self) -> str:
+        """Name of the topic."""
         return self.message.topic
 
     @property
     def partition(self) -> int:
+        """Number of the partition."""
         return self.message.partition
 
     @property
     def offset(self) -> int:
+        """Offset of the message."""
         return self.message.offset
 
     @property
@@ -208,9 +213,15 @@ class Job:
 
     @property
     def text(self) -> str:
+        """The value as text, in UTF-8."""
         return self.message.text
 
     def json(self) -> Any:
+        """The value, decoded as JSON. Raises `DecodeError`, which names the message.
+
+        >>> job.json()
+        {'to': 'alice'}
+        """
         return self.message.json()
 
     @overload
@@ -222,36 +233,58 @@ class Job:
         return self.message.decode(type)
 
     async def ack(self) -> None:
-        """The job is done. Once this returns it is never handed out again."""
+        """The job is done. Once this returns it is never handed out again.
+
+        >>> await job.ack()
+        """
         await self._settle(Verb.ACK)
 
     def ack_soon(self) -> None:
-        """The same in the background; `flush` or `close` of the worker raises what goes wrong."""
+        """The same in the background; `flush` or `close` of the worker raises what goes wrong.
+
+        >>> job.ack_soon()
+        >>> await worker.flush()
+        """
         self._check_unsettled()
         self._settled = True
         self._lease.ack_soon(*self._lease.extent(self.message.offset))
 
     async def nack(self, delay_seconds: float | None = None, reason: str = "") -> None:
         """The job failed, and is tried again: after this delay, or as the queue's back-off says.
-        After too many failures it becomes a dead letter."""
+        After too many failures it becomes a dead letter.
+
+        >>> await job.nack(delay_seconds=60, reason="the mail server is down")
+        """
         await self._settle(Verb.NACK, delay_ms=milliseconds(delay_seconds), reason=reason)
 
     async def reject(self, reason: str = "") -> None:
-        """The job can't be done: it becomes a dead letter at once."""
+        """The job can't be done: it becomes a dead letter at once.
+
+        >>> await job.reject("no address")
+        """
         await self._settle(Verb.REJECT, reason=reason)
 
     async def extend(self, seconds: float | None = None) -> None:
-        """More time for the job: so much from now, or the queue's own."""
+        """More time for the job: so much from now, or the queue's own.
+
+        >>> await job.extend(300)
+        """
         extent = self._lease.extent(self.message.offset)
         await self._lease.settle(Verb.EXTEND, *extent, delay_ms=milliseconds(seconds))
 
     async def reply(self, value: Value, headers: Headers | None = None) -> None:
-        """Answers the request that this job is, if it is one, and acks it."""
+        """Answers the request that this job is, if it is one, and acks it.
+
+        >>> await job.reply("42")
+        """
         await self._lease.host.reply(self.message, value, headers)
         await self.ack()
 
     async def fail(self, reason: str) -> None:
-        """Answers the request with an error, and acks it: who asked gets a RequestError."""
+        """Answers the request with an error, and acks it: who asked gets a RequestError.
+
+        >>> await job.fail("no such picture")
+        """
         await self._lease.host.reply(self.message, b"", None, reason or "failed")
         await self.ack()
 
@@ -315,10 +348,12 @@ class JobBatch:
 
     @property
     def topic(self) -> str:
+        """Name of the topic."""
         return self._lease.batch.topic
 
     @property
     def partition(self) -> int:
+        """Number of the partition."""
         return self._lease.stretch[1]
 
     @property
@@ -333,40 +368,59 @@ class JobBatch:
 
     @property
     def deliveries(self) -> int:
+        """How often the jobs were delivered, this time included."""
         return self._lease.deliveries
 
     @property
     def messages(self) -> list[Message]:
+        """The messages of the jobs."""
         return self._lease.messages
 
     @property
     def values(self) -> list[bytes]:
+        """The values of the jobs."""
         return [message.value for message in self._lease.messages]
 
     @property
     def jobs(self) -> list[Job]:
+        """The jobs, one by one."""
         make_job = self._lease.host.make_job
         return [make_job(self._lease, message) for message in self._lease.messages]
 
     async def ack(self) -> None:
-        """All of them are done."""
+        """All of them are done.
+
+        >>> await batch.ack()
+        """
         await self._lease.settle(Verb.ACK, self.first, self.next)
 
     def ack_soon(self) -> None:
-        """The same in the background; `flush` or `close` of the worker raises what goes wrong."""
+        """The same in the background; `flush` or `close` of the worker raises what goes wrong.
+
+        >>> batch.ack_soon()
+        """
         self._lease.ack_soon(self.first, self.next)
 
     async def nack(self, delay_seconds: float | None = None, reason: str = "") -> None:
-        """All of them failed, and are tried again."""
+        """All of them failed, and are tried again.
+
+        >>> await batch.nack(delay_seconds=60)
+        """
         delay_ms = milliseconds(delay_seconds)
         await self._lease.settle(Verb.NACK, self.first, self.next, delay_ms=delay_ms, reason=reason)
 
     async def reject(self, reason: str = "") -> None:
-        """None of them can be done: they become dead letters at once."""
+        """None of them can be done: they become dead letters at once.
+
+        >>> await batch.reject("not needed any more")
+        """
         await self._lease.settle(Verb.REJECT, self.first, self.next, reason=reason)
 
     async def extend(self, seconds: float | None = None) -> None:
-        """More time for all of them."""
+        """More time for all of them.
+
+        >>> await batch.extend(300)
+        """
         delay_ms = milliseconds(seconds)
         await self._lease.settle(Verb.EXTEND, self.first, self.next, delay_ms=delay_ms)
 

@@ -109,6 +109,7 @@ class Worker:
 
     @property
     def queue(self) -> str:
+        """Name of the queue."""
         return self._wanted.queue
 
     @property
@@ -117,7 +118,11 @@ class Worker:
         return self._wanted.worker
 
     async def start(self) -> None:
-        """Begins to take jobs; `async with` and iterating do it by themselves."""
+        """Begins to take jobs; `async with` and iterating do it by themselves.
+
+        >>> worker = client.work("emails", queue="mailers")
+        >>> await worker.start()
+        """
         if not self._started:
             self._started = True
             try:
@@ -129,13 +134,20 @@ class Worker:
                 self._keeping = asyncio.ensure_future(self._keep())
 
     async def flush(self) -> None:
-        """Waits until all verdicts are with the broker. Raises what `ack_soon` ran into."""
+        """Waits until all verdicts are with the broker. Raises what `ack_soon` ran into.
+
+        >>> job.ack_soon()
+        >>> await worker.flush()
+        """
         await self.settling.drain()
         self.settling.raise_error()
 
     async def close(self) -> None:
         """Leaves the queue: what was not done goes to others at once. Raises what `ack_soon` ran
-        into."""
+        into.
+
+        >>> await worker.close()
+        """
         await self._leave()
         self.settling.raise_error()
 
@@ -195,7 +207,11 @@ class Worker:
             yield job
 
     async def batches(self) -> AsyncIterator[JobBatch]:
-        """Jobs that came together, for speed; give the worker a `prefetch` to match."""
+        """Jobs that came together, for speed; give the worker a `prefetch` to match.
+
+        >>> async for batch in worker.batches():
+        ...     batch.ack_soon()
+        """
         self.check_open()
         while True:
             try:
@@ -210,14 +226,20 @@ class Worker:
             raise self._closed
 
     async def next(self, timeout_seconds: float | None = None) -> Job:
-        """The next job. Raises TimeoutError when none comes in time."""
+        """The next job. Raises TimeoutError when none comes in time.
+
+        >>> job = await worker.next(timeout_seconds=5)
+        """
         while True:
             for job in self._begun:
                 return job
             self._begun = iter((await self.next_batch(timeout_seconds)).jobs)
 
     async def next_batch(self, timeout_seconds: float | None = None) -> JobBatch:
-        """The next jobs that came together. Raises TimeoutError when none come in time."""
+        """The next jobs that came together. Raises TimeoutError when none come in time.
+
+        >>> batch = await worker.next_batch(timeout_seconds=5)
+        """
         async with asyncio.timeout(timeout_seconds):
             await self.start()
             while True:
@@ -278,6 +300,7 @@ class Worker:
     async def reply(
         self, job: Message, value: Value, headers: Headers | None, error: str = ""
     ) -> None:
+        """Answers the request that a job is. `job.reply` does it."""
         await self._host.reply(job, value, headers, error)
 
     async def _keep(self) -> None:

@@ -107,7 +107,11 @@ class Transaction:
         return self._open().committed
 
     async def begin(self) -> None:
-        """Asks for a ticket; `async with` does it by itself."""
+        """Asks for a ticket; `async with` does it by itself.
+
+        >>> tx = client.transaction()
+        >>> await tx.begin()
+        """
         if self._begun is None:
             answer = await self._host.request(FrameKind.BEGIN_TRANSACTION, self._wanted)
             self._begun = decode(TransactionBegun, answer)
@@ -184,7 +188,10 @@ class Transaction:
         encoding: Encoding | None = None,
     ) -> None:
         """Stages one message. It waits only while `buffer_bytes_max` is full; what goes wrong is
-        raised by the next call, by `flush` or by `commit`."""
+        raised by the next call, by `flush` or by `commit`.
+
+        >>> await tx.publish("orders", "one tea", key="alice")
+        """
         self._unfinished()
         if encoding is not None:
             value, headers = encode_as(value, headers, encoding)
@@ -204,7 +211,10 @@ class Transaction:
 
     def commit_offsets(self, member: Member, taken: Taken = None) -> None:
         """Commits a group's positions with the transaction: all that the member has taken, the
-        message in hand included, or after these messages, or these positions."""
+        message in hand included, or after these messages, or these positions.
+
+        >>> tx.commit_offsets(member)
+        """
         self._unfinished()
         if not callable(getattr(member, "offsets_for_commit", None)):
             raise InvalidArgumentError(
@@ -219,7 +229,10 @@ class Transaction:
         self._members[key] = member
 
     async def flush(self) -> None:
-        """Waits until everything so far is staged: then another may commit it."""
+        """Waits until everything so far is staged: then another may commit it.
+
+        >>> await tx.flush()
+        """
         self._unfinished()
         await self._stager.flush()
 
@@ -230,7 +243,12 @@ class Transaction:
         `already`; then nothing was done now. Commit again if the outcome is unknown.
 
         `tickets` are those of other transactions, whose messages are committed with it: so a
-        coordinator chooses which of its workers' attempts count."""
+        coordinator chooses which of its workers' attempts count.
+
+        >>> result = await tx.commit()
+        >>> result.already
+        False
+        """
         if self._result is not None:
             return self._result
         begun = self._unfinished()
@@ -247,7 +265,10 @@ class Transaction:
         return self._result
 
     async def abort(self) -> None:
-        """Takes everything back."""
+        """Takes everything back.
+
+        >>> await tx.abort()
+        """
         if not self._aborted:
             begun = self._unfinished()
             self._drop()

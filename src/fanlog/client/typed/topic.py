@@ -71,10 +71,12 @@ class Topic(Generic[T]):
 
     @property
     def name(self) -> str:
+        """Name of the topic."""
         return self._kind.topic
 
     @property
     def type(self) -> Any:
+        """Type of its messages."""
         return self._kind.type
 
     def __repr__(self) -> str:
@@ -83,12 +85,19 @@ class Topic(Generic[T]):
     # Publishing
 
     async def publish(self, value: T, **options: Unpack[PublishOptions]) -> Receipt:
-        """Publishes one message; see `Client.publish`. A value of another type is refused."""
+        """Publishes one message; see `Client.publish`. A value of another type is refused.
+
+        >>> await orders.publish(Order(2, "alice"), key="alice")
+        """
         stored, options["headers"] = self._kind.encoded(value, options.get("headers"))
         return await self._host.publish(self.name, stored, **options)
 
     async def send(self, value: T, **options: Unpack[SendOptions]) -> None:
-        """Publishes without waiting for the acknowledgement; see `Client.send`."""
+        """Publishes without waiting for the acknowledgement; see `Client.send`.
+
+        >>> await orders.send(Order(2, "alice"))
+        >>> await client.flush()
+        """
         stored, options["headers"] = self._kind.encoded(value, options.get("headers"))
         await self._host.send(self.name, stored, **options)
 
@@ -96,12 +105,18 @@ class Topic(Generic[T]):
         self, values: Iterable[T], *, key: bytes | str | None = None
     ) -> list[Receipt]:
         """Publishes values in order and waits for all of them. If one is of another type, none is
-        published."""
+        published.
+
+        >>> await orders.publish_many([Order(2, "alice"), Order(1, "bob")])
+        """
         ready, headers = self._kind.all_encoded(values)
         return await self._host.publish_many(self.name, ready, key=key, headers=headers)
 
     async def request(self, value: T, **options: Unpack[RequestOptions]) -> Message:
-        """Publishes a request and returns its answer; see `Client.request`."""
+        """Publishes a request and returns its answer; see `Client.request`.
+
+        >>> answer = await orders.request(Order(2, "alice"))
+        """
         stored, options["headers"] = self._kind.encoded(value, options.get("headers"))
         return await self._host.request(self.name, stored, **options)
 
@@ -115,6 +130,10 @@ class Topic(Generic[T]):
         `on_undecodable` is for messages that are not of the topic's type: "raise" raises
         `DecodeError`, and iterating again continues after the message; "skip" logs a warning and
         leaves it out; a function, plain or async, gets the message and the error.
+
+        >>> async with orders.subscribe(start="earliest") as messages:
+        ...     async for message in messages:
+        ...         print(message.data)
         """
         reading = Reading(self._kind, on_undecodable)
         return TypedSubscription(self._host.subscribe(self.name, **options), reading)
@@ -150,7 +169,10 @@ class Topic(Generic[T]):
         **options: Unpack[HandledOptions],
     ) -> TypedGroupMember[T] | Coroutine[Any, Any, Handled]:
         """Joins a consumer group; see `Client.consume`, and `subscribe` for `on_undecodable`. With
-        a handler, "raise" means that the message fails as if the handler had raised."""
+        a handler, "raise" means that the message fails as if the handler had raised.
+
+        >>> await orders.consume(bill, group="billing")
+        """
         reading = Reading(self._kind, on_undecodable)
         if handler is None:
             member = cast(GroupMember, self._host.consume(self.name, group=group, **options))
@@ -189,7 +211,10 @@ class Topic(Generic[T]):
         **options: Unpack[WorkOptions],
     ) -> TypedWorker[T] | Coroutine[Any, Any, None]:
         """Joins a queue; see `Client.work`. A job that does not decode fails when its `data` is
-        asked for, and becomes a dead letter after `max_deliveries`, as any failing job."""
+        asked for, and becomes a dead letter after `max_deliveries`, as any failing job.
+
+        >>> await orders.work(ship, queue="shipping")
+        """
         if handler is not None:
             options = {"prefetch": concurrency, **options}
         worker = cast(Worker, self._host.work(self.name, queue=queue, **options))
@@ -204,7 +229,10 @@ class Topic(Generic[T]):
         queue: str = "",
         prefetch: int = 16,
     ) -> None:
-        """Answers requests until it is cancelled; see `Client.serve`."""
+        """Answers requests until it is cancelled; see `Client.serve`.
+
+        >>> await orders.serve(price)
+        """
         worker = self._host.work(self.name, queue=queue or self.name, prefetch=prefetch)
         await serve(with_typed_jobs(worker, self._kind), cast(Any, handler))
 
