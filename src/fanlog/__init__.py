@@ -19,7 +19,17 @@ from typing import TYPE_CHECKING, Any
 from fanlog import errors
 from fanlog.config import ClientOptions, Config
 from fanlog.errors import FanlogError, MessagesLostError
-from fanlog.model import Durability, Gap, GroupInfo, Receipt, SlowPolicy, TopicInfo, TopicSettings
+from fanlog.model import (
+    Durability,
+    Gap,
+    GroupInfo,
+    PendingMessage,
+    Receipt,
+    Scheduled,
+    SlowPolicy,
+    TopicInfo,
+    TopicSettings,
+)
 from fanlog.release import VERSION
 
 if TYPE_CHECKING:
@@ -101,7 +111,9 @@ __all__ = [
     "MessageBatch",
     "MessagesLostError",
     "Outgoing",
+    "PendingMessage",
     "Receipt",
+    "Scheduled",
     "SlowPolicy",
     "Subscription",
     "Topic",

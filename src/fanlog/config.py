@@ -380,6 +380,29 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
             "ignores a repeat.",
         ),
     ] = 7 * 24 * 3600
+    scheduled_max: Annotated[
+        int, Meta(ge=1, description="Delayed messages that wait; one more is refused.")
+    ] = 5_000_000
+    scheduled_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=1 * MIB,
+            description="Disk space of delayed messages. Past it, more of them are refused.",
+        ),
+    ] = 64 * 1024 * MIB
+    scheduled_cache_bytes: Annotated[
+        int,
+        Meta(
+            ge=64 * KIB,
+            description="Delayed messages that are due within seconds and kept in memory.",
+        ),
+    ] = 32 * MIB
+    schedule_seconds_max: Annotated[int, Meta(ge=1, description="Longest delay of a message.")] = (
+        10 * 366 * 24 * 3600
+    )
+    schedules_max: Annotated[
+        int, Meta(ge=1, description="Schedules, such as cron's; one more is refused.")
+    ] = 10_000
     transaction_ids_max: Annotated[
         int,
         Meta(

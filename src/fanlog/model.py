@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from enum import IntEnum, StrEnum
 from typing import Annotated, Literal
 
@@ -207,6 +208,33 @@ class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
     def bytes(self) -> int:
         """Bytes of all partitions."""
         return sum(p.bytes for p in self.partitions)
+
+
+class Scheduled(msgspec.Struct, frozen=True):
+    """A message that the broker keeps, and publishes when it is due."""
+
+    topic: str
+    id: str
+    due_us: int
+
+    @property
+    def due(self) -> dt.datetime:
+        return dt.datetime.fromtimestamp(self.due_us / 1e6, tz=dt.UTC)
+
+
+class PendingMessage(msgspec.Struct, frozen=True):
+    """A delayed message that is not due yet. `schedule` names the schedule that it is a run of."""
+
+    topic: str
+    id: str
+    due_us: int
+    key: bytes | None = None
+    value_bytes: int = 0
+    schedule: str = ""
+
+    @property
+    def due(self) -> dt.datetime:
+        return dt.datetime.fromtimestamp(self.due_us / 1e6, tz=dt.UTC)
 
 
 class Receipt(msgspec.Struct, frozen=True):

@@ -38,6 +38,8 @@ T = TypeVar("T")
 _THREADS = 4
 _BACKGROUND_THREADS = 4
 _TICK_SECONDS = 0.1
+# How late a delayed message may be for no reason.
+_DUE_SECONDS = 0.02
 _FILES_IN_MEMORY = 64
 # More than this between two ticks is the loop's fault, or the machine's, and nobody else's.
 _STALL_NS = 500_000_000
@@ -151,6 +153,7 @@ class Node:
         interval_seconds = self._config.log.retention_check_seconds
         self._tasks = [
             asyncio.create_task(_every(_TICK_SECONDS, self._tick)),
+            asyncio.create_task(_every(_DUE_SECONDS, self.core.schedule.tick)),
             asyncio.create_task(_every(interval_seconds, self.core.housekeeping)),
         ]
 

@@ -450,7 +450,7 @@ def named(call: Any, *without: str) -> set[str]:
 @pytest.mark.parametrize("client", [fanlog.Client, fanlog.sync.Client])
 def test_a_typed_topic_takes_every_option_that_the_client_takes(client: Any) -> None:
     """Who gives the client a new option adds it to `client/typed/options.py` too."""
-    assert options.PublishOptions.__annotations__.keys() == named(client.publish, "encoding")
+    assert options.LaterOptions.__annotations__.keys() == named(client.publish, "encoding")
     assert options.SendOptions.__annotations__.keys() == named(client.send, "encoding")
     assert options.RequestOptions.__annotations__.keys() == named(client.request, "encoding")
     assert options.SubscribeOptions.__annotations__.keys() == named(client.subscribe)

@@ -35,12 +35,14 @@ OWN = [
     model.GroupMemberInfo,
     model.GroupPartitionInfo,
     model.ResetStep,
+    model.PendingMessage,
 ]
 
 
 PLAIN = {
     inspect.FloatType: "float",
     inspect.StrType: "str",
+    inspect.BytesType: "bytes",
     inspect.BoolType: "bool",
     inspect.NoneType: "nil",
 }

@@ -23,6 +23,7 @@ from fanlog.errors import (
     allow_more,
 )
 from fanlog.format.patterns import fits, literal_prefix
+from fanlog.format.schedules import SCHEDULED_TOPIC
 from fanlog.log.store import LogStore, StoredTopic
 from fanlog.model import INBOX_PREFIX, INTERNAL_PREFIX, PARTITIONS_MAX, TopicSettings
 
@@ -35,8 +36,9 @@ _PAGE_NAMES = 2000
 
 
 class Catalog:
-    """All topics. `partitions` is what the hot path looks batches' partitions up in; the broker's
-    own topics are not there, so that no client can publish to them."""
+    """All topics. `partitions` is what the hot path looks batches' partitions up in. The broker's
+    own topics are not there, so that no client can publish to them; but the one of delayed
+    messages is."""
 
     def __init__(self, store: LogStore, options: BrokerOptions) -> None:
         self._store = store
@@ -182,7 +184,8 @@ class Catalog:
     def _add(self, topic: Topic) -> None:
         self._by_name[topic.name] = topic
         self._tree.add(topic.name, topic)
-        internal = topic.name.startswith(INTERNAL_PREFIX)
+        # Delayed messages are published like others.
+        internal = topic.name.startswith(INTERNAL_PREFIX) and topic.name != SCHEDULED_TOPIC
         partitions = self._internal if internal else self.partitions
         for partition in topic.partitions:
             partitions[partition_key(topic.number, partition.index)] = partition

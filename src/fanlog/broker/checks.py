@@ -11,12 +11,14 @@ from collections.abc import Iterator
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from fanlog.broker.ports import Runtime
+from fanlog.broker.schedule.admission import RECORD_WORK_BYTES, scheduled_fault
 from fanlog.broker.unpacking import Unpacker, decoding_bytes
 from fanlog.errors import FanlogError, FormatError, UnreadableError
 from fanlog.format.batch import HEADER_BYTES, KIND_BATCH, BatchHeader, read_header
 from fanlog.format.codecs import UnpackLimits
 from fanlog.format.columns import ColumnReader
 from fanlog.format.frames import PREFIX, PREFIX_BYTES
+from fanlog.format.schedules import SCHEDULED_TOPIC
 
 # What is decoded in a thread for one connection before others get their turn.
 _JOB_BYTES = 4 << 20
@@ -91,7 +93,10 @@ class Checks:
         return [checked.fault for checked in known]
 
     def _work(self, batch: Unchecked) -> int:
-        return decoding_bytes(batch.data, batch.at, batch.header, self._unpacker.limits)
+        work = decoding_bytes(batch.data, batch.at, batch.header, self._unpacker.limits)
+        if batch.topic == SCHEDULED_TOPIC:
+            work += RECORD_WORK_BYTES * batch.header.record_count
+        return work
 
     def _may_spend(self, work_bytes: int) -> bool:
         if not self._unpacker.is_small(self._spent_bytes + work_bytes):
@@ -159,7 +164,10 @@ def _fault(batch: Unchecked, limits: UnpackLimits) -> FanlogError | None:
     data, at, header, topic = batch
     body = memoryview(data)[at + HEADER_BYTES : at + header.length]
     try:
-        ColumnReader(body, header.flags, header.codec, header.record_count, limits).check()
+        columns = ColumnReader(body, header.flags, header.codec, header.record_count, limits)
+        columns.check()
+        if topic == SCHEDULED_TOPIC:
+            return scheduled_fault(columns)
     except FormatError as fault:
         return UnreadableError(
             f"Topic {topic!r} is compacted, so the broker must read its batches. This one does not "

@@ -34,6 +34,7 @@ from fanlog.broker.ports import Opener, Origin, Outlet, Runtime
 from fanlog.broker.positions import checked_position
 from fanlog.broker.publish_log import PublishLog
 from fanlog.broker.queues.queues import Queues
+from fanlog.broker.schedule.schedule import Schedule
 from fanlog.broker.slices import Slices
 from fanlog.broker.subscriptions import Subscriptions
 from fanlog.broker.topics import Partition, Topic
@@ -57,6 +58,7 @@ from fanlog.format.messages import (
     Position,
     TopicPage,
 )
+from fanlog.format.schedules import SCHEDULED_TOPIC
 from fanlog.log.lookup import out_of_range
 from fanlog.log.partition import Block
 from fanlog.log.store import LogStore
@@ -136,6 +138,8 @@ class Broker:
             folder=store.folder,
             check_owner=self.groups.check_owner,
         )
+        self.schedule = Schedule(self, self._intake, options, runtime)
+        self._intake.scheduled_fault = self.schedule.fault
         self.compactions = Compactions(
             runtime,
             self._drop_copies,
@@ -169,6 +173,7 @@ class Broker:
         self.groups.load(newest_us)
         self.queues.load()
         self.internal.repair()
+        self.schedule.load()
         self._store.employ(self.slices)
         self._publish_log.tick()
 
@@ -209,6 +214,11 @@ class Broker:
         return self._runtime.now_us()
 
     @property
+    def in_memory(self) -> bool:
+        """Whether nothing is kept on disk."""
+        return self._store.folder is None
+
+    @property
     def epoch(self) -> int:
         return self._store.epoch
 
@@ -230,6 +240,8 @@ class Broker:
         topic = self.catalog.find(name)
         if topic is not None:
             return topic
+        if name == SCHEDULED_TOPIC and create:
+            return self.schedule.open()
         allowed = self._options.auto_create_topics or is_inbox(name)
         if not create or not allowed:
             return self.catalog.get(name)
@@ -467,7 +479,7 @@ class Broker:
             for left in p.log.unreadable
         ]
         lost = self._store.problems + damaged + unreadable + self.internal.losses()
-        problems = failed + lost + self.transactions.problems()
+        problems = failed + lost + self.transactions.problems() + self.schedule.problems()
         state = "failing" if failed else "degraded" if problems else "ok"
         return BrokerStatus(
             state="draining" if self.draining else state,

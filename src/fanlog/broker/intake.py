@@ -20,7 +20,7 @@ from fanlog.broker.named_producers import NamedProducers
 from fanlog.broker.ports import Origin
 from fanlog.broker.producers import Producer, forget_longest_idle
 from fanlog.broker.sizes import Sizes
-from fanlog.broker.topics import Partition, Submission
+from fanlog.broker.topics import Partition, Submission, Topic
 from fanlog.config import BrokerOptions
 from fanlog.errors import (
     ChecksumError,
@@ -37,6 +37,7 @@ from fanlog.errors import (
 from fanlog.format.batch import (
     BATCH_BYTES_MIN,
     CHECKSUMS,
+    CLIENT_PART,
     CLIENT_PART_AT,
     HEADER_BYTES,
     INCOMING,
@@ -51,6 +52,7 @@ from fanlog.format.batch import (
 from fanlog.format.codecs import Codec
 from fanlog.format.columns import KEYS, KNOWN_FLAGS, columns_bytes_min
 from fanlog.format.frames import ACK_ENTRY
+from fanlog.format.schedules import SCHEDULED_TOPIC
 from fanlog.model import PRODUCER_ID_MAX, Durability
 
 _CODEC_MAX = max(Codec)
@@ -100,6 +102,8 @@ class Intake:
         self._named = named
         self._sizes = Sizes(options)
         self._checks = checks
+        # What speaks against more delayed messages; by flags, columns and count.
+        self.scheduled_fault: Callable[[int, bytes, int], FanlogError | None] = _no_fault
         self.epoch = 0
 
     def take(self, data: bytes, at: int, origin: Origin, *, reserved: bool = False) -> int:
@@ -214,6 +218,7 @@ class Intake:
             raise _unknown_topic(header.topic, header.partition)
         body = data[at + CLIENT_PART_AT : at + header.length]
         fault = self._fault(partition, body, header.codec, header.flags, header.record_count)
+        fault = fault or self._unscheduled(partition, body, header)
         if fault is not None:
             raise type(fault)(str(fault))
         return header
@@ -226,7 +231,7 @@ class Intake:
         found: list[Unchecked] = []
         for at, header in batches:
             partition = self._partitions.get(partition_key(header.topic, header.partition))
-            if partition is not None and partition.topic.settings.cleanup == "compact":
+            if partition is not None and _is_read(partition.topic):
                 found.append(Unchecked(data, at, header, partition.topic.name))
         for fault in self._checks.faults(origin, found) if found else ():
             if fault is not None:
@@ -255,7 +260,7 @@ class Intake:
         settings = partition.topic.settings
         if (
             partition.log.failure is not None
-            or settings.cleanup == "compact"
+            or _is_read(partition.topic)
             or (self._commits.group is not None and self._overloaded())
         ):
             return 0
@@ -274,9 +279,11 @@ class Intake:
         header = read_header(data, at)
         body = data[at + CLIENT_PART_AT : at + header.length]
         fault = self._fault(partition, body, header.codec, header.flags, header.record_count)
+        if fault is None and not claimed.reserved:
+            fault = self._unscheduled(partition, body, header)
         if (
             fault is None
-            and partition.topic.settings.cleanup == "compact"
+            and _is_read(partition.topic)
             # What a transaction has staged was looked at before.
             and not claimed.reserved
         ):
@@ -307,6 +314,15 @@ class Intake:
                 "key: publish each message with a key."
             )
         return None
+
+    def _unscheduled(
+        self, partition: Partition, body: bytes, header: BatchHeader
+    ) -> FanlogError | None:
+        """What speaks against a batch of delayed messages."""
+        if partition.topic.name != SCHEDULED_TOPIC:
+            return None
+        columns = body[CLIENT_PART.size :]
+        return self.scheduled_fault(header.flags, columns, header.record_count)
 
     def _refuse_unknown(self, origin: Origin, topic: int, index: int, sequence: int) -> None:
         origin.refuse(topic, index, sequence, sequence, _unknown_topic(topic, index))
@@ -381,6 +397,15 @@ class Intake:
         producer = producers[producer_id] = Producer(epoch, 0, partition.next_offset)
         self._named.seen_in(producer_id, partition)
         return producer
+
+
+def _is_read(topic: Topic) -> bool:
+    """Whether the broker itself reads a topic's records, and so looks at what comes in."""
+    return topic.settings.cleanup == "compact" or topic.name == SCHEDULED_TOPIC
+
+
+def _no_fault(flags: int, body: bytes, count: int) -> None:
+    return None
 
 
 def _unknown_topic(topic: int, index: int) -> TopicNotFoundError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable
 from types import TracebackType
 from typing import Any, TypeVar, Unpack, overload
 
@@ -21,11 +21,12 @@ from fanlog.client.groups.options import ConsumeOptions, HandledOptions
 from fanlog.client.groups.running import Handled, MessageHandler
 from fanlog.client.link import Dial, tcp_dial
 from fanlog.client.message import Message
-from fanlog.client.publishing import Headers, TopicOutbox, Value
+from fanlog.client.publishing import Headers, PublishOptions, TopicOutbox, Value
 from fanlog.client.queues.options import WorkOptions, working
 from fanlog.client.queues.requests import Handler, Requests, serve
 from fanlog.client.queues.running import JobHandler, run_worker
 from fanlog.client.queues.worker import Worker
+from fanlog.client.schedules import DelayedMessages, Time
 from fanlog.client.starts import (
     StartLike,
     as_start,
@@ -44,7 +45,7 @@ from fanlog.config import ClientOptions
 from fanlog.errors import InvalidArgumentError, RequestTimeoutError, wrong_value
 from fanlog.format import messages
 from fanlog.format.patterns import is_pattern
-from fanlog.model import Receipt, ResetPolicy
+from fanlog.model import PendingMessage, Receipt, ResetPolicy, Scheduled
 
 T = TypeVar("T")
 
@@ -57,6 +58,7 @@ class Client(TopicCalls):
         self._requests = Requests(self)
         self.groups = Groups(self)
         self.dead_letters = DeadLetters(self)
+        self._delayed = DelayedMessages(self._session, self._publisher, self._ready_outbox)
 
     async def _take_leave(self) -> None:
         for follower in list(self._subscriptions.values()):
@@ -71,6 +73,30 @@ class Client(TopicCalls):
         """How objects are published, where a message does not say."""
         return self._publisher.encoding
 
+    @overload
+    async def publish(
+        self,
+        topic: str,
+        value: Value,
+        *,
+        delay_seconds: float,
+        schedule_id: str | None = None,
+        **options: Unpack[PublishOptions],
+    ) -> Scheduled: ...
+    @overload
+    async def publish(
+        self,
+        topic: str,
+        value: Value,
+        *,
+        at: Time,
+        schedule_id: str | None = None,
+        **options: Unpack[PublishOptions],
+    ) -> Scheduled: ...
+    @overload
+    async def publish(
+        self, topic: str, value: Value, **options: Unpack[PublishOptions]
+    ) -> Receipt: ...
     async def publish(
         self,
         topic: str,
@@ -82,7 +108,10 @@ class Client(TopicCalls):
         partition: int | None = None,
         encoding: Encoding | None = None,
         timeout_seconds: float | None = None,
-    ) -> Receipt:
+        delay_seconds: float | None = None,
+        at: Time | None = None,
+        schedule_id: str | None = None,
+    ) -> Receipt | Scheduled:
         """Publishes one message and returns once the broker has it, as safely as the topic's
         durability says. Messages published at the same time share a batch.
 
@@ -97,9 +126,32 @@ class Client(TopicCalls):
         >>> receipt = await client.publish("orders", b"one tea", key="alice")  # doctest: +SKIP
         >>> receipt.offset, receipt.durability  # doctest: +SKIP
         (0, 'os')
+
+        With `delay_seconds`, or `at` a time (a datetime, or seconds since 1970), the broker keeps
+        the message and publishes it then: durable, exact to 100 ms, and once. It returns as soon
+        as the broker has it. A `schedule_id` of your own replaces the message that waits under it.
+
+        >>> waiting = await client.publish("mails", mail, delay_seconds=3600)  # doctest: +SKIP
+        >>> await client.cancel_scheduled(waiting.id)  # doctest: +SKIP
+        True
         """
         if encoding is not None:
             value, headers = encode_as(value, headers, encoding)
+        if delay_seconds is not None or at is not None or schedule_id is not None:
+            publishing = self._delayed.publish(
+                topic,
+                value,
+                key=key,
+                headers=headers,
+                event_time=event_time,
+                partition=partition,
+                delay_seconds=delay_seconds,
+                at=at,
+                schedule_id=schedule_id,
+            )
+            if timeout_seconds is None:
+                return await publishing
+            return await self._publish_within(timeout_seconds, publishing)
         if timeout_seconds is not None:
             return await self._publish_within(
                 timeout_seconds,
@@ -118,8 +170,8 @@ class Client(TopicCalls):
         )
 
     async def _publish_within(
-        self, timeout_seconds: float, publishing: Coroutine[Any, Any, Receipt]
-    ) -> Receipt:
+        self, timeout_seconds: float, publishing: Coroutine[Any, Any, T]
+    ) -> T:
         try:
             async with asyncio.timeout(timeout_seconds):
                 return await publishing
@@ -201,6 +253,22 @@ class Client(TopicCalls):
             if self._publisher.buffered_bytes < self._publisher.buffer_bytes_max:
                 return outbox
             await self._publisher.room()
+
+    async def cancel_scheduled(self, id: str) -> bool:
+        """Takes a delayed message back; False if it has gone out, or there is none of this id.
+
+        >>> await client.cancel_scheduled("reminder-42")  # doctest: +SKIP
+        True
+        """
+        return (await self._delayed.cancel([id]))[0]
+
+    def scheduled(self, topic: str = "") -> AsyncIterator[PendingMessage]:
+        """The delayed messages that wait, for one topic or for all, the first due in front.
+
+        >>> [message.id async for message in client.scheduled("mails")]  # doctest: +SKIP
+        ['reminder-42']
+        """
+        return self._delayed.pending(topic)
 
     async def flush(self) -> None:
         """Waits until everything sent so far is acknowledged. Raises what `send` ran into.

@@ -4,11 +4,12 @@ by `buffer_bytes_max`: what is held until the broker has it."""
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Protocol, TypedDict
 
 import msgspec
 
@@ -41,6 +42,18 @@ logger = logging.getLogger("fanlog.client")
 
 OpenTopic = Callable[[str], Awaitable[TopicOpened]]
 Register = Callable[[RegisterProducer], Awaitable[ProducerRegistered]]
+
+
+class PublishOptions(TypedDict, total=False):
+    """What `publish` takes beside a value."""
+
+    key: bytes | str | None
+    headers: Headers | None
+    event_time: dt.datetime | int | None
+    partition: int | None
+    encoding: Encoding | None
+    timeout_seconds: float | None
+
 
 # What a batch with one large message has besides it.
 _FRAME_SPARE_BYTES = 4 * 1024

@@ -85,6 +85,8 @@ class FrameKind(IntEnum):
     COMPACT_TOPIC = 0x2A
     GROW_TOPIC = 0x2B
     ALTER_TOPIC = 0x2C
+    CANCEL_SCHEDULED = 0x30
+    LIST_SCHEDULED = 0x31
     # both ways
     BATCH = KIND_BATCH
     # from the broker

@@ -13,6 +13,7 @@ from fanlog.errors import ProtocolError
 from fanlog.model import (
     GapReason,
     GroupInfo,
+    PendingMessage,
     QueueSettings,
     ResetPolicy,
     SlowPolicy,
@@ -447,6 +448,36 @@ class TransactionCommitted(msgspec.Struct, frozen=True):
 
 class AbortTransaction(msgspec.Struct, frozen=True):
     ticket: str
+
+
+# Delayed messages
+
+
+class CancelScheduled(msgspec.Struct, frozen=True):
+    ids: tuple[str, ...]
+
+
+class Cancelled(msgspec.Struct, frozen=True):
+    """Of each id, whether its message was still waiting."""
+
+    cancelled: tuple[bool, ...]
+
+
+class ListScheduled(msgspec.Struct, frozen=True):
+    """`after` is the `next` of the page before. Without a topic: messages for all topics."""
+
+    topic: str = ""
+    after: str = ""
+    count: int = 500
+
+
+class ScheduledPage(msgspec.Struct, frozen=True):
+    """Some of the messages that wait, the first due in front. With `next` there are more, even if
+    there are none on this page. `total` is how many wait, for whatever topic."""
+
+    messages: tuple[PendingMessage, ...]
+    next: str = ""
+    total: int = 0
 
 
 # Records

@@ -53,6 +53,7 @@ from fanlog.listeners import (
     log_requests,
     producer_requests,
     queue_requests,
+    schedule_requests,
     topic_requests,
     transaction_requests,
 )
@@ -459,4 +460,5 @@ HANDLERS: dict[FrameKind, Handler] = (
     | transaction_requests.HANDLERS
     | log_requests.HANDLERS
     | producer_requests.HANDLERS
+    | schedule_requests.HANDLERS
 )

@@ -11,6 +11,7 @@ from fanlog.errors import FanlogError
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind
 from fanlog.format.messages import decode
+from fanlog.format.schedules import SCHEDULED_TOPIC
 
 if TYPE_CHECKING:
     from fanlog.listeners.native import Handler, NativeSession
@@ -21,7 +22,7 @@ logger = logging.getLogger("fanlog.listeners")
 
 def open_topic(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.OpenTopic, payload)
-    if wanted.create:
+    if wanted.create and wanted.name != SCHEDULED_TOPIC:
         check_public_name(wanted.name)
     topic = session.broker.open_topic(wanted.name, create=wanted.create)
     session.hear_of_growth()

@@ -292,6 +292,9 @@ async def test_what_was_read_of_a_partition_that_was_taken_away_is_dropped(
         async with asyncio.timeout(PATIENCE_SECONDS):
             while sum((await committed(broker, "g")).values()) < 20:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
+            # Positions are told as soon as their transaction is committed, and before it is stored.
+            while len(await values_of(broker, "out")) < 20:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
         first.cancel()
         await asyncio.gather(first, return_exceptions=True)
         values = Counter(await values_of(broker, "out"))

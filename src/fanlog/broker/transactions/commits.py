@@ -308,6 +308,15 @@ class TransactionCommits:
             if self._stored:
                 self._checkpoint()
 
+    def unstored_own(self) -> list[bytes]:
+        """Batches of the broker's own transactions that are committed, and not in the logs yet."""
+        return [
+            part.data
+            for commit in self._commits.values()
+            if commit.intent.own and not commit.stored
+            for part in commit.intent.parts
+        ]
+
     def problems(self) -> list[str]:
         return [
             f"transaction {commit.intent.id}: committed, not stored yet: {commit.fault}"
@@ -330,8 +339,11 @@ class TransactionCommits:
         def synced(fault: FanlogError | None) -> None:
             if fault is None:
                 try:
-                    ids = [commit.intent.id for commit in commits]
-                    self._ids.add(ids, kept)
+                    ids = [commit.intent.id for commit in commits if not commit.intent.own]
+                    if ids:
+                        self._ids.add(ids, kept)
+                    else:
+                        kept(None)
                 except FanlogError as refused:
                     fault = refused
             if fault is not None:

@@ -41,11 +41,13 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Intent(msgspec.Struct, frozen=True, array_like=True):
-    """What a transaction does: the batches of its parts, and positions of durable names."""
+    """What a transaction does: the batches of its parts, and positions of durable names. One that
+    is the broker's `own` is never asked for again: its id is not kept."""
 
     id: str
     parts: tuple[Part, ...]
     positions: tuple[tuple[str, tuple[Position, ...]], ...] = ()
+    own: bool = False
 
     @property
     def records(self) -> int:

@@ -279,6 +279,25 @@ class Transactions:
         except FanlogError as fault:
             tell(fault)
 
+    def commit_own(
+        self,
+        data: bytes,
+        producer_id: int,
+        records: int,
+        partitions: tuple[int, ...],
+        tell: Outcome,
+    ) -> None:
+        """Commits batches of the broker's own, numbered from 0 in each of their partitions. Raises
+        why it is not committed. From then on nothing takes it back: `tell` hears when all of it is
+        stored, or that only a restart will store it."""
+        ticket = secrets.token_hex(TICKET_BYTES)
+        part = Part(ticket, producer_id, records, partitions, data)
+        self._commits.begin(Commit(ticket, Intent(ticket, (part,), own=True), {}), tell)
+
+    def unstored_own(self) -> list[bytes]:
+        """What `commit_own` has committed, and is not in the logs yet."""
+        return self._commits.unstored_own()
+
     def _commit(self, wanted: CommitTransaction, tell: Outcome) -> None:
         tickets = dict.fromkeys((wanted.ticket, *wanted.tickets))
         first = self._open.get(wanted.ticket)

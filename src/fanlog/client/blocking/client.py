@@ -7,9 +7,9 @@ import asyncio
 import datetime as dt
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, Unpack, overload
+from typing import Any, Literal, Self, TypeVar, Unpack, cast, overload
 
 from fanlog.client import aio
 from fanlog.client.blocking.dead_letters import DeadLetters
@@ -36,15 +36,25 @@ from fanlog.client.blocking.typed import Topic
 from fanlog.client.core import Fetched
 from fanlog.client.groups.running import Handled
 from fanlog.client.message import Message
-from fanlog.client.publishing import Headers, Value
+from fanlog.client.publishing import Headers, PublishOptions, Value
 from fanlog.client.queues.options import WorkOptions
+from fanlog.client.schedules import Time
 from fanlog.client.starts import ExistOk, StartLike
 from fanlog.client.subscription import OnGap
 from fanlog.client.values import Encoding, as_published, check_several
 from fanlog.config import ClientOptions
 from fanlog.errors import FanlogError
 from fanlog.format.messages import BrokerStatus, Position, TransactionCommitted
-from fanlog.model import Receipt, ResetPolicy, TopicInfo, TopicSettings
+from fanlog.model import (
+    PendingMessage,
+    Receipt,
+    ResetPolicy,
+    Scheduled,
+    TopicInfo,
+    TopicSettings,
+)
+
+_Publish = Callable[..., Coroutine[Any, Any, Receipt | Scheduled]]
 
 T = TypeVar("T")
 
@@ -120,6 +130,28 @@ class Client:
 
     # Publishing
 
+    @overload
+    def publish(
+        self,
+        topic: str,
+        value: Value,
+        *,
+        delay_seconds: float,
+        schedule_id: str | None = None,
+        **options: Unpack[PublishOptions],
+    ) -> Scheduled: ...
+    @overload
+    def publish(
+        self,
+        topic: str,
+        value: Value,
+        *,
+        at: Time,
+        schedule_id: str | None = None,
+        **options: Unpack[PublishOptions],
+    ) -> Scheduled: ...
+    @overload
+    def publish(self, topic: str, value: Value, **options: Unpack[PublishOptions]) -> Receipt: ...
     def publish(
         self,
         topic: str,
@@ -131,10 +163,14 @@ class Client:
         partition: int | None = None,
         encoding: Encoding | None = None,
         timeout_seconds: float | None = None,
-    ) -> Receipt:
+        delay_seconds: float | None = None,
+        at: Time | None = None,
+        schedule_id: str | None = None,
+    ) -> Receipt | Scheduled:
         """Publishes one message and returns once the broker has it; see the asyncio client."""
+        publish = cast("_Publish", self._client.publish)
         return self._loop.call(
-            self._client.publish(
+            publish(
                 topic,
                 value,
                 key=key,
@@ -143,8 +179,19 @@ class Client:
                 partition=partition,
                 encoding=encoding,
                 timeout_seconds=timeout_seconds,
+                delay_seconds=delay_seconds,
+                at=at,
+                schedule_id=schedule_id,
             )
         )
+
+    def cancel_scheduled(self, id: str) -> bool:
+        """Takes a delayed message back; False if it has gone out, or there is none of this id."""
+        return self._loop.call(self._client.cancel_scheduled(id))
+
+    def scheduled(self, topic: str = "") -> Iterator[PendingMessage]:
+        """The delayed messages that wait, for one topic or for all, the first due in front."""
+        return self._loop.each(self._client.scheduled(topic))
 
     def publish_many(
         self,

@@ -3,14 +3,12 @@ loop."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Iterable, Iterator
 
 from fanlog.client import dead_letters
 from fanlog.client.blocking.loop import LoopThread
 from fanlog.client.dead_letters import DeadLetter, DeadLetterTopic, Progress, Where
 
-T = TypeVar("T")
 Letters = list[DeadLetter]
 
 
@@ -25,7 +23,7 @@ class DeadLetters:
         return self._loop.call(self._letters.topics())
 
     def scan(self, topic: str, where: Where | None = None) -> Iterator[DeadLetter]:
-        return self._each(self._letters.scan(topic, where))
+        return self._loop.each(self._letters.scan(topic, where))
 
     def list(
         self, topic: str, *, after: str = "", limit: int = 100, where: Where | None = None
@@ -62,11 +60,4 @@ class DeadLetters:
         return self._loop.call(self._letters.purge(topic))
 
     def export(self, topic: str, where: Where | None = None) -> Iterator[bytes]:
-        return self._each(self._letters.export(topic, where))
-
-    def _each(self, items: AsyncIterator[T]) -> Iterator[T]:
-        async def following() -> T | None:
-            return await anext(items, None)
-
-        while (found := self._loop.call(following())) is not None:
-            yield found
+        return self._loop.each(self._letters.export(topic, where))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -69,6 +69,15 @@ class LoopThread:
             raise
         finally:
             self._waiting.discard(waiting)
+
+    def each(self, items: AsyncIterator[T]) -> Iterator[T]:
+        """What an asynchronous iterator gives, one after the other."""
+
+        async def following() -> T | None:
+            return await anext(items, None)
+
+        while (found := self.call(following())) is not None:
+            yield found
 
     def post(self, call: Callable[[], None]) -> None:
         with self._handing_over:

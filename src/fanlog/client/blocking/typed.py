@@ -17,10 +17,12 @@ from fanlog.client.message import Message
 from fanlog.client.queues.options import WorkOptions
 from fanlog.client.queues.running import check_handler
 from fanlog.client.reached import Place
+from fanlog.client.schedules import Time
 from fanlog.client.starts import StartLike
 from fanlog.client.typed.kind import Kind
 from fanlog.client.typed.messages import Reading, TypedMessage
 from fanlog.client.typed.options import (
+    LaterOptions,
     OnUndecodable,
     PublishOptions,
     RequestOptions,
@@ -30,7 +32,7 @@ from fanlog.client.typed.options import (
 from fanlog.client.values import Encoding
 from fanlog.errors import ClosedError, DecodeError
 from fanlog.format.messages import GroupOffsets, Position
-from fanlog.model import QueueSettings, Receipt
+from fanlog.model import QueueSettings, Receipt, Scheduled
 
 T = TypeVar("T")
 S = TypeVar("S", bound=Subscription)
@@ -41,7 +43,7 @@ class TopicHost(Protocol):
 
     @property
     def encoding(self) -> Encoding: ...
-    def publish(self, *given: Any, **options: Any) -> Receipt: ...
+    def publish(self, *given: Any, **options: Any) -> Receipt | Scheduled: ...
     def publish_many(self, *given: Any, **options: Any) -> list[Receipt]: ...
     def send(self, *given: Any, **options: Any) -> None: ...
     def request(self, *given: Any, **options: Any) -> Message: ...
@@ -246,7 +248,27 @@ class Topic(Generic[T]):
     def __repr__(self) -> str:
         return f"<Topic {self.name!r} of {self._kind.name}>"
 
-    def publish(self, value: T, **options: Unpack[PublishOptions]) -> Receipt:
+    @overload
+    def publish(
+        self,
+        value: T,
+        *,
+        delay_seconds: float,
+        schedule_id: str | None = None,
+        **options: Unpack[PublishOptions],
+    ) -> Scheduled: ...
+    @overload
+    def publish(
+        self,
+        value: T,
+        *,
+        at: Time,
+        schedule_id: str | None = None,
+        **options: Unpack[PublishOptions],
+    ) -> Scheduled: ...
+    @overload
+    def publish(self, value: T, **options: Unpack[PublishOptions]) -> Receipt: ...
+    def publish(self, value: T, **options: Unpack[LaterOptions]) -> Receipt | Scheduled:
         """Publishes one message. A value of another type is refused."""
         stored, options["headers"] = self._kind.encoded(value, options.get("headers"))
         return self._host.publish(self.name, stored, **options)

@@ -27,6 +27,14 @@ class PublishOptions(SendOptions, total=False):
     timeout_seconds: float | None
 
 
+class LaterOptions(PublishOptions, total=False):
+    """What delays a message: `delay_seconds`, or `at` a time."""
+
+    delay_seconds: float | None
+    at: dt.datetime | float | None
+    schedule_id: str | None
+
+
 class RequestOptions(TypedDict, total=False):
     timeout_seconds: float
     key: bytes | str | None

@@ -16,6 +16,7 @@ from fanlog.client.queues.options import WorkOptions
 from fanlog.client.queues.requests import serve
 from fanlog.client.queues.running import JobHandler, check_handler, run_worker
 from fanlog.client.queues.worker import Worker
+from fanlog.client.schedules import Time
 from fanlog.client.subscription import Subscription
 from fanlog.client.typed.jobs import TypedJob, TypedWorker, with_typed_jobs
 from fanlog.client.typed.kind import Kind
@@ -26,6 +27,7 @@ from fanlog.client.typed.messages import (
     TypedSubscription,
 )
 from fanlog.client.typed.options import (
+    LaterOptions,
     OnUndecodable,
     PublishOptions,
     RequestOptions,
@@ -34,7 +36,7 @@ from fanlog.client.typed.options import (
 )
 from fanlog.client.values import Encoding
 from fanlog.errors import DecodeError
-from fanlog.model import Receipt
+from fanlog.model import Receipt, Scheduled
 
 T = TypeVar("T")
 
@@ -44,7 +46,7 @@ class TopicHost(Protocol):
 
     @property
     def encoding(self) -> Encoding: ...
-    def publish(self, *given: Any, **options: Any) -> Coroutine[Any, Any, Receipt]: ...
+    def publish(self, *given: Any, **options: Any) -> Coroutine[Any, Any, Receipt | Scheduled]: ...
     def publish_many(self, *given: Any, **options: Any) -> Coroutine[Any, Any, list[Receipt]]: ...
     def send(self, *given: Any, **options: Any) -> Coroutine[Any, Any, None]: ...
     def request(self, *given: Any, **options: Any) -> Coroutine[Any, Any, Message]: ...
@@ -84,7 +86,27 @@ class Topic(Generic[T]):
 
     # Publishing
 
-    async def publish(self, value: T, **options: Unpack[PublishOptions]) -> Receipt:
+    @overload
+    async def publish(
+        self,
+        value: T,
+        *,
+        delay_seconds: float,
+        schedule_id: str | None = None,
+        **options: Unpack[PublishOptions],
+    ) -> Scheduled: ...
+    @overload
+    async def publish(
+        self,
+        value: T,
+        *,
+        at: Time,
+        schedule_id: str | None = None,
+        **options: Unpack[PublishOptions],
+    ) -> Scheduled: ...
+    @overload
+    async def publish(self, value: T, **options: Unpack[PublishOptions]) -> Receipt: ...
+    async def publish(self, value: T, **options: Unpack[LaterOptions]) -> Receipt | Scheduled:
         """Publishes one message; see `Client.publish`. A value of another type is refused.
 
         >>> await orders.publish(Order(2, "alice"), key="alice")

@@ -1,0 +1,45 @@
+"""What clients may put into the topic of delayed messages. It is looked at before it is taken, so
+that whoever reads the topic can rely on it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from fanlog.broker.names import check_public_name
+from fanlog.errors import FanlogError, FormatError, InvalidArgumentError
+from fanlog.format.columns import ColumnReader
+from fanlog.format.schedules import NONCE_BYTES, checked_id, decode_delayed
+
+# Looking at a record takes about as long as unpacking so many bytes.
+RECORD_WORK_BYTES = 256
+
+_check_target = lru_cache(maxsize=1024)(check_public_name)
+
+
+def scheduled_fault(columns: ColumnReader) -> FanlogError | None:
+    """What is wrong with a client's batch of delayed messages, whose columns are checked."""
+    if columns.key_column is None or columns.event_times_us is None:
+        return InvalidArgumentError(
+            "A delayed message needs a key and a time. Schedule it with publish(delay_seconds=…)."
+        )
+    for key, value in zip(columns.keys(), columns.values(), strict=True):
+        try:
+            _check(key, value)
+        except FanlogError as fault:
+            return fault
+    return None
+
+
+def _check(key: bytes | None, value: bytes | None) -> None:
+    if key is None or value is None:
+        raise InvalidArgumentError(
+            "A delayed message has a key and a value. Cancel one with cancel_scheduled(id)."
+        )
+    try:
+        checked_id(key[NONCE_BYTES:].decode())
+    except UnicodeDecodeError as fault:
+        raise FormatError(f"The id of a delayed message is not UTF-8: {fault}.") from fault
+    delayed = decode_delayed(value)
+    _check_target(delayed.topic)
+    if delayed.repeat is not None:
+        raise InvalidArgumentError("A schedule is added with add_schedule, not published.")

@@ -1,0 +1,125 @@
+"""What is due when: moments and offsets in order, packed. A million of them take 16 MB.
+
+Two columns of numbers, cut into blocks, so that an entry is put between others, or taken out, by
+moving a few kilobytes.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from typing import NamedTuple
+
+# A block is split past this. Half as many, twice 8 bytes each, are moved for an entry.
+_BLOCK_MAX = 2048
+
+
+class Due(NamedTuple):
+    """A moment of a clock, in microseconds, and the offset of what is due then."""
+
+    moment_us: int
+    offset: int
+
+
+class _Block:
+    __slots__ = ("moments", "offsets")
+
+    def __init__(self, moments: array[int], offsets: array[int]) -> None:
+        self.moments = moments
+        self.offsets = offsets
+
+    @property
+    def head(self) -> Due:
+        return Due(self.moments[0], self.offsets[0])
+
+    def find(self, due: Due) -> int:
+        """Where an entry is, or belongs. Offsets are in order among those of the same moment."""
+        moments = self.moments
+        first = bisect_left(moments, due.moment_us)
+        end = bisect_right(moments, due.moment_us, first)
+        return bisect_left(self.offsets, due.offset, first, end)
+
+
+class DueOrder:
+    """Entries, the first due in front."""
+
+    __slots__ = ("_blocks", "_heads", "_length")
+
+    def __init__(self) -> None:
+        self._blocks: list[_Block] = []
+        self._heads: list[Due] = []
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def first(self) -> Due | None:
+        return self._heads[0] if self._heads else None
+
+    def add(self, due: Due) -> None:
+        self._length += 1
+        if not self._blocks:
+            self._blocks.append(_Block(array("q", due[:1]), array("q", due[1:])))
+            self._heads.append(due)
+            return
+        i = max(0, bisect_right(self._heads, due) - 1)
+        block = self._blocks[i]
+        at = block.find(due)
+        block.moments.insert(at, due.moment_us)
+        block.offsets.insert(at, due.offset)
+        if not at:
+            self._heads[i] = due
+        if len(block.moments) > _BLOCK_MAX:
+            self._split(i)
+
+    def _split(self, i: int) -> None:
+        block = self._blocks[i]
+        # Where entries come in the order of their moments, blocks stay nearly full.
+        last = i == len(self._blocks) - 1
+        at = len(block.moments) - 1 if last else len(block.moments) // 2
+        behind = _Block(block.moments[at:], block.offsets[at:])
+        self._blocks[i] = _Block(block.moments[:at], block.offsets[:at])
+        self._blocks.insert(i + 1, behind)
+        self._heads.insert(i + 1, behind.head)
+
+    def remove(self, due: Due) -> bool:
+        """Takes an entry out; False if it is not there."""
+        i = bisect_right(self._heads, due) - 1
+        if i < 0:
+            return False
+        block = self._blocks[i]
+        at = block.find(due)
+        if at == len(block.moments) or (block.moments[at], block.offsets[at]) != due:
+            return False
+        del block.moments[at], block.offsets[at]
+        self._length -= 1
+        self._tidy(i)
+        return True
+
+    def _tidy(self, i: int) -> None:
+        if self._blocks[i].moments:
+            self._heads[i] = self._blocks[i].head
+        else:
+            del self._blocks[i], self._heads[i]
+
+    def take(self, until_us: int, most: int) -> list[Due]:
+        """Takes out what is due by a moment, in order, as many as are wanted."""
+        taken: list[Due] = []
+        while self._heads and self._heads[0].moment_us <= until_us and len(taken) < most:
+            block = self._blocks[0]
+            end = min(bisect_right(block.moments, until_us), most - len(taken))
+            taken += map(Due, block.moments[:end], block.offsets[:end])
+            del block.moments[:end], block.offsets[:end]
+            self._tidy(0)
+        self._length -= len(taken)
+        return taken
+
+    def after(self, due: Due) -> Iterator[Due]:
+        """The entries behind one, which need not be there. They must not change meanwhile."""
+        i = max(0, bisect_right(self._heads, due) - 1)
+        for block in self._blocks[i:]:
+            for entry in map(Due, block.moments, block.offsets):
+                if entry > due:
+                    yield entry

@@ -1,0 +1,326 @@
+"""Messages that fall due go to their topics, exactly once.
+
+Some that are due are one transaction of the broker's own: it publishes them, and writes that they
+are over, both or neither. A crash before its intent is durable has moved nothing. A crash after
+that is made good by the next start, which does again what the intent says; the transaction's
+producer id keeps the logs from storing it twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from fanlog.broker.intake import Intake
+from fanlog.broker.names import check_public_name
+from fanlog.broker.schedule.outgoing import (
+    DEAD_TOPIC,
+    Message,
+    dead_letter_of,
+    encode_messages,
+    key_of,
+    message_of,
+    pick_partition,
+)
+from fanlog.broker.schedule.pending import Entry, Pending, Taken, split_key
+from fanlog.broker.schedule.records import Found, Record, Records
+from fanlog.broker.topics import Partition, Topic
+from fanlog.errors import (
+    DiskFullError,
+    FanlogError,
+    FormatError,
+    InvalidArgumentError,
+    InvalidNameError,
+    MessageTooLargeError,
+    OutOfResourcesError,
+    OverloadedError,
+    TopicNotFoundError,
+    UnreadableError,
+)
+from fanlog.format.batch import encode_batch
+from fanlog.format.messages import TransactionCommitted
+from fanlog.format.schedules import Delayed, decode_delayed
+from fanlog.model import KIB, MIB, PRODUCER_ID_MAX
+
+if TYPE_CHECKING:
+    from fanlog.broker.core import Broker
+
+logger = logging.getLogger("fanlog.broker")
+
+# What is moved together: some 2 ms of the loop.
+_MOVE_RECORDS = 250
+_MOVE_BYTES = 512 * KIB
+# What is read at once, unless a single message is larger.
+_READ_BYTES = 4 * MIB
+# Transactions under way. One that waits for the disk does not hold up the next.
+_MOVES_MAX = 8
+# What could not be moved is tried again after this, and where only an operator can help, later.
+_RETRY_SECONDS = 1.0
+_REFUSED_SECONDS = 10.0
+# Faults of a message, or of its topic's settings: no retry helps.
+_FINAL = (
+    TopicNotFoundError,
+    InvalidNameError,
+    InvalidArgumentError,
+    MessageTooLargeError,
+    UnreadableError,
+    FormatError,
+)
+
+# The record that follows one that is over, key, value and event time: a schedule's next run.
+Next = tuple[bytes, bytes, int]
+
+
+class _Over(NamedTuple):
+    """A record that is over with this move, and what follows it."""
+
+    id: bytes
+    entry: Entry
+    record: Record
+    next: Next | None = None
+
+
+class Runs(Protocol):
+    """What a schedule does when a run is due; see `recurring.py`."""
+
+    def run(self, record: Record, delayed: Delayed, /) -> tuple[bool, Next | None]:
+        """Whether it happens, and what comes next."""
+        ...
+
+
+class Moves:
+    """`moving` are the offsets of messages that nobody can cancel any more."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        intake: Intake,
+        pending: Pending,
+        records: Records,
+        runs: Runs,
+    ) -> None:
+        self._broker = broker
+        self._intake = intake
+        self._pending = pending
+        self._records = records
+        self._runs = runs
+        self._under_way = 0
+        self._waiting: list[Callable[[], None]] = []
+        self.moving: set[int] = set()
+        # Keys of messages that another has replaced: they are over, and that is to be written.
+        self.superseded: dict[bytes, None] = {}
+        # Why messages are late, by their topic.
+        self.held_up: dict[str, str] = {}
+
+    def when_still(self, call: Callable[[], None]) -> None:
+        """Calls when nothing is being moved."""
+        if self._under_way:
+            self._waiting.append(call)
+        else:
+            call()
+
+    def begin(self, partition: Partition) -> bool:
+        """Begins to move some of what is due; False if nothing is, or enough is under way."""
+        if self._under_way >= _MOVES_MAX:
+            return False
+        taken = self._pending.take_due(_MOVE_RECORDS)
+        if not taken:
+            return False
+        self.moving.update(taken)
+        self._under_way += 1
+
+        def read(got: Found | FanlogError) -> None:
+            if isinstance(got, FanlogError):
+                logger.error("%d delayed messages can't be read now: %s", len(taken), got)
+                self.held_up[""] = str(got)
+                self._put_back(taken, taken)
+                self._ended(taken)
+                return
+            self._put_back(taken, got.unread)
+            self.moving.difference_update(got.unread)
+            self._report_lost(len(taken) - len(got.records) - len(got.unread))
+            self._move(partition, taken, got.records)
+
+        self._records.read(partition, list(taken), _READ_BYTES, read)
+        return True
+
+    def _put_back(self, taken: dict[int, Taken], offsets: Iterable[int]) -> None:
+        for offset in offsets:
+            self._pending.put_back(taken[offset])
+
+    def _report_lost(self, count: int) -> None:
+        if count:
+            logger.error("%d delayed messages are damaged, and can't be moved", count)
+
+    def _move(self, partition: Partition, taken: Iterable[int], records: list[Record]) -> None:
+        """Moves records, in as many transactions as their size asks for."""
+        left = set(taken)
+        move = _Move(self._broker, self._intake, self._runs)
+        for record in records:
+            _, id = split_key(record.key)
+            entry = self._pending.find(id)
+            if entry is None or entry.offset != record.offset:
+                # Another has taken its place since it was due.
+                self.superseded[record.key] = None
+                continue
+            over = _Over(id, entry, record)
+            try:
+                move.add(over)
+            except FanlogError as fault:
+                self._hold_up(over, fault)
+            if move.bytes >= _MOVE_BYTES:
+                left -= move.offsets
+                self._under_way += 1
+                self._commit(partition, move, move.offsets)
+                move = _Move(self._broker, self._intake, self._runs)
+        self._commit(partition, move, left)
+
+    def _commit(self, partition: Partition, move: _Move, offsets: set[int]) -> None:
+        if not move.over:
+            self._ended(offsets)
+            return
+
+        def told(outcome: TransactionCommitted | FanlogError) -> None:
+            if isinstance(outcome, FanlogError):
+                # It is committed, and the next start stores it. Until then they are moving.
+                logger.error("delayed messages are not stored yet: %s", outcome)
+                self._ended(())
+                return
+            for over in move.over:
+                self._pending.remove(over.id, over.entry.nonce)
+            for topic in move.topics:
+                self.held_up.pop(topic, None)
+            self._ended(offsets)
+
+        try:
+            self._broker.check_room()
+            data, keys, count = move.encode(partition, self._broker.now_us())
+            self._broker.transactions.commit_own(data, move.producer_id, count, keys, told)
+        except FanlogError as fault:
+            for over in move.over:
+                self._hold_up(over, fault)
+            self._ended(offsets)
+
+    def _hold_up(self, over: _Over, fault: FanlogError) -> None:
+        """It can't be moved now, and is tried again in a while."""
+        temporary = isinstance(fault, DiskFullError | OverloadedError | OutOfResourcesError)
+        topic = "" if temporary else decode_delayed(over.record.value).topic
+        if topic not in self.held_up:
+            logger.error("delayed messages are late: %s", fault)
+        self.held_up[topic] = str(fault)
+        seconds = _RETRY_SECONDS if temporary else _REFUSED_SECONDS
+        self._pending.postpone(over.id, over.entry, seconds)
+
+    def _ended(self, offsets: Iterable[int]) -> None:
+        self._under_way -= 1
+        for offset in offsets:
+            self.moving.discard(offset)
+            self._records.forget(offset)
+        if not self._under_way:
+            waiting, self._waiting = self._waiting, []
+            for call in waiting:
+                call()
+
+
+class _Move:
+    """Messages that are moved together, by the partitions that they go to."""
+
+    def __init__(self, broker: Broker, intake: Intake, runs: Runs) -> None:
+        self._broker = broker
+        self._intake = intake
+        self._runs = runs
+        self._messages: dict[Partition, list[Message]] = {}
+        self.over: list[_Over] = []
+        self.offsets: set[int] = set()
+        self.topics: set[str] = {""}
+        self.bytes = 0
+        self.producer_id = PRODUCER_ID_MAX + 1 + secrets.randbits(63)
+
+    def add(self, over: _Over) -> None:
+        """Takes a message in. Raises what keeps it from being moved now."""
+        try:
+            delayed = decode_delayed(over.record.value)
+        except FormatError:
+            # Nobody could have published it: what comes in is looked at.
+            logger.exception("a delayed message is not understood, and is dropped")
+        else:
+            happens = True
+            if delayed.repeat is not None:
+                happens, following = self._runs.run(over.record, delayed)
+                over = over._replace(next=following)
+            if happens:
+                self._send(message_of(over.record, delayed))
+            self.topics.add(delayed.topic)
+        self.over.append(over)
+        self.offsets.add(over.record.offset)
+
+    def _send(self, message: Message) -> None:
+        topic = message.delayed.topic
+        try:
+            # A topic that has gone is made anew, as publishing to it would make it.
+            target = self._broker.open_topic(check_public_name(topic), create=True)
+            partition = pick_partition(target, message)
+            _check(partition, message)
+        except _FINAL as fault:
+            logger.warning("a delayed message goes to %s: %s", DEAD_TOPIC, fault)
+            message = dead_letter_of(message, str(fault), self._broker.now_us())
+            partition = self._dead_letters().partitions[0]
+            _check(partition, message)
+        self._messages.setdefault(partition, []).append(message)
+        self.bytes += message.bytes
+
+    def _dead_letters(self) -> Topic:
+        in_memory = self._broker.in_memory
+        return self._broker.catalog.find(DEAD_TOPIC) or self._broker.create_topic(
+            DEAD_TOPIC,
+            {
+                "partitions": 1,
+                "durability": "memory" if in_memory else "fsync",
+                "cleanup": "delete" if in_memory else "compact",
+                "retention_seconds": 0,
+                "retention_bytes": 0,
+                "message_bytes_max": 64 * MIB,
+                "role": "dead-letter",
+            },
+        )
+
+    def encode(self, scheduled: Partition, now_us: int) -> tuple[bytes, tuple[int, ...], int]:
+        """The batches, the partitions that they are for, and how many records they hold. Raises
+        what a publisher would be refused with."""
+        parts: list[bytes] = []
+        for partition, messages in self._messages.items():
+            batch = encode_messages(partition, messages, self.producer_id, now_us)
+            self._intake.inspect(batch, 0)
+            parts.append(batch)
+        following = [over.next for over in self.over if over.next is not None]
+        parts.append(
+            encode_batch(
+                [*(None for _ in self.over), *(value for _, value, _ in following)],
+                keys=[*(over.record.key for over in self.over), *(key for key, _, _ in following)],
+                event_times_us=[*(0 for _ in self.over), *(time_us for _, _, time_us in following)],
+                topic=scheduled.topic.number,
+                partition=scheduled.index,
+                producer_id=self.producer_id,
+            )
+        )
+        count = sum(map(len, self._messages.values())) + len(self.over) + len(following)
+        keys = (*map(key_of, self._messages), key_of(scheduled))
+        return b"".join(parts), keys, count
+
+
+def _check(partition: Partition, message: Message) -> None:
+    """Raises what is wrong with a message for its topic, or with the topic."""
+    settings, failure = partition.topic.settings, partition.log.failure
+    if failure is not None:
+        raise type(failure)(str(failure))
+    if message.own_bytes > settings.message_bytes_max:
+        raise MessageTooLargeError(
+            f"A message has {message.own_bytes} bytes; topic {partition.topic.name!r} takes "
+            f"{settings.message_bytes_max} (message_bytes_max)."
+        )
+    if message.key is None and settings.cleanup == "compact":
+        raise InvalidArgumentError(
+            f"Topic {partition.topic.name!r} is compacted, and the message has no key."
+        )

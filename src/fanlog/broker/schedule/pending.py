@@ -1,0 +1,204 @@
+"""Which delayed messages there are: by id, and by when they are due. It holds numbers only, about
+60 bytes a message. Ids, targets and values stay in the log, and are found by their offset.
+
+An id is known by two hashes of 64 bits, salted anew with every start: nobody can make two ids that
+pass for one. Entries are spread over small sorted columns, which are searched by halves.
+
+A message that was given a time is due by the wall clock: people mean the calendar. One that was
+given a delay is due by a clock that nobody can set.
+"""
+
+from __future__ import annotations
+
+import secrets
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from fanlog.broker.ports import Runtime
+from fanlog.broker.schedule.due_order import Due, DueOrder
+from fanlog.format.schedules import NONCE_BYTES
+
+# At ten million messages, a column of one shard has 2,500 entries.
+_SHARDS = 4096
+# No moment is past this one, whatever a record says: it has to fit into 63 bits, twice.
+_MOMENT_US_MAX = 1 << 61
+
+
+class Entry(NamedTuple):
+    """A message that waits. `by_wall`: `moment_us` is one of the wall clock."""
+
+    nonce: int
+    offset: int
+    moment_us: int
+    by_wall: bool
+
+    @property
+    def due(self) -> Due:
+        return Due(self.moment_us, self.offset)
+
+
+class Taken(NamedTuple):
+    """A message that was due, as it was known."""
+
+    due: Due
+    by_wall: bool
+
+
+class _Shard:
+    """Entries whose ids' first hashes end alike, in the order of those hashes."""
+
+    __slots__ = ("first", "moments", "nonces", "offsets", "second")
+
+    def __init__(self) -> None:
+        self.first = array("q")
+        self.second = array("q")
+        self.nonces = array("Q")
+        self.offsets = array("q")
+        # Twice the moment; and one more if it is the wall clock's.
+        self.moments = array("q")
+
+    def find(self, first: int, second: int) -> int:
+        """Where an id is; -1 if it is not there."""
+        hashes = self.first
+        at = bisect_left(hashes, first)
+        while at < len(hashes) and hashes[at] == first:
+            if self.second[at] == second:
+                return at
+            at += 1
+        return -1
+
+    def entry(self, at: int) -> Entry:
+        moment = self.moments[at]
+        return Entry(self.nonces[at], self.offsets[at], moment >> 1, bool(moment & 1))
+
+    def put(self, at: int, entry: Entry) -> None:
+        self.nonces[at] = entry.nonce
+        self.offsets[at] = entry.offset
+        self.moments[at] = _packed(entry)
+
+    def insert(self, first: int, second: int, entry: Entry) -> None:
+        at = bisect_left(self.first, first)
+        self.first.insert(at, first)
+        self.second.insert(at, second)
+        self.nonces.insert(at, entry.nonce)
+        self.offsets.insert(at, entry.offset)
+        self.moments.insert(at, _packed(entry))
+
+    def remove(self, at: int) -> None:
+        for column in (self.first, self.second, self.nonces, self.offsets, self.moments):
+            del column[at]
+
+
+def _packed(entry: Entry) -> int:
+    return entry.moment_us << 1 | entry.by_wall
+
+
+class Pending:
+    """All messages that wait. Those that are being moved are known by id, and not due any more."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._salt = secrets.token_bytes(16)
+        self._shards: list[_Shard | None] = [None] * _SHARDS
+        self._length = 0
+        # By the wall clock, and by the other.
+        self.calendar = DueOrder()
+        self.delays = DueOrder()
+
+    def __len__(self) -> int:
+        return self._length
+
+    def entry(self, nonce: int, offset: int, time_us: int, append_time_us: int) -> Entry:
+        """The entry of a record of this event time."""
+        if time_us >= 0:
+            return Entry(nonce, offset, min(time_us, _MOMENT_US_MAX), by_wall=True)
+        delay_us = -time_us
+        # The wall clock may have been set since: nobody waits for longer than was asked for.
+        passed_us = max(0, self._runtime.now_us() - append_time_us)
+        left_us = min(max(0, delay_us - passed_us), _MOMENT_US_MAX >> 1)
+        return Entry(nonce, offset, self._runtime.work_us() + left_us, by_wall=False)
+
+    def find(self, id: bytes) -> Entry | None:
+        first, second = self._hashes(id)
+        shard = self._shards[first % _SHARDS]
+        if shard is None:
+            return None
+        at = shard.find(first, second)
+        return None if at < 0 else shard.entry(at)
+
+    def put(self, id: bytes, entry: Entry) -> Entry | None:
+        """Takes a message in, in place of the one that had its id; which one that was."""
+        first, second = self._hashes(id)
+        shard = self._shards[first % _SHARDS]
+        if shard is None:
+            shard = self._shards[first % _SHARDS] = _Shard()
+        self._order(entry).add(entry.due)
+        at = shard.find(first, second)
+        if at < 0:
+            shard.insert(first, second, entry)
+            self._length += 1
+            return None
+        former = shard.entry(at)
+        self._order(former).remove(former.due)
+        shard.put(at, entry)
+        return former
+
+    def remove(self, id: bytes, nonce: int) -> Entry | None:
+        """Takes a message out, unless another has its id by now."""
+        first, second = self._hashes(id)
+        shard = self._shards[first % _SHARDS]
+        at = -1 if shard is None else shard.find(first, second)
+        if shard is None or at < 0 or shard.nonces[at] != nonce:
+            return None
+        entry = shard.entry(at)
+        self._order(entry).remove(entry.due)
+        shard.remove(at)
+        if not shard.first:
+            self._shards[first % _SHARDS] = None
+        self._length -= 1
+        return entry
+
+    def postpone(self, id: bytes, entry: Entry, seconds: float) -> None:
+        """Lets a message that was taken to be moved be due again a little later."""
+        moment_us = self._runtime.work_us() + int(seconds * 1_000_000)
+        self.put(id, entry._replace(moment_us=moment_us, by_wall=False))
+
+    def take_due(self, most: int) -> dict[int, Taken]:
+        """What is due now, by offset, the first due in front. It is not due any more: whoever
+        takes it moves it, postpones it, or puts it back."""
+        taken: dict[int, Taken] = {}
+        for due in self.calendar.take(self._runtime.now_us(), most):
+            taken[due.offset] = Taken(due, by_wall=True)
+        for due in self.delays.take(self._runtime.work_us(), most - len(taken)):
+            taken[due.offset] = Taken(due, by_wall=False)
+        return taken
+
+    def put_back(self, taken: Taken) -> None:
+        (self.calendar if taken.by_wall else self.delays).add(taken.due)
+
+    def due_within(self, seconds: float) -> Iterator[int]:
+        """The offsets of what will be due soon. They must not change meanwhile."""
+        ahead_us = int(seconds * 1_000_000)
+        clocks = (self._runtime.now_us(), self._runtime.work_us())
+        for order, now_us in zip((self.calendar, self.delays), clocks, strict=True):
+            for due in order.after(Due(-1, -1)):
+                if due.moment_us > now_us + ahead_us:
+                    break
+                yield due.offset
+
+    def is_due_within(self, entry: Entry, seconds: float) -> bool:
+        now_us = self._runtime.now_us() if entry.by_wall else self._runtime.work_us()
+        return entry.moment_us <= now_us + int(seconds * 1_000_000)
+
+    def _order(self, entry: Entry) -> DueOrder:
+        return self.calendar if entry.by_wall else self.delays
+
+    def _hashes(self, id: bytes) -> tuple[int, int]:
+        return hash(id), hash(id + self._salt)
+
+
+def split_key(key: bytes) -> tuple[int, bytes]:
+    """The nonce and the id of a record's key."""
+    return int.from_bytes(key[:NONCE_BYTES], "big"), key[NONCE_BYTES:]

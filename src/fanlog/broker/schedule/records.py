@@ -1,0 +1,160 @@
+"""The records of delayed messages, read from the log by their offsets. Those that will be due soon
+are read ahead, many at a time: they lie all over the log, and each read brings a whole block."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from fanlog.broker.ports import Runtime
+from fanlog.broker.topics import Partition
+from fanlog.errors import DamagedError, FanlogError, OffsetOutOfRangeError
+from fanlog.format.batch import Batch, split_batches
+from fanlog.log.partition import PartitionLog
+from fanlog.log.patience import a_few_times
+
+logger = logging.getLogger("fanlog.broker")
+
+# Of a block, so much is read at least: what is wanted next is often near.
+_READ_BYTES = 256 * 1024
+
+
+class Record(NamedTuple):
+    """A delayed message as it stands in the log; see `fanlog.format.schedules`."""
+
+    offset: int
+    key: bytes
+    value: bytes
+    time_us: int
+    append_time_us: int
+
+
+class Found(NamedTuple):
+    """Records, and the offsets of those that were too much to be read together with them."""
+
+    records: list[Record]
+    unread: list[int]
+
+
+Done = Callable[[Found | FanlogError], None]
+
+
+class Records:
+    """`keep_all`: there are no files to read them from again."""
+
+    def __init__(self, runtime: Runtime, bytes_max: int, *, keep_all: bool) -> None:
+        self._runtime = runtime
+        self._bytes_max = bytes_max
+        self.keep_all = keep_all
+        self._kept: dict[int, Record] = {}
+        self._kept_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __contains__(self, offset: int) -> bool:
+        return offset in self._kept
+
+    def has_room(self) -> bool:
+        return self.keep_all or self._kept_bytes < self._bytes_max
+
+    @property
+    def kept_bytes(self) -> int:
+        return self._kept_bytes
+
+    def keep(self, record: Record) -> None:
+        if record.offset not in self._kept and self.has_room():
+            self._kept[record.offset] = record
+            self._kept_bytes += len(record.value)
+
+    def forget(self, offset: int) -> None:
+        record = self._kept.pop(offset, None)
+        if record is not None:
+            self._kept_bytes -= len(record.value)
+
+    def read(
+        self, partition: Partition, offsets: Sequence[int], bytes_max: int, done: Done
+    ) -> None:
+        """Hands the records at these offsets to `done`, in their order, up to about so many bytes.
+        One that is not there any more, or is damaged, is left out."""
+        kept = self._kept
+        missing = [] if self.keep_all else [offset for offset in offsets if offset not in kept]
+        if not missing:
+            done(Found([kept[offset] for offset in offsets if offset in kept], []))
+            return
+        found = {offset: kept[offset] for offset in offsets if offset in kept}
+        log, end = partition.log, partition.visible_end
+
+        def read(got: Found | Exception) -> None:
+            if isinstance(got, Exception):
+                done(got if isinstance(got, FanlogError) else FanlogError(f"Reading failed: {got}"))
+                return
+            found.update((record.offset, record) for record in got.records)
+            done(Found([found[offset] for offset in offsets if offset in found], got.unread))
+
+        def work() -> Found:
+            return a_few_times(
+                lambda: read_records(log, missing, end, bytes_max), "Delayed messages"
+            )
+
+        self._runtime.in_thread(work, read)
+
+
+def read_records(log: PartitionLog, offsets: Iterable[int], end: int, bytes_max: int) -> Found:
+    """The records at these offsets, as far as they are there. Blocks."""
+    wanted = sorted(offsets)
+    found: list[Record] = []
+    i = size = 0
+    while i < len(wanted) and size < bytes_max:
+        try:
+            block = log.read(wanted[i], end, _READ_BYTES)
+        except DamagedError as fault:
+            logger.error("delayed messages can't be read: %s", fault)
+            after = fault.next
+        except OffsetOutOfRangeError:
+            after = wanted[i] + 1
+        else:
+            inside = _before(wanted, i, block.next_offset)
+            for record in _pick(block.data, wanted[i:inside]):
+                found.append(record)
+                size += len(record.value)
+            after = block.next_offset
+        i = max(i + 1, _before(wanted, i, after))
+    return Found(found, wanted[i:])
+
+
+def _before(wanted: Sequence[int], i: int, offset: int) -> int:
+    while i < len(wanted) and wanted[i] < offset:
+        i += 1
+    return i
+
+
+def _pick(data: memoryview, wanted: Sequence[int]) -> Iterator[Record]:
+    """The records of a block at these offsets."""
+    i = 0
+    for at, header in split_batches(data):
+        end = _before(wanted, i, header.next_offset)
+        if end > i:
+            try:
+                yield from _pick_batch(Batch(data[at : at + header.length], header), wanted[i:end])
+            except FanlogError as fault:
+                logger.error("delayed messages can't be read: %s", fault)
+        i = end
+        if i == len(wanted):
+            return
+
+
+def _pick_batch(batch: Batch, wanted: Sequence[int]) -> Iterator[Record]:
+    columns = batch.columns
+    keys, values, times = columns.key_column, columns.value_column, columns.event_times_us
+    if keys is None or times is None:
+        return
+    places = {offset: i for i, offset in enumerate(batch.offsets)}
+    for offset in wanted:
+        at = places.get(offset)
+        if at is None:
+            continue
+        key, value = keys[at], values[at]
+        if key is not None and value is not None:
+            yield Record(offset, key, value, times[at], batch.append_time_us)

@@ -1,0 +1,317 @@
+"""Delayed messages: which there are, when they fall due, and what clients ask about them.
+
+They are records of the broker's own topic `_fanlog.scheduled` (`fanlog.format.schedules`). This is
+a reader of that topic, which remembers numbers only, and moves what is due to where it belongs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from fanlog.broker.intake import Intake
+from fanlog.broker.ports import Runtime
+from fanlog.broker.schedule.follower import Follower, Read
+from fanlog.broker.schedule.listing import Listed, Listing
+from fanlog.broker.schedule.moves import Moves
+from fanlog.broker.schedule.pending import Entry, Pending, split_key
+from fanlog.broker.schedule.records import Found, Record, Records
+from fanlog.broker.topics import Partition, Topic
+from fanlog.broker.transactions.intents import Answers
+from fanlog.config import BrokerOptions
+from fanlog.errors import FanlogError, FormatError, InvalidArgumentError, LimitError
+from fanlog.format.batch import Batch, encode_batch, split_batches
+from fanlog.format.columns import EVENT_TIMES, time_range
+from fanlog.format.messages import ListScheduled, ScheduledPage
+from fanlog.format.schedules import SCHEDULED_TOPIC, record_key
+from fanlog.model import KIB, MIB, TopicSettings
+
+if TYPE_CHECKING:
+    from fanlog.broker.core import Broker
+
+logger = logging.getLogger("fanlog.broker")
+
+Done = Callable[[FanlogError | None], None]
+Cancelled = Callable[[list[bool] | FanlogError], None]
+
+_SECOND_US = 1_000_000
+_SETTINGS = TopicSettings(
+    durability="fsync",
+    cleanup="compact",
+    retention_seconds=0,
+    segment_bytes=16 * MIB,
+    tail_bytes=4 * MIB,
+    message_bytes_max=64 * MIB,
+    tombstone_seconds=3600,
+    compact_after_bytes=16 * MIB,
+)
+_SETTINGS_IN_MEMORY = TopicSettings(
+    durability="memory", retention_seconds=0, tail_bytes=64 * KIB, message_bytes_max=64 * MIB
+)
+# When so little of what is read ahead is left, the next stretch is read.
+_AHEAD_SECONDS_MIN = 1.0
+_AHEAD_SECONDS = 5.0
+# Records of a read ahead. One pass over the log brings all of them.
+_AHEAD_RECORDS_MAX = 100_000
+# Records that are written to be over, together.
+_OVER_A_BATCH = 1000
+
+
+class Schedule:
+    def __init__(
+        self, broker: Broker, intake: Intake, options: BrokerOptions, runtime: Runtime
+    ) -> None:
+        self._broker = broker
+        self._intake = intake
+        self._options = options
+        self._runtime = runtime
+        self.pending = Pending(runtime)
+        self.records = Records(runtime, options.scheduled_cache_bytes, keep_all=broker.in_memory)
+        self.moves = Moves(broker, intake, self.pending, self.records, self)
+        self._partition: Partition | None = None
+        self._follower: Follower | None = None
+        # Keys of records that a transaction is about to move that was committed before this start.
+        self._claimed: set[bytes] = set()
+        self._writing_over = False
+        self._reading_ahead = False
+        self._ahead_until_us = 0
+
+    # What is there
+
+    def load(self) -> None:
+        """Begins to read what the topic holds, if it is there. All else goes on meanwhile."""
+        topic = self._broker.catalog.find(SCHEDULED_TOPIC)
+        if topic is not None:
+            self._claimed = self._find_claimed(topic)
+            self._follow(topic)
+
+    def open(self) -> Topic:
+        """The topic, made if it is not there."""
+        topic = self._broker.catalog.find(SCHEDULED_TOPIC)
+        if topic is None:
+            settings = _SETTINGS_IN_MEMORY if self._broker.in_memory else _SETTINGS
+            topic = self._broker.catalog.create(SCHEDULED_TOPIC, settings, exist_ok=True)
+            self._follow(topic)
+        return topic
+
+    def _follow(self, topic: Topic) -> None:
+        self._partition = topic.partitions[0]
+        self._follower = Follower(
+            self._broker, self._partition, self._runtime, self._broker.slices, self
+        )
+        self._follower.go_on()
+
+    def _find_claimed(self, topic: Topic) -> set[bytes]:
+        claimed: set[bytes] = set()
+        for data in self._broker.transactions.unstored_own():
+            for at, header in split_batches(memoryview(data)):
+                if header.topic == topic.number:
+                    batch = Batch(memoryview(data)[at : at + header.length], header)
+                    pairs = zip(batch.keys, batch.values, strict=True)
+                    claimed.update(key for key, value in pairs if key and value is None)
+        return claimed
+
+    @property
+    def ready(self) -> bool:
+        """Whether all that is visible is known."""
+        return self._follower is not None and not self._follower.behind
+
+    def when_ready(self, call: Callable[[], None]) -> None:
+        if self._follower is None:
+            call()
+        else:
+            self._follower.when_caught_up(call)
+
+    def __len__(self) -> int:
+        return len(self.pending)
+
+    def problems(self) -> list[str]:
+        return [f"delayed messages are late: {why}" for why in self.moves.held_up.values()]
+
+    # What comes in
+
+    def fault(self, flags: int, body: bytes, count: int) -> FanlogError | None:
+        """What speaks against more messages, by what a batch says of itself. `body` is what its
+        columns begin with."""
+        options = self._options
+        if len(self.pending) + count > options.scheduled_max:
+            return LimitError(
+                f"{len(self.pending)} delayed messages wait, as many as scheduled_max allows."
+            )
+        if self._partition is not None and self._partition.log.bytes > options.scheduled_bytes_max:
+            return LimitError(
+                f"Delayed messages take {self._partition.log.bytes} bytes, more than "
+                "scheduled_bytes_max allows."
+            )
+        if not flags & EVENT_TIMES:
+            return InvalidArgumentError("A delayed message needs a time to be due.")
+        try:
+            earliest_us, latest_us = time_range(memoryview(body), flags, count) or (0, 0)
+        except FormatError as fault:
+            return fault
+        most_us = int(options.schedule_seconds_max) * _SECOND_US
+        if latest_us > self._runtime.now_us() + most_us or -earliest_us > most_us:
+            return InvalidArgumentError(
+                f"A message can be delayed by {options.schedule_seconds_max} s at most "
+                "(schedule_seconds_max)."
+            )
+        return None
+
+    def take(self, read: Read, /) -> None:
+        """Takes in a record of the topic."""
+        nonce, id = split_key(read.key)
+        if read.value is None:
+            self.moves.superseded.pop(read.key, None)
+            entry = self.pending.remove(id, nonce)
+            if entry is not None:
+                self.records.forget(entry.offset)
+        elif read.key not in self._claimed:
+            entry = self.pending.entry(nonce, read.offset, read.time_us, read.append_time_us)
+            self._keep(Record(*read[:2], read.value, *read[3:]), entry)
+            former = self.pending.put(id, entry)
+            if former is not None:
+                self._replaced(id, former, nonce)
+
+    def _keep(self, record: Record, entry: Entry) -> None:
+        if self.records.keep_all or self.pending.is_due_within(entry, _AHEAD_SECONDS_MIN):
+            self.records.keep(record)
+
+    def _replaced(self, id: bytes, former: Entry, nonce: int) -> None:
+        """Another has its id. It is over, unless it is on its way: then it arrives too."""
+        if former.offset not in self.moves.moving:
+            self.records.forget(former.offset)
+            if former.nonce != nonce:
+                self.moves.superseded[record_key(former.nonce, "") + id] = None
+
+    # What falls due
+
+    def tick(self) -> None:
+        """Moves what is due. The node calls this every 20 ms."""
+        follower, partition = self._follower, self._partition
+        if follower is None or partition is None or self._broker.draining:
+            return
+        if follower.behind:
+            follower.go_on()
+            return
+        if self.moves.superseded:
+            # First: what is over must not come back when those that replaced it are gone.
+            self._write_superseded()
+        elif self.moves.begin(partition):
+            # More of it in a turn of its own.
+            self._runtime.soon(self.tick)
+        else:
+            self._read_ahead(partition)
+
+    def run(self, record: Record, delayed: object, /) -> tuple[bool, None]:
+        return True, None
+
+    def _write_superseded(self) -> None:
+        if self._writing_over:
+            return
+        self._writing_over = True
+        keys = list(self.moves.superseded)[:_OVER_A_BATCH]
+
+        def written(fault: FanlogError | None) -> None:
+            self._writing_over = False
+            if fault is not None:
+                logger.warning("delayed messages that were replaced are removed later: %s", fault)
+                return
+            for key in keys:
+                self.moves.superseded.pop(key, None)
+
+        self.write([(key, None, 0) for key in keys], written)
+
+    def write(self, records: Iterable[tuple[bytes, bytes | None, int]], done: Done) -> None:
+        """Writes records of the broker's own: key, value and time. `done` hears when they are as
+        safe as they must be, or why they are not written."""
+        topic = self.open()
+        keys, values, times = zip(*records, strict=True)
+        batch = encode_batch(values, keys=keys, event_times_us=times, topic=topic.number)
+        self._broker.commits.schedule()
+        self._intake.take(batch, 0, Answers(1, done), reserved=True)
+
+    def _read_ahead(self, partition: Partition) -> None:
+        """Has the records at hand that will be due within some seconds."""
+        now_us = self._runtime.work_us()
+        if (
+            self._reading_ahead
+            or self.records.keep_all
+            or now_us + int(_AHEAD_SECONDS_MIN * _SECOND_US) < self._ahead_until_us
+            or not self.records.has_room()
+        ):
+            return
+        self._ahead_until_us = now_us + int(_AHEAD_SECONDS * _SECOND_US)
+        wanted: list[int] = []
+        for offset in self.pending.due_within(_AHEAD_SECONDS):
+            if offset not in self.records:
+                wanted.append(offset)
+            if len(wanted) >= _AHEAD_RECORDS_MAX:
+                break
+        if not wanted:
+            return
+        self._reading_ahead = True
+
+        def read(got: Found | FanlogError) -> None:
+            self._reading_ahead = False
+            if isinstance(got, FanlogError):
+                logger.warning("delayed messages are not read ahead: %s", got)
+                return
+            for record in got.records:
+                _, id = split_key(record.key)
+                entry = self.pending.find(id)
+                if entry is not None and entry.offset == record.offset:
+                    self.records.keep(record)
+
+        room = self._options.scheduled_cache_bytes - self.records.kept_bytes
+        self.records.read(partition, wanted, room, read)
+
+    # What clients ask
+
+    def cancel(self, ids: list[str], done: Cancelled) -> None:
+        """Takes messages back; of each, whether it was still there."""
+        self.when_ready(lambda: self._cancel(ids, done))
+
+    def page(self, wanted: ListScheduled, listed: Listed) -> None:
+        """Hands a page of what waits to `listed`."""
+
+        def ready() -> None:
+            if self._partition is None:
+                listed(ScheduledPage(()))
+                return
+            listing = Listing(self.pending, self.records, self._runtime, self._broker.epoch)
+            try:
+                listing.page(self._partition, wanted, listed)
+            except FanlogError as fault:
+                listed(fault)
+
+        self.when_ready(ready)
+
+    def _cancel(self, ids: list[str], done: Cancelled) -> None:
+        found: dict[bytes, Entry] = {}
+        answers: list[bool] = []
+        for id in (id.encode(errors="replace") for id in ids):
+            entry = self.pending.find(id)
+            there = entry is not None and entry.offset not in self.moves.moving
+            answers.append(there)
+            if entry is not None and there:
+                self.pending.remove(id, entry.nonce)
+                found[id] = entry
+        if not found:
+            done(answers)
+            return
+
+        def written(fault: FanlogError | None) -> None:
+            if fault is None:
+                for entry in found.values():
+                    self.records.forget(entry.offset)
+                done(answers)
+                return
+            for id, entry in found.items():
+                if self.pending.find(id) is None:
+                    self.pending.put(id, entry)
+            done(fault)
+
+        self.write(
+            [(record_key(entry.nonce, "") + id, None, 0) for id, entry in found.items()], written
+        )

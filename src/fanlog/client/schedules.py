@@ -1,0 +1,164 @@
+"""Messages for later, and schedules, as a client asks for them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from itertools import count
+from typing import TypedDict, Unpack
+
+from fanlog.client.publishing import Headers, Publisher, TopicOutbox
+from fanlog.client.session import Session
+from fanlog.client.starts import checked, event_time_us, topic_name
+from fanlog.client.values import Value, as_bytes, as_published
+from fanlog.errors import InvalidArgumentError
+from fanlog.format.frames import FrameKind
+from fanlog.format.messages import (
+    Cancelled,
+    CancelScheduled,
+    ListScheduled,
+    ScheduledPage,
+)
+from fanlog.format.schedules import (
+    SCHEDULED_TOPIC,
+    Delayed,
+    checked_id,
+    due_us_of,
+    encode_delayed,
+    record_key,
+)
+from fanlog.model import PendingMessage, Scheduled
+
+_SECOND_US = 1_000_000
+_NONCE_MASK = (1 << 64) - 1
+
+Time = dt.datetime | int | float
+ReadyOutbox = Callable[..., Awaitable[TopicOutbox]]
+
+
+def due_time_us(delay_seconds: float | None, at: Time | None) -> int:
+    """When a message is due, as its record says it: a time, or a delay below 0."""
+    if (delay_seconds is None) == (at is None):
+        raise InvalidArgumentError(
+            "Give either delay_seconds or at: a delay, or the time when the message is due."
+        )
+    if delay_seconds is not None:
+        if isinstance(delay_seconds, bool) or not isinstance(
+            delay_seconds,
+            int | float,  # pyright: ignore[reportUnnecessaryIsInstance]
+        ):
+            raise InvalidArgumentError(
+                f"delay_seconds is a number of seconds, not {type(delay_seconds).__name__}."
+            )
+        if not 0 <= delay_seconds < 1e12:
+            raise InvalidArgumentError(f"A delay is 0 s or more, not {delay_seconds}.")
+        return -max(1, round(delay_seconds * _SECOND_US))
+    return at_us(at)
+
+
+def at_us(at: Time | None) -> int:
+    """A time as microseconds since 1970. A datetime without a zone is one of local time."""
+    if isinstance(at, dt.datetime):
+        at = at.timestamp()
+    if isinstance(at, bool) or not isinstance(at, int | float):
+        raise InvalidArgumentError(
+            f"`at` is a datetime, or seconds since 1970, not {type(at).__name__}."
+        )
+    if not 0 <= at < 1e11:
+        raise InvalidArgumentError(
+            f"{at!r} is no time: give a datetime, or seconds since 1970, as time.time() does."
+        )
+    return round(at * _SECOND_US)
+
+
+class Message(TypedDict, total=False):
+    """What a message has beside its value."""
+
+    key: bytes | str | None
+    headers: Headers | None
+    event_time: dt.datetime | int | None
+
+
+class DelayedMessages:
+    """What `publish(delay_seconds=…)` and its siblings do. `ready_outbox` opens topics."""
+
+    def __init__(self, session: Session, publisher: Publisher, ready_outbox: ReadyOutbox) -> None:
+        self._session = session
+        self._publisher = publisher
+        self._ready_outbox = ready_outbox
+        self._own = secrets.token_hex(8)
+        self._numbers = count()
+        self._nonce = secrets.randbits(64)
+
+    async def publish(
+        self,
+        topic: str,
+        value: Value,
+        *,
+        delay_seconds: float | None,
+        at: Time | None,
+        schedule_id: str | None,
+        partition: int | None = None,
+        **message: Unpack[Message],
+    ) -> Scheduled:
+        """See `Client.publish`."""
+        time_us = due_time_us(delay_seconds, at)
+        id = (
+            f"{self._own}-{next(self._numbers)}" if schedule_id is None else checked_id(schedule_id)
+        )
+        # As publishing does: the topic is made, and refuses what it does not take, now.
+        target = await self._ready_outbox(topic_name(topic), partition)
+        delayed = self.delayed(target, value, partition, **message)
+        outbox = await self._ready_outbox(SCHEDULED_TOPIC)
+        self._nonce = (self._nonce + 1) & _NONCE_MASK
+        receipt = await self._publisher.publish(
+            outbox, encode_delayed(delayed), record_key(self._nonce, id), None, time_us
+        )
+        return Scheduled(topic, id, due_us_of(time_us, receipt.timestamp_us))
+
+    def delayed(
+        self,
+        target: TopicOutbox,
+        value: Value,
+        partition: int | None = None,
+        *,
+        key: bytes | str | None = None,
+        headers: Headers | None = None,
+        event_time: dt.datetime | int | None = None,
+    ) -> Delayed:
+        """A message as it is kept until it is due. Raises what its topic would not take."""
+        stored, headers = as_published(value, headers, None, self._publisher.encoding)
+        value = None if stored is None else as_bytes(stored, "value")
+        key = None if key is None else as_bytes(key, "key")
+        own = {name: as_bytes(content, "header") for name, content in (headers or {}).items()}
+        target.check_size(len(value or b"") + len(key or b"") + sum(map(len, own.values())))
+        if partition is not None:
+            target.partition(partition)
+        return checked(
+            Delayed(
+                target.name,
+                value,
+                key,
+                own or None,
+                -1 if partition is None else partition,
+                event_time_us(event_time),
+            )
+        )
+
+    async def cancel(self, ids: list[str]) -> list[bool]:
+        wanted = checked(CancelScheduled(tuple(ids)))
+        answer = await self._session.ask(FrameKind.CANCEL_SCHEDULED, wanted, Cancelled)
+        return list(answer.cancelled)
+
+    async def pending(self, topic: str, page_size: int = 500) -> AsyncIterator[PendingMessage]:
+        """Page by page, the first due in front."""
+        after = ""
+        while True:
+            wanted = checked(ListScheduled(topic, after, page_size))
+            page = await self._session.ask(FrameKind.LIST_SCHEDULED, wanted, ScheduledPage)
+            for message in page.messages:
+                yield message
+            after = page.next
+            if not after:
+                return

@@ -1,0 +1,51 @@
+"""What a peer asks about delayed messages. It publishes them like all others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fanlog.errors import FanlogError, LimitError
+from fanlog.format import messages
+from fanlog.format.frames import FrameKind
+from fanlog.format.messages import decode
+
+if TYPE_CHECKING:
+    from fanlog.listeners.native import Handler, NativeSession
+
+# Messages that one request may cancel, or list.
+_MESSAGES_MAX = 10_000
+
+
+def cancel(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+    wanted = decode(messages.CancelScheduled, payload)
+    if len(wanted.ids) > _MESSAGES_MAX:
+        raise LimitError(f"One request cancels {_MESSAGES_MAX} messages at most: ask twice.")
+
+    def cancelled(got: list[bool] | FanlogError) -> None:
+        if isinstance(got, FanlogError):
+            session.fail(request, got)
+        else:
+            session.answer(request, messages.Cancelled(tuple(got)))
+
+    session.broker.schedule.cancel(list(wanted.ids), cancelled)
+
+
+def list_scheduled(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+    wanted = decode(messages.ListScheduled, payload)
+    wanted = msgspec.structs.replace(wanted, count=max(1, min(wanted.count, _MESSAGES_MAX)))
+
+    def listed(got: messages.ScheduledPage | FanlogError) -> None:
+        if isinstance(got, FanlogError):
+            session.fail(request, got)
+        else:
+            session.answer(request, got)
+
+    session.broker.schedule.page(wanted, listed)
+
+
+HANDLERS: dict[FrameKind, Handler] = {
+    FrameKind.CANCEL_SCHEDULED: cancel,
+    FrameKind.LIST_SCHEDULED: list_scheduled,
+}

@@ -1,0 +1,211 @@
+"""Delayed messages and crashes: at whatever step the broker is cut off, each message comes once,
+and none comes early."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fanlog.broker.schedule import moves
+from fanlog.errors import LogFailedError
+from fanlog.log.disk import DiskLog
+from tests.broker.schedule.scheduling import (
+    SECOND_US,
+    arrived,
+    cancel,
+    later,
+    publish_later,
+    record,
+    tick,
+)
+from tests.broker.stage import BEGIN_US, no_room, stage
+from tests.broker.transactions.staging import checkpoint, settle
+from tests.broker.transactions.test_crashes import Steps
+
+DURABILITIES = pytest.mark.parametrize("durability", ["os", "fsync"])
+DUE_US = BEGIN_US + 10 * SECOND_US
+
+
+@DURABILITIES
+def test_a_crash_at_any_step_of_a_move_loses_nothing_and_repeats_nothing(
+    data: Path, durability: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Several moves, some of them while others are under way.
+    monkeypatch.setattr(moves, "_MOVE_RECORDS", 3)
+    everything = sorted(b"%d" % i for i in range(7))
+    with stage(data, durability=durability, partitions=2) as on:
+        steps = Steps(on, data)
+        for i in range(7):
+            later(on, f"id-{i}", b"%d" % i, DUE_US, "t" if i % 2 else "u")
+        later(on, "far", b"far", DUE_US + 3600 * SECOND_US)
+        settle(on)
+        tick(on)
+        assert not arrived(on) + arrived(on, "u")
+        on.runtime.time_us = DUE_US
+        on.core.schedule.tick()
+        crashes = list(steps)
+        on.core.schedule.tick()
+        crashes += list(steps)
+        on.runtime.time_us += 1_100_000
+        on.core.tick()
+        crashes += list(steps)
+        assert sorted(arrived(on) + arrived(on, "u")) == everything
+    assert len(crashes) > 10
+    for copy in crashes:
+        # A clock that was set back: the messages have waited long enough.
+        with stage(copy, durability=durability, partitions=2, time_us=DUE_US) as on:
+            settle(on)
+            tick(on)
+            assert sorted(arrived(on) + arrived(on, "u")) == everything
+            assert len(on.core.schedule) == 1
+            checkpoint(on)
+        with stage(copy, durability=durability, partitions=2, time_us=DUE_US) as on:
+            settle(on)
+            tick(on)
+            assert sorted(arrived(on) + arrived(on, "u")) == everything
+            assert len(on.core.schedule) == 1
+
+
+def test_a_crash_at_any_step_of_replacing_and_cancelling_brings_nothing_back(data: Path) -> None:
+    with stage(data) as on:
+        steps = Steps(on, data)
+        later(on, "replaced", b"old", DUE_US)
+        later(on, "cancelled", b"old", DUE_US)
+        settle(on)
+        later(on, "replaced", b"new", DUE_US + SECOND_US)
+        answers = cancel(on, "cancelled")
+        crashes = list(steps)
+        assert answers == [True]
+        answered = len(crashes)
+        on.core.schedule.tick()
+        crashes += list(steps)
+        on.runtime.time_us = DUE_US + SECOND_US
+        tick(on)
+        checkpoint(on)
+        crashes += list(steps)
+        assert arrived(on) == [b"new"]
+    for i, copy in enumerate(crashes):
+        with stage(copy, time_us=DUE_US + 2 * SECOND_US) as on:
+            settle(on)
+            tick(on)
+            values = sorted(arrived(on))
+            # Before the answers, either may have happened; from then on, both have.
+            assert values in ([b"new"], [b"new", b"old"], [b"old", b"old"])
+            assert values == [b"new"] or i < answered
+            assert len(on.core.schedule) == 0
+
+
+def test_a_message_that_is_replaced_while_it_goes_out_comes_and_so_does_the_other(
+    data: Path,
+) -> None:
+    with stage(data) as on:
+        steps = Steps(on, data)
+        later(on, "x", b"old", DUE_US)
+        settle(on)
+        on.runtime.time_us = DUE_US
+        on.core.schedule.tick()
+        # The other is in the log before the move has written that the first is over.
+        later(on, "x", b"new", DUE_US + SECOND_US)
+        crashes = list(steps)
+        tick(on)
+        assert arrived(on) == [b"old"]
+        assert len(on.core.schedule) == 1
+        on.runtime.time_us += SECOND_US
+        tick(on)
+        assert arrived(on) == [b"old", b"new"]
+    for copy in crashes[-3:]:
+        with stage(copy, time_us=DUE_US + SECOND_US) as on:
+            settle(on)
+            tick(on)
+            assert sorted(arrived(on)) == [b"new", b"old"]
+
+
+def test_what_is_going_out_can_not_be_cancelled_and_what_is_not_can(data: Path) -> None:
+    with stage(data) as on:
+        later(on, "x", b"x", DUE_US)
+        settle(on)
+        on.runtime.time_us = DUE_US
+        on.core.schedule.tick()
+        late = cancel(on, "x")
+        settle(on)
+        assert late == [False]
+        assert arrived(on) == [b"x"]
+        later(on, "y", b"y", DUE_US)
+        settle(on)
+        in_time = cancel(on, "y")
+        tick(on)
+        assert in_time == [True]
+        assert arrived(on) == [b"x"]
+
+
+def test_a_move_that_is_held_up_at_a_start_is_not_begun_again(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with stage(data) as on:
+        for i in range(5):
+            later(on, f"{i}", b"%d" % i, DUE_US)
+        settle(on)
+        on.runtime.time_us = DUE_US
+        on.core.schedule.tick()
+        copies = list(Steps(on, data))
+    found = 0
+    for copy in copies:
+        with monkeypatch.context() as full, stage(copy, time_us=DUE_US - SECOND_US) as on:
+            full.setattr(DiskLog, "write", no_room)
+            settle(on)
+            on.runtime.time_us = DUE_US
+            tick(on)
+            found += bool(on.core.schedule._claimed)
+            full.undo()
+            on.runtime.time_us += 20 * SECOND_US
+            on.store.reserve.look_for_room()
+            for _ in range(3):
+                on.core.tick()
+                tick(on)
+                on.runtime.time_us += 2 * SECOND_US
+            assert sorted(arrived(on)) == [b"%d" % i for i in range(5)]
+            assert len(on.core.schedule) == 0
+    assert found
+
+
+def test_a_full_disk_delays_messages_and_loses_none(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with stage(data) as on:
+        for i in range(5):
+            later(on, f"{i}", b"%d" % i, DUE_US)
+        settle(on)
+        with monkeypatch.context() as full:
+            full.setattr(DiskLog, "write", no_room)
+            on.runtime.time_us = DUE_US
+            tick(on)
+            refused = cancel(on, "4")
+            settle(on)
+            assert len(refused) == 1
+        on.store.reserve.look_for_room()
+        on.runtime.time_us += 2 * SECOND_US
+        on.core.tick()
+        settle(on)
+        tick(on)
+        assert sorted(arrived(on)) == [b"%d" % i for i in range(5)]
+
+
+def test_a_topic_whose_log_has_failed_holds_up_no_other(data: Path) -> None:
+    with stage(data) as on:
+        on.publish("broken", [b"x"])
+        settle(on)
+        records = [record(f"{i}", "broken" if i % 2 else "t", b"%d" % i) for i in range(6)]
+        publish_later(on, records, [DUE_US] * 6)
+        settle(on)
+        on.core.catalog.get("broken").partitions[0].log.fail(LogFailedError("the disk is broken"))
+        on.runtime.time_us = DUE_US
+        tick(on)
+        assert arrived(on) == [b"0", b"2", b"4"]
+        assert len(on.core.schedule) == 3
+        assert any("late" in problem for problem in on.core.status().problems)
+    with stage(data, time_us=DUE_US) as on:
+        settle(on)
+        tick(on)
+        assert arrived(on) == [b"0", b"2", b"4"]
+        assert arrived(on, "broken") == [b"x", b"1", b"3", b"5"]
