@@ -35,6 +35,7 @@ PUBLIC = {
     "Outgoing",
     "PendingMessage",
     "Receipt",
+    "ScheduleInfo",
     "Scheduled",
     "SlowPolicy",
     "Subscription",

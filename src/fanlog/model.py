@@ -237,6 +237,32 @@ class PendingMessage(msgspec.Struct, frozen=True):
         return dt.datetime.fromtimestamp(self.due_us / 1e6, tz=dt.UTC)
 
 
+class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule: by a cron expression in a time zone, or every so often. `last_us` is when its
+    last run was due; 0: it has not run yet."""
+
+    name: str
+    topic: str
+    cron: str = ""
+    timezone: str = ""
+    every_seconds: float = 0.0
+    missed: str = "once"
+    next_us: int = 0
+    last_us: int = 0
+    key: bytes | None = None
+    value_bytes: int = 0
+
+    @property
+    def next_run(self) -> dt.datetime:
+        return dt.datetime.fromtimestamp(self.next_us / 1e6, tz=dt.UTC)
+
+    @property
+    def last_run(self) -> dt.datetime | None:
+        if not self.last_us:
+            return None
+        return dt.datetime.fromtimestamp(self.last_us / 1e6, tz=dt.UTC)
+
+
 class Receipt(msgspec.Struct, frozen=True):
     """What the broker promised for one message."""
 

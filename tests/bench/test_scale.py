@@ -16,12 +16,14 @@ from fanlog.bench import (
     STARTUP_SHAPES,
     BenchError,
     Report,
+    ScheduleOptions,
     StallOptions,
     StallsOptions,
     StartupOptions,
     TopicsOptions,
     load_report,
     render,
+    run_schedule,
     run_stall,
     run_stalls,
     run_startup,
@@ -249,3 +251,20 @@ def test_a_ping_that_waits_behind_another_is_late_from_the_time_it_was_due(tmp_p
         waits_s = pinger.take()
     assert max(waits_s) >= 0.15
     assert sum(wait >= 0.05 for wait in waits_s) >= 50
+
+
+def test_delayed_messages_survive_a_kill_and_come_once_and_in_time(tmp_path: Path) -> None:
+    options = ScheduleOptions(pending=20_000, due=500, payload_bytes=16, directory=tmp_path)
+    steps: list[str] = []
+    report = run_schedule(options, lambda done, total, label: steps.append(label))
+    (row,) = report.rows
+    assert (row.lost, row.early, row.twice) == (0, 0, 0)
+    assert row.scheduled_per_s > 0
+    assert row.late_max_ms >= row.late_p50_ms >= 0
+    assert len(steps) == 5
+    check_shape(report, tmp_path, "20,000", "memory each")
+
+
+def test_of_the_messages_that_wait_some_must_be_due() -> None:
+    with pytest.raises(BenchError, match="1 or more must be due"):
+        ScheduleOptions(pending=10, due=11)

@@ -286,3 +286,68 @@ async def test_nobody_publishes_to_the_topic_of_delayed_messages_by_hand(way: Wa
             with pytest.raises(errors.FanlogError):
                 await client.publish(SCHEDULED_TOPIC, value, **given)
         assert len(await pending(client)) == 1
+
+
+async def test_a_transaction_schedules_all_of_its_messages_or_none(way: Way) -> None:
+    async with way.open() as client:
+        async with client.transaction() as tx:
+            await tx.publish("now", b"now")
+            await tx.publish("later", b"later", delay_seconds=0.2, schedule_id="x")
+        async with client.transaction() as tx:
+            await tx.publish("later", b"never", delay_seconds=0.2)
+            await tx.abort()
+        async with client.subscribe("later", start="earliest") as messages:
+            (message,) = await take(messages, 1)
+            assert message.value == b"later"
+            assert message.timestamp.timestamp() >= due_of(message)
+            with pytest.raises(TimeoutError):
+                await messages.next(0.5)
+
+
+async def test_send_schedules_too_and_flush_waits_for_it(way: Way) -> None:
+    async with way.open() as client:
+        at = time.time() + FAR_SECONDS
+        for i in range(2000):
+            await client.send("t", b"%d" % i, at=at + i, schedule_id=f"{i}")
+        await client.flush()
+        found = await pending(client, "t")
+        assert [message.id for message in found] == [f"{i}" for i in range(2000)]
+
+
+async def test_a_typed_topic_schedules_too(way: Way) -> None:
+    async with way.open() as client:
+        typed: Any = (client._client if isinstance(client, Blocking) else client).topic("t", dict)
+        if isinstance(client, Blocking):
+            waiting = await asyncio.to_thread(typed.publish, {"a": 1}, delay_seconds=0.1)
+        else:
+            waiting = await typed.publish({"a": 1}, delay_seconds=0.1)
+        assert isinstance(waiting, fanlog.Scheduled)
+        async with client.subscribe("t", start="earliest") as messages:
+            (message,) = await take(messages, 1)
+        assert message.decode() == {"a": 1}
+
+
+async def test_a_schedule_runs_is_listed_and_removed(way: Way) -> None:
+    async with way.open() as client:
+        added = await client.add_schedule("tick", "t", {"n": 1}, every_seconds=1, key="k")
+        assert added.next_run > added.next_run - dt.timedelta(seconds=1)
+        assert (added.topic, added.every_seconds, added.last_run) == ("t", 1.0, None)
+        async with client.subscribe("t", start="earliest") as messages:
+            first, second = await take(messages, 2)
+        assert due_of(second) - due_of(first) == pytest.approx(1.0)
+        assert (first.decode(), first.key, first.headers["fanlog-schedule"]) == (
+            {"n": 1},
+            b"k",
+            b"tick",
+        )
+        assert first.timestamp.timestamp() >= due_of(first)
+        cron = await client.add_schedule(
+            "report", "t", b"x", cron="0 8 * * 1-5", timezone="Europe/Berlin", missed="skip"
+        )
+        assert [info.name for info in await client.schedules()] == ["report", "tick"]
+        with pytest.raises(errors.InvalidArgumentError, match="cron"):
+            await client.add_schedule("bad", "t", b"x", cron="never")
+        assert await client.remove_schedule("tick")
+        assert not await client.remove_schedule("tick")
+    async with way.open() as client:
+        assert await client.schedules() == [cron]

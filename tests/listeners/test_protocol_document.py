@@ -36,6 +36,7 @@ OWN = [
     model.GroupPartitionInfo,
     model.ResetStep,
     model.PendingMessage,
+    model.ScheduleInfo,
 ]
 
 

@@ -8,9 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import fanlog
+from tests.power.delaying import Delaying
 from tests.power.machine import FuseMachine, Machine, PoweredBroker
 from tests.power.steps import PATIENCE_SECONDS, connecting
 from tests.power.workloads import ALL, Workload
+
+EVERYTHING = (*ALL, Delaying)
 
 # Calls that are worth a cut right before or after them, and files that they are worth one for.
 CALLS = ("fsync", "fsyncdir", "write", "rename", "unlink", "create", "mkdir", "truncate")
@@ -27,7 +30,7 @@ class Result:
 
 
 async def campaign(
-    machine: Machine, seed: int, cuts: int, kinds: Sequence[type[Workload]] = ALL
+    machine: Machine, seed: int, cuts: int, kinds: Sequence[type[Workload]] = EVERYTHING
 ) -> Result:
     """Raises AssertionError where anything that was acknowledged is lost, doubled or moved, or
     where the broker does not start."""

@@ -15,14 +15,13 @@ import time
 import traceback
 from pathlib import Path
 
-from tests.power.campaign import campaign
+from tests.power.campaign import EVERYTHING, campaign
 from tests.power.disk import CUTS
 from tests.power.machine import machine_of
-from tests.power.workloads import ALL
 
 
 def one_round(folder: Path, args: argparse.Namespace, seed: int) -> bool:
-    kinds = [kind for kind in ALL if not args.only or kind.__name__.lower() in args.only]
+    kinds = [kind for kind in EVERYTHING if not args.only or kind.__name__.lower() in args.only]
     with machine_of(args.backend, folder, args.mode, seed) as machine:
         try:
             result = asyncio.run(campaign(machine, seed, args.cuts, kinds))

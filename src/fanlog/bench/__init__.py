@@ -19,6 +19,7 @@ from fanlog.bench.publishers import PublishersOptions, run_publishers
 from fanlog.bench.rate import RateOptions, run_rate
 from fanlog.bench.report import progress_bar, render
 from fanlog.bench.reports import Report, load_report, save_report, to_json
+from fanlog.bench.schedule import ScheduleOptions, run_schedule
 from fanlog.bench.spark import SparkOptions, run_spark
 from fanlog.bench.stall import StallOptions, run_stall
 from fanlog.bench.stalls import StallsOptions, run_stalls
@@ -40,6 +41,7 @@ __all__ = [
     "RateOptions",
     "Report",
     "Scale",
+    "ScheduleOptions",
     "SparkOptions",
     "StallOptions",
     "StallsOptions",
@@ -57,6 +59,7 @@ __all__ = [
     "run_latency",
     "run_publishers",
     "run_rate",
+    "run_schedule",
     "run_spark",
     "run_stall",
     "run_stalls",

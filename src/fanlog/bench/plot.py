@@ -48,6 +48,7 @@ from fanlog.bench.reports import (
     PublishersReport,
     RateReport,
     Report,
+    ScheduleReport,
     SparkReport,
     StallReport,
     StallRow,
@@ -339,6 +340,22 @@ def draw_startup(report: StartupReport) -> Figure:
     return figure
 
 
+def draw_schedule(report: ScheduleReport) -> Figure:
+    """How late messages came."""
+    row = report.rows[0]
+    figure = new_figure(WIDTH_INCHES, 3 * BAR_INCHES + 1.2)
+    axes: Axes = figure.add_subplot()
+    draw_bars(
+        axes,
+        ["median", "99 %", "the last"],
+        [row.late_p50_ms, row.late_p99_ms, row.late_max_ms],
+        [colour_of("fanlog")] * 3,
+    )
+    axes.set_xlabel("ms from the due time until the reader had the message")
+    finish(axes, f"{row.due:,} of {row.pending:,} delayed messages, due within one second")
+    return figure
+
+
 def draw_groups(report: GroupsReport) -> Figure:
     """One panel for each part; what others are compared with is faded."""
     parts: list[GroupsPart] = [
@@ -400,6 +417,7 @@ DRAWINGS: dict[type[Report], Callable[[Any], Figure]] = {
     StallsReport: draw_stalls,
     TopicsReport: draw_topics,
     StartupReport: draw_startup,
+    ScheduleReport: draw_schedule,
     GroupsReport: draw_groups,
     SparkReport: draw_spark,
 }

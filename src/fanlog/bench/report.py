@@ -33,6 +33,7 @@ from fanlog.bench.reports import (
     PublishersReport,
     RateReport,
     Report,
+    ScheduleReport,
     SparkReport,
     SparkRow,
     StallReport,
@@ -84,6 +85,8 @@ def render(report: Report) -> RenderableType:
         table = spark_table(report)
     elif isinstance(report, StartupReport):
         table = startup_table(report)
+    elif isinstance(report, ScheduleReport):
+        table = schedule_table(report)
     else:
         table = Group(*(groups_table(report, part) for part in GROUPS_TITLES))
     notes = [left_out_note(left) for left in report.left_out]
@@ -364,6 +367,35 @@ def startup_table(report: StartupReport) -> Table:
             f"{row.start_ms:.0f}",
             size(row.read_bytes),
             times(row.start_ms, smallest_log_ms(report.rows, row.after)),
+        )
+    return table
+
+
+def schedule_table(report: ScheduleReport) -> Table:
+    """What waits, what it costs, and how late it comes."""
+    table = new_table(
+        "Delayed messages: a kill in between, and many due within one second",
+        "waiting",
+        "scheduled/s",
+        "memory each",
+        "known after",
+        "due",
+        "late p50",
+        "p99",
+        "max",
+        "lost",
+        "early",
+        "twice",
+    )
+    for row in report.rows:
+        table.add_row(
+            f"{row.pending:,}",
+            count(row.scheduled_per_s),
+            f"{row.bytes_per_message:.0f} B",
+            f"{row.known_ms / 1000:.1f} s",
+            f"{row.due:,}",
+            *(f"{late:.0f} ms" for late in (row.late_p50_ms, row.late_p99_ms, row.late_max_ms)),
+            *(f"{number:,}" for number in (row.lost, row.early, row.twice)),
         )
     return table
 

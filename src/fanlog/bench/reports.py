@@ -309,6 +309,38 @@ class StartupReport(
     environment: Environment
 
 
+class ScheduleRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages that waited over a kill of the broker, and some that fell due within a second.
+
+    `known_ms` is from the process until it knew all that waits, and `bytes_per_message` what it
+    held of memory for each then. `late_*` is from the due time until a reader had the message.
+    """
+
+    pending: int
+    due: int
+    payload: int
+    scheduled_per_s: float
+    bytes_per_message: float
+    port_ms: float
+    known_ms: float
+    late_p50_ms: float
+    late_p99_ms: float
+    late_max_ms: float
+    lost: int
+    early: int
+    twice: int
+
+
+class ScheduleReport(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="benchmark", tag="schedule"
+):
+    """Delayed messages: how fast they are scheduled, what they cost, and how late they come."""
+
+    rows: list[ScheduleRow]
+    left_out: list[LeftOut]
+    environment: Environment
+
+
 class GroupsRow(msgspec.Struct, frozen=True, kw_only=True):
     """What so many processes published, read or acked together. `beside` is the `how` of the row
     that it is compared with, of the same part and as many processes; their runs took turns."""
@@ -361,6 +393,7 @@ Report = (
     | StallsReport
     | TopicsReport
     | StartupReport
+    | ScheduleReport
     | GroupsReport
     | SparkReport
 )

@@ -18,6 +18,7 @@ from fanlog.cli.exits import ExitCode, exit_code_of, exit_codes_help
 from fanlog.cli.groups import group_app
 from fanlog.cli.logs import LogLevel, set_up_logging
 from fanlog.cli.pipeline import pipeline_app
+from fanlog.cli.schedule import schedule_app
 from fanlog.cli.terminal import err, say_error
 from fanlog.cli.topics import topic_app
 from fanlog.errors import FanlogError
@@ -64,6 +65,7 @@ app.command(epilog=tail.EXAMPLE)(tail.tail)
 app.command(epilog=generate.EXAMPLE)(generate.generate)
 app.add_typer(topic_app, name="topic")
 app.add_typer(group_app, name="group")
+app.add_typer(schedule_app, name="schedule")
 app.add_typer(dead_app, name="dead")
 app.command(epilog=health.EXAMPLE)(health.health)
 app.add_typer(config_app, name="config")

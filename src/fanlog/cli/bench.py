@@ -375,6 +375,27 @@ def startup(
     show("startup", lambda progress: run_startup(options, progress), json, plot)
 
 
+@bench_app.command(epilog="Example: [bold]fanlog bench schedule --pending 1000000 --due 10000[/]")
+def schedule(
+    *,
+    pending: Annotated[
+        int, typer.Option("--pending", help="Delayed messages that wait.", min=1)
+    ] = 1_000_000,
+    due: Annotated[
+        int, typer.Option("--due", help="Those of them that are due within one second.", min=1)
+    ] = 10_000,
+    payload: Payload = 128,
+    directory: Folder = None,
+    json: Json = None,
+    plot: Plot = None,
+) -> None:
+    """Delayed messages over a kill of the broker: lost, early, twice, and how late."""
+    from fanlog.bench import ScheduleOptions, run_schedule  # noqa: PLC0415
+
+    options = ScheduleOptions(pending=pending, due=due, payload_bytes=payload, directory=directory)
+    show("schedule", lambda progress: run_schedule(options, progress), json, plot)
+
+
 @bench_app.command(epilog="Example: [bold]fanlog bench groups --repeat 3 --against none[/]")
 def groups(
     *,
@@ -479,5 +500,6 @@ def everything(
     stalls(directory=directory, **files("stalls"))
     topics(payload=payload, directory=directory, **files("topics"))
     startup(directory=directory, **files("startup"))
+    schedule(payload=payload, directory=directory, **files("schedule"))
     groups(**common, **beside, **files("groups"))
     spark(**common, directory=directory, **files("spark"))

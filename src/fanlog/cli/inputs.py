@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fanlog.cli.exits import CommandError, ExitCode
 from fanlog.cli.file_faults import reason
+from fanlog.errors import InvalidArgumentError
 from fanlog.model import MIB
 
 READ_BYTES = 256 * 1024
@@ -109,3 +110,16 @@ def unreadable(file: Path, fault: OSError) -> CommandError:
         f"{file} can't be read: {reason(fault)}",
         ExitCode.NOT_FOUND if missing else ExitCode.FAILED,
     )
+
+
+def parse_headers(given: list[str]) -> dict[str, str]:
+    """Headers as they are given: NAME=VALUE, each."""
+    headers: dict[str, str] = {}
+    for header in given:
+        name, equals, value = header.partition("=")
+        if not equals or not name:
+            raise InvalidArgumentError(
+                f"--header is {header!r}, but must be NAME=VALUE, such as trace=4711."
+            )
+        headers[name] = value
+    return headers

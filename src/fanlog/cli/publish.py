@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime as dt
 import os
 import sys
 import time
@@ -16,13 +17,16 @@ import msgspec
 import typer
 
 from fanlog.cli.exits import CommandError, ExitCode, exit_code_of
-from fanlog.cli.inputs import LineReader, read_whole, unreadable
+from fanlog.cli.inputs import LineReader, parse_headers, read_whole, unreadable
 from fanlog.cli.quantities import show_size
+from fanlog.cli.schedule import duration, moment, show_time
 from fanlog.cli.session import DEFAULT_URL, AsJson, Url, with_client
 from fanlog.cli.terminal import err, print_json, say_done
 from fanlog.client.aio import Client
+from fanlog.client.publishing import PublishOptions
 from fanlog.errors import FanlogError, InvalidArgumentError
-from fanlog.model import Receipt
+from fanlog.format.schedules import SCHEDULED_TOPIC
+from fanlog.model import Receipt, Scheduled
 
 EXAMPLE = (
     "Examples: [bold]fanlog publish greetings hello[/], "
@@ -45,6 +49,13 @@ class Wanted:
     partition: int | None
     rate: float
     count: int
+    delay_seconds: float | None = None
+    at: dt.datetime | None = None
+    schedule_id: str | None = None
+
+    @property
+    def later(self) -> bool:
+        return self.delay_seconds is not None or self.at is not None
 
     @property
     def one_message(self) -> bool:
@@ -64,6 +75,12 @@ class Wanted:
             raise InvalidArgumentError("--key and --key-separator exclude each other.")
         if self.key_separator and self.one_message:
             raise InvalidArgumentError("--key-separator is for lines; give --key for one message.")
+        if self.delay_seconds is not None and self.at is not None:
+            raise InvalidArgumentError("--delay and --at exclude each other: give one of them.")
+        if self.schedule_id is not None and not (
+            self.later and self.one_message and self.count == 1
+        ):
+            raise InvalidArgumentError("--id is for one message with --delay or --at.")
 
 
 class Summary(msgspec.Struct, kw_only=True):
@@ -121,6 +138,24 @@ def publish(
     count: Annotated[
         int, typer.Option("--count", "-n", help="Publish the message this many times.", min=1)
     ] = 1,
+    delay: Annotated[
+        str,
+        typer.Option(
+            "--delay", help="Publish later, after 30s, 10m, 2h or 7d.", metavar="DURATION"
+        ),
+    ] = "",
+    at: Annotated[
+        str,
+        typer.Option(
+            "--at", help="Publish later, at 2027-01-31T12:00, local time.", metavar="TIME"
+        ),
+    ] = "",
+    schedule_id: Annotated[
+        str | None,
+        typer.Option(
+            "--id", help="The id of a message for later. It replaces the one that waits under it."
+        ),
+    ] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -132,10 +167,13 @@ def publish(
         lines=lines,
         key=key,
         key_separator=key_separator,
-        headers=_headers(header or []),
+        headers=parse_headers(header or []),
         partition=partition,
         rate=rate,
         count=count,
+        delay_seconds=duration(delay, "--delay") if delay else None,
+        at=moment(at, "--at") if at else None,
+        schedule_id=schedule_id,
     )
     wanted.check()
     if wanted.one_message and count == 1:
@@ -148,18 +186,6 @@ def publish(
     _print_summary(with_client(url, work, reconnect=True), as_json=as_json)
 
 
-def _headers(given: list[str]) -> dict[str, str]:
-    headers: dict[str, str] = {}
-    for header in given:
-        name, equals, value = header.partition("=")
-        if not equals or not name:
-            raise InvalidArgumentError(
-                f"--header is {header!r}, but must be NAME=VALUE, such as trace=4711."
-            )
-        headers[name] = value
-    return headers
-
-
 def _only_value(wanted: Wanted) -> bytes:
     if wanted.file is not None:
         return read_whole(wanted.file)
@@ -167,17 +193,26 @@ def _only_value(wanted: Wanted) -> bytes:
     return os.fsencode(wanted.message or "")
 
 
-def _publish_one(url: str, wanted: Wanted) -> Receipt:
+def _publish_one(url: str, wanted: Wanted) -> Receipt | Scheduled:
     value = _only_value(wanted)
 
-    async def work(client: Client) -> Receipt:
-        return await client.publish(
-            wanted.topic,
-            value,
-            key=wanted.key,
-            headers=wanted.headers or None,
-            partition=wanted.partition,
-        )
+    async def work(client: Client) -> Receipt | Scheduled:
+        options: PublishOptions = {
+            "key": wanted.key,
+            "headers": wanted.headers or None,
+            "partition": wanted.partition,
+        }
+        id = wanted.schedule_id
+        if wanted.delay_seconds is not None:
+            seconds = wanted.delay_seconds
+            return await client.publish(
+                wanted.topic, value, delay_seconds=seconds, schedule_id=id, **options
+            )
+        if wanted.at is not None:
+            return await client.publish(
+                wanted.topic, value, at=wanted.at, schedule_id=id, **options
+            )
+        return await client.publish(wanted.topic, value, **options)
 
     return with_client(url, work)
 
@@ -201,7 +236,8 @@ async def _publish_many(client: Client, wanted: Wanted) -> Summary:
     seconds = time.monotonic() - began
     durability = ""
     if sender.messages:
-        durability = (await client.describe_topic(wanted.topic)).settings.durability
+        kept_in = SCHEDULED_TOPIC if wanted.later else wanted.topic
+        durability = (await client.describe_topic(kept_in)).settings.durability
     return Summary(
         topic=wanted.topic,
         messages=sender.messages,
@@ -232,7 +268,13 @@ class _Sender:
             if wanted.rate:
                 await self._keep_pace()
             await client.send(
-                wanted.topic, value, key=key, headers=self._headers, partition=wanted.partition
+                wanted.topic,
+                value,
+                key=key,
+                headers=self._headers,
+                partition=wanted.partition,
+                delay_seconds=wanted.delay_seconds,
+                at=wanted.at,
             )
             self.messages += 1
             self.bytes += len(value)
@@ -311,9 +353,12 @@ def _progress(wanted: Wanted) -> Generator[Callable[[int], None]]:
         yield advance
 
 
-def _print_receipt(receipt: Receipt, *, as_json: bool) -> None:
+def _print_receipt(receipt: Receipt | Scheduled, *, as_json: bool) -> None:
     if as_json:
         print_json(receipt)
+        return
+    if isinstance(receipt, Scheduled):
+        say_done(f"{receipt.topic}, due at {show_time(receipt.due_us)}, id {receipt.id}")
         return
     say_done(
         f"{receipt.topic}, partition {receipt.partition}, offset {receipt.offset}, "

@@ -7,7 +7,7 @@ import asyncio
 import datetime as dt
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable
 from types import TracebackType
-from typing import Any, TypeVar, Unpack, overload
+from typing import Any, Literal, TypeVar, Unpack, overload
 
 import msgspec
 
@@ -45,7 +45,7 @@ from fanlog.config import ClientOptions
 from fanlog.errors import InvalidArgumentError, RequestTimeoutError, wrong_value
 from fanlog.format import messages
 from fanlog.format.patterns import is_pattern
-from fanlog.model import PendingMessage, Receipt, ResetPolicy, Scheduled
+from fanlog.model import PendingMessage, Receipt, ResetPolicy, Scheduled, ScheduleInfo
 
 T = TypeVar("T")
 
@@ -191,15 +191,33 @@ class Client(TopicCalls):
         event_time: dt.datetime | int | None = None,
         partition: int | None = None,
         encoding: Encoding | None = None,
+        delay_seconds: float | None = None,
+        at: Time | None = None,
+        schedule_id: str | None = None,
     ) -> None:
         """Publishes without waiting for the acknowledgement: fire and forget, with bounded
         memory. It waits only while `buffer_bytes_max` is full. What goes wrong is raised by the
-        next `flush` or `close`.
+        next `flush` or `close`. For `delay_seconds`, `at` and `schedule_id` see `publish`.
 
         >>> for number in range(100_000):
         ...     await client.send("numbers", str(number))
         >>> await client.flush()
         """
+        if not (delay_seconds is at is schedule_id is None):
+            if encoding is not None:
+                value, headers = encode_as(value, headers, encoding)
+            await self._delayed.send(
+                topic,
+                value,
+                key=key,
+                headers=headers,
+                event_time=event_time,
+                partition=partition,
+                delay_seconds=delay_seconds,
+                at=at,
+                schedule_id=schedule_id,
+            )
+            return
         publisher = self._publisher
         outbox = publisher.topics.get(topic)
         if (
@@ -269,6 +287,48 @@ class Client(TopicCalls):
         ['reminder-42']
         """
         return self._delayed.pending(topic)
+
+    async def add_schedule(
+        self,
+        name: str,
+        topic: str,
+        value: Value,
+        *,
+        cron: str = "",
+        timezone: str = "UTC",
+        every_seconds: float | None = None,
+        missed: Literal["once", "skip"] = "once",
+        key: bytes | str | None = None,
+        headers: Headers | None = None,
+    ) -> ScheduleInfo:
+        """Publishes a message again and again: by a cron expression of five fields (minute, hour,
+        day, month, weekday) in a time zone, or every so many seconds. A schedule of the same name
+        is changed. Each run happens once. Of the runs that were due while the broker was down, one
+        is made up for ("once"), or none ("skip").
+
+        >>> await client.add_schedule(  # doctest: +SKIP
+        ...     "report", "jobs", "daily", cron="0 8 * * 1-5", timezone="Europe/Berlin"
+        ... )
+        """
+        return await self._delayed.add_schedule(
+            name,
+            topic,
+            value,
+            cron=cron,
+            timezone=timezone,
+            every_seconds=every_seconds,
+            missed=missed,
+            key=key,
+            headers=headers,
+        )
+
+    async def schedules(self) -> list[ScheduleInfo]:
+        """All schedules, by name, with their next and last runs."""
+        return await self._delayed.schedules()
+
+    async def remove_schedule(self, name: str) -> bool:
+        """Removes a schedule; False if there is none of this name."""
+        return await self._delayed.remove_schedule(name)
 
     async def flush(self) -> None:
         """Waits until everything sent so far is acknowledged. Raises what `send` ran into.

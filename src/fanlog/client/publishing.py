@@ -233,7 +233,7 @@ class Publisher:
                 value, headers = self._as_stored(value, headers)
         if key is not None and type(key) is not bytes:
             key = as_bytes(key, "key")
-        own = _own_headers(headers) if headers else None
+        own = own_headers(headers) if headers else None
         size = RECORD_OVERHEAD_BYTES + (len(value) if value else 0)
         wide = key is not None or own is not None or event_time_us is not None
         if wide:
@@ -525,7 +525,7 @@ class Publisher:
         self._tell()
 
 
-def _own_headers(headers: Headers) -> dict[str, bytes]:
+def own_headers(headers: Headers) -> dict[str, bytes]:
     for name in headers:
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidArgumentError(f"A header's name is a str, not {type(name).__name__}.")

@@ -6,19 +6,25 @@ import datetime as dt
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from itertools import count
-from typing import TypedDict, Unpack
+from typing import Literal, NamedTuple, TypedDict, Unpack
 
-from fanlog.client.publishing import Headers, Publisher, TopicOutbox
+from fanlog.client.outbox import RECORD_OVERHEAD_BYTES
+from fanlog.client.publishing import Headers, Publisher, TopicOutbox, own_headers
 from fanlog.client.session import Session
 from fanlog.client.starts import checked, event_time_us, topic_name
 from fanlog.client.values import Value, as_bytes, as_published
 from fanlog.errors import InvalidArgumentError
 from fanlog.format.frames import FrameKind
 from fanlog.format.messages import (
+    AddSchedule,
     Cancelled,
     CancelScheduled,
     ListScheduled,
+    ListSchedules,
+    RemoveSchedule,
     ScheduledPage,
+    SchedulePage,
+    ScheduleRemoved,
 )
 from fanlog.format.schedules import (
     SCHEDULED_TOPIC,
@@ -28,7 +34,7 @@ from fanlog.format.schedules import (
     encode_delayed,
     record_key,
 )
-from fanlog.model import PendingMessage, Scheduled
+from fanlog.model import PendingMessage, Scheduled, ScheduleInfo
 
 _SECOND_US = 1_000_000
 _NONCE_MASK = (1 << 64) - 1
@@ -80,44 +86,63 @@ class Message(TypedDict, total=False):
     event_time: dt.datetime | int | None
 
 
-class DelayedMessages:
-    """What `publish(delay_seconds=…)` and its siblings do. `ready_outbox` opens topics."""
+class Later(Message, total=False):
+    """And when it is due."""
 
-    def __init__(self, session: Session, publisher: Publisher, ready_outbox: ReadyOutbox) -> None:
-        self._session = session
+    partition: int | None
+    delay_seconds: float | None
+    at: Time | None
+    schedule_id: str | None
+
+
+class Record(NamedTuple):
+    """What a `Publisher` is given."""
+
+    outbox: TopicOutbox
+    value: bytes
+    key: bytes
+    headers: None
+    time_us: int
+
+
+class DelayedRecords:
+    """Makes the records that messages wait in. `ready_outbox` opens a topic."""
+
+    def __init__(self, publisher: Publisher, ready_outbox: ReadyOutbox) -> None:
         self._publisher = publisher
         self._ready_outbox = ready_outbox
         self._own = secrets.token_hex(8)
         self._numbers = count()
         self._nonce = secrets.randbits(64)
 
-    async def publish(
+    async def make(
         self,
         topic: str,
         value: Value,
         *,
-        delay_seconds: float | None,
-        at: Time | None,
-        schedule_id: str | None,
+        delay_seconds: float | None = None,
+        at: Time | None = None,
+        schedule_id: str | None = None,
         partition: int | None = None,
         **message: Unpack[Message],
-    ) -> Scheduled:
-        """See `Client.publish`."""
+    ) -> tuple[str, Record]:
+        """A message's id, and the record that it waits in."""
         time_us = due_time_us(delay_seconds, at)
-        id = (
-            f"{self._own}-{next(self._numbers)}" if schedule_id is None else checked_id(schedule_id)
-        )
+        if schedule_id is None:
+            id = f"{self._own}-{next(self._numbers)}"
+        else:
+            id = checked_id(schedule_id)
         # As publishing does: the topic is made, and refuses what it does not take, now.
-        target = await self._ready_outbox(topic_name(topic), partition)
-        delayed = self.delayed(target, value, partition, **message)
+        target = self._publisher.topics.get(topic)
+        if target is None or partition is not None:
+            target = await self._ready_outbox(topic_name(topic), partition)
+        delayed = self._delayed(target, value, partition, **message)
         outbox = await self._ready_outbox(SCHEDULED_TOPIC)
         self._nonce = (self._nonce + 1) & _NONCE_MASK
-        receipt = await self._publisher.publish(
-            outbox, encode_delayed(delayed), record_key(self._nonce, id), None, time_us
-        )
-        return Scheduled(topic, id, due_us_of(time_us, receipt.timestamp_us))
+        key = record_key(self._nonce, id)
+        return id, Record(outbox, encode_delayed(delayed), key, None, time_us)
 
-    def delayed(
+    def _delayed(
         self,
         target: TopicOutbox,
         value: Value,
@@ -128,23 +153,45 @@ class DelayedMessages:
         event_time: dt.datetime | int | None = None,
     ) -> Delayed:
         """A message as it is kept until it is due. Raises what its topic would not take."""
-        stored, headers = as_published(value, headers, None, self._publisher.encoding)
-        value = None if stored is None else as_bytes(stored, "value")
-        key = None if key is None else as_bytes(key, "key")
-        own = {name: as_bytes(content, "header") for name, content in (headers or {}).items()}
-        target.check_size(len(value or b"") + len(key or b"") + sum(map(len, own.values())))
-        if partition is not None:
+        value, key, own = self.stored(value, key, headers)
+        size = len(value or b"") + len(key or b"") + sum(map(len, own.values()))
+        target.check_size(size + RECORD_OVERHEAD_BYTES)
+        if partition is None:
+            partition = -1
+        else:
             target.partition(partition)
-        return checked(
-            Delayed(
-                target.name,
-                value,
-                key,
-                own or None,
-                -1 if partition is None else partition,
-                event_time_us(event_time),
-            )
+        return Delayed(target.name, value, key, own or None, partition, event_time_us(event_time))
+
+    def stored(
+        self, value: Value, key: bytes | str | None, headers: Headers | None
+    ) -> tuple[bytes | None, bytes | None, dict[str, bytes]]:
+        """Value, key and headers as they are kept."""
+        stored, headers = as_published(value, headers, None, self._publisher.encoding)
+        return (
+            None if stored is None else as_bytes(stored, "value"),
+            None if key is None else as_bytes(key, "key"),
+            own_headers(headers) if headers else {},
         )
+
+
+class DelayedMessages:
+    """What `publish(delay_seconds=…)` and its siblings do."""
+
+    def __init__(self, session: Session, publisher: Publisher, ready_outbox: ReadyOutbox) -> None:
+        self._session = session
+        self._publisher = publisher
+        self._records = DelayedRecords(publisher, ready_outbox)
+
+    async def publish(self, topic: str, value: Value, **given: Unpack[Later]) -> Scheduled:
+        """See `Client.publish`."""
+        id, record = await self._records.make(topic, value, **given)
+        receipt = await self._publisher.publish(*record)
+        return Scheduled(topic, id, due_us_of(record.time_us, receipt.timestamp_us))
+
+    async def send(self, topic: str, value: Value, **given: Unpack[Later]) -> None:
+        """See `Client.send`."""
+        _, record = await self._records.make(topic, value, **given)
+        self._publisher.put(*record)
 
     async def cancel(self, ids: list[str]) -> list[bool]:
         wanted = checked(CancelScheduled(tuple(ids)))
@@ -162,3 +209,48 @@ class DelayedMessages:
             after = page.next
             if not after:
                 return
+
+    # Schedules
+
+    async def add_schedule(
+        self,
+        name: str,
+        topic: str,
+        value: Value,
+        *,
+        key: bytes | str | None = None,
+        headers: Headers | None = None,
+        cron: str = "",
+        timezone: str = "UTC",
+        every_seconds: float | None = None,
+        missed: Literal["once", "skip"] = "once",
+    ) -> ScheduleInfo:
+        stored, own_key, own = self._records.stored(value, key, headers)
+        wanted = AddSchedule(
+            name=name,
+            topic=topic_name(topic),
+            value=stored,
+            key=own_key,
+            headers=own,
+            cron=cron,
+            timezone=timezone,
+            every_seconds=every_seconds or 0.0,
+            missed=missed,
+        )
+        return await self._session.ask(FrameKind.ADD_SCHEDULE, checked(wanted), ScheduleInfo)
+
+    async def schedules(self) -> list[ScheduleInfo]:
+        found: list[ScheduleInfo] = []
+        after = ""
+        while True:
+            wanted = ListSchedules(after)
+            page = await self._session.ask(FrameKind.LIST_SCHEDULES, wanted, SchedulePage)
+            found += page.schedules
+            after = page.next
+            if not after:
+                return found
+
+    async def remove_schedule(self, name: str) -> bool:
+        wanted = checked(RemoveSchedule(name))
+        answer = await self._session.ask(FrameKind.REMOVE_SCHEDULE, wanted, ScheduleRemoved)
+        return answer.removed

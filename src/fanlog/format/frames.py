@@ -87,6 +87,9 @@ class FrameKind(IntEnum):
     ALTER_TOPIC = 0x2C
     CANCEL_SCHEDULED = 0x30
     LIST_SCHEDULED = 0x31
+    ADD_SCHEDULE = 0x32
+    LIST_SCHEDULES = 0x33
+    REMOVE_SCHEDULE = 0x34
     # both ways
     BATCH = KIND_BATCH
     # from the broker

@@ -16,6 +16,7 @@ from fanlog.model import (
     PendingMessage,
     QueueSettings,
     ResetPolicy,
+    ScheduleInfo,
     SlowPolicy,
     Start,
     TopicInfo,
@@ -478,6 +479,45 @@ class ScheduledPage(msgspec.Struct, frozen=True):
     messages: tuple[PendingMessage, ...]
     next: str = ""
     total: int = 0
+
+
+class AddSchedule(msgspec.Struct, frozen=True, kw_only=True):
+    """Adds a schedule, or changes the one of its name. Either `cron`, in `timezone`, or
+    `every_seconds`. `missed` says what happens to runs that were due while the broker was down:
+    one for all of them (`once`), or none (`skip`)."""
+
+    name: str
+    topic: str
+    value: bytes | None
+    key: bytes | None = None
+    headers: dict[str, bytes] = {}
+    cron: str = ""
+    timezone: str = "UTC"
+    every_seconds: float = 0.0
+    missed: str = "once"
+
+
+class ListSchedules(msgspec.Struct, frozen=True):
+    """`after` is the `next` of the page before."""
+
+    after: str = ""
+
+
+class SchedulePage(msgspec.Struct, frozen=True):
+    """Some schedules, by name. With `next` there are more."""
+
+    schedules: tuple[ScheduleInfo, ...]
+    next: str = ""
+
+
+class RemoveSchedule(msgspec.Struct, frozen=True):
+    name: str
+
+
+class ScheduleRemoved(msgspec.Struct, frozen=True):
+    """Whether there was one."""
+
+    removed: bool
 
 
 # Records

@@ -1,4 +1,4 @@
-"""What a peer asks about delayed messages. It publishes them like all others."""
+"""What a peer asks about delayed messages, which it publishes like all others, and schedules."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from fanlog.errors import FanlogError, LimitError
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind
 from fanlog.format.messages import decode
+from fanlog.model import ScheduleInfo
 
 if TYPE_CHECKING:
     from fanlog.listeners.native import Handler, NativeSession
@@ -45,7 +46,40 @@ def list_scheduled(session: NativeSession, request: int, aux: int, payload: memo
     session.broker.schedule.page(wanted, listed)
 
 
+def add(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+    wanted = decode(messages.AddSchedule, payload)
+
+    def added(got: ScheduleInfo | FanlogError) -> None:
+        if isinstance(got, FanlogError):
+            session.fail(request, got)
+        else:
+            session.answer(request, got)
+
+    session.broker.schedule.add(wanted, added)
+
+
+def list_schedules(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+    after = decode(messages.ListSchedules, payload).after
+    schedule = session.broker.schedule
+    schedule.when_ready(lambda: session.answer(request, schedule.recurring.page(after)))
+
+
+def remove(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+    name = decode(messages.RemoveSchedule, payload).name
+
+    def removed(got: bool | FanlogError) -> None:
+        if isinstance(got, FanlogError):
+            session.fail(request, got)
+        else:
+            session.answer(request, messages.ScheduleRemoved(got))
+
+    session.broker.schedule.remove(name, removed)
+
+
 HANDLERS: dict[FrameKind, Handler] = {
     FrameKind.CANCEL_SCHEDULED: cancel,
     FrameKind.LIST_SCHEDULED: list_scheduled,
+    FrameKind.ADD_SCHEDULE: add,
+    FrameKind.LIST_SCHEDULES: list_schedules,
+    FrameKind.REMOVE_SCHEDULE: remove,
 }

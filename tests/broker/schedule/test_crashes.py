@@ -9,6 +9,7 @@ import pytest
 
 from fanlog.broker.schedule import moves
 from fanlog.errors import LogFailedError
+from fanlog.format.schedules import SCHEDULED_TOPIC
 from fanlog.log.disk import DiskLog
 from tests.broker.schedule.scheduling import (
     SECOND_US,
@@ -209,3 +210,41 @@ def test_a_topic_whose_log_has_failed_holds_up_no_other(data: Path) -> None:
         tick(on)
         assert arrived(on) == [b"0", b"2", b"4"]
         assert arrived(on, "broken") == [b"x", b"1", b"3", b"5"]
+
+
+async def test_compaction_keeps_what_waits_and_brings_nothing_back(data: Path) -> None:
+    with stage(data) as on:
+        for i in range(300):
+            later(on, f"{i}", b"%d" % i, DUE_US + (i % 3) * 3600 * SECOND_US)
+        settle(on)
+        for i in range(0, 300, 10):
+            cancel(on, f"{i}")
+        settle(on)
+        on.runtime.time_us = DUE_US
+        tick(on)
+        checkpoint(on)
+        expected = {f"{i}" for i in range(300) if i % 10 and i % 3}
+        assert len(on.core.schedule) == len(expected)
+        partition = on.core.catalog.get(SCHEDULED_TOPIC).partitions[0]
+        before = partition.log.bytes
+        for _ in range(2):
+            run = partition.log.compaction(
+                partition.visible_end, on.runtime.now_us(), lambda: False, everything=True
+            )
+            assert run is not None
+            while (made := run.step()) is not None:
+                run.swap(made)
+            # The second time also what was said of those that are over goes.
+            on.runtime.time_us += 3600 * SECOND_US
+        assert partition.log.bytes < before
+        arrived_before = arrived(on)
+    with stage(data, time_us=DUE_US) as on:
+        settle(on)
+        assert len(on.core.schedule) == len(expected)
+        tick(on)
+        assert arrived(on) == arrived_before
+        on.runtime.time_us = DUE_US + 2 * 3600 * SECOND_US
+        tick(on, 20)
+        assert len(on.core.schedule) == 0
+        came = sorted(int(value) for value in arrived(on))
+        assert came == [i for i in range(300) if i % 10]

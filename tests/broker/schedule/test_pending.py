@@ -6,14 +6,19 @@ import gc
 import random
 import tracemalloc
 
-from fanlog.broker.schedule.pending import Pending
+from fanlog.broker.schedule.pending import MOMENT_US_MAX, Pending
 from tests.broker.stage import HandRuntime
 
 SECOND_US = 1_000_000
 
 
 def put(pending: Pending, id: str, offset: int, time_us: int, append_time_us: int = 0) -> None:
-    pending.put(id.encode(), pending.entry(offset, offset, time_us, append_time_us))
+    by_wall = time_us >= 0
+    if by_wall:
+        moment_us = min(time_us, MOMENT_US_MAX)
+    else:
+        moment_us = pending.delay_moment(time_us, append_time_us)
+    pending.add(offset, id.encode(), offset, moment_us, by_wall=by_wall)
 
 
 def test_a_message_of_an_id_takes_the_place_of_the_one_before() -> None:

@@ -44,11 +44,12 @@ class _Block:
 class DueOrder:
     """Entries, the first due in front."""
 
-    __slots__ = ("_blocks", "_heads", "_length")
+    __slots__ = ("_blocks", "_length", "_moments")
 
     def __init__(self) -> None:
         self._blocks: list[_Block] = []
-        self._heads: list[Due] = []
+        # Of each block, its first moment.
+        self._moments: list[int] = []
         self._length = 0
 
     def __len__(self) -> int:
@@ -56,23 +57,39 @@ class DueOrder:
 
     @property
     def first(self) -> Due | None:
-        return self._heads[0] if self._heads else None
+        return self._blocks[0].head if self._blocks else None
 
-    def add(self, due: Due) -> None:
+    def add(self, moment_us: int, offset: int) -> None:
         self._length += 1
-        if not self._blocks:
-            self._blocks.append(_Block(array("q", due[:1]), array("q", due[1:])))
-            self._heads.append(due)
-            return
-        i = max(0, bisect_right(self._heads, due) - 1)
+        i = bisect_right(self._moments, moment_us) - 1
+        if i < 0:
+            i = 0
+            if not self._blocks:
+                self._blocks.append(_Block(array("q", (moment_us,)), array("q", (offset,))))
+                self._moments.append(moment_us)
+                return
         block = self._blocks[i]
-        at = block.find(due)
-        block.moments.insert(at, due.moment_us)
-        block.offsets.insert(at, due.offset)
+        moments, offsets = block.moments, block.offsets
+        at = bisect_right(moments, moment_us)
+        if at and moments[at - 1] == moment_us and offsets[at - 1] > offset:
+            # One that was taken, and comes back: most are newer than all others of their moment.
+            i = self._block_of(Due(moment_us, offset))
+            block = self._blocks[i]
+            at = block.find(Due(moment_us, offset))
+            moments, offsets = block.moments, block.offsets
+        moments.insert(at, moment_us)
+        offsets.insert(at, offset)
         if not at:
-            self._heads[i] = due
-        if len(block.moments) > _BLOCK_MAX:
+            self._moments[i] = moment_us
+        if len(moments) > _BLOCK_MAX:
             self._split(i)
+
+    def _block_of(self, due: Due) -> int:
+        """The last block that begins at or before an entry; the first if none does."""
+        i = bisect_right(self._moments, due.moment_us) - 1
+        while i > 0 and self._blocks[i].head > due:
+            i -= 1
+        return max(0, i)
 
     def _split(self, i: int) -> None:
         block = self._blocks[i]
@@ -82,13 +99,13 @@ class DueOrder:
         behind = _Block(block.moments[at:], block.offsets[at:])
         self._blocks[i] = _Block(block.moments[:at], block.offsets[:at])
         self._blocks.insert(i + 1, behind)
-        self._heads.insert(i + 1, behind.head)
+        self._moments.insert(i + 1, behind.moments[0])
 
     def remove(self, due: Due) -> bool:
         """Takes an entry out; False if it is not there."""
-        i = bisect_right(self._heads, due) - 1
-        if i < 0:
+        if not self._blocks:
             return False
+        i = self._block_of(due)
         block = self._blocks[i]
         at = block.find(due)
         if at == len(block.moments) or (block.moments[at], block.offsets[at]) != due:
@@ -100,14 +117,14 @@ class DueOrder:
 
     def _tidy(self, i: int) -> None:
         if self._blocks[i].moments:
-            self._heads[i] = self._blocks[i].head
+            self._moments[i] = self._blocks[i].moments[0]
         else:
-            del self._blocks[i], self._heads[i]
+            del self._blocks[i], self._moments[i]
 
     def take(self, until_us: int, most: int) -> list[Due]:
         """Takes out what is due by a moment, in order, as many as are wanted."""
         taken: list[Due] = []
-        while self._heads and self._heads[0].moment_us <= until_us and len(taken) < most:
+        while self._blocks and self._moments[0] <= until_us and len(taken) < most:
             block = self._blocks[0]
             end = min(bisect_right(block.moments, until_us), most - len(taken))
             taken += map(Due, block.moments[:end], block.offsets[:end])
@@ -118,8 +135,12 @@ class DueOrder:
 
     def after(self, due: Due) -> Iterator[Due]:
         """The entries behind one, which need not be there. They must not change meanwhile."""
-        i = max(0, bisect_right(self._heads, due) - 1)
+        if not self._blocks:
+            return
+        i = self._block_of(due)
+        begin = self._blocks[i].find(due)
         for block in self._blocks[i:]:
-            for entry in map(Due, block.moments, block.offsets):
+            for entry in map(Due, block.moments[begin:], block.offsets[begin:]):
                 if entry > due:
                     yield entry
+            begin = 0

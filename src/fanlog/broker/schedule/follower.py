@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from fanlog.broker.ports import Runtime
 from fanlog.broker.topics import Partition
@@ -20,25 +20,19 @@ if TYPE_CHECKING:
 logger = logging.getLogger("fanlog.broker")
 
 _READ_BYTES = 1024 * 1024
-# Records that are taken in at a step: some 0.5 ms.
-_STEP_RECORDS = 128
-
-
-class Read(NamedTuple):
-    """One record, as its reader takes it in. `value` None: what has its key is over."""
-
-    offset: int
-    key: bytes
-    value: bytes | None
-    time_us: int
-    append_time_us: int
 
 
 class Taker(Protocol):
-    def take(self, read: Read, /) -> None: ...
+    def take(self, batch: Batch, first: int, /) -> Iterator[None]:
+        """Takes in a batch's records from an offset on, some at a step."""
+        ...
 
 
 class Waker(Protocol):
+    """The broker, as far as a follower needs it."""
+
+    draining: bool
+
     def when_more(self, partition: Partition, wake: Callable[[], None]) -> None: ...
 
 
@@ -74,7 +68,7 @@ class Follower:
 
     def go_on(self) -> None:
         """Takes in what is visible, a slice at a time."""
-        if self._busy:
+        if self._busy or self._waker.draining:
             return
         partition = self._partition
         log, end = partition.log, partition.visible_end
@@ -111,18 +105,12 @@ class Follower:
             self._begin(*got)
 
     def _steps(self, batches: list[Batch]) -> Iterator[None]:
-        taken = 0
         for batch in batches:
             try:
-                reads = _reads(batch, self.next)
+                yield from self._taker.take(batch, self.next)
             except FanlogError as fault:
                 logger.error("delayed messages can't be read: %s", fault)
-                continue
-            for read in reads:
-                self._taker.take(read)
-                taken += 1
-                if taken % _STEP_RECORDS == 0:
-                    yield
+            yield
 
     def _tell(self) -> None:
         ready = [call for end, call in self._waiting if end <= self.next]
@@ -148,18 +136,3 @@ def _batches(data: memoryview) -> Iterator[Batch]:
     for at, header in split_batches(data):
         if header.flags & KEYS and header.flags & EVENT_TIMES:
             yield Batch(data[at : at + header.length], header)
-
-
-def _reads(batch: Batch, first: int) -> list[Read]:
-    """A batch's records from an offset on."""
-    times = batch.columns.event_times_us
-    if times is None:
-        return []
-    append_time_us = batch.append_time_us
-    return [
-        Read(offset, key, value, time_us, append_time_us)
-        for offset, key, value, time_us in zip(
-            batch.offsets, batch.keys, batch.values, times.tolist(), strict=True
-        )
-        if key is not None and offset >= first
-    ]

@@ -14,6 +14,7 @@ import secrets
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from fanlog.broker.ports import Runtime
@@ -23,7 +24,11 @@ from fanlog.format.schedules import NONCE_BYTES
 # At ten million messages, a column of one shard has 2,500 entries.
 _SHARDS = 4096
 # No moment is past this one, whatever a record says: it has to fit into 63 bits, twice.
-_MOMENT_US_MAX = 1 << 61
+MOMENT_US_MAX = 1 << 61
+# Entries that are looked at in a step.
+_STEP = 512
+# Two looks at two clocks differ by less, unless somebody sets one of them.
+_SHIFT_US_MAX = 500
 
 
 class Entry(NamedTuple):
@@ -73,26 +78,14 @@ class _Shard:
         moment = self.moments[at]
         return Entry(self.nonces[at], self.offsets[at], moment >> 1, bool(moment & 1))
 
-    def put(self, at: int, entry: Entry) -> None:
-        self.nonces[at] = entry.nonce
-        self.offsets[at] = entry.offset
-        self.moments[at] = _packed(entry)
-
-    def insert(self, first: int, second: int, entry: Entry) -> None:
-        at = bisect_left(self.first, first)
-        self.first.insert(at, first)
-        self.second.insert(at, second)
-        self.nonces.insert(at, entry.nonce)
-        self.offsets.insert(at, entry.offset)
-        self.moments.insert(at, _packed(entry))
+    def put(self, at: int, nonce: int, offset: int, moment: int) -> None:
+        self.nonces[at] = nonce
+        self.offsets[at] = offset
+        self.moments[at] = moment
 
     def remove(self, at: int) -> None:
         for column in (self.first, self.second, self.nonces, self.offsets, self.moments):
             del column[at]
-
-
-def _packed(entry: Entry) -> int:
-    return entry.moment_us << 1 | entry.by_wall
 
 
 class Pending:
@@ -103,6 +96,7 @@ class Pending:
         self._salt = secrets.token_bytes(16)
         self._shards: list[_Shard | None] = [None] * _SHARDS
         self._length = 0
+        self._shift_us = runtime.work_us() - runtime.now_us()
         # By the wall clock, and by the other.
         self.calendar = DueOrder()
         self.delays = DueOrder()
@@ -110,15 +104,20 @@ class Pending:
     def __len__(self) -> int:
         return self._length
 
-    def entry(self, nonce: int, offset: int, time_us: int, append_time_us: int) -> Entry:
-        """The entry of a record of this event time."""
-        if time_us >= 0:
-            return Entry(nonce, offset, min(time_us, _MOMENT_US_MAX), by_wall=True)
-        delay_us = -time_us
+    def delay_moment(self, time_us: int, append_time_us: int) -> int:
+        """When a record with a delay is due, by the clock that nobody sets."""
+        delay_us = min(-time_us, MOMENT_US_MAX >> 1)
         # The wall clock may have been set since: nobody waits for longer than was asked for.
-        passed_us = max(0, self._runtime.now_us() - append_time_us)
-        left_us = min(max(0, delay_us - passed_us), _MOMENT_US_MAX >> 1)
-        return Entry(nonce, offset, self._runtime.work_us() + left_us, by_wall=False)
+        latest_us = self._runtime.work_us() + delay_us
+        return max(0, min(append_time_us + self._shift() + delay_us, latest_us))
+
+    def _shift(self) -> int:
+        """How far the other clock is ahead of the wall clock. It is the same for messages that
+        come together, so that they stay in order, and never too small, so that none is early."""
+        shift_us = self._runtime.work_us() - self._runtime.now_us()
+        if not self._shift_us - _SHIFT_US_MAX < shift_us <= self._shift_us:
+            self._shift_us = shift_us
+        return self._shift_us
 
     def find(self, id: bytes) -> Entry | None:
         first, second = self._hashes(id)
@@ -128,22 +127,39 @@ class Pending:
         at = shard.find(first, second)
         return None if at < 0 else shard.entry(at)
 
-    def put(self, id: bytes, entry: Entry) -> Entry | None:
+    def add(
+        self, nonce: int, id: bytes, offset: int, moment_us: int, *, by_wall: bool
+    ) -> Entry | None:
         """Takes a message in, in place of the one that had its id; which one that was."""
-        first, second = self._hashes(id)
+        first, second = hash(id), hash(id + self._salt)
         shard = self._shards[first % _SHARDS]
         if shard is None:
             shard = self._shards[first % _SHARDS] = _Shard()
-        self._order(entry).add(entry.due)
-        at = shard.find(first, second)
-        if at < 0:
-            shard.insert(first, second, entry)
+        packed = moment_us << 1 | by_wall
+        hashes = shard.first
+        begin = at = bisect_left(hashes, first)
+        former = None
+        while at < len(hashes) and hashes[at] == first:
+            if shard.second[at] == second:
+                former = shard.entry(at)
+                self._order(former).remove(former.due)
+                shard.put(at, nonce, offset, packed)
+                break
+            at += 1
+        else:
+            hashes.insert(begin, first)
+            shard.second.insert(begin, second)
+            shard.nonces.insert(begin, nonce)
+            shard.offsets.insert(begin, offset)
+            shard.moments.insert(begin, packed)
             self._length += 1
-            return None
-        former = shard.entry(at)
-        self._order(former).remove(former.due)
-        shard.put(at, entry)
+        (self.calendar if by_wall else self.delays).add(moment_us, offset)
         return former
+
+    def put(self, id: bytes, entry: Entry) -> Entry | None:
+        """The same with an entry that was there before."""
+        nonce, offset, moment_us, by_wall = entry
+        return self.add(nonce, id, offset, moment_us, by_wall=by_wall)
 
     def remove(self, id: bytes, nonce: int) -> Entry | None:
         """Takes a message out, unless another has its id by now."""
@@ -176,21 +192,20 @@ class Pending:
         return taken
 
     def put_back(self, taken: Taken) -> None:
-        (self.calendar if taken.by_wall else self.delays).add(taken.due)
+        (self.calendar if taken.by_wall else self.delays).add(*taken.due)
 
-    def due_within(self, seconds: float) -> Iterator[int]:
-        """The offsets of what will be due soon. They must not change meanwhile."""
+    def due_within(self, seconds: float) -> Iterator[list[int]]:
+        """The offsets of what will be due soon, some at a step. Others may come and go between
+        two steps."""
         ahead_us = int(seconds * 1_000_000)
         clocks = (self._runtime.now_us(), self._runtime.work_us())
         for order, now_us in zip((self.calendar, self.delays), clocks, strict=True):
-            for due in order.after(Due(-1, -1)):
-                if due.moment_us > now_us + ahead_us:
-                    break
-                yield due.offset
-
-    def is_due_within(self, entry: Entry, seconds: float) -> bool:
-        now_us = self._runtime.now_us() if entry.by_wall else self._runtime.work_us()
-        return entry.moment_us <= now_us + int(seconds * 1_000_000)
+            last: Due | None = Due(-1, -1)
+            while last is not None:
+                some = list(islice(order.after(last), _STEP))
+                soon = [due.offset for due in some if due.moment_us <= now_us + ahead_us]
+                last = some[-1] if len(soon) == _STEP else None
+                yield soon
 
     def _order(self, entry: Entry) -> DueOrder:
         return self.calendar if entry.by_wall else self.delays

@@ -4,6 +4,7 @@ are read ahead, many at a time: they lie all over the log, and each read brings 
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -150,10 +151,10 @@ def _pick_batch(batch: Batch, wanted: Sequence[int]) -> Iterator[Record]:
     keys, values, times = columns.key_column, columns.value_column, columns.event_times_us
     if keys is None or times is None:
         return
-    places = {offset: i for i, offset in enumerate(batch.offsets)}
+    offsets = batch.offsets
     for offset in wanted:
-        at = places.get(offset)
-        if at is None:
+        at = bisect_left(offsets, offset)
+        if at == len(offsets) or offsets[at] != offset:
             continue
         key, value = keys[at], values[at]
         if key is not None and value is not None:

@@ -7,24 +7,25 @@ a reader of that topic, which remembers numbers only, and moves what is due to w
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from fanlog.broker.intake import Intake
 from fanlog.broker.ports import Runtime
-from fanlog.broker.schedule.follower import Follower, Read
+from fanlog.broker.schedule.follower import Follower
 from fanlog.broker.schedule.listing import Listed, Listing
 from fanlog.broker.schedule.moves import Moves
-from fanlog.broker.schedule.pending import Entry, Pending, split_key
+from fanlog.broker.schedule.pending import MOMENT_US_MAX, Entry, Pending, split_key
 from fanlog.broker.schedule.records import Found, Record, Records
+from fanlog.broker.schedule.recurring import Added, Recurring, Removed
 from fanlog.broker.topics import Partition, Topic
 from fanlog.broker.transactions.intents import Answers
 from fanlog.config import BrokerOptions
 from fanlog.errors import FanlogError, FormatError, InvalidArgumentError, LimitError
 from fanlog.format.batch import Batch, encode_batch, split_batches
 from fanlog.format.columns import EVENT_TIMES, time_range
-from fanlog.format.messages import ListScheduled, ScheduledPage
-from fanlog.format.schedules import SCHEDULED_TOPIC, record_key
+from fanlog.format.messages import AddSchedule, ListScheduled, ScheduledPage
+from fanlog.format.schedules import NONCE_BYTES, RUN_PREFIX, SCHEDULED_TOPIC, record_key
 from fanlog.model import KIB, MIB, TopicSettings
 
 if TYPE_CHECKING:
@@ -56,6 +57,9 @@ _AHEAD_SECONDS = 5.0
 _AHEAD_RECORDS_MAX = 100_000
 # Records that are written to be over, together.
 _OVER_A_BATCH = 1000
+# Records that are taken in at a step: some 0.5 ms.
+_STEP_RECORDS = 128
+_RUN_PREFIX = RUN_PREFIX.encode()
 
 
 class Schedule:
@@ -68,11 +72,14 @@ class Schedule:
         self._runtime = runtime
         self.pending = Pending(runtime)
         self.records = Records(runtime, options.scheduled_cache_bytes, keep_all=broker.in_memory)
-        self.moves = Moves(broker, intake, self.pending, self.records, self)
+        self.recurring = Recurring(broker, self.pending, options, runtime, self.write)
+        self.moves = Moves(broker, intake, self.pending, self.records, self.recurring)
         self._partition: Partition | None = None
         self._follower: Follower | None = None
         # Keys of records that a transaction is about to move that was committed before this start.
         self._claimed: set[bytes] = set()
+        # What has to wait for a run that is on its way.
+        self._deferred: list[Callable[[], None]] = []
         self._writing_over = False
         self._reading_ahead = False
         self._ahead_until_us = 0
@@ -158,24 +165,47 @@ class Schedule:
             )
         return None
 
-    def take(self, read: Read, /) -> None:
-        """Takes in a record of the topic."""
-        nonce, id = split_key(read.key)
-        if read.value is None:
-            self.moves.superseded.pop(read.key, None)
-            entry = self.pending.remove(id, nonce)
-            if entry is not None:
-                self.records.forget(entry.offset)
-        elif read.key not in self._claimed:
-            entry = self.pending.entry(nonce, read.offset, read.time_us, read.append_time_us)
-            self._keep(Record(*read[:2], read.value, *read[3:]), entry)
-            former = self.pending.put(id, entry)
+    def take(self, batch: Batch, first: int, /) -> Iterator[None]:
+        """Takes in the records of a batch from an offset on, some at a step."""
+        columns, append_us = batch.columns, batch.append_time_us
+        values, times = columns.value_column, columns.event_times_us
+        if times is None:
+            return
+        pending, records, claimed = self.pending, self.records, self._claimed
+        ahead_us = int(_AHEAD_SECONDS_MIN * _SECOND_US)
+        soon_us = (self._runtime.work_us() + ahead_us, self._runtime.now_us() + ahead_us)
+        number = int.from_bytes
+        for i, (offset, key, time_us) in enumerate(
+            zip(batch.offsets, batch.keys, times.tolist(), strict=True)
+        ):
+            if i % _STEP_RECORDS == _STEP_RECORDS - 1:
+                yield
+            if key is None or offset < first or key in claimed:
+                continue
+            nonce, id = number(key[:NONCE_BYTES]), key[NONCE_BYTES:]
+            if values.is_null(i):
+                self._over(key, nonce, id)
+                continue
+            by_wall = time_us >= 0
+            if by_wall:
+                moment_us = min(time_us, MOMENT_US_MAX)
+            else:
+                moment_us = pending.delay_moment(time_us, append_us)
+            former = pending.add(nonce, id, offset, moment_us, by_wall=by_wall)
+            if moment_us <= soon_us[by_wall] or records.keep_all:
+                records.keep(Record(offset, key, values[i] or b"", time_us, append_us))
+            if id.startswith(_RUN_PREFIX):
+                self.recurring.taken(id, values[i] or b"", time_us)
             if former is not None:
                 self._replaced(id, former, nonce)
 
-    def _keep(self, record: Record, entry: Entry) -> None:
-        if self.records.keep_all or self.pending.is_due_within(entry, _AHEAD_SECONDS_MIN):
-            self.records.keep(record)
+    def _over(self, key: bytes, nonce: int, id: bytes) -> None:
+        """A record without a value: what has its key is over."""
+        self.moves.superseded.pop(key, None)
+        entry = self.pending.remove(id, nonce)
+        if entry is not None:
+            self.records.forget(entry.offset)
+            self.recurring.removed(id)
 
     def _replaced(self, id: bytes, former: Entry, nonce: int) -> None:
         """Another has its id. It is over, unless it is on its way: then it arrives too."""
@@ -194,6 +224,9 @@ class Schedule:
         if follower.behind:
             follower.go_on()
             return
+        deferred, self._deferred = self._deferred, []
+        for call in deferred:
+            call()
         if self.moves.superseded:
             # First: what is over must not come back when those that replaced it are gone.
             self._write_superseded()
@@ -202,9 +235,6 @@ class Schedule:
             self._runtime.soon(self.tick)
         else:
             self._read_ahead(partition)
-
-    def run(self, record: Record, delayed: object, /) -> tuple[bool, None]:
-        return True, None
 
     def _write_superseded(self) -> None:
         if self._writing_over:
@@ -241,36 +271,75 @@ class Schedule:
             or not self.records.has_room()
         ):
             return
+        self._reading_ahead = True
         self._ahead_until_us = now_us + int(_AHEAD_SECONDS * _SECOND_US)
         wanted: list[int] = []
-        for offset in self.pending.due_within(_AHEAD_SECONDS):
-            if offset not in self.records:
-                wanted.append(offset)
-            if len(wanted) >= _AHEAD_RECORDS_MAX:
-                break
-        if not wanted:
-            return
-        self._reading_ahead = True
+
+        def collect() -> Iterator[None]:
+            for some in self.pending.due_within(_AHEAD_SECONDS):
+                wanted.extend(offset for offset in some if offset not in self.records)
+                if len(wanted) >= _AHEAD_RECORDS_MAX:
+                    return
+                yield
 
         def read(got: Found | FanlogError) -> None:
             self._reading_ahead = False
             if isinstance(got, FanlogError):
                 logger.warning("delayed messages are not read ahead: %s", got)
-                return
-            for record in got.records:
-                _, id = split_key(record.key)
-                entry = self.pending.find(id)
-                if entry is not None and entry.offset == record.offset:
-                    self.records.keep(record)
+            else:
+                self._broker.slices.in_slices(self._keep(got.records))
 
-        room = self._options.scheduled_cache_bytes - self.records.kept_bytes
-        self.records.read(partition, wanted, room, read)
+        def collected() -> None:
+            if wanted and not self._broker.draining:
+                room = self._options.scheduled_cache_bytes - self.records.kept_bytes
+                self.records.read(partition, wanted, room, read)
+            else:
+                self._reading_ahead = False
+
+        self._broker.slices.in_slices(collect(), collected)
+
+    def _keep(self, records: list[Record]) -> Iterator[None]:
+        """Keeps records that were read ahead, unless they are over by now."""
+        for i, record in enumerate(records):
+            if i % _STEP_RECORDS == _STEP_RECORDS - 1:
+                yield
+            _, id = split_key(record.key)
+            entry = self.pending.find(id)
+            if entry is not None and entry.offset == record.offset:
+                self.records.keep(record)
 
     # What clients ask
 
     def cancel(self, ids: list[str], done: Cancelled) -> None:
         """Takes messages back; of each, whether it was still there."""
         self.when_ready(lambda: self._cancel(ids, done))
+
+    def add(self, wanted: AddSchedule, done: Added) -> None:
+        """Adds a schedule, or changes one."""
+
+        def ready() -> None:
+            try:
+                self.recurring.add(wanted, done)
+            except FanlogError as fault:
+                done(fault)
+
+        self._when_still(wanted.name, ready)
+
+    def remove(self, name: str, done: Removed) -> None:
+        """Removes a schedule."""
+        self._when_still(name, lambda: self.recurring.remove(name, done))
+
+    def _when_still(self, name: str, call: Callable[[], None]) -> None:
+        """Calls when all is known, and no run of this schedule is on its way."""
+
+        def ready() -> None:
+            entry = self.pending.find((RUN_PREFIX + name).encode(errors="replace"))
+            if entry is not None and entry.offset in self.moves.moving:
+                self._deferred.append(lambda: self._when_still(name, call))
+            else:
+                call()
+
+        self.when_ready(ready)
 
     def page(self, wanted: ListScheduled, listed: Listed) -> None:
         """Hands a page of what waits to `listed`."""

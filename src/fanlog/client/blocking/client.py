@@ -50,6 +50,7 @@ from fanlog.model import (
     Receipt,
     ResetPolicy,
     Scheduled,
+    ScheduleInfo,
     TopicInfo,
     TopicSettings,
 )
@@ -189,6 +190,42 @@ class Client:
         """Takes a delayed message back; False if it has gone out, or there is none of this id."""
         return self._loop.call(self._client.cancel_scheduled(id))
 
+    def add_schedule(
+        self,
+        name: str,
+        topic: str,
+        value: Value,
+        *,
+        cron: str = "",
+        timezone: str = "UTC",
+        every_seconds: float | None = None,
+        missed: Literal["once", "skip"] = "once",
+        key: bytes | str | None = None,
+        headers: Headers | None = None,
+    ) -> ScheduleInfo:
+        """Publishes a message again and again; see the asyncio client."""
+        return self._loop.call(
+            self._client.add_schedule(
+                name,
+                topic,
+                value,
+                cron=cron,
+                timezone=timezone,
+                every_seconds=every_seconds,
+                missed=missed,
+                key=key,
+                headers=headers,
+            )
+        )
+
+    def schedules(self) -> list[ScheduleInfo]:
+        """All schedules, by name, with their next and last runs."""
+        return self._loop.call(self._client.schedules())
+
+    def remove_schedule(self, name: str) -> bool:
+        """Removes a schedule; False if there is none of this name."""
+        return self._loop.call(self._client.remove_schedule(name))
+
     def scheduled(self, topic: str = "") -> Iterator[PendingMessage]:
         """The delayed messages that wait, for one topic or for all, the first due in front."""
         return self._loop.each(self._client.scheduled(topic))
@@ -220,11 +257,15 @@ class Client:
         event_time: dt.datetime | int | None = None,
         partition: int | None = None,
         encoding: Encoding | None = None,
+        delay_seconds: float | None = None,
+        at: Time | None = None,
+        schedule_id: str | None = None,
     ) -> None:
         """Publishes without waiting; `flush` waits, and raises what went wrong."""
         if type(value) is not bytes or encoding is not None:
             value, headers = as_published(value, headers, encoding, self._client.encoding)
-        self._outgoing.append((topic, value, key, headers, event_time, partition))
+        later = (delay_seconds, at, schedule_id)
+        self._outgoing.append((topic, value, key, headers, event_time, partition, later))
         if len(self._outgoing) > _OUTGOING_MAX:
             self._loop.call(self._hand_over())
         elif not self._handing_over:
@@ -242,7 +283,8 @@ class Client:
         while a message waits for its topic must not overtake it."""
         async with self._one_hand_over:
             while self._outgoing:
-                topic, value, key, headers, event_time, partition = self._outgoing.popleft()
+                topic, value, key, headers, event_time, partition, later = self._outgoing.popleft()
+                delay_seconds, at, schedule_id = later
                 try:
                     await self._client.send(
                         topic,
@@ -251,6 +293,9 @@ class Client:
                         headers=headers,
                         event_time=event_time,
                         partition=partition,
+                        delay_seconds=delay_seconds,
+                        at=at,
+                        schedule_id=schedule_id,
                     )
                 except FanlogError as error:
                     self._send_error = self._send_error or error

@@ -12,6 +12,7 @@ from typing import Any
 from fanlog.client.blocking.loop import LoopThread
 from fanlog.client.message import Message
 from fanlog.client.publishing import Headers, Value
+from fanlog.client.schedules import Time
 from fanlog.client.transactions import transaction, transform
 from fanlog.client.transactions.transaction import Member, Taken
 from fanlog.client.transactions.transform import Made
@@ -88,11 +89,22 @@ class Transaction:
         event_time: dt.datetime | int | None = None,
         partition: int | None = None,
         encoding: Encoding | None = None,
+        delay_seconds: float | None = None,
+        at: Time | None = None,
+        schedule_id: str | None = None,
     ) -> None:
         """Stages one message; what goes wrong is raised by the next call, `flush` or `commit`."""
         self._transaction.check_unfinished()
         value, headers = as_published(value, headers, encoding, self._transaction.encoding)
-        given = {"key": key, "headers": headers, "event_time": event_time, "partition": partition}
+        given = {
+            "key": key,
+            "headers": headers,
+            "event_time": event_time,
+            "partition": partition,
+            "delay_seconds": delay_seconds,
+            "at": at,
+            "schedule_id": schedule_id,
+        }
         self._outgoing.append((topic, value, given))
         if len(self._outgoing) >= _OUTGOING_MAX:
             self._loop.call(self.hand_over())

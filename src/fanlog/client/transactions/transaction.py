@@ -16,7 +16,9 @@ import msgspec
 from fanlog.client.message import Message
 from fanlog.client.publishing import Headers, Value
 from fanlog.client.reached import reached
+from fanlog.client.schedules import DelayedRecords, Time
 from fanlog.client.starts import checked, event_time_us
+from fanlog.client.topic_outbox import TopicOutbox
 from fanlog.client.transactions.stager import Stager
 from fanlog.client.values import Encoding, encode_as
 from fanlog.errors import (
@@ -83,6 +85,7 @@ class Transaction:
         self._members: dict[tuple[str, str], Member] = {}
         self._result: TransactionCommitted | None = None
         self._aborted = False
+        self._delayed = DelayedRecords(stager, self._ready_outbox)
 
     # The life of it
 
@@ -186,15 +189,38 @@ class Transaction:
         event_time: dt.datetime | int | None = None,
         partition: int | None = None,
         encoding: Encoding | None = None,
+        delay_seconds: float | None = None,
+        at: Time | None = None,
+        schedule_id: str | None = None,
     ) -> None:
         """Stages one message. It waits only while `buffer_bytes_max` is full; what goes wrong is
-        raised by the next call, by `flush` or by `commit`.
+        raised by the next call, by `flush` or by `commit`. With `delay_seconds` or `at` the commit
+        schedules it; a delay begins then.
 
         >>> await tx.publish("orders", "one tea", key="alice")
         """
         self._unfinished()
         if encoding is not None:
             value, headers = encode_as(value, headers, encoding)
+        if not (delay_seconds is at is schedule_id is None):
+            _, record = await self._delayed.make(
+                topic,
+                value,
+                key=key,
+                headers=headers,
+                event_time=event_time,
+                partition=partition,
+                delay_seconds=delay_seconds,
+                at=at,
+                schedule_id=schedule_id,
+            )
+            self._stager.put(*record)
+            return
+        outbox = await self._ready_outbox(topic, partition)
+        time_us = event_time_us(event_time)
+        self._stager.put(outbox, value, key, headers, time_us, partition=partition)
+
+    async def _ready_outbox(self, topic: str, partition: int | None = None) -> TopicOutbox:
         stager = self._stager
         stager.raise_error()
         outbox = stager.topics.get(topic)
@@ -205,7 +231,7 @@ class Transaction:
         if stager.buffered_bytes >= stager.buffer_bytes_max:
             await stager.room()
             stager.raise_error()
-        stager.put(outbox, value, key, headers, event_time_us(event_time), partition=partition)
+        return outbox
 
     send = publish
 

@@ -16,23 +16,31 @@ from fanlog.errors import DecodeError
 OnUndecodable = Literal["raise", "skip"] | Callable[[Message, DecodeError], object]
 
 
-class SendOptions(TypedDict, total=False):
+class _MessageOptions(TypedDict, total=False):
     key: bytes | str | None
     headers: Headers | None
     event_time: dt.datetime | int | None
     partition: int | None
 
 
-class PublishOptions(SendOptions, total=False):
-    timeout_seconds: float | None
-
-
-class LaterOptions(PublishOptions, total=False):
+class _Delay(TypedDict, total=False):
     """What delays a message: `delay_seconds`, or `at` a time."""
 
     delay_seconds: float | None
     at: dt.datetime | float | None
     schedule_id: str | None
+
+
+class SendOptions(_MessageOptions, _Delay, total=False):
+    pass
+
+
+class PublishOptions(_MessageOptions, total=False):
+    timeout_seconds: float | None
+
+
+class LaterOptions(PublishOptions, _Delay, total=False):
+    pass
 
 
 class RequestOptions(TypedDict, total=False):
