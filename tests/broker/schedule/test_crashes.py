@@ -3,6 +3,7 @@ and none comes early."""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -228,12 +229,11 @@ async def test_compaction_keeps_what_waits_and_brings_nothing_back(data: Path) -
         partition = on.core.catalog.get(SCHEDULED_TOPIC).partitions[0]
         before = partition.log.bytes
         for _ in range(2):
-            run = partition.log.compaction(
-                partition.visible_end, on.runtime.now_us(), lambda: False, everything=True
-            )
-            assert run is not None
-            while (made := run.step()) is not None:
-                run.swap(made)
+            task = asyncio.ensure_future(on.core.compactions.compact(partition.topic))
+            while not task.done():
+                await asyncio.sleep(0)
+                on.run()
+            task.result()
             # The second time also what was said of those that are over goes.
             on.runtime.time_us += 3600 * SECOND_US
         assert partition.log.bytes < before
@@ -248,3 +248,62 @@ async def test_compaction_keeps_what_waits_and_brings_nothing_back(data: Path) -
         assert len(on.core.schedule) == 0
         came = sorted(int(value) for value in arrived(on))
         assert came == [i for i in range(300) if i % 10]
+
+
+def test_messages_come_while_others_are_scheduled_and_replaced_all_the_time(data: Path) -> None:
+    with stage(data) as on:
+        later(on, "due", b"due", DUE_US)
+        settle(on)
+        on.runtime.time_us = DUE_US
+        for i in range(12):
+            # There is always something that is not taken in, and something that was replaced.
+            later(on, "busy", b"%d" % i, DUE_US + 3600 * SECOND_US)
+            on.core.schedule.tick()
+            on.core.commits.turn()
+            on.sync_group.sync()
+            on.core.commits.turn()
+            later(on, "other", b"%d" % i, DUE_US + 3600 * SECOND_US)
+            on.run()
+        found = on.core.catalog.find("t")
+        assert found is not None
+        assert found.partitions[0].visible_end == 1
+
+
+@pytest.mark.parametrize("folder", [True, False], ids=["disk", "memory"])
+def test_what_is_overdue_at_a_start_comes_however_it_lies_in_the_log(
+    data: Path, folder: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moves, "_MOVE_RECORDS", 50)
+    with stage(data if folder else None) as on:
+        for i in range(40):
+            records = [record(f"{i}-{j}", "t", b"%d" % (i * 50 + j)) for j in range(50)]
+            publish_later(on, records, [DUE_US + (j * 7919 + i) % 1000 for j in range(50)])
+        settle(on)
+        if not folder:
+            on.runtime.time_us = DUE_US + SECOND_US
+            tick(on, 60)
+            assert sorted(map(int, arrived(on))) == list(range(2000))
+            assert not len(on.core.schedule.records)
+            return
+    with stage(data, time_us=DUE_US + SECOND_US) as on:
+        settle(on)
+        tick(on, 60)
+        assert sorted(map(int, arrived(on))) == list(range(2000))
+        assert not len(on.core.schedule.records)
+
+
+def test_a_broker_in_memory_keeps_what_its_topic_does_not_take_for_now() -> None:
+    with stage(None) as on:
+        on.publish("broken", [b"x"])
+        settle(on)
+        publish_later(on, [record("a", "broken", b"late")], [DUE_US])
+        settle(on)
+        log = on.core.catalog.get("broken").partitions[0].log
+        log.fail(LogFailedError("broken for a while"))
+        on.runtime.time_us = DUE_US
+        tick(on)
+        assert arrived(on, "broken") == [b"x"]
+        log.failure = None
+        on.runtime.time_us += 20 * SECOND_US
+        tick(on)
+        assert arrived(on, "broken") == [b"x", b"late"]

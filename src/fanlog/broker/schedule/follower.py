@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("fanlog.broker")
 
 _READ_BYTES = 1024 * 1024
+# After a read that failed.
+_RETRY_US = 1_000_000
 
 
 class Taker(Protocol):
@@ -48,6 +50,8 @@ class Follower:
         self._slices = slices
         self._taker = taker
         self._busy = False
+        self._waits = False
+        self._not_before_us = 0
         self._waiting: list[tuple[int, Callable[[], None]]] = []
         self.next = partition.log.start_offset
 
@@ -64,17 +68,20 @@ class Follower:
 
     def wake(self) -> None:
         """There is more. Others have their turn first."""
+        self._waits = False
         self._runtime.soon(self.go_on)
 
     def go_on(self) -> None:
         """Takes in what is visible, a slice at a time."""
-        if self._busy or self._waker.draining:
+        if self._busy or self._waker.draining or self._runtime.work_us() < self._not_before_us:
             return
         partition = self._partition
         log, end = partition.log, partition.visible_end
         self.next = max(self.next, log.start_offset)
         if self.next >= end:
-            self._waker.when_more(partition, self.wake)
+            if not self._waits:
+                self._waits = True
+                self._waker.when_more(partition, self.wake)
         elif self.next >= log.tail.start_offset:
             views, after = log.tail.read(self.next, end, _READ_BYTES)
             batches = [batch for view in views for batch in _batches(view)]
@@ -98,9 +105,9 @@ class Follower:
     def _have_read(self, got: tuple[list[Batch], int] | Exception) -> None:
         self._busy = False
         if isinstance(got, Exception):
-            # A read that fails for a while: the topic is there, and nothing is lost.
+            # It is tried again in a while. Nothing is lost.
             logger.error("delayed messages can't be read now: %s", got)
-            self._waker.when_more(self._partition, self.wake)
+            self._not_before_us = self._runtime.work_us() + _RETRY_US
         else:
             self._begin(*got)
 

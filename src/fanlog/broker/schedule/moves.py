@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Iterable
+from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from fanlog.broker.intake import Intake
@@ -54,6 +55,8 @@ _MOVE_RECORDS = 250
 _MOVE_BYTES = 512 * KIB
 # What is read at once, unless a single message is larger.
 _READ_BYTES = 4 * MIB
+# Messages that were replaced, and whose end a move writes with its own.
+SUPERSEDED_MAX = 4000
 # Transactions under way. One that waits for the disk does not hold up the next.
 _MOVES_MAX = 8
 # What could not be moved is tried again after this, and where only an operator can help, later.
@@ -109,6 +112,8 @@ class Moves:
         self._under_way = 0
         self._waiting: list[Callable[[], None]] = []
         self.moving: set[int] = set()
+        # Those of them that could not be moved, and are due again later.
+        self._held: set[int] = set()
         # Keys of messages that another has replaced: they are over, and that is to be written.
         self.superseded: dict[bytes, None] = {}
         # Why messages are late, by their topic.
@@ -136,6 +141,7 @@ class Moves:
                 logger.error("%d delayed messages can't be read now: %s", len(taken), got)
                 self.held_up[""] = str(got)
                 self._put_back(taken, taken)
+                self._held.update(taken)
                 self._ended(taken)
                 return
             self._put_back(taken, got.unread)
@@ -190,13 +196,17 @@ class Moves:
                 return
             for over in move.over:
                 self._pending.remove(over.id, over.entry.nonce)
+            for key in superseded:
+                self.superseded.pop(key, None)
             for topic in move.topics:
                 self.held_up.pop(topic, None)
             self._ended(offsets)
 
+        # With it: they must not come back when those that replaced them are over.
+        superseded = list(self.superseded)
         try:
             self._broker.check_room()
-            data, keys, count = move.encode(partition, self._broker.now_us())
+            data, keys, count = move.encode(partition, superseded, self._broker.now_us())
             self._broker.transactions.commit_own(data, move.producer_id, count, keys, told)
         except FanlogError as fault:
             for over in move.over:
@@ -210,6 +220,7 @@ class Moves:
         if topic not in self.held_up:
             logger.error("delayed messages are late: %s", fault)
         self.held_up[topic] = str(fault)
+        self._held.add(over.record.offset)
         seconds = _RETRY_SECONDS if temporary else _REFUSED_SECONDS
         self._pending.postpone(over.id, over.entry, seconds)
 
@@ -217,7 +228,9 @@ class Moves:
         self._under_way -= 1
         for offset in offsets:
             self.moving.discard(offset)
-            self._records.forget(offset)
+            if offset not in self._held:
+                self._records.forget(offset)
+        self._held.difference_update(offsets)
         if not self._under_way:
             waiting, self._waiting = self._waiting, []
             for call in waiting:
@@ -286,7 +299,9 @@ class _Move:
             },
         )
 
-    def encode(self, scheduled: Partition, now_us: int) -> tuple[bytes, tuple[int, ...], int]:
+    def encode(
+        self, scheduled: Partition, superseded: list[bytes], now_us: int
+    ) -> tuple[bytes, tuple[int, ...], int]:
         """The batches, the partitions that they are for, and how many records they hold. Raises
         what a publisher would be refused with."""
         parts: list[bytes] = []
@@ -294,18 +309,19 @@ class _Move:
             batch = encode_messages(partition, messages, self.producer_id, now_us)
             self._intake.inspect(batch, 0)
             parts.append(batch)
+        ends = [*superseded, *(over.record.key for over in self.over)]
         following = [over.next for over in self.over if over.next is not None]
         parts.append(
             encode_batch(
-                [*(None for _ in self.over), *(value for _, value, _ in following)],
-                keys=[*(over.record.key for over in self.over), *(key for key, _, _ in following)],
-                event_times_us=[*(0 for _ in self.over), *(time_us for _, _, time_us in following)],
+                [*repeat(None, len(ends)), *(value for _, value, _ in following)],
+                keys=[*ends, *(key for key, _, _ in following)],
+                event_times_us=[*repeat(0, len(ends)), *(time_us for *_, time_us in following)],
                 topic=scheduled.topic.number,
                 partition=scheduled.index,
                 producer_id=self.producer_id,
             )
         )
-        count = sum(map(len, self._messages.values())) + len(self.over) + len(following)
+        count = sum(map(len, self._messages.values())) + len(ends) + len(following)
         keys = (*map(key_of, self._messages), key_of(scheduled))
         return b"".join(parts), keys, count
 

@@ -27,6 +27,7 @@ _SHARDS = 4096
 MOMENT_US_MAX = 1 << 61
 # Entries that are looked at in a step.
 _STEP = 512
+_BEGIN = Due(-1, -1)
 # Two looks at two clocks differ by less, unless somebody sets one of them.
 _SHIFT_US_MAX = 500
 
@@ -191,6 +192,16 @@ class Pending:
             taken[due.offset] = Taken(due, by_wall=False)
         return taken
 
+    def due_now(self, most: int) -> list[int]:
+        """The offsets of what is due now, the first in front. They stay where they are."""
+        found: list[int] = []
+        clocks = (self._runtime.now_us(), self._runtime.work_us())
+        for order, now_us in zip((self.calendar, self.delays), clocks, strict=True):
+            if order.first is not None and order.first.moment_us <= now_us:
+                some = islice(order.after(_BEGIN), most)
+                found += [due.offset for due in some if due.moment_us <= now_us]
+        return found
+
     def put_back(self, taken: Taken) -> None:
         (self.calendar if taken.by_wall else self.delays).add(*taken.due)
 
@@ -200,7 +211,7 @@ class Pending:
         ahead_us = int(seconds * 1_000_000)
         clocks = (self._runtime.now_us(), self._runtime.work_us())
         for order, now_us in zip((self.calendar, self.delays), clocks, strict=True):
-            last: Due | None = Due(-1, -1)
+            last: Due | None = _BEGIN
             while last is not None:
                 some = list(islice(order.after(last), _STEP))
                 soon = [due.offset for due in some if due.moment_us <= now_us + ahead_us]

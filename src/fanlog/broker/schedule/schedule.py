@@ -14,7 +14,7 @@ from fanlog.broker.intake import Intake
 from fanlog.broker.ports import Runtime
 from fanlog.broker.schedule.follower import Follower
 from fanlog.broker.schedule.listing import Listed, Listing
-from fanlog.broker.schedule.moves import Moves
+from fanlog.broker.schedule.moves import SUPERSEDED_MAX, Moves
 from fanlog.broker.schedule.pending import MOMENT_US_MAX, Entry, Pending, split_key
 from fanlog.broker.schedule.records import Found, Record, Records
 from fanlog.broker.schedule.recurring import Added, Recurring, Removed
@@ -55,6 +55,9 @@ _AHEAD_SECONDS_MIN = 1.0
 _AHEAD_SECONDS = 5.0
 # Records of a read ahead. One pass over the log brings all of them.
 _AHEAD_RECORDS_MAX = 100_000
+# Of what is due, so many are looked at; and so many are read one by one.
+_DUE_LOOKED_AT = 250
+_READS_MAX = 32
 # Records that are written to be over, together.
 _OVER_A_BATCH = 1000
 # Records that are taken in at a step: some 0.5 ms.
@@ -81,7 +84,10 @@ class Schedule:
         # What has to wait for a run that is on its way.
         self._deferred: list[Callable[[], None]] = []
         self._writing_over = False
+        self._loaded = False
         self._reading_ahead = False
+        # Whether what is due now was read ahead, as far as there is room for it.
+        self._was_read = False
         self._ahead_until_us = 0
 
     # What is there
@@ -221,20 +227,35 @@ class Schedule:
         follower, partition = self._follower, self._partition
         if follower is None or partition is None or self._broker.draining:
             return
-        if follower.behind:
-            follower.go_on()
+        follower.go_on()
+        # Before all is known, what seems to wait may be over further on.
+        self._loaded = self._loaded or not follower.behind
+        if not self._loaded:
             return
         deferred, self._deferred = self._deferred, []
         for call in deferred:
             call()
         if self.moves.superseded:
-            # First: what is over must not come back when those that replaced it are gone.
             self._write_superseded()
+        if len(self.moves.superseded) > SUPERSEDED_MAX:
+            # A move writes down what was replaced before it, which can't be more than this.
+            return
+        if self._lies_scattered():
+            self._read_ahead(partition)
         elif self.moves.begin(partition):
             # More of it in a turn of its own.
+            self._was_read = False
             self._runtime.soon(self.tick)
-        else:
+        elif self._runtime.work_us() + int(_AHEAD_SECONDS_MIN * _SECOND_US) > self._ahead_until_us:
             self._read_ahead(partition)
+
+    def _lies_scattered(self) -> bool:
+        """Whether many of those that are due are not at hand: one pass over the log brings more of
+        them than so many reads."""
+        if self._was_read or self.records.keep_all:
+            return False
+        due = self.pending.due_now(_DUE_LOOKED_AT)
+        return sum(offset not in self.records for offset in due) > _READS_MAX
 
     def _write_superseded(self) -> None:
         if self._writing_over:
@@ -263,16 +284,10 @@ class Schedule:
 
     def _read_ahead(self, partition: Partition) -> None:
         """Has the records at hand that will be due within some seconds."""
-        now_us = self._runtime.work_us()
-        if (
-            self._reading_ahead
-            or self.records.keep_all
-            or now_us + int(_AHEAD_SECONDS_MIN * _SECOND_US) < self._ahead_until_us
-            or not self.records.has_room()
-        ):
+        if self._reading_ahead or self.records.keep_all:
             return
         self._reading_ahead = True
-        self._ahead_until_us = now_us + int(_AHEAD_SECONDS * _SECOND_US)
+        self._ahead_until_us = self._runtime.work_us() + int(_AHEAD_SECONDS * _SECOND_US)
         wanted: list[int] = []
 
         def collect() -> Iterator[None]:
@@ -283,18 +298,22 @@ class Schedule:
                 yield
 
         def read(got: Found | FanlogError) -> None:
-            self._reading_ahead = False
             if isinstance(got, FanlogError):
                 logger.warning("delayed messages are not read ahead: %s", got)
+                ended()
             else:
-                self._broker.slices.in_slices(self._keep(got.records))
+                self._broker.slices.in_slices(self._keep(got.records), ended)
 
         def collected() -> None:
-            if wanted and not self._broker.draining:
-                room = self._options.scheduled_cache_bytes - self.records.kept_bytes
+            room = self._options.scheduled_cache_bytes - self.records.kept_bytes
+            if wanted and room > 0 and not self._broker.draining:
                 self.records.read(partition, wanted, room, read)
             else:
-                self._reading_ahead = False
+                ended()
+
+        def ended() -> None:
+            self._reading_ahead = False
+            self._was_read = True
 
         self._broker.slices.in_slices(collect(), collected)
 
