@@ -133,7 +133,7 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the broker allows."""
 
     auto_create_topics: Annotated[
-        bool, Meta(description="Create a topic when it is first published or subscribed to.")
+        bool, Meta(description="Create a topic when it is first published to.")
     ] = True
     topics_max: Annotated[
         int, Meta(ge=1, description="Topics on this broker. The broker refuses one more.")

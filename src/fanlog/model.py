@@ -295,6 +295,8 @@ class Start(msgspec.Struct, frozen=True):
 
 
 ResetPolicy = Literal["earliest", "latest", "none"]
+# What a reader of a topic that does not exist does. Reading creates none.
+MissingPolicy = Literal["wait", "fail"]
 GroupKind = Literal["stream", "queue"]
 GroupState = Literal["active", "rebalancing", "inactive"]
 

@@ -19,7 +19,7 @@ from fanlog.config import BrokerOptions, LogOptions
 from fanlog.errors import FanlogError, LogFailedError
 from fanlog.format.batch import Batch, encode_batch, split_batches
 from fanlog.format.frames import ACK_ENTRY, Ack
-from fanlog.format.messages import Joined, Subscribe
+from fanlog.format.messages import Joined, Notice, Subscribe
 from fanlog.log.partition import PartitionLog
 from fanlog.log.store import LogStore
 from fanlog.model import Gap, Start, TopicSettings
@@ -144,6 +144,7 @@ class Peer:
         self.gaps: list[Gap] = []
         self.joins: list[Joined] = []
         self.lefts: list[str] = []
+        self.notices: list[Notice] = []
         self.ended: FanlogError | None = None
 
     def send(self, piece: Piece) -> int:
@@ -181,6 +182,9 @@ class Peer:
 
     def joined(self, joined: Joined) -> None:
         self.joins.append(joined)
+
+    def notice(self, notice: Notice) -> None:
+        self.notices.append(notice)
 
     def left(self, number: int, name: str) -> None:
         self.lefts.append(name)

@@ -322,7 +322,7 @@ async def test_a_broker_without_a_folder_only_counts() -> None:
         on.core.close()
         assert on.counters("t") == {"skips": 1, "skipped_records": 29}
         assert len(on.core.drop_notes) == 0
-        with pytest.raises(InvalidNameError):
+        with pytest.raises(TopicNotFoundError):
             await on.subscribe(DROPS_TOPIC)
 
 

@@ -108,7 +108,46 @@ def test_tail_reads_all_partitions_or_the_one_it_is_told(ask: Run, client: Clien
     assert ask("tail", "parts", "-p", "9", "--no-follow").code == 3
 
 
+def test_a_tail_waits_for_its_topic_says_so_and_creates_none(
+    broker: Serving, client: Client
+) -> None:
+    tail = subprocess.Popen(
+        [*COMMAND, "tail", "later.made", "-n", "2", "--values-only", "--url", broker.url],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert tail.stderr is not None
+    says = "warning: later.made does not exist yet; waiting for its first message.\n"
+    assert tail.stderr.readline() == says
+    assert client.topics("later.*") == []
+    client.create_topic("later.made", partitions=2)
+    client.publish("later.made", "first", partition=0)
+    client.publish("later.made", "second", partition=1)
+    out, rest = tail.communicate(timeout=PATIENCE_SECONDS)
+    assert (set(out.splitlines()), rest, tail.returncode) == ({"first", "second"}, "", 0)
+
+
+def test_a_tail_of_a_pattern_hints_at_the_topic_that_it_leaves_out(
+    broker: Serving, client: Client
+) -> None:
+    client.publish("parent", "not for it")
+    tail = subprocess.Popen(
+        [*COMMAND, "tail", "parent.>", "-n", "1", "--values-only", "--url", broker.url],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert tail.stderr is not None
+    assert "parent.> does not include parent itself" in tail.stderr.readline()
+    client.publish("parent.child", "for it")
+    assert tail.communicate(timeout=PATIENCE_SECONDS) == ("for it\n", "")
+
+
 def test_ctrl_c_ends_a_tail_quietly(broker: Serving, client: Client) -> None:
+    client.create_topic("quiet")
     with heard_interrupts():
         tail = subprocess.Popen(
             [*COMMAND, "tail", "quiet", "--url", broker.url],
@@ -143,6 +182,7 @@ def test_a_reader_that_closes_its_pipe_ends_a_tail_quietly(broker: Serving, clie
 def test_a_tail_without_messages_ends_when_its_pipe_is_closed(
     broker: Serving, client: Client
 ) -> None:
+    client.create_topic("silent")
     tail = subprocess.Popen(
         [*COMMAND, "tail", "silent", "--url", broker.url],
         env=environment(),
@@ -203,6 +243,7 @@ def test_a_gap_is_told_with_its_offsets(reason: GapReason) -> None:
         (("publish", "t", "--file", "missing"), 3, "missing can't be read"),
         (("tail", "t", "--from", "whenever"), 2, "--from is 'whenever', but must be"),
         (("tail", "t", "--json", "--values-only"), 2, "exclude each other"),
+        (("tail", "t", "--missing", "make"), 2, "must be 'wait' or 'fail'"),
         (("bench", "fanout", "--subscribers", "some"), 2, "numbers such as 1,10,100"),
         (("bench", "fanout", "--against", "kafka"), 2, "redis, nats or none"),
         (("bench", "latency", "--rate", "fast"), 2, "numbers such as 1,10,100"),
@@ -222,6 +263,7 @@ def test_wrong_flags_are_answered_with_one_sentence(
     [
         (("tail", "t", "--policy", "hope"), 2, "'hope'"),
         (("tail", "never.made", "--no-follow"), 3, "There is no topic 'never.made'"),
+        (("tail", "never.made", "--missing", "fail"), 3, "There is no topic 'never.made' to read"),
         (("publish", "orders.>", "m"), 2, "'orders.>' is a pattern"),
         (("publish", "orders*", "m"), 2, "Name one topic without them"),
         (("tail", "orders*"), 2, "write orders.*, or orders.> for everything below orders"),

@@ -28,7 +28,11 @@ def started(command: str) -> subprocess.Popen[str]:
     name, *arguments = shlex.split(command)
     assert name == "fanlog"
     return subprocess.Popen(
-        [*COMMAND, *arguments], env=environment(), stdout=subprocess.PIPE, text=True
+        [*COMMAND, *arguments],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 
@@ -46,7 +50,8 @@ def wait_for_readers(url: str, topic: str) -> None:
 def test_the_two_lines_of_the_banner_deliver_a_first_message(broker: Serving) -> None:
     tail_line, publish_line = (line.strip() for line in broker.banner[4:6])
     tail = started(f"{tail_line} --count 1")
-    wait_for_readers(broker.url, "greetings")
+    assert tail.stderr is not None
+    assert "greetings does not exist yet" in tail.stderr.readline()
     publish = started(publish_line)
     assert publish.communicate(timeout=PATIENCE_SECONDS)[0].startswith(
         "greetings, partition 0, offset 0"
@@ -157,6 +162,8 @@ def test_nothing_acknowledged_before_sigterm_is_lost(serve: Serve) -> None:
 def test_a_second_signal_ends_at_once(serve: Serve) -> None:
     # Whoever waits for the drain waits for longer than this test does.
     serving = serve("--memory", FANLOG_LISTENER_DRAIN_SECONDS="3600")
+    with fanlog.sync.connect(serving.url) as client:
+        client.create_topic("flood")
     reader = started(f"fanlog tail flood --url {serving.url}")
     wait_for_readers(serving.url, "flood")
     # A reader that stands still keeps the drain waiting for what is on its way to it.

@@ -51,7 +51,7 @@ async def test_a_worker_gets_its_topics_then_a_lease_then_the_batch() -> None:
         ({"settings": {"colour": "red"}}, "invalid_argument"),
         ({"target": "_fanlog.queues"}, "invalid_name"),
         ({"target": "a.>.b", "wildcard": True}, "invalid_name"),
-        ({"target": "absent", "create": False}, "topic_not_found"),
+        ({"target": "absent", "missing": "fail"}, "topic_not_found"),
     ],
 )
 async def test_work_that_cannot_be_had_is_refused_and_leaves_nothing(

@@ -133,9 +133,10 @@ async def test_a_topic_of_an_impossible_name_is_not_made(name: str) -> None:
         for kind, wanted in (
             (FrameKind.OPEN_TOPIC, messages.OpenTopic(name)),
             (FrameKind.CREATE_TOPIC, messages.CreateTopic(name)),
-            (FrameKind.SUBSCRIBE, messages.Subscribe(target=name)),
         ):
             await expect_error(peer, kind, wanted, "invalid_name")
+        code = "topic_not_found" if name == "_fanlog.mine" else "invalid_name"
+        await expect_error(peer, FrameKind.SUBSCRIBE, messages.Subscribe(target=name), code)
 
 
 async def test_what_a_request_names_must_exist() -> None:
@@ -144,7 +145,7 @@ async def test_what_a_request_names_must_exist() -> None:
         peer = await served.greeted()
         for kind, wanted in (
             (FrameKind.OPEN_TOPIC, messages.OpenTopic("nobody", create=False)),
-            (FrameKind.SUBSCRIBE, messages.Subscribe(target="nobody", create=False)),
+            (FrameKind.SUBSCRIBE, messages.Subscribe(target="nobody", missing="fail")),
             (FrameKind.DESCRIBE_TOPIC, nobody),
             (FrameKind.DELETE_TOPIC, nobody),
             (FrameKind.FIND_OFFSETS, messages.FindOffsets("nobody", start)),
@@ -270,6 +271,8 @@ async def test_unsubscribing_right_behind_a_subscribe_ends_it() -> None:
 async def test_a_subscription_to_an_unknown_partition_fails(partition: int) -> None:
     async with serving() as served:
         peer = await served.greeted()
+        if partition == 1:
+            await peer.open_topic("t")
         answer = await subscribe(peer, 3, partitions=(0, partition))
         assert answer.failure.code == "partition_not_found"
         assert len(served.node.core.subscriptions) == 0
@@ -309,6 +312,7 @@ async def test_credit_and_unsubscribe_for_an_unknown_subscription_do_nothing() -
 async def test_one_subscription_more_than_the_limit_is_refused() -> None:
     async with serving(subscriptions_max=2) as served:
         peer = await served.greeted()
+        await peer.open_topic("t")
         wanted = messages.Subscribe(target="t")
         asked = [request(FrameKind.SUBSCRIBE, wanted, 100 + n, n) for n in range(3)]
         await peer.send(b"".join(asked))

@@ -340,6 +340,12 @@ class Broker:
 
     # Reading
 
+    def is_awaited(self, name: str) -> bool:
+        """Whether somebody would read a topic of this name."""
+        if self.subscriptions.wanted(name):
+            return True
+        return not is_inbox(name) and (self.groups.wanted(name) or self.queues.wanted(name))
+
     def followers_of(self, topic: Topic) -> int:
         """Readers of a topic, and workers on it."""
         readers = sum(partition.readers for partition in topic.partitions)

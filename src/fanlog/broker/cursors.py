@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from fanlog.broker.ports import Keeper, Outlet, Reader
     from fanlog.broker.topics import Partition
     from fanlog.broker.views import View
+    from fanlog.format.messages import Position
 
 UNLIMITED = 1 << 62
 
@@ -21,6 +22,7 @@ class Subscription:
     calls itself, and in `durable` or `group`."""
 
     __slots__ = (
+        "absent",
         "client",
         "closed",
         "cursors",
@@ -72,6 +74,8 @@ class Subscription:
         self.cursors: list[Cursor] = []
         self.paused: list[Cursor] | None = None
         self.opening_gaps: list[tuple[Gap, int]] = []
+        # Where a reader that came back was in topics that do not exist at present.
+        self.absent: dict[tuple[str, int], Position] | None = None
         self.closed = False
 
 

@@ -142,6 +142,15 @@ class NameTree(Generic[T]):
             if parent.children is not None:
                 del parent.children[token]
 
+    def at(self, name: str) -> Iterator[T]:
+        """Items under this very name or pattern."""
+        node: _Node[T] | None = self._root
+        for token in name.split("."):
+            node = node.child(token)
+            if node is None:
+                return
+        yield from node.items or ()
+
     def matching(self, pattern: str) -> Iterator[T]:
         """Items under names that fit this pattern."""
         yield from self._matching(self._root, pattern.split("."), 0)

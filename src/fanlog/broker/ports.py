@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from fanlog.errors import FanlogError
-from fanlog.format.messages import Joined
+from fanlog.format.messages import Joined, Notice
 from fanlog.model import Gap
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ class Reader(Protocol):
     def gap(self, gap: Gap, number: int) -> None: ...
     def joined(self, joined: Joined) -> None: ...
     def left(self, number: int, name: str) -> None: ...
+    def notice(self, notice: Notice) -> None: ...
 
 
 class Keeper(Protocol):

@@ -13,6 +13,7 @@ import msgspec
 
 from fanlog.broker.cursors import Cursor, Subscription
 from fanlog.broker.drops import DROPS_TOPIC
+from fanlog.broker.missing import maybe_topic
 from fanlog.broker.names import NameTree, check_target
 from fanlog.broker.ports import Outlet, Reader
 from fanlog.broker.positions import continue_at, is_valid
@@ -20,11 +21,12 @@ from fanlog.broker.topics import Partition, Topic
 from fanlog.errors import (
     InvalidArgumentError,
     OffsetOutOfRangeError,
+    PartitionNotFoundError,
     no_partition,
 )
-from fanlog.format.messages import Joined, PartitionOffset, Position, Subscribe
+from fanlog.format.messages import Joined, Notice, PartitionOffset, Position, Subscribe
 from fanlog.format.patterns import fits
-from fanlog.model import INBOX_PREFIX, INTERNAL_PREFIX, Gap, GapReason, Start
+from fanlog.model import INBOX_PREFIX, INTERNAL_PREFIX, PARTITIONS_MAX, Gap, GapReason, Start
 
 if TYPE_CHECKING:
     from fanlog.broker.core import Broker
@@ -44,11 +46,14 @@ class TopicWatcher(Protocol):
 class Subscriptions:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._literal: dict[str, list[Subscription]] = {}
+        # By name; a dict, because 100,000 may wait for the same topic, and leave again.
+        self._literal: dict[str, dict[Subscription, None]] = {}
         self._patterns: NameTree[Subscription] = NameTree()
         self._count = 0
         # Of subscriptions that are being made: the topics that came, grew or went meanwhile.
         self._adding: dict[Subscription, dict[Topic, None]] = {}
+        # Of topics that have just appeared: the subscriptions that are still to join them.
+        self._joining: dict[Topic, set[Subscription]] = {}
         self.watchers: list[TopicWatcher] = []
         self.viewed_count = 0
         self.changes = 0
@@ -96,7 +101,8 @@ class Subscriptions:
         finally:
             del self._adding[subscription]
         # What has happened while the others' places were looked up.
-        for topic in changed if wanted.wildcard else self._topics(wanted):
+        subscription.absent = _absent(wanted, joined)
+        for topic in changed:
             if topic.deleted:
                 self._drop_topic(subscription, topic)
                 joined.pop(topic, None)
@@ -174,7 +180,7 @@ class Subscriptions:
             self._patterns.remove(subscription.target, subscription)
             return
         same = self._literal[subscription.target]
-        same.remove(subscription)
+        del same[subscription]
         if not same:
             del self._literal[subscription.target]
 
@@ -198,19 +204,42 @@ class Subscriptions:
         subscription.cursors = [cursor for cursor in subscription.cursors if not cursor.dropped]
 
     def topic_appeared(self, topic: Topic) -> None:
-        """Everyone who wants a topic of this name reads it from its first record."""
+        """Everyone who wants a topic of this name reads it from its first record. Very many join
+        it in slices."""
         self._note(topic)
-        for subscription in self._wanting(topic.name):
-            self._join_later(subscription, topic, topic.partitions)
+        wanting = self._wanting(topic.name)
+        beside = list(self._patterns.at(f"{topic.name}.>"))
+        if wanting or beside:
+            self._joining[topic] = set(wanting)
+            self._broker.slices.in_slices(self._join_all(topic, wanting, beside))
         for watcher in self.watchers:
             watcher.topic_appeared(topic)
+
+    def _join_all(
+        self, topic: Topic, wanting: list[Subscription], beside: list[Subscription]
+    ) -> Iterator[None]:
+        waiting = self._joining[topic]
+        for subscription in wanting:
+            if topic.deleted:
+                return
+            waiting.discard(subscription)
+            self._join_later(subscription, topic, topic.partitions)
+            yield
+        self._joining.pop(topic, None)
+        for subscription in beside:
+            if not subscription.closed and not topic.deleted:
+                subscription.reader.notice(Notice("parent", topic.name))
+            yield
 
     def topic_grew(self, topic: Topic, new: list[Partition]) -> None:
         """Everyone who reads the topic reads its new partitions from their first record, unless
         it has chosen others."""
         self._note(topic)
+        waiting = self._joining.get(topic, ())
         for subscription in self._wanting(topic.name):
             chosen = subscription.partitions
+            if subscription in waiting:
+                continue  # It will join all that there are.
             if chosen is None or any(partition.index in chosen for partition in new):
                 self._join_later(subscription, topic, new)
         for watcher in self.watchers:
@@ -221,11 +250,13 @@ class Subscriptions:
         if not subscription.closed:
             known = len(subscription.cursors)
             subscription.reader.joined(self._join_new(subscription, topic, new))
+            self._tell_gaps(subscription)
             new_ones = subscription.cursors[known:]
             self._broker.slices.in_slices(self._starting(subscription, new_ones, ()))
 
     def topic_vanished(self, topic: Topic) -> None:
         self._note(topic)
+        self._joining.pop(topic, None)
         for subscription in self._wanting(topic.name):
             if self._drop_topic(subscription, topic):
                 subscription.reader.left(topic.number, topic.name)
@@ -251,11 +282,15 @@ class Subscriptions:
 
     def _register(self, subscription: Subscription) -> None:
         self._count += 1
-        self.changes += 1
+        self.reader_came()
         if subscription.wildcard:
             self._patterns.add(subscription.target, subscription)
         else:
-            self._literal.setdefault(subscription.target, []).append(subscription)
+            self._literal.setdefault(subscription.target, {})[subscription] = None
+
+    def reader_came(self) -> None:
+        """Somebody may read now what nobody read before."""
+        self.changes += 1
 
     def _wanting(self, name: str) -> list[Subscription]:
         wanting = list(self._literal.get(name, ()))
@@ -271,7 +306,11 @@ class Subscriptions:
         if not wanted.wildcard:
             if wanted.target == DROPS_TOPIC:
                 self._broker.drops.make_topic()
-            yield self._broker.open_topic(wanted.target, create=wanted.create)
+            topic = maybe_topic(self._broker, wanted.target, wanted.missing)
+            if topic is not None:
+                yield topic
+            else:
+                _check_partitions(wanted)
             return
         if wanted.start.kind == "offset" or wanted.partitions is not None:
             raise InvalidArgumentError(
@@ -284,11 +323,28 @@ class Subscriptions:
         self, subscription: Subscription, topic: Topic, new: Iterable[Partition]
     ) -> Joined:
         chosen = subscription.partitions
-        partitions = [p for p in new if chosen is None or p.index in chosen]
-        starts = [PartitionOffset(p.index, p.log.start_offset) for p in partitions]
-        for partition, start in zip(partitions, starts, strict=True):
-            self._cursor(subscription, partition, start.offset)
+        starts: list[PartitionOffset] = []
+        for partition in new:
+            if chosen is None or partition.index in chosen:
+                known = self._maybe_known(subscription, partition)
+                offset = partition.log.start_offset
+                if known is not None:
+                    offset = self.again(subscription, partition, known)
+                self._cursor(subscription, partition, offset)
+                starts.append(PartitionOffset(partition.index, offset))
         return Joined(topic.number, topic.name, self._broker.epoch, tuple(starts))
+
+    def _maybe_known(self, subscription: Subscription, partition: Partition) -> Position | None:
+        """Where a reader was in a topic that was away. A topic in memory is so after a start, until
+        somebody makes it again: it is another log, and the reader must be told."""
+        name, index = partition.topic.name, partition.index
+        if subscription.absent:
+            known = subscription.absent.pop((name, index), None)
+            if known is not None:
+                return known
+        if not subscription.durable:
+            return None
+        return self._broker.durable.position(subscription.durable, name, index)
 
     async def _join(self, subscription: Subscription, topic: Topic, wanted: Subscribe) -> Joined:
         partitions = topic.partitions
@@ -354,6 +410,22 @@ class Subscriptions:
             partition, known.offset, start, GapReason.RESET, subscription, records=0
         )
         return start
+
+
+def _check_partitions(wanted: Subscribe) -> None:
+    """Refuses partitions that no topic can have, before there is one."""
+    for index in wanted.partitions or ():
+        if not 0 <= index < PARTITIONS_MAX:
+            raise PartitionNotFoundError(
+                f"A topic has the partitions 0 to {PARTITIONS_MAX - 1} at most, not {index}."
+            )
+
+
+def _absent(wanted: Subscribe, joined: Iterable[Topic]) -> dict[tuple[str, int], Position] | None:
+    """Where a reader was in topics that are not there."""
+    there = {topic.name for topic in joined} if wanted.resume else ()
+    absent = {(p.topic, p.partition): p for p in wanted.resume or () if p.topic not in there}
+    return absent or None
 
 
 def _wants(subscription: Subscription, name: str) -> bool:

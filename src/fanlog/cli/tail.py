@@ -20,11 +20,12 @@ from fanlog.cli.session import DEFAULT_URL, Url, with_client
 from fanlog.cli.terminal import err, say_warning
 from fanlog.client.aio import Client
 from fanlog.client.groups.member import GroupMember
+from fanlog.client.notices import missing_policy
 from fanlog.client.starts import StartLike
 from fanlog.client.subscription import OnGap, Subscription
 from fanlog.errors import ClosedError, InvalidArgumentError, no_partition
 from fanlog.format.patterns import is_pattern
-from fanlog.model import Gap, GapReason, TopicInfo
+from fanlog.model import Gap, GapReason, MissingPolicy, TopicInfo
 
 EXAMPLE = (
     "Examples: [bold]fanlog tail greetings[/], [bold]fanlog tail 'orders.>' --from 10m --json[/]"
@@ -46,6 +47,7 @@ class Wanted:
     count: int
     follow: bool
     group: str
+    missing: MissingPolicy
 
 
 def tail(
@@ -95,9 +97,18 @@ def tail(
             "--group", help="Read as a member of this group, and commit the messages shown."
         ),
     ] = "",
+    missing: Annotated[
+        str,
+        typer.Option(
+            "--missing", help="Wait for a topic that does not exist, or fail.", metavar="wait|fail"
+        ),
+    ] = "wait",
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Show messages of a topic as they arrive."""
+    """Show messages of a topic as they arrive.
+
+    If the topic does not exist, tail waits for it. It creates no topic.
+    """
     if group and (partition or no_follow or start not in ("", "earliest", "latest")):
         raise InvalidArgumentError(
             "A group decides itself what its members read: with --group, leave --partition and "
@@ -113,6 +124,7 @@ def tail(
         count=count,
         follow=not no_follow,
         group=group,
+        missing=missing_policy(missing),
     )
     show = pick_show(as_json=as_json, values_only=values_only)
 
@@ -186,7 +198,9 @@ async def _tail(client: Client, wanted: Wanted, show: Show) -> None:
         if ends is not None:
             ends.passed(found.topic, found.partition, found.next)
 
-    async with _subscription(client, wanted, gap) as subscription:
+    subscription = _subscription(client, wanted, gap)
+    subscription.notices.on_notice = say_warning
+    async with subscription:
         if wanted.follow and err().is_terminal:
             err().print(f"Following {wanted.target}; Ctrl-C ends.", style="dim")
         if ends is None:
@@ -199,7 +213,12 @@ def _subscription(client: Client, wanted: Wanted, on_gap: OnGap) -> Subscription
     if wanted.group:
         reset = "earliest" if wanted.start == "earliest" else "latest"
         return client.consume(
-            wanted.target, group=wanted.group, reset=reset, commit="manual", on_gap=on_gap
+            wanted.target,
+            group=wanted.group,
+            reset=reset,
+            commit="manual",
+            on_gap=on_gap,
+            missing=wanted.missing,
         )
     return client.subscribe(
         wanted.target,
@@ -207,6 +226,7 @@ def _subscription(client: Client, wanted: Wanted, on_gap: OnGap) -> Subscription
         policy=wanted.policy,
         partitions=wanted.partitions,
         on_gap=on_gap,
+        missing=wanted.missing,
     )
 
 

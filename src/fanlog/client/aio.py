@@ -21,6 +21,7 @@ from fanlog.client.groups.options import ConsumeOptions, HandledOptions
 from fanlog.client.groups.running import Handled, MessageHandler
 from fanlog.client.link import Dial, tcp_dial
 from fanlog.client.message import Message
+from fanlog.client.notices import missing_policy
 from fanlog.client.publishing import Headers, PublishOptions, TopicOutbox, Value
 from fanlog.client.queues.options import WorkOptions, working
 from fanlog.client.queues.requests import Handler, Requests, serve
@@ -45,7 +46,14 @@ from fanlog.config import ClientOptions
 from fanlog.errors import InvalidArgumentError, RequestTimeoutError, wrong_value
 from fanlog.format import messages
 from fanlog.format.patterns import is_pattern
-from fanlog.model import PendingMessage, Receipt, ResetPolicy, Scheduled, ScheduleInfo
+from fanlog.model import (
+    MissingPolicy,
+    PendingMessage,
+    Receipt,
+    ResetPolicy,
+    Scheduled,
+    ScheduleInfo,
+)
 
 T = TypeVar("T")
 
@@ -365,12 +373,17 @@ class Client(TopicCalls):
         partitions: tuple[int, ...] | None = None,
         on_gap: OnGap | None = None,
         window_bytes: int | None = None,
+        missing: MissingPolicy = "wait",
     ) -> Subscription:
         """Follows a topic, or all topics that fit a pattern (`*` one token, `>` the rest).
 
         `start` is "latest" (the default), "earliest", an offset, or a time (datetime); a
         `durable` name begins where it last committed, and at `start` the first time. `policy`
         says what happens when this reader is too slow: "catch-up", "skip" or "disconnect".
+
+        Subscribing creates no topic. A reader waits for a topic that does not exist, logs so once,
+        and gets everything from its first message on. With `missing="fail"` it raises
+        `TopicNotFoundError` instead.
 
         >>> async with client.subscribe("orders", start="earliest") as orders:
         ...     async for message in orders:
@@ -388,6 +401,7 @@ class Client(TopicCalls):
             policy=POLICIES[policy],
             window_bytes=window_bytes or self._options.window_bytes,
             partitions=partitions,
+            missing=missing_policy(missing),
         )
         return Subscription(self, self.take_number(), checked(wanted), on_gap)
 

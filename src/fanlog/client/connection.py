@@ -188,6 +188,8 @@ class Connection:
                 self._subscriptions[key].joined(joined)
             case core.TopicLeft(key, left) if key in self._subscriptions:
                 self._subscriptions[key].left(left)
+            case core.Noticed(key, notice) if key in self._subscriptions:
+                self._subscriptions[key].noticed(notice)
             case core.Revoked(key, revoke) if key in self._subscriptions:
                 self._subscriptions[key].revoked(revoke)
             case core.Leased(key, lease) if key in self._subscriptions:

@@ -76,6 +76,11 @@ class TopicLeft(NamedTuple):
     left: messages.Left
 
 
+class Noticed(NamedTuple):
+    subscription: int
+    notice: messages.Notice
+
+
 class Revoked(NamedTuple):
     subscription: int
     revoke: messages.Revoke
@@ -111,6 +116,7 @@ Event = (
     | Missed
     | TopicJoined
     | TopicLeft
+    | Noticed
     | Revoked
     | Leased
     | Ended
@@ -184,6 +190,7 @@ _RARE: dict[FrameKind, Callable[[int, memoryview], Event]] = {
     FrameKind.GAP: lambda aux, data: Missed(aux, decode(messages.GapNotice, data)),
     FrameKind.JOINED: lambda aux, data: TopicJoined(aux, decode(messages.Joined, data)),
     FrameKind.LEFT: lambda aux, data: TopicLeft(aux, decode(messages.Left, data)),
+    FrameKind.NOTICE: lambda aux, data: Noticed(aux, decode(messages.Notice, data)),
     FrameKind.REVOKE: lambda aux, data: Revoked(aux, decode(messages.Revoke, data)),
     FrameKind.LEASE: lambda aux, data: Leased(aux, read_lease(data)),
     FrameKind.ENDED: lambda aux, data: Ended(aux, _error(data)),

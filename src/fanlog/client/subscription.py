@@ -15,6 +15,7 @@ import msgspec
 
 from fanlog.client.follower import Follower
 from fanlog.client.message import Message, MessageBatch
+from fanlog.client.notices import Notices
 from fanlog.client.reached import Partings, Place, Reached, as_positions, reached
 from fanlog.errors import (
     ClosedError,
@@ -29,6 +30,7 @@ from fanlog.format.messages import (
     GapNotice,
     Joined,
     Left,
+    Notice,
     Position,
     Revoke,
     Subscribe,
@@ -84,6 +86,9 @@ class Subscription:
         self._queued_bytes = 0
         self._stale_bytes = 0
         self._started = False
+        # Offsets below it are left out: those of a topic that did not exist when it was asked for.
+        self._floor = 0
+        self.notices = Notices(wanted.target)
         self.attached = False
         self._closed: FanlogError | None = None
         self.key = key
@@ -318,6 +323,11 @@ class Subscription:
                 last = Reached(self._next[place], self._epochs.get(place, 0), before or 0)
             self._place(place, Reached(start.offset, joined.epoch, joined.number), last)
 
+    def noticed(self, notice: Notice) -> None:
+        self.notices.take(notice, was_there=bool(self._next))
+        if notice.kind == "missing" and self._wanted.start.kind == "offset" and not self._next:
+            self._floor = self._wanted.start.value
+
     def _place(self, place: Place, start: Reached, last: Reached | None) -> None:
         """The broker begins at `start`; `last` is where this reader was, if it comes back."""
         self._next[place] = start.offset
@@ -329,6 +339,8 @@ class Subscription:
         self._seen.setdefault(place, start)
 
     def left(self, left: Left) -> None:
+        self.notices.left(left.name)
+        self._floor = 0
         self._names.pop(left.number, None)
         self._numbers.pop(left.name, None)
         for known in (self._next, self._seen, self._epochs):
@@ -347,6 +359,11 @@ class Subscription:
             self._consume(header.length)
             return
         self._next[place] = end
+        if self._floor > wanted:
+            wanted = self._floor
+            if wanted >= end:
+                self._consume(header.length)
+                return
         batch.topic_name = name
         self._queued_bytes += header.length
         self._put(self._host.decoded(batch).from_offset(wanted))
@@ -373,7 +390,8 @@ class Subscription:
             Position(*place, offset, self._epochs.get(place, 0), self._numbers.get(place[0], 0))
             for place, offset in self._next.items()
         )
-        return FrameKind.SUBSCRIBE, msgspec.structs.replace(self._wanted, resume=resume)
+        wanted = msgspec.structs.replace(self._wanted, resume=resume, missing="wait")
+        return FrameKind.SUBSCRIBE, wanted
 
     def _drop_queued(self, place: tuple[str, int]) -> None:
         """Drops what has come of a partition and was not given yet. What came on a connection

@@ -109,6 +109,7 @@ class FrameKind(IntEnum):
     LEASE = 0x8E
     ENDED = 0x8F
     GREW = 0x90
+    NOTICE = 0x91
 
 
 _KINDS = frozenset((KIND_BATCH, *FrameKind))

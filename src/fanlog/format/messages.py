@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -13,6 +13,7 @@ from fanlog.errors import ProtocolError
 from fanlog.model import (
     GapReason,
     GroupInfo,
+    MissingPolicy,
     PendingMessage,
     QueueSettings,
     ResetPolicy,
@@ -24,6 +25,7 @@ from fanlog.model import (
 )
 
 T = TypeVar("T")
+NoticeKind = Literal["missing", "parent"]
 
 
 class Hello(msgspec.Struct, frozen=True):
@@ -120,7 +122,8 @@ class Position(msgspec.Struct, frozen=True):
 
 class Subscribe(msgspec.Struct, frozen=True, kw_only=True):
     """`resume` says where a reader was before it lost its connection; a topic that matches and
-    is not listed there has appeared since, and is read from its first record."""
+    is not listed there has appeared since, and is read from its first record. `missing` says what
+    happens if there is no such topic: the reader waits for it, or that is an error."""
 
     target: str
     wildcard: bool = False
@@ -130,7 +133,7 @@ class Subscribe(msgspec.Struct, frozen=True, kw_only=True):
     window_bytes: int = 0
     partitions: tuple[int, ...] | None = None
     resume: tuple[Position, ...] | None = None
-    create: bool = True
+    missing: MissingPolicy = "wait"
 
 
 class PartitionOffset(msgspec.Struct, frozen=True):
@@ -156,6 +159,14 @@ class Subscribed(msgspec.Struct, frozen=True):
 class Left(msgspec.Struct, frozen=True):
     number: int
     name: str
+
+
+class Notice(msgspec.Struct, frozen=True):
+    """What a reader should know. `missing`: its topic does not exist yet, and it waits for it.
+    `parent`: this topic exists, and its pattern, the topic's name and `.>`, does not include it."""
+
+    kind: NoticeKind
+    topic: str
 
 
 class GapNotice(msgspec.Struct, frozen=True):
@@ -249,7 +260,7 @@ class JoinGroup(msgspec.Struct, frozen=True, kw_only=True):
     static: bool = False
     claims: tuple[Position, ...] = ()
     epoch: int = 0
-    create: bool = True
+    missing: MissingPolicy = "wait"
 
 
 class GroupJoined(msgspec.Struct, frozen=True):
@@ -367,7 +378,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     prefetch: int = 1
     settings: dict[str, int | float | str | bool] = {}
     holds: tuple[Held, ...] = ()
-    create: bool = True
+    missing: MissingPolicy = "wait"
 
 
 class Working(msgspec.Struct, frozen=True):

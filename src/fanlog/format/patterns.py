@@ -69,6 +69,17 @@ def literal_prefix(pattern: str) -> str:
     return pattern
 
 
+def parent_of(pattern: str) -> str:
+    """The name that everything which fits is below, and which does not fit itself; empty if the
+    pattern is of another form.
+
+    >>> parent_of("orders.>"), parent_of("*.>"), parent_of("orders.*")
+    ('orders', '', '')
+    """
+    parent, _, rest = pattern.rpartition(".")
+    return parent if rest == REST and not has_wildcard(parent) else ""
+
+
 def fits(name: str, target: str) -> bool:
     """Whether who follows the target, a name or a pattern, reads the topic.
 

@@ -40,6 +40,7 @@ def join_group(session: NativeSession, request: int, aux: int, payload: memoryvi
     )
     session.keep(aux, subscription)
     session.answer(request, messages.GroupJoined(epoch))
+    session.tell_at_start(subscription)
 
 
 def commit(session: NativeSession, number: int, wanted: messages.Commit) -> None:

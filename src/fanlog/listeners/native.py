@@ -13,6 +13,7 @@ import msgspec
 from fanlog.broker.checks import Checked, NotYetError
 from fanlog.broker.core import Broker
 from fanlog.broker.cursors import Subscription
+from fanlog.broker.missing import maybe_notice
 from fanlog.broker.ports import Addressed
 from fanlog.config import ListenerOptions
 from fanlog.errors import (
@@ -398,7 +399,14 @@ class NativeSession:
         )
         # A pattern may fit very many: of the others the peer hears one by one, in slices.
         self.answer(request, messages.Subscribed(tuple(joined[:_JOINED_AT_ONCE])))
+        self.tell_at_start(subscription)
         self.broker.subscriptions.start(subscription, joined[_JOINED_AT_ONCE:])
+
+    def tell_at_start(self, subscription: Subscription) -> None:
+        """Behind the answer: what a reader should know of what it follows."""
+        notice = maybe_notice(self.broker, subscription.target, wildcard=subscription.wildcard)
+        if notice is not None:
+            subscription.reader.notice(notice)
 
     def unsubscribe(self, request: int, aux: int, payload: memoryview) -> None:
         self._beginning.pop(aux, None)

@@ -41,6 +41,7 @@ def _begin(session: NativeSession, request: int, aux: int, wanted: messages.Work
         wanted.prefetch,
     )
     session.answer(request, messages.Working(settings))
+    session.tell_at_start(subscription)
     for topic in joined:
         told.joined(topic)
     queues.start(subscription)

@@ -54,6 +54,9 @@ class Told:
     def left(self, number: int, name: str) -> None:
         self._tell(FrameKind.LEFT, messages.Left(number, name))
 
+    def notice(self, notice: messages.Notice) -> None:
+        self._tell(FrameKind.NOTICE, notice)
+
     def revoke(self, revoke: messages.Revoke) -> None:
         self._tell(FrameKind.REVOKE, revoke)
 

@@ -21,6 +21,7 @@ class Told:
         self.gap = member.gap
         self.joined = member.joined
         self.left = member.left
+        self.notice = member.notice
         self.revoke = member.revoke
         self.ended = member.evicted
         self.busy = lambda: member.busy

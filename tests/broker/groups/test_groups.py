@@ -474,7 +474,7 @@ def test_every_limit_has_an_error_that_names_it() -> None:
             with pytest.raises(InvalidNameError):
                 Member(on, name, group=group).join()
         with pytest.raises(TopicNotFoundError):
-            Member(on, "d", group="g").join("nowhere")
+            Member(on, "d", group="g").join("nowhere", missing="fail")
 
 
 # Restarts

@@ -37,6 +37,7 @@ class Told:
         self.gap = consumer.gap
         self.joined = consumer.joined
         self.left = consumer.left
+        self.notice = consumer.notice
         self.revoke = consumer.revoke
         self.ended = consumer.ended_with
 

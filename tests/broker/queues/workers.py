@@ -38,6 +38,7 @@ class Ear:
         self.gap = hand.gap
         self.joined = hand.joined
         self.left = hand.left
+        self.notice = hand.notice
 
     def ended(self, error: FanlogError) -> None:
         self._hand.fenced = error

@@ -301,6 +301,7 @@ async def test_what_cannot_be_a_worker_is_said_at_the_start(
     way: Way, given: dict[str, Any], error: type[errors.FanlogError]
 ) -> None:
     async with way.open() as client:
+        await client.create_topic("jobs")
         with pytest.raises(error):
             async with work(client, "jobs", **given):
                 raise AssertionError("it began")

@@ -36,6 +36,25 @@ def test_native_readers_get_what_redis_clients_publish(broker: BrokerProcess) ->
         }
 
 
+@pytest.mark.parametrize("target", ["news.a", "news.>"])
+def test_a_group_and_a_queue_that_wait_get_what_redis_clients_publish(
+    broker: BrokerProcess, target: str
+) -> None:
+    with (
+        fanlog.sync.connect(broker.url) as client,
+        Wire(broker.redis_port) as publisher,
+        client.consume(target, group="g") as member,
+        client.work(target, queue="q") as worker,
+    ):
+        assert client.topics() == []
+        publisher.tell("PUBLISH", "other", "x", wanted=b":0\r\n")
+        publisher.send("PUBLISH", "news.a", "one")
+        assert member.next(timeout_seconds=WAIT_S).value == b"one"
+        with worker.next(timeout_seconds=WAIT_S) as job:
+            assert job.value == b"one"
+        assert [topic.name for topic in client.topics()] == ["news.a"]
+
+
 def test_a_native_reader_of_a_channel_with_a_star_escapes_it(broker: BrokerProcess) -> None:
     with (
         fanlog.sync.connect(broker.url) as client,

@@ -27,6 +27,7 @@ from fanlog.broker.groups.rules import (
     taken_over_error,
 )
 from fanlog.broker.groups.state import SECOND_US, Group, Member, MemberReader, Ownership
+from fanlog.broker.missing import maybe_topic
 from fanlog.broker.names import NameTree, check_not_internal, check_target
 from fanlog.broker.ports import Outlet, Runtime
 from fanlog.broker.positions import continue_at
@@ -44,6 +45,7 @@ from fanlog.errors import (
 from fanlog.format.messages import (
     GroupOffsets,
     JoinGroup,
+    Notice,
     Position,
     Release,
     ResetGroup,
@@ -129,6 +131,7 @@ class Groups:
         member.client = client
         group.returned[member] = self._runtime.monotonic_us()
         self._followers.add(member.target, group)
+        self._broker.subscriptions.reader_came()
         self._seats[subscription] = (group, member)
         self._claim(group, member, wanted.claims)
         logger.debug(
@@ -158,7 +161,7 @@ class Groups:
             )
         target = check_target(wanted.target, wildcard=wanted.wildcard)
         if not wanted.wildcard:
-            self._broker.open_topic(check_not_internal(target), create=wanted.create)
+            maybe_topic(self._broker, check_not_internal(target), wanted.missing)
         group = self._groups.get(wanted.group)
         if group is None:
             if len(self._groups) >= options.groups_max:
@@ -309,10 +312,19 @@ class Groups:
 
     # Who reads what
 
+    def wanted(self, name: str) -> bool:
+        """Whether a member waits for a topic of this name."""
+        return any(True for _ in self._followers.fitting(name))
+
     def topic_appeared(self, topic: Topic) -> None:
         for group in set(self._followers.fitting(topic.name)):
             group.fresh.add(topic.name)
             self._settle_soon(group)
+        below = f"{topic.name}.>"
+        for group in set(self._followers.at(below)):
+            for member in group.members.values():
+                if member.target == below and member.reader is not None:
+                    member.reader.notice(Notice("parent", topic.name))
 
     def following(self, topic: Topic) -> set[str]:
         """The durable names of the groups whose members follow a topic."""

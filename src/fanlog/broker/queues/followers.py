@@ -29,6 +29,14 @@ class QueueFollowers:
         if not same:
             del self._literal[worker.target]
 
+    def any_of(self, name: str) -> bool:
+        """Whether there is one who wants a topic of this name."""
+        return name in self._literal or any(True for _ in self._patterns.fitting(name))
+
+    def below(self, name: str) -> list[Worker]:
+        """Those who want everything below a name, but not the topic of that name."""
+        return list(self._patterns.at(f"{name}.>"))
+
     def of(self, topic: Topic) -> list[Worker]:
         """Those who want the jobs of a topic."""
         fitting = self._patterns.fitting(topic.name)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from fanlog.broker.cursors import Subscription
 from fanlog.broker.ledger import Entry
+from fanlog.broker.missing import maybe_topic
 from fanlog.broker.names import check_not_internal, check_target
 from fanlog.broker.ports import Outlet, Runtime
 from fanlog.broker.positions import known_until
@@ -54,6 +55,7 @@ from fanlog.format.batch import OFFSET_MAX
 from fanlog.format.messages import (
     Held,
     Joined,
+    Notice,
     PartitionOffset,
     ResetGroup,
     Settle,
@@ -153,6 +155,7 @@ class Queues:
         self._seats[subscription] = worker
         self._outlets.setdefault(outlet, []).append(worker)
         self._followers.add(worker)
+        self._broker.subscriptions.reader_came()
         joined = [self._join(worker, topic, appeared=False) for topic in topics]
         self._keep(queue, worker, wanted.holds)
         return subscription, queue.settings, joined
@@ -208,7 +211,8 @@ class Queues:
     def _topics(self, wanted: Work) -> list[Topic]:
         target = check_target(wanted.target, wildcard=wanted.wildcard)
         if not wanted.wildcard:
-            return [self._broker.open_topic(check_not_internal(target), create=wanted.create)]
+            topic = maybe_topic(self._broker, check_not_internal(target), wanted.missing)
+            return [] if topic is None else [topic]
         found = self._broker.catalog.matching(target)
         return [topic for topic in found if takes_part(topic, wanted.target)]
 
@@ -217,8 +221,11 @@ class Queues:
         queue = self._queues.get(wanted.queue)
         before = QueueSettings() if queue is None else queue.settings
         settings = changed_queue_settings(before, wanted.settings)
+        if not wanted.wildcard:
+            # The topic may not exist yet.
+            check_dead_letter(wanted.target, settings)
         for topic in topics:
-            check_dead_letter(topic, settings)
+            check_dead_letter(topic.name, settings)
             for partition in topic.partitions:
                 if queue is None or (topic.number, partition.index) not in queue.lanes:
                     start_of(partition, settings, appeared=self._is_whole(queue, topic))
@@ -307,8 +314,15 @@ class Queues:
 
     # Topics
 
+    def wanted(self, name: str) -> bool:
+        """Whether a worker waits for a topic of this name."""
+        return self._followers.any_of(name)
+
     def topic_appeared(self, topic: Topic) -> None:
         """Whoever wants a topic of this name works on it from its first record."""
+        for worker in self._followers.below(topic.name):
+            if worker.reader is not None:
+                worker.reader.notice(Notice("parent", topic.name))
         for worker in self._followers.of(topic):
             own_dead_letters = topic.name == worker.queue.settings.dead_letter
             if worker.reader is not None and not own_dead_letters:

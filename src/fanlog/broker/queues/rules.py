@@ -54,17 +54,17 @@ def changed_queue_settings(
     return chosen
 
 
-def check_dead_letter(topic: Topic, settings: QueueSettings) -> None:
+def check_dead_letter(topic: str, settings: QueueSettings) -> None:
     """That the jobs of a topic have somewhere to go when they fail, other than back to it."""
-    if settings.dead_letter == topic.name:
+    if settings.dead_letter == topic:
         raise InvalidArgumentError(
-            f"The queue's dead letters would go back to {topic.name!r}, which it works on. Choose "
+            f"The queue's dead letters would go back to {topic!r}, which it works on. Choose "
             "another dead_letter topic."
         )
-    size = len((TOPIC_PREFIX + topic.name).encode(errors="replace"))
+    size = len((TOPIC_PREFIX + topic).encode(errors="replace"))
     if not settings.dead_letter and size > TOPIC_NAME_BYTES_MAX:
         raise InvalidArgumentError(
-            f"The name {topic.name!r} is too long to have {TOPIC_PREFIX!r} in front: say "
+            f"The name {topic!r} is too long to have {TOPIC_PREFIX!r} in front: say "
             "dead_letter, the topic for its dead letters."
         )
 

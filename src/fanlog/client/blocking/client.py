@@ -46,6 +46,7 @@ from fanlog.config import ClientOptions
 from fanlog.errors import FanlogError
 from fanlog.format.messages import BrokerStatus, Position, TransactionCommitted
 from fanlog.model import (
+    MissingPolicy,
     PendingMessage,
     Receipt,
     ResetPolicy,
@@ -345,6 +346,7 @@ class Client:
         partitions: tuple[int, ...] | None = None,
         on_gap: OnGap | None = None,
         window_bytes: int | None = None,
+        missing: MissingPolicy = "wait",
     ) -> Subscription:
         """Follows a topic or a pattern; see the asyncio client."""
         subscription = self._client.subscribe(
@@ -355,6 +357,7 @@ class Client:
             partitions=partitions,
             on_gap=on_gap,
             window_bytes=window_bytes,
+            missing=missing,
         )
         return Subscription(self._loop, subscription)
 

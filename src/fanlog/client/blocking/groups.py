@@ -71,7 +71,7 @@ def in_thread(callback: OnPartitions | None) -> member.OnPartitions | None:
 class GroupMember(Subscription):
     """Made by `client.consume(...)`; use it with `with`, then iterate.
 
-    >>> with client.consume("orders.>", group="billing") as orders:  # doctest: +SKIP
+    >>> with client.consume("orders", group="billing") as orders:  # doctest: +SKIP
     ...     for message in orders:
     ...         bill(message.json())
     """

@@ -18,6 +18,7 @@ from fanlog.client.groups.options import (
     handler_rules,
 )
 from fanlog.client.groups.running import Handled, MessageHandler, run_member
+from fanlog.client.notices import missing_policy
 from fanlog.client.starts import checked, reset_policy, topic_name
 from fanlog.config import ClientOptions
 from fanlog.errors import InvalidArgumentError
@@ -79,6 +80,7 @@ class Joining:
             session_seconds=options.get("session_seconds", 10.0),
             window_bytes=options.get("window_bytes") or self._client.window_bytes,
             static=bool(name),
+            missing=missing_policy(options.get("missing", "wait")),
         )
         return checked(wanted)
 

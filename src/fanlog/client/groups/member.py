@@ -72,7 +72,7 @@ class MemberHost(SubscriptionHost, Protocol):
 class GroupMember(Subscription):
     """Made by `client.consume(...)`; use it with `async with`, then iterate.
 
-    >>> async with client.consume("orders.>", group="billing") as orders:  # doctest: +SKIP
+    >>> async with client.consume("orders", group="billing") as orders:  # doctest: +SKIP
     ...     async for message in orders:
     ...         bill(message.json())
     """
@@ -359,7 +359,8 @@ class GroupMember(Subscription):
             for place in sorted(self._active | self._revoking.keys())
             if place in self._next
         )
-        return FrameKind.JOIN_GROUP, msgspec.structs.replace(self._join, claims=claims)
+        wanted = msgspec.structs.replace(self._join, claims=claims, missing="wait")
+        return FrameKind.JOIN_GROUP, wanted
 
     def opened(self, payload: bytes) -> None:
         epoch = decode(messages.GroupJoined, payload).epoch

@@ -12,7 +12,7 @@ from fanlog.client.groups.handling import Order
 from fanlog.client.groups.member import CommitMode, OnPartitions
 from fanlog.client.subscription import OnGap
 from fanlog.errors import InvalidArgumentError
-from fanlog.model import ResetPolicy
+from fanlog.model import MissingPolicy, ResetPolicy
 
 OnFailure = Literal["dead-letter", "skip", "stop"]
 
@@ -25,6 +25,7 @@ class SharedOptions(TypedDict, total=False):
     session_seconds: float
     window_bytes: int | None
     on_gap: OnGap | None
+    missing: MissingPolicy
 
 
 class HandlerOptions(TypedDict, total=False):
@@ -65,6 +66,7 @@ message, manual only by `commit()` |
     | `window_bytes` | the client's | log bytes on the way to this member |
     | `on_assign`, `on_revoke` | | called with topics and partitions that come and go |
     | `on_gap` | | called with what is lost; without it, that is raised, or logged with a handler |
+    | `missing` | wait | for a topic that does not exist; `fail` raises `TopicNotFoundError` |
     """
 
     on_assign: OnPartitions | None

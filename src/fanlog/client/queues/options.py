@@ -6,11 +6,12 @@ import secrets
 from typing import TypedDict
 
 from fanlog.client.backoff import Backoff
+from fanlog.client.notices import missing_policy
 from fanlog.client.starts import checked, reset_policy, topic_name
 from fanlog.errors import InvalidArgumentError
 from fanlog.format.messages import Work
 from fanlog.format.patterns import is_pattern
-from fanlog.model import QueueSettings, ResetPolicy
+from fanlog.model import MissingPolicy, QueueSettings, ResetPolicy
 
 _SETTINGS = frozenset(QueueSettings.__struct_fields__)
 # The longest wait that a queue takes.
@@ -34,6 +35,7 @@ class WorkOptions(TypedDict, total=False):
     | `dead_letter` | `dead.` and the topic | the queue's: the dead-letter topic |
     | `ordered` | False | the queue's: one job of a key at a time, in the order of the log |
     | `reset` | earliest | the queue's: where a new queue begins |
+    | `missing` | wait | for a topic that does not exist; `fail` raises `TopicNotFoundError` |
     """
 
     prefetch: int
@@ -47,6 +49,7 @@ class WorkOptions(TypedDict, total=False):
     dead_letter: str | None
     ordered: bool | None
     reset: ResetPolicy | None
+    missing: MissingPolicy
 
 
 def working(topic: str, *, queue: str, client: str, options: WorkOptions) -> Work:
@@ -68,6 +71,7 @@ def working(topic: str, *, queue: str, client: str, options: WorkOptions) -> Wor
         named=bool(name),
         prefetch=options.get("prefetch", 1),
         settings=_settings(options),
+        missing=missing_policy(options.get("missing", "wait")),
     )
     return checked(wanted)
 

@@ -16,6 +16,7 @@ import msgspec
 
 from fanlog.client.follower import Follower
 from fanlog.client.message import Message, MessageBatch
+from fanlog.client.notices import Notices
 from fanlog.client.publishing import Headers, Value
 from fanlog.client.queues.jobs import Job, JobBatch, LeaseInHand, said_by
 from fanlog.client.queues.settling import Settling, Stretch
@@ -27,6 +28,7 @@ from fanlog.format.messages import (
     Held,
     Joined,
     Left,
+    Notice,
     Revoke,
     Settle,
     Settled,
@@ -80,6 +82,7 @@ class Worker:
     ) -> None:
         self._host = host
         self._wanted = wanted
+        self.notices = Notices(wanted.target)
         self._keep_alive = keep_alive
         self._raise_errors = raise_errors
         self.failures = 0
@@ -365,7 +368,8 @@ class Worker:
             for (number, partition, epoch), first, next in (*held, *self.settling.unanswered())
             if epoch == self._epoch
         )
-        return FrameKind.WORK, msgspec.structs.replace(self._wanted, holds=holds, settings={})
+        wanted = msgspec.structs.replace(self._wanted, holds=holds, settings={}, missing="wait")
+        return FrameKind.WORK, wanted
 
     def _note_epoch(self) -> bool:
         """Whether the broker is another than before."""
@@ -418,11 +422,15 @@ class Worker:
         self._names[joined.number] = joined.name
 
     def left(self, left: Left) -> None:
+        self.notices.left(left.name)
         self._names.pop(left.number, None)
         gone = [lease for lease in self._items if lease.stretch[0] == left.number]
         for lease in gone:
             self._items.remove(lease)
             self.let_go(lease)
+
+    def noticed(self, notice: Notice) -> None:
+        self.notices.take(notice, was_there=bool(self._names))
 
     def missed_some(self, notice: GapNotice) -> None:
         """Only a subscription is told so."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fanlog.broker.core import Broker
     from fanlog.broker.topics import Partition, Topic
     from fanlog.config import RedisOptions
-    from fanlog.format.messages import Joined
+    from fanlog.format.messages import Joined, Notice
 
 _UNHEARD_MAX = 10_000
 _UNHEARD_NAME_BYTES_MAX = 255
@@ -36,12 +36,13 @@ _CLIENT_BYTES_MAX = 255
 
 
 class _Untold:
-    """Redis has no word for a gap, or for a topic that comes or goes: the topic counts them. And a
-    subscription's life is its session's matter."""
+    """Redis has no word for a gap, or for a topic that comes, goes or is missing: the topic counts
+    gaps. And a subscription's life is its session's matter."""
 
     def gap(self, gap: Gap, number: int) -> None: ...
     def joined(self, joined: Joined) -> None: ...
     def left(self, number: int, name: str) -> None: ...
+    def notice(self, notice: Notice) -> None: ...
     def lost(self, subscription: Subscription) -> None: ...
     def leave(self, subscription: Subscription) -> None: ...
 
@@ -121,7 +122,7 @@ class PubSub:
     def _is_wanted(self, name: bytes, topic_name: str, shard: bool) -> bool:
         if not shard and any(pattern.fits(name) for pattern in self._patterns.values()):
             return True
-        return self._broker.subscriptions.wanted(topic_name)
+        return self._broker.is_awaited(topic_name)
 
     def _create(self, name: bytes, topic_name: str, channel: Channel | None, shard: bool) -> Topic:
         if not self._create_topics:
