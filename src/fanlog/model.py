@@ -182,6 +182,8 @@ class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
     state: str = "ok"
     damaged: tuple[DamagedRange, ...] = ()
     epochs: tuple[EpochInfo, ...] = ()
+    # Compaction has taken records before this offset, also if the topic is not compacted any more.
+    compacted_until: int = 0
 
 
 class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,7 +204,9 @@ class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def has_holes(self) -> bool:
         """Whether there may be offsets without a record: compaction or damage took them."""
-        return self.settings.cleanup == "compact" or any(p.damaged for p in self.partitions)
+        return self.settings.cleanup == "compact" or any(
+            p.damaged or p.compacted_until > p.start_offset for p in self.partitions
+        )
 
     @property
     def bytes(self) -> int:

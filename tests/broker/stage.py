@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -87,6 +87,16 @@ class HandSync:
     ) -> None:
         self.waiting.append((log, piece, done))
         self.pending_bytes += len(piece)
+
+    def adopt(
+        self, logs: Sequence[PartitionLog], done: Callable[[FanlogError | None], None]
+    ) -> None:
+        def synced(fault: FanlogError | None) -> None:
+            for log in logs if fault is None else ():
+                log.sync()
+            done(fault)
+
+        self.waiting.append((logs[0], b"", synced))
 
     def kick(self) -> None:
         self.kicks += 1

@@ -152,6 +152,12 @@ def test_a_topic_is_altered(ask: Run, client: Client) -> None:
     assert (settings.retention_seconds, settings.message_bytes_max) == (86_400, 2 << 20)
     told = ask("topic", "alter", "altered", "--retention-seconds", "3600", "--json")
     assert told.json["settings"]["retention_seconds"] == 3600
+    told = ask("topic", "alter", "altered", "--durability", "fsync", "--cleanup", "compact")
+    assert told.out.startswith(
+        "Topic altered has durability fsync, cleanup compact, retention_seconds 1h now"
+    )
+    down = ask("topic", "alter", "altered", "--durability", "os")
+    assert (down.code, "can only rise" in down.sentence) == (2, True)
     nothing = ask("topic", "alter", "altered")
     assert nothing.code != 0
     assert "at least one setting" in nothing.sentence

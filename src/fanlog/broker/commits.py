@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from fanlog.broker.fanout import FanOut
@@ -28,6 +28,9 @@ class SyncGroup(Protocol):
 
     def add(
         self, log: PartitionLog, piece: bytes, done: Callable[[FanlogError | None], None]
+    ) -> None: ...
+    def adopt(
+        self, logs: Sequence[PartitionLog], done: Callable[[FanlogError | None], None]
     ) -> None: ...
     def kick(self) -> None: ...
 
@@ -171,6 +174,13 @@ class Commits:
                 self._relieve()
 
         self._get_group().add(log, piece, synced)
+        self.schedule()
+
+    def adopt(
+        self, logs: Sequence[PartitionLog], done: Callable[[FanlogError | None], None]
+    ) -> None:
+        """Logs whose pieces are to be synced from now on: the next commit syncs their files."""
+        self._get_group().adopt(logs, done)
         self.schedule()
 
     def _get_group(self) -> SyncGroup:

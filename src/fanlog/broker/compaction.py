@@ -59,7 +59,7 @@ class Compactions:
         now_us = self._now_us()
         for topic in topics:
             yield
-            if topic.settings.cleanup != "compact" or topic.deleted:
+            if not _is_compacted(topic):
                 continue
             for partition in topic.partitions:
                 if partition.log.compaction_due(partition.visible_end, now_us):
@@ -70,8 +70,8 @@ class Compactions:
         """Compacts all that is visible of a topic, however little it is."""
         if topic.settings.cleanup != "compact":
             raise InvalidArgumentError(
-                f"Topic {topic.name!r} is not a compacted one: its cleanup is 'delete'. Create "
-                "one with cleanup 'compact'."
+                f"Topic {topic.name!r} is not a compacted one: its cleanup is 'delete'. Change it "
+                f"with: fanlog topic alter {topic.name} --cleanup compact"
             )
         for partition in topic.partitions:
             ended: asyncio.Future[FanlogError | None] = asyncio.get_running_loop().create_future()
@@ -88,11 +88,14 @@ class Compactions:
 
     def _begin(self, wanted: _Wanted) -> None:
         partition = wanted.partition
+        if not _is_compacted(partition.topic):
+            self._end(wanted, None)
+            return
         try:
             run = partition.log.compaction(
                 partition.visible_end,
                 self._now_us(),
-                lambda: self._stopping() or partition.topic.deleted,
+                lambda: self._stopping() or not _is_compacted(partition.topic),
                 everything=wanted.done is not None,
                 limits=self._limits,
             )
@@ -119,6 +122,10 @@ class Compactions:
 
     def _stepped(self, wanted: _Wanted, run: Compaction, got: Rewritten | Exception | None) -> None:
         partition = wanted.partition
+        if isinstance(got, Rewritten) and not _is_compacted(partition.topic):
+            # Altered meanwhile: what was made is not put in its place, and the next step drops it.
+            self._step(wanted, run)
+            return
         if isinstance(got, Rewritten):
             try:
                 run.swap(got)
@@ -147,6 +154,11 @@ class Compactions:
             logger.warning("%s is not compacted: %s", wanted.partition.name, fault)
         if wanted.done is not None:
             wanted.done(fault)
+
+
+def _is_compacted(topic: Topic) -> bool:
+    """Whether it is there, and to be compacted. That may change while it is."""
+    return topic.settings.cleanup == "compact" and not topic.deleted
 
 
 def _settle(ended: asyncio.Future[FanlogError | None], fault: FanlogError | None) -> None:

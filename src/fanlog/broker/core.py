@@ -34,6 +34,7 @@ from fanlog.broker.ports import Opener, Origin, Outlet, Runtime
 from fanlog.broker.positions import checked_position
 from fanlog.broker.publish_log import PublishLog
 from fanlog.broker.queues.queues import Queues
+from fanlog.broker.raising import Raising
 from fanlog.broker.schedule.schedule import Schedule
 from fanlog.broker.slices import Slices
 from fanlog.broker.subscriptions import Subscriptions
@@ -113,6 +114,7 @@ class Broker:
         self.fan_out = FanOut(runtime, self._loader, self.renderer, self.drop_notes)
         self.commits = Commits(runtime, self.fan_out, sync_group, log_options.tail_total_bytes)
         self.catalog = Catalog(store, options)
+        self.raising = Raising(store, self.commits, runtime)
         self.internal = InternalTopics(store, self.catalog, self.commits, runtime)
         self.drops = Drops(
             self.drop_notes, self.internal, options, runtime.monotonic_us, self.fan_out.show
@@ -279,15 +281,34 @@ class Broker:
         topic = self.catalog.get(check_not_internal(name))
         grow(self, topic, partitions, self._options.durable_positions_max, done)
 
-    def alter_topic(self, name: str, settings: dict[str, int | str]) -> Topic:
-        """Changes settings of a topic; what is past a shorter retention goes at once."""
+    def alter_topic(
+        self,
+        name: str,
+        settings: dict[str, int | str],
+        done: Callable[[Topic | FanlogError], None],
+    ) -> None:
+        """Changes settings of a topic; what is past a shorter retention goes at once. `done` hears
+        when it is done, or of what has come between; what speaks against it now is raised."""
         topic = self.catalog.get(check_not_internal(name))
-        if self._store.folder is None:
-            settings = in_memory(settings)
-        self.catalog.alter(topic, altered_settings(topic, settings))
-        for partition in topic.partitions:
-            self._housekeeping.retain(partition, self._trusted.now_us())
-        return topic
+        if self.raising.postpones(topic, lambda: self.alter_topic(name, settings, done), done):
+            return
+        keeps_files = self._store.folder is not None
+        given = settings if keeps_files else in_memory(settings)
+        altered = altered_settings(topic, given, keeps_files=keeps_files)
+
+        def retained(result: Topic | FanlogError) -> None:
+            if isinstance(result, Topic):
+                for partition in topic.partitions:
+                    self._housekeeping.retain(partition, self._trusted.now_us())
+            done(result)
+
+        # What has come in was checked by the old settings.
+        self.commits.turn()
+        if altered.durability != topic.settings.durability:
+            self.raising.begin(topic, altered, retained)
+        else:
+            self.catalog.alter(topic, altered)
+            retained(topic)
 
     def delete_topic(self, name: str, done: Done = log_fault) -> None:
         """Deletes a topic: on return it is gone for everybody, and its name is free. `done` hears

@@ -60,6 +60,12 @@ def grow(
 ) -> None:
     """Gives a topic so many partitions, tells everyone, and then `done`. Raises what speaks
     against it at once; `prepared` are the queues that have their place already."""
+
+    def again() -> None:
+        grow(broker, topic, partitions, positions_max, done, prepared=prepared)
+
+    if broker.raising.postpones(topic, again, done):
+        return
     settings = wanted_growth(topic, partitions)
     if settings is None:
         done(topic)

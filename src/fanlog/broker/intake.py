@@ -79,6 +79,7 @@ class _Claimed(NamedTuple):
     sequence: int
     records: int
     reserved: bool
+    staged: bool
 
 
 class Intake:
@@ -106,11 +107,14 @@ class Intake:
         self.scheduled_fault: Callable[[int, bytes, int], FanlogError | None] = _no_fault
         self.epoch = 0
 
-    def take(self, data: bytes, at: int, origin: Origin, *, reserved: bool = False) -> int:
+    def take(
+        self, data: bytes, at: int, origin: Origin, *, reserved: bool = False, staged: bool = False
+    ) -> int:
         """Takes the batches that begin at `at` and are whole; returns where it stopped.
 
         A refusal goes to the origin and the rest goes on; bad bytes raise FormatError. `reserved`
-        is for the broker's own producers, whose ids no client may use. It stops in front of a batch
+        is for the broker's own producers, whose ids no client may use, and `staged` for batches of a
+        committed transaction. It stops in front of a batch
         that is decoded in a thread first; its origin is `checking` then.
         """
         size, now_us = len(data), self._now_us()
@@ -164,7 +168,7 @@ class Intake:
                 self._refuse_unknown(origin, topic, index, sequence)
                 continue
             if length > sound_bytes or (codec and not fits(body, flags, count, sound_bytes)):
-                claimed = _Claimed(producer_id, producer_epoch, sequence, count, reserved)
+                claimed = _Claimed(producer_id, producer_epoch, sequence, count, reserved, staged)
                 try:
                     if self._refused(partition, submission, claimed, data, at - length):
                         continue
@@ -174,7 +178,9 @@ class Intake:
             if producer_id:
                 producer = (partition.producers or _NO_PRODUCERS).get(producer_id, _NOBODY)
                 if sequence != producer.next_sequence or producer_epoch != producer.epoch:
-                    claimed = _Claimed(producer_id, producer_epoch, sequence, count, reserved)
+                    claimed = _Claimed(
+                        producer_id, producer_epoch, sequence, count, reserved, staged
+                    )
                     producer = self._next_or_answered(partition, submission, claimed)
                     if producer is None:
                         continue
@@ -278,7 +284,14 @@ class Intake:
         be offered again."""
         header = read_header(data, at)
         body = data[at + CLIENT_PART_AT : at + header.length]
-        fault = self._fault(partition, body, header.codec, header.flags, header.record_count)
+        fault = self._fault(
+            partition,
+            body,
+            header.codec,
+            header.flags,
+            header.record_count,
+            staged=claimed.staged,
+        )
         if fault is None and not claimed.reserved:
             fault = self._unscheduled(partition, body, header)
         if (
@@ -294,9 +307,18 @@ class Intake:
         return fault is not None
 
     def _fault(
-        self, partition: Partition, body: bytes, codec: int, flags: int, count: int
+        self,
+        partition: Partition,
+        body: bytes,
+        codec: int,
+        flags: int,
+        count: int,
+        *,
+        staged: bool = False,
     ) -> FanlogError | None:
-        """What speaks against a batch. `body` begins with what its checksum covers."""
+        """What speaks against a batch. `body` begins with what its checksum covers. One that was
+        `staged` was looked at before its transaction was committed: that the topic has been altered
+        since must not take a part out of it."""
         if partition.log.failure is not None:
             return partition.log.failure
         if self._overloaded():
@@ -305,6 +327,8 @@ class Intake:
                 "which is slower than its publishers. Publish again a little later. "
                 + allow_more("broker.pending_bytes_max")
             )
+        if staged:
+            return None
         fault = self._sizes.fault(partition.topic, body, codec, flags, count)
         if fault is not None:
             return fault
@@ -370,7 +394,7 @@ class Intake:
 
     def _admitted(self, partition: Partition, claimed: _Claimed) -> Producer:
         """The producer of a batch; a new one, or one of a new epoch, begins with sequence 0."""
-        producer_id, epoch, sequence, _, reserved = claimed
+        producer_id, epoch, sequence, _, reserved, _ = claimed
         producers = partition.remember_producers()
         producer = producers.get(producer_id)
         if producer is not None and producer.epoch == epoch:

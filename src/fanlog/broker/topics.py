@@ -113,6 +113,7 @@ class Partition:
             state="ok" if log.failure is None else f"failed: {log.failure}",
             damaged=tuple(log.damaged),
             epochs=tuple(EpochInfo(*start) for start in log.epochs),
+            compacted_until=log.compacted_until,
         )
 
 

@@ -120,6 +120,7 @@ def _read_settings(flags: dict[str, str | None]) -> dict[str, Any]:
 def alter(
     name: Name,
     *,
+    durability: Annotated[str | None, _setting("--durability", "fsync")] = None,
     retention: Annotated[str | None, _setting("--retention", "7d", "--retention-seconds")] = None,
     retention_bytes: Annotated[str | None, _setting("--retention-bytes", "10GB")] = None,
     segment_bytes: Annotated[str | None, _setting("--segment-bytes", "128MiB")] = None,
@@ -128,6 +129,7 @@ def alter(
     ] = None,
     message_bytes_max: Annotated[str | None, _setting("--message-bytes-max", "1MiB")] = None,
     tail_bytes: Annotated[str | None, _setting("--tail-bytes", "4MiB")] = None,
+    cleanup: Annotated[str | None, _setting("--cleanup", "delete|compact")] = None,
     tombstones: Annotated[str | None, _setting("--tombstones", "1d")] = None,
     compact_after_bytes: Annotated[str | None, _setting("--compact-after-bytes", "1MiB")] = None,
     url: Url = DEFAULT_URL,
@@ -135,11 +137,15 @@ def alter(
 ) -> None:
     """Change settings of a topic, while it is in use.
 
-    A shorter retention deletes older messages at once, in whole files. Connected clients use a new
-    compression or message size after they connect again. To add partitions, use: fanlog topic grow
+    Durability can rise from os to fsync: all messages are synced before the answer. With cleanup
+    compact, new messages need a key, and old ones without a key stay. A shorter retention deletes
+    older messages at once, in whole files. Connected clients use a new compression or message size
+    after they connect again. To add partitions, use: fanlog topic grow
     """
     settings = _read_settings(
         {
+            "--durability": durability,
+            "--cleanup": cleanup,
             "--retention": retention,
             "--retention-bytes": retention_bytes,
             "--segment-bytes": segment_bytes,
@@ -163,7 +169,9 @@ def alter(
         print_json(as_document(info))
         return
     now = msgspec.structs.asdict(info.settings)
-    words = [f"{key} {all_options()[f'topic.{key}'].write(now[key])}" for key in settings]
+    # A topic that becomes compacted may keep its messages for longer than before.
+    shown = dict.fromkeys([*settings, *(["retention_seconds"] if cleanup else [])])
+    words = [f"{key} {all_options()[f'topic.{key}'].write(now[key])}" for key in shown]
     say_done(f"Topic {name} has {', '.join(words)} now, and {show_size(info.bytes)} of messages.")
 
 

@@ -112,7 +112,11 @@ class TopicCalls(Connection):
         self, name: str, settings: TopicSettings | None = None, **given: Any
     ) -> TopicInfo:
         """Changes settings of a topic while it is in use, and returns what it is then. What is past
-        a shorter retention is deleted at once. Partitions, durability and cleanup can't change.
+        a shorter retention is deleted at once.
+
+        `durability` can rise from os to fsync; it returns when all messages are synced. With
+        `cleanup="compact"` new messages need a key, and those without one that are there stay.
+        Partitions grow with `grow_topic`.
 
         >>> await client.alter_topic("orders", retention_seconds=3600)  # doctest: +SKIP
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fanlog.broker.names import check_public_name
@@ -50,19 +51,26 @@ def create_topic(session: NativeSession, request: int, aux: int, payload: memory
 
 def grow_topic(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.GrowTopic, payload)
+    changed = _changed(session, request)
+    session.broker.grow_topic(wanted.name, wanted.partitions, changed)
 
-    def grown(got: Topic | FanlogError) -> None:
+
+def alter_topic(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+    wanted = decode(messages.AlterTopic, payload)
+    changed = _changed(session, request)
+    session.broker.alter_topic(wanted.name, wanted.settings, changed)
+
+
+def _changed(session: NativeSession, request: int) -> Callable[[Topic | FanlogError], None]:
+    """Answers with what the topic is then, or with what has come between."""
+
+    def answer(got: Topic | FanlogError) -> None:
         if isinstance(got, FanlogError):
             session.fail(request, got)
         else:
             session.answer(request, got.info())
 
-    session.broker.grow_topic(wanted.name, wanted.partitions, grown)
-
-
-def alter_topic(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
-    wanted = decode(messages.AlterTopic, payload)
-    session.answer(request, session.broker.alter_topic(wanted.name, wanted.settings).info())
+    return answer
 
 
 def list_topics(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:

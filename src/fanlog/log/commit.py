@@ -7,7 +7,7 @@ groups: the loop thread owns what waits, the worker owns what it was given, and 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from threading import Lock, Thread
 
@@ -26,9 +26,10 @@ Done = Callable[[FanlogError | None], None]
 class _Group:
     """Pieces that become durable together. `written` is held until the worker is done."""
 
-    __slots__ = ("bytes", "completed", "dones", "entries", "error", "written")
+    __slots__ = ("adopted", "bytes", "completed", "dones", "entries", "error", "written")
 
     def __init__(self) -> None:
+        self.adopted: list[PartitionLog] = []
         self.entries: list[tuple[PartitionLog, Piece]] = []
         self.dones: list[Done] = []
         self.bytes = 0
@@ -72,6 +73,18 @@ class GroupCommit:
         group.bytes += len(piece)
         self.pending_bytes += len(piece)
 
+    def adopt(self, logs: Sequence[PartitionLog], done: Done) -> None:
+        """Takes in logs that have files and were not synced by commits so far. Their files are
+        synced with the next commit, before any piece of theirs is journaled."""
+        failure = self.failure
+        if failure is not None:
+            for log in logs:
+                log.fail(failure)
+            self._post(lambda: done(failure))
+            return
+        self._waiting.adopted += logs
+        self._waiting.dones.append(done)
+
     def kick(self) -> None:
         """Starts a commit of all that waits, unless one is running: its end starts the next."""
         if self._running is not None or not self._waiting.dones:
@@ -108,6 +121,8 @@ class GroupCommit:
     def _work(self) -> None:
         while (group := self._inbox.get()) is not None:
             try:
+                if group.adopted:
+                    self.journal.adopt(group.adopted, self._sync)
                 self.journal.commit(group.entries, self._sync)
             except OSError as fault:
                 group.error = commit_error(fault, self.journal.folder)
@@ -147,7 +162,7 @@ class GroupCommit:
         waiting, self._waiting = self._waiting, _Group()
         self.pending_bytes = 0
         for failed in (group, waiting):
-            for log, _ in failed.entries:
+            for log in (*failed.adopted, *(log for log, _ in failed.entries)):
                 log.fail(error)
         for failed in (group, waiting):
             _tell(failed.dones, error)

@@ -112,6 +112,11 @@ class Journal:
             self._write(logs, pieces, size, sync)
         self._sync_file(sync)
 
+    def adopt(self, logs: Iterable[PartitionLog], sync: Sync) -> None:
+        """Syncs the files of logs that had no pieces here so far, and notes how far they are
+        synced; that is durable with the next `commit`. Blocks, and raises `OSError`."""
+        self._bypass(set(logs), sync)
+
     def _write(self, logs: list[PartitionLog], pieces: list[Piece], size: int, sync: Sync) -> None:
         needed = HEADER_BYTES + size
         if not self._has_room(needed, sync):

@@ -140,6 +140,11 @@ class PartitionLog:
         return () if self._disk is None else self._disk.epochs
 
     @property
+    def compacted_until(self) -> int:
+        """The offset before which compaction may have taken records."""
+        return 0 if self._disk is None else self._disk.compacted.until
+
+    @property
     def unreadable(self) -> list[DamagedRange]:
         """Batches that compaction could not decode, and has left as they are."""
         if self._disk is None or not self._disk.unreadable:

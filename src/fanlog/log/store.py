@@ -37,8 +37,8 @@ from fanlog.log.clean import CleanLog, save_clean, take_clean
 from fanlog.log.disk import DiskLog, Shared
 from fanlog.log.ends import SyncedEnds
 from fanlog.log.errands import AtOnce, Errands
-from fanlog.log.faults import ANOTHER_FOLDER, folder_error, is_full, topic_error
-from fanlog.log.files import make_folders, sync_folder
+from fanlog.log.faults import ANOTHER_FOLDER, folder_error, is_full, topic_error, write_error
+from fanlog.log.files import SyncError, make_folders, sync_folder
 from fanlog.log.journal import Journal
 from fanlog.log.journal_file import newest_generation, retire_journal
 from fanlog.log.kept import remove_kept
@@ -324,6 +324,44 @@ class LogStore:
                 self._save_ends()
             except OSError as fault:
                 raise topic_error(fault, fault.filename or topic.folder) from fault
+
+    def track_unsynced(self, topic: StoredTopic) -> None:
+        """From now on it is known which files of a topic are not synced."""
+        for log in topic.logs:
+            log.track_unsynced()
+
+    def save_raised(self, topic: StoredTopic, settings: TopicSettings) -> None:
+        """Syncs a topic's logs, and gives it a description with durability fsync. A start knows how
+        far they were synced. Blocks, and may run in any thread; `raised` follows."""
+        for log in topic.logs:
+            # Looked at before: what comes meanwhile may miss the sync.
+            end_offset = log.end_offset
+            try:
+                log.sync()
+            except OSError as fault:
+                error = write_error(fault, topic.folder, "Syncing")
+                if isinstance(fault, SyncError):
+                    log.fail(error)
+                raise error from fault
+            self._ends.note(log.owner, end_offset)
+        described = TopicFile(topic.name, topic.number, settings)
+
+        def save() -> None:
+            self._save_ends()
+            save_topic(topic.folder, described)
+            sync_folder(os.path.dirname(topic.folder))
+
+        try:
+            self.reserve.spend(save)
+        except OSError as fault:
+            raise topic_error(fault, fault.filename or topic.folder) from fault
+
+    def raised(self, topic: StoredTopic, settings: TopicSettings) -> None:
+        """The topic has this description, with durability fsync, from now on."""
+        topic.settings = settings
+        for log in topic.logs:
+            log.settings = settings
+            log.durability = settings.level
 
     def make_durable(self, topic: StoredTopic) -> None:
         """Raises a topic's durability from os to fsync: for topics of the broker's own that an

@@ -261,7 +261,7 @@ class TransactionCommits:
             return
         self._broker.commits.schedule()
         answers = Answers(batches, lambda fault: self._fed(commit, size, fault))
-        self._intake.take(piece, 0, answers, reserved=True)
+        self._intake.take(piece, 0, answers, reserved=True, staged=True)
 
     def _fed(self, commit: Commit, size: int, fault: FanlogError | None) -> None:
         if fault is not None:
