@@ -83,9 +83,11 @@ def test_tail_reads_as_a_member_and_commits_what_it_has_shown(ask: Run, client: 
     assert ask(*tailed, "2").out == "1\n2\n"
     assert client.groups.describe("g5").partitions[0].committed == 2
     assert ask(*tailed, "1").out == "3\n"
+    since = ("tail", "g5.in", "--group", "g5.since", "--from", "10m", "--values-only", "-n", "3")
+    assert ask(*since).out == "1\n2\n3\n"
 
 
-@pytest.mark.parametrize("flags", [("--partition", "1"), ("--no-follow",), ("--from", "10m")])
+@pytest.mark.parametrize("flags", [("--partition", "1"), ("--no-follow",), ("--from", "10")])
 def test_tail_as_a_member_takes_what_the_group_gives(typed: Run, flags: tuple[str, ...]) -> None:
     ended = typed("tail", "t", "--group", "g", *flags)
     assert ended.code == 2

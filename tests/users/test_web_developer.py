@@ -25,6 +25,7 @@ def broker(user: User) -> None:
 def test_a_first_message_in_three_terminals(user: User) -> None:
     follow, publish = README.of("A first message in one minute", "sh")[:2]
     tail = user.leaves_running(follow)
+    tail.wait_for("greetings does not exist yet; waiting for its first message")
     user.types(publish)
     tail.wait_for("hello")
     assert "greetings" in user.types("fanlog topic list")

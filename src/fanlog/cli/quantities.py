@@ -6,8 +6,16 @@ is shown can be given back.
 
 from __future__ import annotations
 
-import datetime as dt
-import re
+from fanlog.client.moments import QUANTITY, TIME_UNITS, parse_duration, parse_moment
+
+__all__ = [
+    "parse_duration",
+    "parse_moment",
+    "parse_size",
+    "show_size",
+    "write_duration",
+    "write_size",
+]
 
 _SIZE_UNITS = {
     "": 1,
@@ -21,21 +29,11 @@ _SIZE_UNITS = {
     "gib": 1024**3,
     "tib": 1024**4,
 }
-_TIME_UNITS = {
-    "ms": 0.001,
-    "": 1.0,
-    "s": 1.0,
-    "m": 60.0,
-    "h": 3600.0,
-    "d": 86400.0,
-    "w": 7 * 86400.0,
-}
-_QUANTITY = re.compile(r"([0-9][0-9_]*(?:\.[0-9]+)?)\s*([a-zA-Z]*)")
 
 
 def parse_size(text: str) -> int:
     """Bytes of `128MB`, `64KiB` or `4096`; a ValueError says how to write it."""
-    match = _QUANTITY.fullmatch(text.strip())
+    match = QUANTITY.fullmatch(text.strip())
     factor = _SIZE_UNITS.get(match[2].lower()) if match else None
     if match is None or factor is None:
         raise ValueError(f"{text!r} is not a size: write it as 4096, 64KiB or 128MB")
@@ -43,31 +41,6 @@ def parse_size(text: str) -> int:
     if size != int(size):
         raise ValueError(f"{text!r} is not a whole number of bytes")
     return int(size)
-
-
-def parse_duration(text: str) -> float:
-    """Seconds of `7d`, `1.5h`, `500ms` or `30`; a ValueError says how to write it."""
-    match = _QUANTITY.fullmatch(text.strip())
-    factor = _TIME_UNITS.get(match[2].lower()) if match else None
-    if match is None or factor is None:
-        raise ValueError(f"{text!r} is not a duration: write it as 30, 500ms, 10m, 2h or 7d")
-    return float(match[1]) * factor
-
-
-def parse_moment(text: str, now: dt.datetime) -> dt.datetime:
-    """A moment in ISO 8601 (local time where it names no zone), or an age such as `10m`."""
-    if _QUANTITY.fullmatch(text.strip()):
-        try:
-            return now - dt.timedelta(seconds=parse_duration(text))
-        except (ValueError, OverflowError):
-            pass
-    try:
-        return dt.datetime.fromisoformat(text.strip()).astimezone()
-    except (ValueError, OverflowError):
-        raise ValueError(
-            f"{text!r} is not a moment: write it as 2025-01-31T12:00, or as an age such as 10m or "
-            "2h"
-        ) from None
 
 
 def show_size(size: int) -> str:
@@ -92,7 +65,7 @@ def write_size(size: int) -> str:
 def write_duration(seconds: float) -> str:
     """`7d`: exact, so that it can be given back."""
     for unit in ("d", "h", "m"):
-        factor = _TIME_UNITS[unit]
+        factor = TIME_UNITS[unit]
         if seconds and seconds % factor == 0:
             return f"{int(seconds // factor)}{unit}"
     if 0 < seconds < 1:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime as dt
 import os
 import select
 import stat
@@ -15,17 +14,16 @@ from typing import Annotated
 import typer
 
 from fanlog.cli.messages import Show, pick_show
-from fanlog.cli.quantities import parse_moment
 from fanlog.cli.session import DEFAULT_URL, Url, with_client
 from fanlog.cli.terminal import err, say_warning
 from fanlog.client.aio import Client
 from fanlog.client.groups.member import GroupMember
 from fanlog.client.notices import missing_policy
-from fanlog.client.starts import StartLike
+from fanlog.client.starts import as_start
 from fanlog.client.subscription import OnGap, Subscription
 from fanlog.errors import ClosedError, InvalidArgumentError, no_partition
 from fanlog.format.patterns import is_pattern
-from fanlog.model import Gap, GapReason, MissingPolicy, TopicInfo
+from fanlog.model import Gap, GapReason, MissingPolicy, Start, TopicInfo
 
 EXAMPLE = (
     "Examples: [bold]fanlog tail greetings[/], [bold]fanlog tail 'orders.>' --from 10m --json[/]"
@@ -42,7 +40,7 @@ class Wanted:
 
     target: str
     partitions: tuple[int, ...] | None
-    start: StartLike
+    start: Start
     policy: str
     count: int
     follow: bool
@@ -109,10 +107,10 @@ def tail(
 
     If the topic does not exist, tail waits for it. It creates no topic.
     """
-    if group and (partition or no_follow or start not in ("", "earliest", "latest")):
+    if group and (partition or no_follow or start.isdecimal()):
         raise InvalidArgumentError(
             "A group decides itself what its members read: with --group, leave --partition and "
-            "--no-follow out, and use --from only with earliest or latest."
+            "--no-follow out, and use --from with earliest, latest, a time or an age."
         )
     if as_json and values_only:
         raise InvalidArgumentError("--json and --values-only exclude each other.")
@@ -146,19 +144,9 @@ def tail(
     with_client(url, work, reconnect=True)
 
 
-def parse_start(text: str, flag: str = "--from") -> StartLike:
+def parse_start(text: str, flag: str = "--from") -> Start:
     """A start as a flag has it."""
-    if text in ("earliest", "latest"):
-        return text
-    if text.isdecimal():
-        return int(text)
-    try:
-        return parse_moment(text, dt.datetime.now().astimezone())
-    except ValueError:
-        raise InvalidArgumentError(
-            f"{flag} is {text!r}, but must be earliest, latest, an offset such as 42, a moment "
-            "such as 2025-01-31T12:00, or an age such as 10m, 2h or 1d."
-        ) from None
+    return as_start(text, flag)
 
 
 class _Ends:
@@ -211,11 +199,11 @@ async def _tail(client: Client, wanted: Wanted, show: Show) -> None:
 
 def _subscription(client: Client, wanted: Wanted, on_gap: OnGap) -> Subscription:
     if wanted.group:
-        reset = "earliest" if wanted.start == "earliest" else "latest"
+        kind = wanted.start.kind
         return client.consume(
             wanted.target,
             group=wanted.group,
-            reset=reset,
+            reset=kind if kind in ("earliest", "latest") else wanted.start,
             commit="manual",
             on_gap=on_gap,
             missing=wanted.missing,

@@ -170,7 +170,8 @@ def alter(
         return
     now = msgspec.structs.asdict(info.settings)
     # A topic that becomes compacted may keep its messages for longer than before.
-    shown = dict.fromkeys([*settings, *(["retention_seconds"] if cleanup else [])])
+    also = {"retention_seconds"} - settings.keys() if cleanup else set[str]()
+    shown = [*settings, *also]
     words = [f"{key} {all_options()[f'topic.{key}'].write(now[key])}" for key in shown]
     say_done(f"Topic {name} has {', '.join(words)} now, and {show_size(info.bytes)} of messages.")
 

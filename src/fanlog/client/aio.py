@@ -377,7 +377,8 @@ class Client(TopicCalls):
     ) -> Subscription:
         """Follows a topic, or all topics that fit a pattern (`*` one token, `>` the rest).
 
-        `start` is "latest" (the default), "earliest", an offset, or a time (datetime); a
+        `start` is "latest" (the default), "earliest", an offset, a time (a datetime, or a text such
+        as "2025-01-31T12:00"; without a zone it is local time), or an age ("10m", a timedelta). A
         `durable` name begins where it last committed, and at `start` the first time. `policy`
         says what happens when this reader is too slow: "catch-up", "skip" or "disconnect".
 

@@ -8,33 +8,67 @@ from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
 
+from fanlog.client.moments import parse_moment
 from fanlog.errors import InvalidArgumentError, wrong_value
 from fanlog.model import ResetPolicy, Start, TopicSettings
 
 Request = TypeVar("Request", bound=msgspec.Struct)
-StartLike = Start | str | int | dt.datetime | None
+StartLike = Start | str | int | dt.datetime | dt.timedelta | None
 ExistOk = bool | Literal["any"]
 
 
-def as_start(given: StartLike) -> Start:
-    """A start from "latest", "earliest", an offset, a datetime, or a `Start`."""
+def as_start(given: StartLike, what: str = "start", now: dt.datetime | None = None) -> Start:
+    """Where to begin, from all that people write for it.
+
+    | given | begins |
+    | --- | --- |
+    | `"latest"`, `"earliest"`, None | at the end, at the first message, as `"latest"` |
+    | `42`, `"42"` | at an offset |
+    | `"10m"`, `timedelta(minutes=10)` | so long ago |
+    | `datetime`, `"2025-01-31T12:00"` | at a time; without a zone it is local time |
+    """
     if given is None:
         return Start()
     if isinstance(given, Start):
         return given
-    if isinstance(given, dt.datetime):
-        return Start("time", round(given.timestamp() * 1_000_000))
-    if isinstance(given, int) and not isinstance(given, bool):
-        if not 0 <= given < 1 << 63:
-            raise InvalidArgumentError(f"An offset is 0 or more and below 2^63, not {given}.")
-        return Start("offset", given)
-    if given == "latest":
-        return Start("latest")
-    if given == "earliest":
-        return Start("earliest")
+    try:
+        if isinstance(given, str):
+            return _parsed(given.strip(), now)
+        if isinstance(given, dt.datetime):
+            return _at(given)
+        if isinstance(given, dt.timedelta) and given >= dt.timedelta():
+            return _at(_now(now) - given)
+    except (ValueError, OverflowError, OSError):
+        pass
+    else:
+        if type(given) is int:
+            return _at_offset(given)
     raise InvalidArgumentError(
-        f"{given!r} is no start: use 'earliest', 'latest', an offset or a datetime."
+        f"{what} is {given!r}, but must be earliest, latest, an offset such as 42, a time such as "
+        "2025-01-31T12:00 or a datetime, or an age such as 10m, 2h or a timedelta."
     )
+
+
+def _parsed(text: str, now: dt.datetime | None) -> Start:
+    if text in ("earliest", "latest"):
+        return Start("earliest" if text == "earliest" else "latest")
+    if text.isascii() and text.isdecimal():
+        return _at_offset(int(text))
+    return _at(parse_moment(text, _now(now)))
+
+
+def _now(given: dt.datetime | None) -> dt.datetime:
+    return given or dt.datetime.now().astimezone()
+
+
+def _at(moment: dt.datetime) -> Start:
+    return Start("time", round(moment.timestamp() * 1_000_000))
+
+
+def _at_offset(offset: int) -> Start:
+    if not 0 <= offset < 1 << 63:
+        raise InvalidArgumentError(f"An offset is 0 or more and below 2^63, not {offset}.")
+    return Start("offset", offset)
 
 
 def topic_name(given: object) -> str:
@@ -52,6 +86,25 @@ def checked(request: Request) -> Request:
     except (msgspec.ValidationError, TypeError, OverflowError) as fault:
         raise InvalidArgumentError(f"An argument is wrong: {wrong_value(str(fault))}.") from fault
     return request
+
+
+def as_reset(given: ResetPolicy | StartLike) -> tuple[ResetPolicy, Start | None]:
+    """Where a new group begins: a policy, or a time and the policy for what it does not cover."""
+    match given:
+        case "earliest" | "latest" | "none":
+            return given, None
+        case _:
+            pass
+    try:
+        start = as_start(given)
+    except InvalidArgumentError:
+        start = None
+    if start is None or start.kind != "time":
+        raise InvalidArgumentError(
+            f"There is no reset policy {given!r}: use one of {', '.join(get_args(ResetPolicy))}, "
+            "a time such as 2025-01-31T12:00 or a datetime, or an age such as 10m or a timedelta."
+        )
+    return "earliest", start
 
 
 def reset_policy(given: object) -> None:

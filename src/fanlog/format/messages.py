@@ -248,7 +248,8 @@ class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
 class JoinGroup(msgspec.Struct, frozen=True, kw_only=True):
     """`member` is a name of the member's own (`static`), or one that its client made up. `claims`
     says what it had, and where it was, before it lost its connection; `epoch` which seat that
-    was."""
+    was. With a `start`, the group begins there in all partitions that exist and that it has no
+    position in; `reset` is for the others."""
 
     group: str
     member: str
@@ -261,6 +262,7 @@ class JoinGroup(msgspec.Struct, frozen=True, kw_only=True):
     claims: tuple[Position, ...] = ()
     epoch: int = 0
     missing: MissingPolicy = "wait"
+    start: Start | None = None
 
 
 class GroupJoined(msgspec.Struct, frozen=True):

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 from fanlog.broker.cursors import Subscription
 from fanlog.broker.groups.groups import Groups
+from fanlog.broker.groups.placing import place_group
 from fanlog.broker.queues.queues import Queues
-from fanlog.errors import FencedError, GroupNotFoundError
+from fanlog.errors import ClosedError, FencedError, GroupNotFoundError
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind
 from fanlog.format.messages import decode
 from fanlog.format.patterns import fits
-from fanlog.model import GroupInfo
+from fanlog.model import GroupInfo, Start
 
 if TYPE_CHECKING:
     from fanlog.broker.core import Broker
@@ -34,7 +35,28 @@ _PAGE_NAMES = 4000
 
 def join_group(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.JoinGroup, payload)
-    session.check_number(aux)
+    if wanted.start is None:
+        session.check_number(aux)
+        _seat(session, request, aux, wanted)
+    else:
+        session.begin(aux, wanted)
+        session.later(request, _placing(session, request, aux, wanted, wanted.start))
+
+
+async def _placing(
+    session: NativeSession, request: int, aux: int, wanted: messages.JoinGroup, start: Start
+) -> None:
+    """The group begins at a time, which has to be looked up: then the member joins."""
+    try:
+        await place_group(session.broker, wanted, start)
+    finally:
+        begun = session.has_begun(aux, wanted)
+    if not begun:
+        raise ClosedError(f"Subscription {aux} was ended before it began.")
+    _seat(session, request, aux, wanted)
+
+
+def _seat(session: NativeSession, request: int, aux: int, wanted: messages.JoinGroup) -> None:
     subscription, epoch = session.broker.groups.join(
         aux, wanted, session.outlet, session.told(aux), session.client
     )

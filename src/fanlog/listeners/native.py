@@ -70,6 +70,8 @@ _REQUESTS_A_TURN = 32
 _JOINED_AT_ONCE = 1000
 
 Handler = Callable[["NativeSession", int, int, memoryview], None]
+# Requests for a subscription that may take a while to begin.
+Beginning = messages.Subscribe | messages.Work | messages.JoinGroup
 
 
 class NativeSession:
@@ -84,7 +86,7 @@ class NativeSession:
         self._begin = b""
         self._closed = False
         self.subscriptions: dict[int, Subscription] = {}
-        self._beginning: dict[int, messages.Subscribe | messages.Work] = {}
+        self._beginning: dict[int, Beginning] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._undurable = 0
         self.fetches = Fetches()
@@ -354,12 +356,12 @@ class NativeSession:
                 + allow_more("listener.subscriptions_max")
             )
 
-    def begin(self, number: int, wanted: messages.Subscribe | messages.Work) -> None:
+    def begin(self, number: int, wanted: Beginning) -> None:
         """The peer wants a subscription of this number, which takes a while to begin."""
         self.check_number(number)
         self._beginning[number] = wanted
 
-    def has_begun(self, number: int, wanted: messages.Subscribe | messages.Work) -> bool:
+    def has_begun(self, number: int, wanted: Beginning) -> bool:
         """It can begin; False if the peer does not want it any more."""
         still_wanted = self._beginning.get(number) is wanted
         if still_wanted:

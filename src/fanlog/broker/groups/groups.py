@@ -105,7 +105,7 @@ class Groups:
     ) -> tuple[Subscription, int]:
         """Seats a member, or seats it again; its subscription, and its seat's epoch. What it is
         to read it is told after this turn."""
-        group, member = self._check_seat(wanted)
+        group, member = self.check_seat(wanted)
         subscription = Subscription(
             key,
             self,
@@ -150,7 +150,7 @@ class Groups:
         self._last_epoch = max(self._last_epoch + 1, self._runtime.now_us())
         return max(group.epoch + 1, self._last_epoch)
 
-    def _check_seat(self, wanted: JoinGroup) -> tuple[Group, Member | None]:
+    def check_seat(self, wanted: JoinGroup) -> tuple[Group, Member | None]:
         """The group, and the member if it is known there; raises what speaks against a seat."""
         options = self._options
         check_join(wanted, options)

@@ -19,7 +19,7 @@ from fanlog.client.groups.options import (
 )
 from fanlog.client.groups.running import Handled, MessageHandler, run_member
 from fanlog.client.notices import missing_policy
-from fanlog.client.starts import checked, reset_policy, topic_name
+from fanlog.client.starts import as_reset, checked, topic_name
 from fanlog.config import ClientOptions
 from fanlog.errors import InvalidArgumentError
 from fanlog.format import messages
@@ -68,8 +68,7 @@ class Joining:
         group = self._group
         if not isinstance(group, str) or not group:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidArgumentError("A group needs a name: consume(topic, group='billing').")
-        reset = options.get("reset", "latest")
-        reset_policy(reset)
+        reset, start = as_reset(options.get("reset", "latest"))
         name = options.get("member", "")
         wanted = messages.JoinGroup(
             group=group,
@@ -81,6 +80,7 @@ class Joining:
             window_bytes=options.get("window_bytes") or self._client.window_bytes,
             static=bool(name),
             missing=missing_policy(options.get("missing", "wait")),
+            start=start,
         )
         return checked(wanted)
 

@@ -359,7 +359,7 @@ class GroupMember(Subscription):
             for place in sorted(self._active | self._revoking.keys())
             if place in self._next
         )
-        wanted = msgspec.structs.replace(self._join, claims=claims, missing="wait")
+        wanted = msgspec.structs.replace(self._join, claims=claims, missing="wait", start=None)
         return FrameKind.JOIN_GROUP, wanted
 
     def opened(self, payload: bytes) -> None:

@@ -10,6 +10,7 @@ import msgspec
 from fanlog.client.backoff import Backoff
 from fanlog.client.groups.handling import Order
 from fanlog.client.groups.member import CommitMode, OnPartitions
+from fanlog.client.starts import StartLike
 from fanlog.client.subscription import OnGap
 from fanlog.errors import InvalidArgumentError
 from fanlog.model import MissingPolicy, ResetPolicy
@@ -19,7 +20,7 @@ OnFailure = Literal["dead-letter", "skip", "stop"]
 
 class SharedOptions(TypedDict, total=False):
     member: str
-    reset: ResetPolicy
+    reset: ResetPolicy | StartLike
     commit: CommitMode
     commit_interval_seconds: float
     session_seconds: float
@@ -58,7 +59,8 @@ class ConsumeOptions(SharedOptions, total=False):
     | --- | --- | --- |
     | `member` | one of its own | a name, under which it keeps its partitions for \
 `session_seconds`, also from another process |
-    | `reset` | latest | where a new group begins: latest, earliest or none |
+    | `reset` | latest | where a new group begins: latest, earliest, none (an error), a time, or \
+an age such as "10m" |
     | `commit` | auto | when what is done is committed: auto every now and then, iterate with each \
 message, manual only by `commit()` |
     | `commit_interval_seconds` | 1 | how often, with auto |

@@ -12,6 +12,7 @@ from fanlog.client.starts import StartLike
 from fanlog.client.subscription import OnGap
 from fanlog.client.values import Headers
 from fanlog.errors import DecodeError
+from fanlog.model import MissingPolicy
 
 OnUndecodable = Literal["raise", "skip"] | Callable[[Message, DecodeError], object]
 
@@ -56,3 +57,4 @@ class SubscribeOptions(TypedDict, total=False):
     partitions: tuple[int, ...] | None
     on_gap: OnGap | None
     window_bytes: int | None
+    missing: MissingPolicy
