@@ -113,9 +113,9 @@ class Intake:
         """Takes the batches that begin at `at` and are whole; returns where it stopped.
 
         A refusal goes to the origin and the rest goes on; bad bytes raise FormatError. `reserved`
-        is for the broker's own producers, whose ids no client may use, and `staged` for batches of a
-        committed transaction. It stops in front of a batch
-        that is decoded in a thread first; its origin is `checking` then.
+        is for the broker's own producers, whose ids no client may use, and `staged` for batches of
+        a committed transaction. It stops in front of a batch that is decoded in a thread first; its
+        origin is `checking` then.
         """
         size, now_us = len(data), self._now_us()
         unpack, crc, partitions = INCOMING.unpack_from, google_crc32c.value, self._partitions
