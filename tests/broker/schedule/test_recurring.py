@@ -105,7 +105,7 @@ def test_a_time_of_day_is_kept_when_clocks_change() -> None:
         ({"cron": "0 8 * * *", "timezone": "Mars/Olympus"}, "no time zone 'Mars/Olympus'"),
         ({"cron": "0 8 * * *", "timezone": "../../etc/passwd"}, "no time zone"),
         ({"cron": "0 8 * * *", "missed": "all"}, "'once' or 'skip'"),
-        ({"every_seconds": 0.01}, "every second at most"),
+        ({"every_seconds": 0.01}, "once a second at most"),
         ({"cron": "0 0 30 2 *"}, "not a cron expression"),
     ],
 )

@@ -52,6 +52,8 @@ Write = Callable[
 _SECOND_US = 1_000_000
 _NAME_BYTES_MAX = SCHEDULE_ID_BYTES_MAX - len(RUN_PREFIX)
 _PREFIX = RUN_PREFIX.encode()
+# Ten years.
+_EVERY_SECONDS_MAX = 10 * 366 * 24 * 3600
 # A run that is later than this was missed: the broker was down, or the clock was set.
 _MISSED_US = 60 * _SECOND_US
 # What one answer lists.
@@ -86,9 +88,10 @@ def checked_repeat(wanted: AddSchedule) -> Repeat:
             "due while the broker was down."
         )
     if wanted.every_seconds > 0:
-        if wanted.every_seconds < 1:
+        if not 1 <= wanted.every_seconds <= _EVERY_SECONDS_MAX:
             raise InvalidArgumentError(
-                f"A schedule runs every second at most, not every {wanted.every_seconds} s."
+                f"A schedule runs once a second at most, and once in {_EVERY_SECONDS_MAX} s at "
+                f"least, not every {wanted.every_seconds} s."
             )
         every_us = round(wanted.every_seconds * _SECOND_US)
         return Repeat(every_us=every_us, missed=wanted.missed)
