@@ -164,6 +164,7 @@ class Node:
     def attend(self) -> None:
         """Does now all that is due: for a test that has moved the time."""
         self._tick()
+        self.core.schedule.tick()
         self.core.housekeeping()
 
     def listen(self) -> NativeListener:

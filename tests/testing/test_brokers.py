@@ -93,6 +93,19 @@ def test_retention_goes_by_the_clock(broker: fanlog.testing.SyncBroker) -> None:
     assert broker.published("t")[0].value == b"new"
 
 
+def test_scheduled_messages_go_out_by_the_clock(broker: fanlog.testing.SyncBroker) -> None:
+    broker.clock.freeze()
+    broker.publish("t", "later", delay_seconds=3600)
+    broker.publish("t", Order(1), at=broker.clock.now() + 7200)
+    broker.clock.advance(3599)
+    assert broker.published("t") == []
+    broker.clock.advance(1)
+    broker.assert_published("t", value="later", count=1)
+    broker.clock.advance(3600)
+    assert [m.offset for m in broker.assert_published("t", count=2)] == [0, 1]
+    broker.assert_published("t", value=Order(1), key=None)
+
+
 def test_a_transaction_times_out_by_the_clock(broker: fanlog.testing.SyncBroker) -> None:
     transaction = broker.transaction(timeout_seconds=60)
     transaction.begin()
