@@ -123,6 +123,7 @@ class Reader:
     broker: BrokerProcess | None = None
     names: dict[str, Any] = field(default_factory=dict[str, Any])
     client: fanlog.Client | None = None
+    patience_seconds: float = PATIENCE_SECONDS
     port: int = field(default_factory=free_port)
     redis_port: int = field(default_factory=free_port)
     programs: list[Program] = field(default_factory=list["Program"])
@@ -169,12 +170,12 @@ class Reader:
         tree = ast.increment_lineno(ast.parse(self._adapted(step.code)), step.line - 1)
         flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
         code = compile(tree, str(ROOT / step.document), "exec", flags=flags)
-        if _uses_a_client(tree):
+        if _uses_a_client(tree) or "client" in step.until:
             self.names["client"] = await self._connected()
         if step.until:
             await self._run_until(code, step.until)
         elif code.co_flags & inspect.CO_COROUTINE:
-            await asyncio.wait_for(eval(code, self.names), PATIENCE_SECONDS)
+            await asyncio.wait_for(eval(code, self.names), self.patience_seconds)
         elif step.language == "test":
             exec(code, self.names)
         else:
@@ -187,21 +188,31 @@ class Reader:
         return self.client
 
     async def _run_until(self, code: CodeType, condition: str) -> None:
-        assert code.co_flags & inspect.CO_COROUTINE, "only what awaits can be ended"
-        running = asyncio.ensure_future(eval(code, self.names))
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not running.done() and time.monotonic() < deadline:
-            await asyncio.sleep(0.01)
-            with contextlib.suppress(NameError):
-                if eval(condition, self.names):
-                    break
+        """Runs a block that may never end, until the condition is true."""
+        if code.co_flags & inspect.CO_COROUTINE:
+            running = asyncio.ensure_future(eval(code, self.names))
         else:
+            running = asyncio.ensure_future(asyncio.to_thread(exec, code, self.names))
+        deadline = time.monotonic() + self.patience_seconds
+        while not await self._is_true(condition):
             if running.done():
-                await running
-            raise AssertionError(f"this did not become true: {condition}")
-        running.cancel()
+                await running  # raises what went wrong
+            assert time.monotonic() < deadline, f"this did not become true: {condition}"
+            await asyncio.sleep(0.02)
+        for query in self.names["spark"].streams.active if "spark" in self.names else ():
+            query.stop()
+        if code.co_flags & inspect.CO_COROUTINE:
+            running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running
+
+    async def _is_true(self, condition: str) -> bool:
+        """Whether it is true by now; what it names may not be there yet."""
+        flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        with contextlib.suppress(NameError, fanlog.errors.TopicNotFoundError):
+            value = eval(compile(condition, "condition", "eval", flags=flags), self.names)
+            return bool(await value if inspect.isawaitable(value) else value)
+        return False
 
     def _run_shell(self, step: Step) -> None:
         command = ["bash", "-euo", "pipefail", "-c", step.code]
