@@ -237,6 +237,14 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
             "oldest jobs must finish before new ones go out.",
         ),
     ] = 20_000
+    queue_priority_runs_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Runs of urgent jobs that a queue partition knows of ahead. Jobs behind "
+            "them have no priority until some of these have gone out.",
+        ),
+    ] = 100_000
     queue_parked_max: Annotated[
         int,
         Meta(

@@ -358,7 +358,8 @@ class GroupPartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A partition that a group reads. `lag` is in offsets: each is a message, unless compaction or
     damage took some. In seconds it is the age of the oldest one that is not done. Of a queue,
     `committed` is the first that is not done, and `retrying` counts the jobs that have failed and
-    wait for their next attempt, the first of which is due in `next_retry_seconds`."""
+    wait for their next attempt, the first of which is due in `next_retry_seconds`. `urgent` counts
+    the jobs that wait by their priority, as far as the queue has looked ahead."""
 
     topic: str
     partition: int
@@ -372,6 +373,7 @@ class GroupPartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int = 0
     retrying: int = 0
     next_retry_seconds: float | None = None
+    urgent: dict[int, int] = {}
 
 
 class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):

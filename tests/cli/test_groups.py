@@ -110,3 +110,21 @@ def test_a_queue_is_described_with_its_backoff_and_what_waits_for_it(
         assert 2000 < partition["next_retry_seconds"] < 3601
     with client.work("g9.in", queue="g9", retry_delay_seconds=0):
         assert "Retry: at once." in ask("group", "describe", "g9").out
+
+
+def test_urgent_messages_are_published_counted_and_shown(ask: Run, client: Client) -> None:
+    ask("publish", "g10.in", "low")
+    ask("publish", "g10.in", "urgent", "--priority", "9")
+    assert ask("publish", "g10.in", "x", "--priority", "10").code == 2
+    (shown,) = [
+        line
+        for line in ask("tail", "g10.in", "--from", "earliest", "-n", "2", "--json").lines
+        if line["value"] == "urgent"
+    ]
+    assert shown["priority"] == 9
+    client.publish_many("g10.in", [b"a", b"b"], priority=4)
+    with client.work("g10.in", queue="g10") as worker:
+        assert worker.next(PATIENCE_SECONDS).value == b"urgent"
+        assert "Urgent: 2 of priority 4." in ask("group", "describe", "g10").out
+        (partition,) = ask("group", "describe", "g10", "--json").json["partitions"]
+        assert partition["urgent"] == {"4": 2}

@@ -177,6 +177,7 @@ def test_the_vectors_cover_every_codec_flag_and_a_stamp() -> None:
         flags |= read_header(vector.data).flags
     assert flags == KEYS | KEY_NULLS | VALUE_NULLS | HEADERS | EVENT_TIMES | SPARSE
     assert any(vector.stamp for vector in VECTORS)
+    assert any(read_header(vector.data).priority for vector in VECTORS)
 
 
 # The document
@@ -197,6 +198,8 @@ def header_parts(data: bytes) -> Iterator[Part]:
         meaning = f"{field.replace('_', ' ')} {shown}"
         if field == "codec":
             meaning += f": {Codec(value).label}"
+            if header.priority:
+                meaning += f", priority {header.priority}"
         if field == "flags" and value:
             meaning += ": " + ", ".join(name for flag, name in FLAGS.items() if value & flag)
         yield Part(size, meaning)

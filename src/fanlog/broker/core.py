@@ -187,8 +187,15 @@ class Broker:
         self.drops.tick()
         self.fetch_memory.tick()
         self._publish_log.tick()
+        self._mark_ranked(at_once=False)
         if self._store.reserve.full:
             self._look_for_room()
+
+    def _mark_ranked(self, *, at_once: bool) -> None:
+        """Has it written down which partitions have got their first batch with a priority."""
+        ranked = self._intake.newly_ranked
+        if ranked:
+            ranked[:] = [p for p in ranked if not p.log.mark_ranked(at_once=at_once)]
 
     def _look_for_room(self) -> None:
         """On a full disk: looks once a second whether publishing can go on."""
@@ -204,6 +211,7 @@ class Broker:
     def close(self) -> None:
         """The last that is written, before the store is closed."""
         self._publish_log.tick()
+        self._mark_ranked(at_once=True)
         self.drops.write()
         self.transactions.close()
         self.internal.close()

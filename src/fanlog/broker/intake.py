@@ -39,9 +39,11 @@ from fanlog.format.batch import (
     CHECKSUMS,
     CLIENT_PART,
     CLIENT_PART_AT,
+    CODEC_BITS,
     HEADER_BYTES,
     INCOMING,
     KIND_BATCH,
+    PRIORITY_MAX,
     RECORDS_MAX,
     STAMPED,
     VERSION,
@@ -106,6 +108,8 @@ class Intake:
         # What speaks against more delayed messages; by flags, columns and count.
         self.scheduled_fault: Callable[[int, bytes, int], FanlogError | None] = _no_fault
         self.epoch = 0
+        # Partitions that have got their first batch with a priority: that is to be written down.
+        self.newly_ranked: list[Partition] = []
 
     def take(
         self, data: bytes, at: int, origin: Origin, *, reserved: bool = False, staged: bool = False
@@ -148,10 +152,7 @@ class Intake:
                 or codec > _CODEC_MAX
                 or flags & ~KNOWN_FLAGS
             ):
-                raise FormatError(
-                    f"A batch header is out of bounds: length {length}, version {version}, "
-                    f"{count} records, codec {codec}, flags {flags:#04x}."
-                )
+                codec = self._ranked(data, at, partition_key(topic, index))
             body = data[at + CLIENT_PART_AT : end]
             if crc(body) != body_crc:
                 raise ChecksumError(
@@ -210,13 +211,42 @@ class Intake:
             submission.producers.append(producer)
         return at
 
+    def _ranked(self, data: bytes, at: int, key: int) -> int:
+        """The codec of a batch that has a priority; its partition is noted, for queues to look.
+        Anything else that is unusual about a batch raises FormatError."""
+        length, _, version, _, _, _, _, _, _, packing, flags, count = INCOMING.unpack_from(data, at)
+        codec, priority = packing & CODEC_BITS, packing >> 4
+        if (
+            length < (BATCH_BYTES_MIN if codec else _PLAIN_BYTES_MIN + 4 * count)
+            or length & 7
+            or version != VERSION
+            or not 0 < count <= RECORDS_MAX
+            or codec > _CODEC_MAX
+            or priority > PRIORITY_MAX
+            or flags & ~KNOWN_FLAGS
+        ):
+            raise FormatError(
+                f"A batch header is out of bounds: length {length}, version {version}, "
+                f"{count} records, codec {codec}, priority {priority}, flags {flags:#04x}."
+            )
+        partition = self._partitions.get(key)
+        if partition is not None and partition.ranked_from is None:
+            partition.ranked_from = partition.next_offset
+            self.newly_ranked.append(partition)
+        return codec
+
     def inspect(self, data: bytes, at: int) -> BatchHeader:
         """The header of a batch that will be taken later; all that speaks against it now is
         raised: bad bytes as FormatError, the rest as what a publisher would be refused with."""
         header = read_header(data, at)
-        if header.codec > _CODEC_MAX or header.flags & ~KNOWN_FLAGS:
+        if (
+            header.codec > _CODEC_MAX
+            or header.priority > PRIORITY_MAX
+            or header.flags & ~KNOWN_FLAGS
+        ):
             raise FormatError(
-                f"A batch header is out of bounds: codec {header.codec}, flags {header.flags:#04x}."
+                f"A batch header is out of bounds: codec {header.codec}, priority "
+                f"{header.priority}, flags {header.flags:#04x}."
             )
         check_body(data, header, at)
         partition = self._partitions.get(partition_key(header.topic, header.partition))

@@ -41,7 +41,8 @@ class Submission:
 
 class Partition:
     """A partition's log and the readers at its end. `visible_end` is how far readers may see;
-    `next_offset` counts what was taken in and is not in the log yet."""
+    `next_offset` counts what was taken in and is not in the log yet. From `ranked_from` on there
+    may be batches with a priority; None if there are none."""
 
     __slots__ = (
         "durability",
@@ -54,6 +55,7 @@ class Partition:
         "next_offset",
         "parts",
         "producers",
+        "ranked_from",
         "readers",
         "submissions",
         "topic",
@@ -71,6 +73,7 @@ class Partition:
         self.visible_end = log.end_offset
         self.first_time_us = 0
         self.last_time_us = log.last_time_us
+        self.ranked_from: int | None = 0 if log.is_ranked else None
         self.readers = 0
         self.live: dict[Cursor, None] | None = None
         self.viewed: dict[View, dict[Cursor, None]] | None = None

@@ -4,6 +4,7 @@ Law: a reset shows what it would do before it does it."""
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from typing import Annotated, Any
 
 import msgspec
@@ -116,6 +117,7 @@ def describe(name: Name, url: Url = DEFAULT_URL, as_json: AsJson = False) -> Non
         out().print(Text(f"Settings: {', '.join(words)}.", style="dim"))
         out().print(Text(_retry_rule(info.queue), style="dim"))
         _print_retries(info.partitions)
+        _print_urgent(info.partitions)
         out().print(
             f"Since the start: {info.redelivered:,} delivered again, "
             f"{info.dead_lettered:,} dead letter{'s' * (info.dead_lettered != 1)}."
@@ -145,6 +147,15 @@ def _print_retries(partitions: tuple[GroupPartitionInfo, ...]) -> None:
             f"{retrying:,} failed job{'s' * (retrying != 1)} "
             f"wait{'s' * (retrying == 1)} for the next attempt; the first is due {soonest}."
         )
+
+
+def _print_urgent(partitions: tuple[GroupPartitionInfo, ...]) -> None:
+    counts: Counter[int] = Counter()
+    for part in partitions:
+        counts.update(part.urgent)
+    if counts:
+        words = [f"{counts[p]:,} of priority {p}" for p in sorted(counts, reverse=True)]
+        out().print(f"Urgent: {', '.join(words)}.")
 
 
 def _print_members(members: tuple[GroupMemberInfo, ...], *, queue: bool) -> None:

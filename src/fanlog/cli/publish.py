@@ -47,6 +47,7 @@ class Wanted:
     key_separator: str
     headers: dict[str, str]
     partition: int | None
+    priority: int
     rate: float
     count: int
     delay_seconds: float | None = None
@@ -132,6 +133,10 @@ def publish(
             "--partition", "-p", help="Publish to this partition, whatever the key.", min=0
         ),
     ] = None,
+    priority: Annotated[
+        int,
+        typer.Option("--priority", help="How urgent it is to queues: 0, or up to 9.", min=0, max=9),
+    ] = 0,
     rate: Annotated[
         float, typer.Option("--rate", help="Publish at most this many messages per second.", min=0)
     ] = 0,
@@ -169,6 +174,7 @@ def publish(
         key_separator=key_separator,
         headers=parse_headers(header or []),
         partition=partition,
+        priority=priority,
         rate=rate,
         count=count,
         delay_seconds=duration(delay, "--delay") if delay else None,
@@ -201,6 +207,7 @@ def _publish_one(url: str, wanted: Wanted) -> Receipt | Scheduled:
             "key": wanted.key,
             "headers": wanted.headers or None,
             "partition": wanted.partition,
+            "priority": wanted.priority,
         }
         id = wanted.schedule_id
         if wanted.delay_seconds is not None:
@@ -273,6 +280,7 @@ class _Sender:
                 key=key,
                 headers=self._headers,
                 partition=wanted.partition,
+                priority=wanted.priority,
                 delay_seconds=wanted.delay_seconds,
                 at=wanted.at,
             )

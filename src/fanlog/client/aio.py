@@ -32,8 +32,10 @@ from fanlog.client.starts import (
     StartLike,
     as_start,
     checked,
+    checked_priority,
     event_time_us,
     topic_name,
+    without_priority,
 )
 from fanlog.client.subscription import OnGap, Subscription
 from fanlog.client.topics import TopicCalls
@@ -114,6 +116,7 @@ class Client(TopicCalls):
         headers: Headers | None = None,
         event_time: dt.datetime | int | None = None,
         partition: int | None = None,
+        priority: int = 0,
         encoding: Encoding | None = None,
         timeout_seconds: float | None = None,
         delay_seconds: float | None = None,
@@ -127,6 +130,9 @@ class Client(TopicCalls):
         compacted topic. Any other object becomes JSON, or msgpack with `encoding="msgpack"`, and
         the header `content-type` says so: dicts, lists, dataclasses, msgspec Structs, attrs
         classes, pydantic models. Readers call `message.decode(Order)`.
+
+        `priority` is 0 to 9, and 9 the most urgent: queues hand out urgent messages first. Other
+        readers get all of them in the order of the log.
 
         After `timeout_seconds` without an answer it raises `RequestTimeoutError`. The message may
         be stored all the same: the client goes on trying for `delivery_timeout_seconds`.
@@ -146,6 +152,7 @@ class Client(TopicCalls):
         if encoding is not None:
             value, headers = encode_as(value, headers, encoding)
         if delay_seconds is not None or at is not None or schedule_id is not None:
+            without_priority(priority)
             publishing = self._delayed.publish(
                 topic,
                 value,
@@ -170,11 +177,18 @@ class Client(TopicCalls):
                     headers=headers,
                     event_time=event_time,
                     partition=partition,
+                    priority=priority,
                 ),
             )
         outbox = await self._ready_outbox(topic, partition)
         return await self._publisher.publish(
-            outbox, value, key, headers, event_time_us(event_time), partition=partition
+            outbox,
+            value,
+            key,
+            headers,
+            event_time_us(event_time),
+            partition=partition,
+            priority=checked_priority(priority) if priority else 0,
         )
 
     async def _publish_within(
@@ -198,6 +212,7 @@ class Client(TopicCalls):
         headers: Headers | None = None,
         event_time: dt.datetime | int | None = None,
         partition: int | None = None,
+        priority: int = 0,
         encoding: Encoding | None = None,
         delay_seconds: float | None = None,
         at: Time | None = None,
@@ -212,6 +227,7 @@ class Client(TopicCalls):
         >>> await client.flush()
         """
         if not (delay_seconds is at is schedule_id is None):
+            without_priority(priority)
             if encoding is not None:
                 value, headers = encode_as(value, headers, encoding)
             await self._delayed.send(
@@ -234,14 +250,22 @@ class Client(TopicCalls):
             or (partition is not None and partition >= len(outbox.partitions))
         ):
             outbox = await self._ready_outbox(topic, partition)
-        if type(value) is bytes and key is headers is event_time is partition is encoding is None:
+        if (
+            type(value) is bytes
+            and key is headers is event_time is partition is encoding is None
+            and not priority
+        ):
             publisher.put_plain(outbox, value)
             return
         if encoding is not None:
             value, headers = encode_as(value, headers, encoding)
         if event_time is not None:
             event_time = event_time_us(event_time)
-        publisher.put(outbox, value, key, headers, event_time, partition=partition)
+        if priority:
+            checked_priority(priority)
+        publisher.put(
+            outbox, value, key, headers, event_time, partition=partition, priority=priority
+        )
 
     async def publish_many(
         self,
@@ -250,6 +274,7 @@ class Client(TopicCalls):
         *,
         key: bytes | str | None = None,
         headers: Headers | None = None,
+        priority: int = 0,
         encoding: Encoding | None = None,
     ) -> list[Receipt]:
         """Publishes values in order and waits for all of them. They share a key and headers.
@@ -257,16 +282,17 @@ class Client(TopicCalls):
         >>> receipts = await client.publish_many("orders", [b"one tea", b"two tea"])
         """
         check_several(values)
+        if priority:
+            checked_priority(priority)
         outbox = await self._ready_outbox(topic)
         waiting: list[asyncio.Future[Receipt]] = []
         for value in values:
             if self._publisher.buffered_bytes >= self._publisher.buffer_bytes_max:
                 outbox = await self._ready_outbox(topic)
-            if encoding is None:
-                waiting.append(self._publisher.publish(outbox, value, key, headers))
-            else:
-                stored, own = encode_as(value, headers, encoding)
-                waiting.append(self._publisher.publish(outbox, stored, key, own))
+            stored, own = (
+                (value, headers) if encoding is None else encode_as(value, headers, encoding)
+            )
+            waiting.append(self._publisher.publish(outbox, stored, key, own, priority=priority))
         return await asyncio.gather(*waiting)
 
     async def _ready_outbox(self, topic: str, partition: int | None = None) -> TopicOutbox:

@@ -84,6 +84,8 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
             "deliveries": death.deliveries,
             "died": death.time,
         }
+        if death.priority:
+            document["priority"] = death.priority
         if self.event_time is not None:
             document["event_time"] = self.event_time
         put_bytes(document, "key", "key_encoding", death.key)
@@ -247,6 +249,7 @@ class DeadLetters:
                 headers=letter.headers,
                 event_time=letter.event_time,
                 partition=place,
+                priority=letter.death.priority,
             )
 
         return await self._settle(topic, ids, where, put_back, progress)

@@ -19,6 +19,8 @@ def as_document(message: Message) -> dict[str, Any]:
     }
     if message.event_time != message.timestamp:
         document["event_time"] = message.event_time
+    if message.priority:
+        document["priority"] = message.priority
     put_bytes(document, "key", "key_encoding", message.key)
     put_bytes(document, "value", "encoding", None if message.is_tombstone else message.value)
     document["headers"] = header_document(message.headers)

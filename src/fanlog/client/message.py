@@ -58,6 +58,11 @@ class Message(msgspec.Struct, frozen=True, gc=False, eq=False):
         return self.batch.columns.value_column.is_null(self.index)
 
     @property
+    def priority(self) -> int:
+        """How urgent its publisher says it is, 0 to 9. Queues hand out urgent jobs first."""
+        return self.batch.header.priority
+
+    @property
     def timestamp(self) -> dt.datetime:
         """When the broker appended it."""
         return _time(self.batch.header.append_time_us)

@@ -57,6 +57,7 @@ class Records:
         "event_times",
         "headers",
         "keys",
+        "priority",
         "since",
         "unwatched",
         "values",
@@ -64,7 +65,7 @@ class Records:
         "wide",
     )
 
-    def __init__(self, since: float) -> None:
+    def __init__(self, since: float, priority: int = 0) -> None:
         self.values: list[bytes | None] = []
         self.keys: list[bytes | None] | None = None
         self.headers: list[Mapping[str, bytes] | None] | None = None
@@ -74,7 +75,9 @@ class Records:
         self.since = since
         self.error: FanlogError | None = None
         self.unwatched = 0
-        self.wide = False
+        self.priority = priority
+        # One with a priority is looked at record by record too: others must not get into it.
+        self.wide = priority > 0
 
     def add_columns(
         self,
@@ -109,7 +112,7 @@ class Records:
             waiting.setdefault(index, []).append(waiter)
         left = self.bytes
         for i, value in enumerate(self.values):
-            one = Records(self.since)
+            one = Records(self.since, self.priority)
             one.values.append(value)
             key = None if self.keys is None else self.keys[i]
             headers = None if self.headers is None else self.headers[i]
@@ -152,6 +155,7 @@ class Records:
             producer_id=producer.id,
             producer_epoch=producer.epoch,
             first_sequence=sequence,
+            priority=self.priority,
         )
 
 
@@ -193,6 +197,12 @@ class PartitionOutbox:
         self.next_sequence = 0
         self.expected: int | None = None
         self.scheduled = False
+
+    def begin(self, priority: int) -> Records:
+        """A batch for records of this priority."""
+        self.seal()
+        self.open = Records(time.monotonic(), priority)
+        return self.open
 
     def seal(self) -> None:
         if self.open is not None:

@@ -51,6 +51,7 @@ class PublishOptions(TypedDict, total=False):
     headers: Headers | None
     event_time: dt.datetime | int | None
     partition: int | None
+    priority: int
     encoding: Encoding | None
     timeout_seconds: float | None
 
@@ -223,9 +224,11 @@ class Publisher:
         event_time_us: int | None = None,
         *,
         partition: int | None = None,
+        priority: int = 0,
         waiter: Waiter | None = None,
     ) -> None:
-        """Adds a record to a batch, which goes out by itself; `waiter` hears of its outcome."""
+        """Adds a record to a batch, which goes out by itself; `waiter` hears of its outcome. All
+        records of a batch have one priority."""
         if type(value) is not bytes and value is not None:
             if type(value) is str:
                 value = as_bytes(value, "value")
@@ -250,8 +253,8 @@ class Publisher:
             # Alone, or it and what is there already might not fit into a frame together.
             outbox.seal()
         records = outbox.open
-        if records is None:
-            records = outbox.open = Records(time.monotonic())
+        if records is None or records.priority != priority:
+            records = outbox.begin(priority)
         values = records.values
         values.append(value)
         if waiter is not None:
@@ -282,11 +285,21 @@ class Publisher:
         event_time_us: int | None = None,
         *,
         partition: int | None = None,
+        priority: int = 0,
     ) -> asyncio.Future[Receipt]:
         """Adds a record whose outcome the future will be."""
         future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         waiter = _Publish(future, topic.name)
-        self.put(topic, value, key, headers, event_time_us, partition=partition, waiter=waiter)
+        self.put(
+            topic,
+            value,
+            key,
+            headers,
+            event_time_us,
+            partition=partition,
+            priority=priority,
+            waiter=waiter,
+        )
         return future
 
     # Out

@@ -10,6 +10,7 @@ import msgspec
 
 from fanlog.client.moments import parse_moment
 from fanlog.errors import InvalidArgumentError, wrong_value
+from fanlog.format.batch import PRIORITY_MAX
 from fanlog.model import ResetPolicy, Start, TopicSettings
 
 Request = TypeVar("Request", bound=msgspec.Struct)
@@ -69,6 +70,24 @@ def _at_offset(offset: int) -> Start:
     if not 0 <= offset < 1 << 63:
         raise InvalidArgumentError(f"An offset is 0 or more and below 2^63, not {offset}.")
     return Start("offset", offset)
+
+
+def checked_priority(given: object) -> int:
+    """How urgent a message is to a queue: 0 to 9."""
+    if type(given) is not int or not 0 <= given <= PRIORITY_MAX:
+        raise InvalidArgumentError(
+            f"A priority is a number from 0 to {PRIORITY_MAX}, the most urgent, not {given!r}."
+        )
+    return given
+
+
+def without_priority(given: int) -> None:
+    """Refuses a priority for a message that is published later: the broker does not keep it."""
+    if given:
+        raise InvalidArgumentError(
+            "A message with delay_seconds or at has no priority: leave priority out, or publish it "
+            "at once."
+        )
 
 
 def topic_name(given: object) -> str:

@@ -114,7 +114,7 @@ class TopicOutbox:
                 for key, one in records.each():
                     chosen = self.pick(key)
                     if chosen.open is None:
-                        chosen.open = Records(records.since)
+                        chosen.open = Records(records.since, records.priority)
                     chosen.open.take(one)
                 # None becomes larger than the batch that it comes from.
                 for chosen in self.partitions:

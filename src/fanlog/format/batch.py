@@ -19,7 +19,8 @@ column starts on a multiple of 8, and so does every batch, because its length is
 | 48 | 4     | header crc     | broker  | CRC-32C of bytes 0 to 48                             |
 | 52 | 4     | body crc       | client  | CRC-32C of bytes 56 to the end                       |
 | 56 | 2     | partition      | client  |                                                      |
-| 58 | 1     | codec          | client  | 0 none, 1 zlib, 2 zstd, 3 lz4                        |
+| 58 | 1     | packing        | client  | lower 4 bits the codec: 0 none, 1 zlib, 2 zstd,      |
+|    |       |                |         | 3 lz4; upper 4 bits the priority: 0 to 9             |
 | 59 | 1     | flags          | client  | which columns there are                              |
 | 60 | 4     | record count   | client  | at least 1; in a sparse batch also 0                 |
 | 64 |       | body           | client  | see `columns.py`                                     |
@@ -58,6 +59,9 @@ ALIGNMENT = 8
 BATCH_BYTES_MIN = HEADER_BYTES + 8
 RECORDS_MAX = 1 << 20
 CLIENT_PART_AT = 56
+PACKING_AT = 58
+CODEC_BITS = 0x0F
+PRIORITY_MAX = 9
 # No batch reaches past this offset.
 OFFSET_MAX = (1 << 63) - 1
 
@@ -88,10 +92,19 @@ class BatchHeader(NamedTuple):
     header_crc: int
     body_crc: int
     partition: int
-    codec: int
+    packing: int
     flags: int
     record_count: int
     span: int
+
+    @property
+    def codec(self) -> int:
+        return self.packing & CODEC_BITS
+
+    @property
+    def priority(self) -> int:
+        """How urgent its records are to a queue: 0 to 9."""
+        return self.packing >> 4
 
     @property
     def next_offset(self) -> int:
@@ -168,13 +181,14 @@ def encode_batch(
     producer_id: int = 0,
     producer_epoch: int = 0,
     first_sequence: int = 0,
+    priority: int = 0,
 ) -> bytes:
     """A batch as a client sends it: body checksum made, the broker's fields zero."""
     count = len(values)
     if not 1 <= count <= RECORDS_MAX:
         raise FormatError(f"A batch holds 1 to {RECORDS_MAX} records, not {count}.")
     used, flags, body = pack_columns(values, keys, headers, event_times_us, codec)
-    client_part = CLIENT_PART.pack(partition, used, flags, count) + body
+    client_part = CLIENT_PART.pack(partition, used | priority << 4, flags, count) + body
     head = STAMPED.pack(
         HEADER_BYTES + len(body),
         KIND_BATCH,

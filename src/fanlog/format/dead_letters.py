@@ -16,6 +16,7 @@ that key without a value takes it away.
 | fanlog-dead-time        | when, ISO 8601, UTC                                 |
 | fanlog-dead-key         | the job's own key, if it had one                    |
 | fanlog-dead-null        | 1 if the job had no value; the letter's is empty    |
+| fanlog-dead-priority    | the job's priority, if it had one                   |
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import datetime as dt
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from fanlog.format.batch import PRIORITY_MAX
 from fanlog.model import KIB, MIB, Durability, TopicSettings
 
 TOPIC_PREFIX = "dead."
@@ -47,6 +49,7 @@ class Death(NamedTuple):
     null: bool = False
     # Letters of before it was kept have none.
     log: str = ""
+    priority: int = 0
 
     @property
     def letter_key(self) -> bytes:
@@ -85,6 +88,8 @@ def death_headers(death: Death) -> dict[str, bytes]:
         headers[_PREFIX + "log"] = death.log.encode()
     if death.null:
         headers[_PREFIX + "null"] = b"1"
+    if death.priority:
+        headers[_PREFIX + "priority"] = str(death.priority).encode()
     return headers
 
 
@@ -102,6 +107,7 @@ def read_death(headers: Mapping[str, bytes]) -> Death | None:
             headers.get(_PREFIX + "key"),
             _PREFIX + "null" in headers,
             headers.get(_PREFIX + "log", b"").decode(),
+            min(max(0, int(headers.get(_PREFIX + "priority", b"0"))), PRIORITY_MAX),
         )
     except (KeyError, ValueError):
         return None

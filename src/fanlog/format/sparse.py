@@ -3,7 +3,7 @@ itself which of them it still has, and how far it reaches.
 
 A batch that lost records is `thinned`; one behind which whole batches went is `widened` over
 their offsets; where nothing is before them, a `placeholder` without records takes their place.
-Producer, times and codec stay the batch's own; both checksums are made anew.
+Producer, times, codec and priority stay the batch's own; both checksums are made anew.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def placeholder(header: BatchHeader, next_offset: int) -> bytes:
 
 def _sealed(header: BatchHeader, codec: int, flags: int, count: int, body: bytes) -> bytes:
     """A stamped batch of this body; all else is as the header has it."""
-    client_part = CLIENT_PART.pack(header.partition, codec, flags, count) + body
+    packing = codec | header.priority << 4
+    client_part = CLIENT_PART.pack(header.partition, packing, flags, count) + body
     head = STAMPED.pack(
         HEADER_BYTES + len(body),
         KIND_BATCH,

@@ -23,7 +23,7 @@ from fanlog.log.errands import AtOnce, Errands, Removals
 from fanlog.log.faults import is_full
 from fanlog.log.files import FdPool, remove_if_there, sync_file, sync_folder, write_all
 from fanlog.log.index import Index, IndexCache, SealedIndex
-from fanlog.log.marks import Compacted, save_start
+from fanlog.log.marks import Compacted, save_ranked, save_start
 from fanlog.log.producers import ProducerHistory, write_producers
 from fanlog.log.reserve import Reserve
 from fanlog.log.scan import Owner
@@ -114,6 +114,7 @@ class DiskLog:
         "producers_due",
         "proven",
         "quarantine",
+        "ranked",
         "sealed_bytes",
         "segments",
         "settings",
@@ -135,6 +136,8 @@ class DiskLog:
         # Records before this offset were deleted, even where their segment is still there.
         self.deleted_before = 0
         self.compacted = Compacted()
+        # Whether it is written down that some batches have a priority.
+        self.ranked = False
         # Which starts of the broker wrote what is there.
         self.epochs: Epochs = ()
         # Batches that compaction could not decode, by their first offsets.
@@ -216,6 +219,23 @@ class DiskLog:
         self.allocated = allocated
         self.index_at = 0
         self.save_producers()
+
+    def mark_ranked(self, *, at_once: bool) -> bool:
+        """Writes down that some batches have a priority. Without it, queues that begin after the
+        next start hand them out in the order of the log."""
+        if self.ranked or self.deleted:
+            return True
+        if not self.segments:
+            return False
+        self.ranked = True
+        folder = self.folder
+        errands = AtOnce() if at_once else self.shared.errands
+        errands.in_background(lambda: save_ranked(folder), self._marked)
+        return True
+
+    def _marked(self, fault: Exception | None) -> None:
+        if fault is not None and not self.deleted:
+            logger.warning("That %s has priorities is not written down: %s", self.folder, fault)
 
     def save_producers(self) -> None:
         """Has it written down who wrote before the active segment, if that is not there yet. There

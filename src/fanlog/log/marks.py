@@ -4,6 +4,7 @@
 | ---------------- | ---------------------------------------------------------------------------- |
 | `start.json`     | `start_offset`: the records before it were deleted. Durable                  |
 | `compacted.json` | a `Compacted`. Without it, compaction looks at all of the log                |
+| `priorities`     | nothing: that it is there says that some batches have a priority             |
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from typing import NamedTuple
 
 from fanlog.errors import FormatError
 from fanlog.log import small_files
-from fanlog.log.files import remove_if_there
+from fanlog.log.files import remove_if_there, replace_file
 
 Report = Callable[[str], None]
+RANKED_FILE = "priorities"
 
 
 class Compacted(NamedTuple):
@@ -78,6 +80,10 @@ def load_compacted(folder: str, active_base: int, report: Report) -> Compacted:
 
 def save_compacted(folder: str, compacted: Compacted) -> None:
     small_files.save(f"{folder}/compacted.json", compacted._asdict(), durable=True)
+
+
+def save_ranked(folder: str) -> None:
+    replace_file(f"{folder}/{RANKED_FILE}", b"", durable=True)
 
 
 def _numbers(found: small_files.SmallFile, *names: str) -> list[int]:

@@ -111,6 +111,16 @@ class PartitionLog:
             self._disk.producers = histories
 
     @property
+    def is_ranked(self) -> bool:
+        """Whether a start found that some of its batches have a priority."""
+        return self._disk is not None and self._disk.ranked
+
+    def mark_ranked(self, *, at_once: bool = False) -> bool:
+        """Has it written down that some of its batches have a priority; whether that is under way.
+        A log without files has to be asked again."""
+        return self._disk is None or self._disk.mark_ranked(at_once=at_once)
+
+    @property
     def start_offset(self) -> int:
         if self._disk is None:
             return max(self.tail.start_offset, self._deleted_before)

@@ -18,7 +18,7 @@ from fanlog.log.epochs import with_batches
 from fanlog.log.files import remove_if_there
 from fanlog.log.index import SealedIndex
 from fanlog.log.lookup import quarantine
-from fanlog.log.marks import load_compacted, load_start
+from fanlog.log.marks import RANKED_FILE, load_compacted, load_start
 from fanlog.log.producers import ProducerRuns, read_producers
 from fanlog.log.replay import Journaled, Known, mend, replay
 from fanlog.log.scan import NO_STOP, Run, is_zero
@@ -51,6 +51,7 @@ def bring_back(disk: DiskLog, known: Known | None, clean: CleanLog | None) -> Fo
     listing = list_folder(disk.folder)
     if "damaged.json" in listing.others:
         disk.quarantine.load(disk.shared.report)
+    disk.ranked = RANKED_FILE in listing.others
     found = _as_it_was_left(disk, listing, known, clean)
     changed = False
     if found is None:

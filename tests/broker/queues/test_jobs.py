@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from fanlog.broker.queues.jobs import InHand, Jobs
+from fanlog.broker.queues.jobs import Failure, InHand, Jobs
 from fanlog.broker.queues.key_order import KeyOrder
 from fanlog.broker.queues.spans import Span, Spans, State
 
@@ -291,3 +291,31 @@ def test_of_a_key_the_first_is_out_and_the_others_follow_in_order(keys: list, ch
     assert sorted(o for some in finished.values() for o in some) == list(range(len(keys)))
     for key, some in finished.items():
         assert key is None or some == sorted(some)
+
+
+def test_what_is_lost_further_on_leaves_what_is_before_it_to_be_done() -> None:
+    jobs = Jobs(0)
+    assert jobs.lose(5, 8) == 3
+    assert jobs.due(0) == (0, 5)
+    assert (jobs.waiting, jobs.next) == (5, 8)
+
+
+def test_jobs_that_are_passed_over_wait_behind_those_that_were_due_before() -> None:
+    jobs = Jobs(0)
+    jobs.lease(0, 2, "ann", 100)
+    jobs.fail("ann", 0, 2, due=lambda failures, first: 10, reason="", deliveries_max=5)
+    jobs.lease(5, 6, "ann", 100, priority=9, now_us=20)
+    assert jobs.due(20) == (0, 2)
+    jobs.lease(0, 2, "ann", 100)
+    assert jobs.due(20) == (2, 5)
+
+
+def test_a_range_of_a_priority_gives_what_may_go_out_and_remembers_what_has_to_wait() -> None:
+    jobs = Jobs(0)
+    jobs.restore([], [Failure(1, 2, 1, 50, ""), Failure(3, 4, 1, 60, "")])
+    jobs.restored(10)
+    assert jobs.ready(1, 2, 9, 0) is None
+    assert jobs.ready(1, 5, 9, 0) == (2, 3)
+    assert jobs.ready(3, 8, 9, 0) == (4, 8)
+    assert jobs.due(49, 9) is None
+    assert jobs.due(50, 9) == (1, 2)

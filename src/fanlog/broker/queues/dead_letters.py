@@ -232,6 +232,7 @@ class DeadLetters:
             time=dt.datetime.fromtimestamp(self._broker.now_us() / 1e6, tz=dt.UTC),
             key=key,
             log=f"{batch.header.topic}.{batch.header.leader_epoch}",
+            priority=batch.header.priority,
         )
 
     def _topic(self, grave: Grave) -> Topic:

@@ -14,6 +14,8 @@ from fanlog.broker.queues.spans import Range, Span, Spans, State, joined
 _STALE_MAX = 1024
 
 
+# By time: ranges of jobs that may be in a state then.
+_Heap = list[tuple[int, int, int]]
 # When jobs that have failed may be tried again: asked with how often, and the first offset.
 Due = Callable[[int, int], int]
 
@@ -73,8 +75,10 @@ class Jobs:
         self.leased = 0
         self.waiting = 0
         self._in_hand = InHand() if in_hand is None else in_hand
-        self._deadlines: list[tuple[int, int, int]] = []
-        self._due: list[tuple[int, int, int]] = []
+        self._deadlines: _Heap = []
+        self._due: _Heap = []
+        # The same of jobs with a priority.
+        self._urgent: dict[int, _Heap] = {}
 
     @property
     def floor(self) -> int:
@@ -86,34 +90,75 @@ class Jobs:
 
     # Handing out
 
-    def due(self, now_us: int) -> Range | None:
-        """The first jobs that wait and may go out now, all of the same state."""
-        while self._due and self._due[0][0] <= now_us:
-            due_us, first, next = self._due[0]
+    def due(self, now_us: int, priority: int = 0) -> Range | None:
+        """The first jobs that wait and may go out now, all of the same state. With a priority,
+        those that have it and were handed out before."""
+        heap = self._urgent.get(priority, []) if priority else self._due
+        while heap and heap[0][0] <= now_us:
+            due_us, first, next = heap[0]
             for span in self.spans.within(first, next):
                 if span.state is State.WAITING and span.due_us <= now_us:
                     found = max(first, span.first), min(next, span.next)
                     # What is before it need not be looked at again.
-                    heapq.heapreplace(self._due, (due_us, found[0], next))
+                    heapq.heapreplace(heap, (due_us, found[0], next))
                     return found
-            heapq.heappop(self._due)
+            heapq.heappop(heap)
         return None
 
     def next_due_us(self) -> int | None:
         """When to look again for what waits; None if nothing does."""
-        return self._due[0][0] if self._due and self.waiting else None
+        if not self.waiting:
+            return None
+        due_us = self._due[0][0] if self._due else None
+        for heap in self._urgent.values():
+            if heap and (due_us is None or heap[0][0] < due_us):
+                due_us = heap[0][0]
+        return due_us
 
-    def lease(self, first: int, next: int, worker: str, deadline_us: int) -> int:
-        """Hands out jobs that wait, or the next ones that never were; returns how often they
-        failed before."""
+    def ready(self, first: int, next: int, priority: int, now_us: int) -> Range | None:
+        """The first jobs between the two, which have this priority, that may go out now. Those
+        that have to wait for it are looked for by `due` from now on."""
+        waits: list[Range] = []
+        ready: Range | None = None
+        for span in self.spans.within(first, min(next, self.next)):
+            if span.state is State.WAITING:
+                found = max(first, span.first), min(next, span.next)
+                if span.due_us <= now_us:
+                    ready = found
+                    break
+                if span.priority != priority:
+                    waits.append(found)
+        for found in waits:
+            for span in self.spans.cut(*found):
+                span.priority = priority
+                self._push_due(span)
+        if ready is None and next > self.next:
+            ready = max(first, self.next), next
+        return ready
+
+    def lease(
+        self,
+        first: int,
+        next: int,
+        worker: str,
+        deadline_us: int,
+        *,
+        priority: int = 0,
+        now_us: int = 0,
+    ) -> int:
+        """Hands out jobs that wait, or others that never were out; returns how often they failed
+        before. Those that are passed over wait from now on."""
         failures = 0
         if first >= self.next:
+            self._reach(first, now_us)
             span = self.spans.append(Span(first, next, State.WAITING))
             self.waiting += len(span)
+            span.priority = priority
             self._set(span, State.LEASED, worker, deadline_us)
         else:
             for span in self.spans.cut(first, next):
                 failures = span.failures
+                span.priority = priority
                 self._set(span, State.LEASED, worker, deadline_us)
         self._push(self._deadlines, deadline_us, first, next)
         return failures
@@ -252,6 +297,7 @@ class Jobs:
     def lose(self, first: int, next: int) -> int:
         """Jobs that can't be had any more count as done. Returns how many were not."""
         if next > self.next:
+            self._reach(first)
             self.park(self.next, next)
         lost = 0
         for span in self.spans.cut(first, next):
@@ -304,11 +350,11 @@ class Jobs:
 
     # Within
 
-    def _reach(self, next: int) -> None:
+    def _reach(self, next: int, due_us: int = 0) -> None:
         if next > self.next:
-            span = self.spans.append(Span(self.next, next, State.WAITING))
+            span = self.spans.append(Span(self.next, next, State.WAITING, due_us=due_us))
             self.waiting += len(span)
-            self._push(self._due, 0, span.first, span.next)
+            self._push_due(span)
 
     def _outside(self, first: int, next: int) -> list[Range]:
         """What of a range is below the floor, or was never handed out."""
@@ -328,7 +374,11 @@ class Jobs:
 
     def _wait(self, span: Span, due_us: int) -> None:
         self._set(span, State.WAITING, due_us=due_us)
-        self._push(self._due, due_us, span.first, span.next)
+        self._push_due(span)
+
+    def _push_due(self, span: Span) -> None:
+        heap = self._urgent.setdefault(span.priority, []) if span.priority else self._due
+        self._push(heap, span.due_us, span.first, span.next)
 
     def _finished(self, first: int, next: int) -> None:
         if self.order is not None:
@@ -364,19 +414,23 @@ class Jobs:
         elif state is State.WAITING:
             self.waiting += count
 
-    def _push(self, heap: list[tuple[int, int, int]], time_us: int, first: int, next: int) -> None:
+    def _push(self, heap: _Heap, time_us: int, first: int, next: int) -> None:
         heapq.heappush(heap, (time_us, first, next))
         if len(heap) > _STALE_MAX + 2 * len(self.spans):
             self._rebuild()
 
     def _rebuild(self) -> None:
-        """Both heaps anew, from what there is."""
+        """All heaps anew, from what there is."""
         self._deadlines = [
             (s.due_us, s.first, s.next) for s in self.spans if s.state is State.LEASED
         ]
-        self._due = [(s.due_us, s.first, s.next) for s in self.spans if s.state is State.WAITING]
-        heapq.heapify(self._deadlines)
-        heapq.heapify(self._due)
+        self._due, self._urgent = [], {}
+        for span in self.spans:
+            if span.state is State.WAITING:
+                heap = self._urgent.setdefault(span.priority, []) if span.priority else self._due
+                heap.append((span.due_us, span.first, span.next))
+        for heap in (self._deadlines, self._due, *self._urgent.values()):
+            heapq.heapify(heap)
 
 
 def _is_held(span: Span, worker: str) -> bool:

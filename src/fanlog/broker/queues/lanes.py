@@ -8,12 +8,14 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
+from fanlog.broker.queues.ahead import Ahead
 from fanlog.broker.queues.jobs import Jobs
+from fanlog.broker.queues.spans import Range
 from fanlog.broker.topics import Partition
 from fanlog.broker.unpacking import Unpacker
 from fanlog.config import BrokerOptions
 from fanlog.errors import DamagedError, OffsetOutOfRangeError, UnreadableError
-from fanlog.format.batch import Batch, BatchHeader, split_batches
+from fanlog.format.batch import PRIORITY_MAX, Batch, BatchHeader, split_batches
 from fanlog.format.columns import SPARSE, BinaryColumn
 from fanlog.format.keys import short_key
 from fanlog.log.partition import Block
@@ -25,6 +27,8 @@ logger = logging.getLogger("fanlog.broker")
 # jobs come from, one where old ones are tried again.
 _STRETCH_BYTES = 256 * 1024
 _STRETCHES = 2
+# Headers that are read at once in search of priorities: about a millisecond.
+_HEADERS_A_TURN = 2048
 # A partition that could not be read is left alone for so long.
 _FAULT_PAUSE_US = 5_000_000
 _WHY = {
@@ -44,6 +48,9 @@ class LaneHost(Protocol):
     def stir(self, lane: Lane) -> None:
         """The lane may have something to hand out now."""
         ...
+
+    def soon(self, call: Callable[[], None], /) -> object: ...
+    def has(self, lane: Lane) -> bool: ...
 
     def missed(self, lane: Lane, gap: Gap, records: int) -> None:
         """So many jobs in the gap that nobody will get."""
@@ -156,6 +163,9 @@ class Lane:
         self._reading: list[Found] = []
         self._large: list[Found] = []
         self.paused_until_us = 0
+        # Where urgent jobs are, if there are any priorities; and whether that is being looked for.
+        self.ahead: Ahead | None = None
+        self._looking = False
 
     def available(self, now_us: int) -> int:
         """About how many jobs could go out now; 0 if none can."""
@@ -172,12 +182,12 @@ class Lane:
         order = self.jobs.order
         return order is not None and order.parked >= self._options.queue_parked_max
 
-    def run(self, now_us: int, share: int) -> Run | None:
+    def run(self, now_us: int, share: int, *, oldest: bool = False) -> Run | None:
         """The next jobs to hand out, `share` of them at most; None if there are none, or if they
-        have to be read from disk first."""
+        have to be read from disk first. The `oldest` ones, or the most urgent."""
         while self.available(now_us):
             self.drop_lost()
-            wanted = self._wanted(now_us)
+            wanted = self._wanted(now_us, oldest=oldest)
             if wanted is None:
                 return None
             first, next = wanted
@@ -234,15 +244,114 @@ class Lane:
             got = ()
         found.keys = got
 
-    def _wanted(self, now_us: int) -> tuple[int, int] | None:
+    def _wanted(self, now_us: int, *, oldest: bool) -> Range | None:
         """Those that were handed out before come first."""
+        urgent = None if self.ahead is None or oldest else self._most_urgent(now_us)
+        if urgent is not None:
+            return urgent[1]
         due = self.jobs.due(now_us)
         if due is not None:
             return due
         first, next = self.jobs.next, self.partition.visible_end
-        if first >= next or len(self.jobs.spans) >= self._options.queue_ranges_max:
+        full = len(self.jobs.spans) >= self._options.queue_ranges_max or self._crowded()
+        if first < next and not full:
+            return first, next
+        # With nothing else left, what is urgent is the oldest.
+        urgent = self._most_urgent(now_us) if oldest else None
+        return None if urgent is None else urgent[1]
+
+    # Priorities
+
+    @property
+    def is_ranked(self) -> bool:
+        """Whether jobs may have priorities that count. Where order counts, they do not."""
+        return self.partition.ranked_from is not None and self.jobs.order is None
+
+    def top(self, now_us: int) -> int:
+        """The highest priority of which a job may go out now, as far as it is known."""
+        self.look_ahead(now_us)
+        urgent = self._most_urgent(now_us)
+        return 0 if urgent is None else urgent[0]
+
+    def _most_urgent(self, now_us: int) -> tuple[int, Range] | None:
+        """The most urgent jobs that may go out now, and their priority: those that were handed out
+        before, then those that never were."""
+        ahead, jobs = self.ahead, self.jobs
+        if ahead is None:
             return None
-        return None if self._crowded() else (first, next)
+        full = len(jobs.spans) >= self._options.queue_ranges_max
+        for priority in range(PRIORITY_MAX, 0, -1):
+            due = jobs.due(now_us, priority)
+            if due is not None:
+                return priority, due
+            run = ahead.first(priority)
+            while run is not None and not full:
+                ready = jobs.ready(*run, priority, now_us)
+                ahead.drop(priority, run[1] if ready is None else ready[0])
+                if ready is not None:
+                    return priority, ready
+                run = ahead.first(priority)
+        return None
+
+    def look_ahead(self, now_us: int) -> None:
+        """Looks for priorities in what has come since the last time: some of it at once, the rest
+        soon."""
+        partition = self.partition
+        if self.ahead is None:
+            start = max(partition.ranked_from or 0, self.jobs.floor)
+            self.ahead = Ahead(start, self._options.queue_priority_runs_max)
+        if not self._looking and self._look(now_us):
+            self._looking = True
+            self._host.soon(lambda: self._look_on(now_us))
+
+    def _look_on(self, now_us: int) -> None:
+        self._looking = False
+        if self._host.has(self) and not self.partition.topic.deleted and self._look(now_us):
+            self._looking = True
+            self._host.soon(lambda: self._look_on(now_us))
+
+    def _look(self, now_us: int) -> bool:
+        """Reads some headers; whether it can go on at once."""
+        ahead = self.ahead
+        if ahead is None:
+            return False
+        ahead.skip_to(self.partition.log.start_offset)
+        left = _HEADERS_A_TURN
+        while left > 0:
+            if ahead.is_full or not (ahead.has_more or self._give_more(ahead, now_us)):
+                return False
+            read, found = ahead.read(left)
+            left -= read
+            if found:
+                self._host.stir(self)
+        return True
+
+    def _give_more(self, ahead: Ahead, now_us: int) -> bool:
+        """Whether there is more to read at once. What is on disk alone is loaded."""
+        partition, tail = self.partition, self.partition.log.tail
+        if ahead.until >= partition.visible_end:
+            return False
+        if ahead.until < tail.start_offset:
+            self._looking = True
+            self._host.load_block(partition, ahead.until, lambda got: self._looked(got, now_us))
+            return False
+        pieces, _ = tail.read(ahead.until, partition.visible_end, _STRETCH_BYTES)
+        ahead.give(pieces)
+        return True
+
+    def _looked(self, got: Block | Exception, now_us: int) -> None:
+        self._looking = False
+        ahead = self.ahead
+        if ahead is None or self.partition.topic.deleted or not self._host.has(self):
+            return
+        if isinstance(got, Block):
+            ahead.give([memoryview(got.data)])
+        elif isinstance(got, DamagedError):
+            ahead.skip_to(max(got.next, ahead.until + 1))
+        elif not isinstance(got, OffsetOutOfRangeError):
+            # Jobs are read at the same place, and whoever does says what is wrong.
+            return
+        self._look_on(now_us)
 
     def _in_order(self, found: Found, first: int, next: int, share: int) -> Run | None:
         """What of a stretch may go out with regard to its keys. Those in front that may not are

@@ -30,6 +30,8 @@ from fanlog.model import Durability, Gap, QueueSettings
 _LEASES_A_TURN = 512
 # A batch is cut at a worker's room into no smaller parts than this part of its prefetch.
 _SPLINTERS = 8
+# So many jobs go out by their priority, then one because it is the oldest of its partition.
+URGENT_JOBS = 9
 # What is collected for a worker before it goes out.
 _PUSH_PIECES = 64
 _PUSH_BYTES = 256 * 1024
@@ -177,6 +179,11 @@ class Queue:
         self._stirred: dict[Lane, None] = {}
         self._timed: dict[Lane, None] = {}
         self._scheduled = False
+        # Whether priorities count now, and how many jobs went out by theirs since the last that
+        # went out by its age.
+        self._ranked = False
+        self._ranked_lanes: dict[Lane, None] = {}
+        self._urgent_jobs = 0
 
     def is_older_than(self, topic: Topic) -> bool:
         """Whether the topic has appeared since the queue began. Those in memory are numbered apart,
@@ -199,6 +206,8 @@ class Queue:
         self.lanes[partition.topic.number, partition.index] = lane
         if jobs.waiting:
             self._timed[lane] = None
+        if lane.is_ranked:
+            self._ranked_lanes[lane] = None
         return lane
 
     def drop_lane(self, lane: Lane) -> None:
@@ -207,6 +216,7 @@ class Queue:
         del self.lanes[lane.partition.topic.number, lane.partition.index]
         self._stirred.pop(lane, None)
         self._timed.pop(lane, None)
+        self._ranked_lanes.pop(lane, None)
 
     def drop_topic(self, topic: Topic) -> list[Lane]:
         """A topic was deleted. Returns what there was of it."""
@@ -243,6 +253,9 @@ class Queue:
 
     def missed(self, lane: Lane, gap: Gap, records: int) -> None:
         self._host.missed(self, lane, gap, records)
+
+    def soon(self, call: Callable[[], None], /) -> object:
+        return self._host.soon(call)
 
     def has(self, lane: Lane) -> bool:
         """Whether a lane is still this queue's: its topic may be gone, or it begun anew."""
@@ -340,21 +353,30 @@ class Queue:
 
     def _available(self, now_us: int) -> int:
         available = 0
+        self._ranked = False
         for lane in list(self._stirred):
             found = lane.available(now_us)
             available += found
+            if lane.partition.ranked_from is not None and lane.is_ranked:
+                self._ranked = True
+                self._ranked_lanes[lane] = None
             if not found:
                 self._rest(lane)
         return available
 
     def _hand_out(self, worker: Worker, share: int, now_us: int) -> int:
         """One lease, from the lane whose turn it is. Returns how many jobs it has."""
-        for lane in list(self._stirred):
+        oldest = self._ranked and self._urgent_jobs >= URGENT_JOBS
+        if oldest:
+            share = min(share, self._urgent_jobs // URGENT_JOBS)
+        by_rank = self._ranked and not oldest
+        for lane in self._by_rank(now_us) if by_rank else list(self._stirred):
             if lane.partition.topic.number not in worker.topics:
                 continue
             del self._stirred[lane]
-            run = lane.run(now_us, share)
-            if run is not None and worker.would_splinter(run):
+            run = lane.run(now_us, share, oldest=oldest)
+            priority = 0 if run is None else run.found.header.priority
+            if run is not None and not priority and worker.would_splinter(run):
                 self._stirred[lane] = None
                 continue
             if run is None:
@@ -365,13 +387,25 @@ class Queue:
             self._stirred[lane] = None
             self._timed[lane] = None
             deadline_us = now_us + round(self.settings.visibility_seconds * 1e6)
-            failures = lane.jobs.lease(run.first, run.next, worker.id, deadline_us)
+            failures = lane.jobs.lease(
+                run.first, run.next, worker.id, deadline_us, priority=priority, now_us=now_us
+            )
             count = run.next - run.first
+            if oldest:
+                self._urgent_jobs -= URGENT_JOBS * count
+            elif priority and lane.is_ranked:
+                self._urgent_jobs += count
             if failures:
                 self.redelivered += count
             worker.send(lane, run, failures + 1)
             return count
         return 0
+
+    def _by_rank(self, now_us: int) -> list[Lane]:
+        """The lanes with the most urgent jobs first; of several, whose turn it is."""
+        lanes = list(self._stirred)
+        tops = {lane: lane.top(now_us) if lane.is_ranked else 0 for lane in lanes}
+        return sorted(lanes, key=lambda lane: -tops[lane])
 
     # Time
 
@@ -387,6 +421,7 @@ class Queue:
 
     def tick(self, now_us: int) -> None:
         """Leases that have run out, and jobs whose delay is over."""
+        self._look_ahead(now_us)
         if not self._timed:
             return
         for lane in list(self._timed):
@@ -405,6 +440,13 @@ class Queue:
             if not jobs.leased and not jobs.waiting and not lane.paused_until_us:
                 del self._timed[lane]
         self.enlist_freed()
+
+    def _look_ahead(self, now_us: int) -> None:
+        """Priorities are looked for also while nobody has room: what is urgent goes to the first
+        who has."""
+        if self.workers:
+            for lane in self._ranked_lanes:
+                lane.look_ahead(now_us)
 
     def _doubt(self, ids: Iterable[str]) -> None:
         for id in ids:

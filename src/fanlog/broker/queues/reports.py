@@ -65,7 +65,25 @@ async def _describe_lane(broker: Broker, lane: Lane, now_us: int) -> GroupPartit
         waiting=jobs.waiting,
         retrying=sum(len(span) for span in retrying),
         next_retry_seconds=None if due_us is None else max(0, due_us - now_us) / 1e6,
+        urgent=_urgent(lane),
     )
+
+
+def _urgent(lane: Lane) -> dict[int, int]:
+    """How many jobs wait, by their priority: those that were handed out before, and those that
+    never were."""
+    counts: dict[int, int] = {}
+    for span in lane.jobs.spans if lane.ahead is not None else ():
+        if span.state is State.WAITING and span.priority:
+            counts[span.priority] = counts.get(span.priority, 0) + len(span)
+    for priority, (first, next) in () if lane.ahead is None else lane.ahead.runs():
+        waiting = max(0, next - max(first, lane.jobs.next))
+        for span in lane.jobs.spans.within(first, min(next, lane.jobs.next)):
+            if span.state is State.WAITING and not span.priority:
+                waiting += min(next, span.next) - max(first, span.first)
+        if waiting:
+            counts[priority] = counts.get(priority, 0) + waiting
+    return dict(sorted(counts.items(), reverse=True))
 
 
 async def plan_queue_reset(broker: Broker, queue: Queue, wanted: ResetGroup) -> list[ResetStep]:

@@ -24,9 +24,10 @@ class State(IntEnum):
 
 class Span:
     """`due_us` is when a lease runs out, or when a waiting job may go out. `failures` counts the
-    deliveries that came to nothing; `reason` is why the last did."""
+    deliveries that came to nothing; `reason` is why the last did. `priority` is known once they
+    were handed out."""
 
-    __slots__ = ("due_us", "failures", "first", "next", "reason", "state", "worker")
+    __slots__ = ("due_us", "failures", "first", "next", "priority", "reason", "state", "worker")
 
     def __init__(
         self,
@@ -46,6 +47,7 @@ class Span:
         self.due_us = due_us
         self.failures = failures
         self.reason = reason
+        self.priority = 0
 
     def __len__(self) -> int:
         return self.next - self.first
@@ -133,6 +135,7 @@ class Spans:
             failures=span.failures,
             reason=span.reason,
         )
+        rest.priority = span.priority
         span.next = at
         self._firsts.insert(i + 1, at)
         self._spans.insert(i + 1, rest)

@@ -163,6 +163,7 @@ class Client:
         headers: Headers | None = None,
         event_time: dt.datetime | int | None = None,
         partition: int | None = None,
+        priority: int = 0,
         encoding: Encoding | None = None,
         timeout_seconds: float | None = None,
         delay_seconds: float | None = None,
@@ -179,6 +180,7 @@ class Client:
                 headers=headers,
                 event_time=event_time,
                 partition=partition,
+                priority=priority,
                 encoding=encoding,
                 timeout_seconds=timeout_seconds,
                 delay_seconds=delay_seconds,
@@ -238,13 +240,19 @@ class Client:
         *,
         key: bytes | str | None = None,
         headers: Headers | None = None,
+        priority: int = 0,
         encoding: Encoding | None = None,
     ) -> list[Receipt]:
         """Publishes values in order and waits for all of them."""
         check_several(values)
         return self._loop.call(
             self._client.publish_many(
-                topic, list(values), key=key, headers=headers, encoding=encoding
+                topic,
+                list(values),
+                key=key,
+                headers=headers,
+                priority=priority,
+                encoding=encoding,
             )
         )
 
@@ -257,6 +265,7 @@ class Client:
         headers: Headers | None = None,
         event_time: dt.datetime | int | None = None,
         partition: int | None = None,
+        priority: int = 0,
         encoding: Encoding | None = None,
         delay_seconds: float | None = None,
         at: Time | None = None,
@@ -266,7 +275,7 @@ class Client:
         if type(value) is not bytes or encoding is not None:
             value, headers = as_published(value, headers, encoding, self._client.encoding)
         later = (delay_seconds, at, schedule_id)
-        self._outgoing.append((topic, value, key, headers, event_time, partition, later))
+        self._outgoing.append((topic, value, key, headers, event_time, partition, priority, later))
         if len(self._outgoing) > _OUTGOING_MAX:
             self._loop.call(self._hand_over())
         elif not self._handing_over:
@@ -284,7 +293,9 @@ class Client:
         while a message waits for its topic must not overtake it."""
         async with self._one_hand_over:
             while self._outgoing:
-                topic, value, key, headers, event_time, partition, later = self._outgoing.popleft()
+                topic, value, key, headers, time, partition, priority, later = (
+                    self._outgoing.popleft()
+                )
                 delay_seconds, at, schedule_id = later
                 try:
                     await self._client.send(
@@ -292,8 +303,9 @@ class Client:
                         value,
                         key=key,
                         headers=headers,
-                        event_time=event_time,
+                        event_time=time,
                         partition=partition,
+                        priority=priority,
                         delay_seconds=delay_seconds,
                         at=at,
                         schedule_id=schedule_id,

@@ -76,6 +76,10 @@ class Job:
         return self._job.offset
 
     @property
+    def priority(self) -> int:
+        return self._job.priority
+
+    @property
     def deliveries(self) -> int:
         return self._job.deliveries
 

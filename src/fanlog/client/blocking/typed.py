@@ -278,11 +278,15 @@ class Topic(Generic[T]):
         stored, options["headers"] = self._kind.encoded(value, options.get("headers"))
         self._host.send(self.name, stored, **options)
 
-    def publish_many(self, values: Iterable[T], *, key: bytes | str | None = None) -> list[Receipt]:
+    def publish_many(
+        self, values: Iterable[T], *, key: bytes | str | None = None, priority: int = 0
+    ) -> list[Receipt]:
         """Publishes values in order and waits for all of them. If one is of another type, none is
         published."""
         ready, headers = self._kind.all_encoded(values)
-        return self._host.publish_many(self.name, ready, key=key, headers=headers)
+        return self._host.publish_many(
+            self.name, ready, key=key, headers=headers, priority=priority
+        )
 
     def request(self, value: T, **options: Unpack[RequestOptions]) -> Message:
         """Publishes a request and returns its answer."""

@@ -61,6 +61,7 @@ class Burying:
             key=message.key,
             null=message.is_tombstone,
             log=f"{header.topic}.{header.leader_epoch}",
+            priority=message.priority,
         )
         try:
             await self._publish(topic, message, death)

@@ -202,6 +202,11 @@ class Job:
         return self.message.offset
 
     @property
+    def priority(self) -> int:
+        """0 to 9, the most urgent."""
+        return self.message.priority
+
+    @property
     def deliveries(self) -> int:
         """How often the job was handed out, this time included."""
         return self._lease.deliveries

@@ -17,7 +17,7 @@ from fanlog.client.message import Message
 from fanlog.client.publishing import Headers, Value
 from fanlog.client.reached import reached
 from fanlog.client.schedules import DelayedRecords, Time
-from fanlog.client.starts import checked, event_time_us
+from fanlog.client.starts import checked, checked_priority, event_time_us, without_priority
 from fanlog.client.topic_outbox import TopicOutbox
 from fanlog.client.transactions.stager import Stager
 from fanlog.client.values import Encoding, encode_as
@@ -188,6 +188,7 @@ class Transaction:
         headers: Headers | None = None,
         event_time: dt.datetime | int | None = None,
         partition: int | None = None,
+        priority: int = 0,
         encoding: Encoding | None = None,
         delay_seconds: float | None = None,
         at: Time | None = None,
@@ -203,6 +204,7 @@ class Transaction:
         if encoding is not None:
             value, headers = encode_as(value, headers, encoding)
         if not (delay_seconds is at is schedule_id is None):
+            without_priority(priority)
             _, record = await self._delayed.make(
                 topic,
                 value,
@@ -218,7 +220,8 @@ class Transaction:
             return
         outbox = await self._ready_outbox(topic, partition)
         time_us = event_time_us(event_time)
-        self._stager.put(outbox, value, key, headers, time_us, partition=partition)
+        urgent = checked_priority(priority) if priority else 0
+        self._stager.put(outbox, value, key, headers, time_us, partition=partition, priority=urgent)
 
     async def _ready_outbox(self, topic: str, partition: int | None = None) -> TopicOutbox:
         stager = self._stager

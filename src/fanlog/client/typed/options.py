@@ -22,6 +22,7 @@ class _MessageOptions(TypedDict, total=False):
     headers: Headers | None
     event_time: dt.datetime | int | None
     partition: int | None
+    priority: int
 
 
 class _Delay(TypedDict, total=False):

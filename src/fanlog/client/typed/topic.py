@@ -124,7 +124,7 @@ class Topic(Generic[T]):
         await self._host.send(self.name, stored, **options)
 
     async def publish_many(
-        self, values: Iterable[T], *, key: bytes | str | None = None
+        self, values: Iterable[T], *, key: bytes | str | None = None, priority: int = 0
     ) -> list[Receipt]:
         """Publishes values in order and waits for all of them. If one is of another type, none is
         published.
@@ -132,7 +132,9 @@ class Topic(Generic[T]):
         >>> await orders.publish_many([Order(2, "alice"), Order(1, "bob")])
         """
         ready, headers = self._kind.all_encoded(values)
-        return await self._host.publish_many(self.name, ready, key=key, headers=headers)
+        return await self._host.publish_many(
+            self.name, ready, key=key, headers=headers, priority=priority
+        )
 
     async def request(self, value: T, **options: Unpack[RequestOptions]) -> Message:
         """Publishes a request and returns its answer; see `Client.request`.

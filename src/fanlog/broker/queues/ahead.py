@@ -1,0 +1,124 @@
+"""Where the urgent jobs of a queue partition are: runs of batches that have a priority, found by
+their headers alone, and read before their turn comes.
+
+It begins where the first priority may be, and goes on as the log grows. A partition without
+priorities has none of this. It keeps a bounded number of runs: past that it reads on once some of
+them were handed out, and until then what is behind them has no priority."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from struct import Struct
+
+from fanlog.broker.queues.spans import Range
+from fanlog.format.batch import (
+    BATCH_BYTES_MIN,
+    CODEC_BITS,
+    PACKING_AT,
+    BatchHeader,
+    read_header,
+)
+
+# All that is looked at of a batch without a priority.
+_LENGTH = Struct("<I")
+
+
+def _header(piece: memoryview, at: int) -> BatchHeader:
+    return read_header(piece[at : at + BATCH_BYTES_MIN])
+
+
+class Ahead:
+    """`until` is how far the log was read. `runs_max` runs are kept."""
+
+    __slots__ = ("_at", "_count", "_pieces", "_runs", "_runs_max", "until")
+
+    def __init__(self, start: int, runs_max: int) -> None:
+        self.until = start
+        self._runs: dict[int, deque[Range]] = {}
+        self._runs_max = runs_max
+        self._count = 0
+        # What it was given and has not read; and where in the first of them it is.
+        self._pieces: deque[memoryview] = deque()
+        self._at = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self._count >= self._runs_max
+
+    @property
+    def has_more(self) -> bool:
+        """Whether it has been given something that it has not read yet."""
+        return bool(self._pieces)
+
+    def give(self, pieces: Iterable[memoryview]) -> None:
+        """Whole batches, the first of which holds the offset `until`."""
+        self._pieces = deque(pieces)
+        self._at = 0
+
+    def read(self, batches_max: int) -> tuple[int, bool]:
+        """Reads headers of what it was given, so many at most. How many it was, and whether there
+        was a priority among them."""
+        left, found = batches_max, False
+        while self._pieces and left > 0 and not self.is_full:
+            piece, at, last = self._pieces[0], self._at, -1
+            while at < len(piece) and left > 0:
+                if piece[at + PACKING_AT] > CODEC_BITS:
+                    if self.is_full:
+                        break
+                    found = self._take(piece, at) or found
+                last = at
+                at += _LENGTH.unpack_from(piece, at)[0]
+                left -= 1
+            if last >= 0:
+                self.until = max(self.until, _header(piece, last).next_offset)
+            self._at = at
+            if at >= len(piece):
+                self._pieces.popleft()
+                self._at = 0
+        return batches_max - left, found
+
+    def _take(self, piece: memoryview, at: int) -> bool:
+        """Notes a batch that has a priority, unless it was read before."""
+        header = _header(piece, at)
+        first, next = max(header.base_offset, self.until), header.next_offset
+        if first >= next:
+            return False
+        self._note(header.priority, first, next)
+        self.until = next
+        return True
+
+    def _note(self, priority: int, first: int, next: int) -> None:
+        runs = self._runs.setdefault(priority, deque())
+        if runs and runs[-1][1] == first:
+            runs[-1] = runs[-1][0], next
+        else:
+            runs.append((first, next))
+            self._count += 1
+
+    def skip_to(self, offset: int) -> None:
+        """The log is not there before this offset."""
+        if offset > self.until:
+            self.until = offset
+            self.give(())
+
+    def first(self, priority: int) -> Range | None:
+        runs = self._runs.get(priority)
+        return runs[0] if runs else None
+
+    def drop(self, priority: int, before: int) -> None:
+        """What is before an offset needs not be looked for any more."""
+        runs = self._runs[priority]
+        while runs and runs[0][0] < before:
+            next = runs[0][1]
+            if next > before:
+                runs[0] = before, next
+                return
+            runs.popleft()
+            self._count -= 1
+
+    def runs(self) -> Iterator[tuple[int, Range]]:
+        """All of them, with their priorities."""
+        for priority, runs in self._runs.items():
+            for run in runs:
+                yield priority, run
