@@ -152,6 +152,24 @@ async def test_a_letter_that_is_too_large_with_its_headers_has_no_content(data: 
         assert letter.death.offset == 0
 
 
+async def test_a_dead_letter_that_fails_again_stays_where_it_is(way: Way) -> None:
+    """A pattern takes dead letters in. None of them may become another."""
+    failed: list[str] = []
+
+    def handle(message: Any) -> None:
+        failed.append(message.topic)
+        raise ValueError("no")
+
+    async with way.open() as client:
+        await client.publish("t", b"bad")
+        options: Any = {"max_attempts": 2, "retry": AT_ONCE}
+        async with handling(client, ">", handle, **options) as running:
+            await until(lambda: failed == ["t", "t", "dead.t", "dead.t"])
+        handled = await running
+        assert (handled.dead_letters, handled.skipped, handled.failures) == (1, 1, 4)
+        assert [info.name for info in await client.topics()] == ["dead.t", "t"]
+
+
 async def test_what_is_skipped_is_said_and_the_partition_goes_on(
     way: Way, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -459,6 +477,7 @@ async def test_options_that_make_no_sense_are_refused() -> None:
             ({"on_failure": "retry"}, "use one of dead-letter, skip, stop"),
             ({"commit": "manual"}, "no commit option"),
             ({"max_attempts": 0}, "1 or more"),
+            ({"dead_letter": "t"}, "would go back to 't'"),
             ({"concurrency": 0}, "1 or more"),
         ]
         for options, said in wrong:

@@ -53,6 +53,11 @@ class Joining:
     ) -> Coroutine[Any, Any, Handled]:
         check_options(options, {*HandledOptions.__annotations__, "concurrency", "until"})
         rules = handler_rules(concurrency, options)
+        if rules.dead_letter and rules.dead_letter == self._topic:
+            raise InvalidArgumentError(
+                f"The dead letters would go back to {self._topic!r}, which the group reads. Choose "
+                "another dead_letter topic."
+            )
         member = HandledMember(
             self._host,
             self._host.take_number(),

@@ -20,6 +20,7 @@ from fanlog.client.queues.jobs import said_by
 from fanlog.client.queues.running import check_handler
 from fanlog.client.stopping import stopped_by_sigterm
 from fanlog.errors import ClosedError, FanlogError
+from fanlog.format.dead_letters import read_death
 
 logger = logging.getLogger("fanlog.client")
 
@@ -197,6 +198,17 @@ class _Run:
                 message.offset,
                 self._member.group,
                 entry.failures,
+            )
+            self._desk.finish(entry)
+            return
+        if read_death(message.headers) is not None:
+            # A pattern may take dead letters in. One that fails must not become another.
+            self._counts.skipped += 1
+            logger.error(
+                "%s/%d@%d is a dead letter already, and stays where it is.",
+                message.topic,
+                message.partition,
+                message.offset,
             )
             self._desk.finish(entry)
             return
