@@ -112,12 +112,13 @@ class Connection:
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection, on which everything goes on."""
+        """Whether the client is connected to the broker."""
         return self._session.ready
 
     @property
     def state(self) -> Literal["connected", "reconnecting", "closed"]:
-        """`closed` is for good: by `close()`, or because `reconnect` is off."""
+        """`closed` is final: `close()` was called, or the connection is lost and `reconnect` is
+        off."""
         if self._session.closed is not None:
             return "closed"
         return "connected" if self._session.ready else "reconnecting"

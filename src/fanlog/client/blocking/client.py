@@ -78,12 +78,13 @@ class Client:
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection, on which everything goes on."""
+        """Whether the client is connected to the broker."""
         return self._client.connected
 
     @property
     def state(self) -> Literal["connected", "reconnecting", "closed"]:
-        """`closed` is for good: by `close()`, or because `reconnect` is off."""
+        """`closed` is final: `close()` was called, or the connection is lost and `reconnect` is
+        off."""
         return self._client.state
 
     @property
