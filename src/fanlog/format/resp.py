@@ -164,7 +164,9 @@ class CommandReader:
         if value is not None:
             return run.channel, (value,)
         values, end = run.even_values(data)
-        return (run.channel, values) if values and end == len(data) else None
+        if end != len(data):
+            values = run.maybe_values(data)
+        return (run.channel, values) if values else None
 
     def feed(self, data: bytes) -> list[Command | Publishes]:
         """The commands that are whole now, in their order."""

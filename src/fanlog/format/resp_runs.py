@@ -18,6 +18,9 @@ _SIZE_BYTES = 10
 # Commands that are cut with one call, and the ways to do it that are remembered.
 _CUT_AT_ONCE = 64
 _CUTTERS_MAX = 1024
+_SIZES_MAX = 4096
+# Past it hiredis is faster than a look at each command.
+_WALKED_BYTES_MAX = 16 * 1024
 
 
 class Run:
@@ -66,14 +69,43 @@ class Run:
             values += found[1::2]
         return values, count * each
 
+    def maybe_values(self, data: bytes) -> list[bytes] | None:
+        """The messages, if `data` is nothing but a few whole commands, of whatever size."""
+        if len(data) > _WALKED_BYTES_MAX:
+            return None
+        head, size_at = self.head, self._size_at
+        values: list[bytes] = []
+        at, bytes_max = 0, len(data)
+        while data.startswith(head, at):
+            size_begin = at + size_at
+            size_end = data.find(b"\r\n", size_begin, size_begin + _SIZE_BYTES)
+            if size_end < 0:
+                return None
+            begin = size_end + 2
+            end = begin + _size_of(data[size_begin:size_end])
+            if end < begin or end + 2 > bytes_max:
+                return None
+            values.append(data[begin:end])
+            at = end + 2
+        return values if at == bytes_max else None
+
     def _learn_size(self, digits: bytes) -> bool:
         """Takes the size of a message for that of those behind it; False if it is none."""
-        size = int(digits) if digits.isdigit() else -1
-        if size < 0 or digits != b"%d" % size:
+        size = _size_of(digits)
+        if size < 0:
             return False
         self._digits, self._size = digits, size
         self._begin = b"%b%b\r\n" % (self.head, digits)
         return True
+
+
+@lru_cache(_SIZES_MAX)
+def _size_of(digits: bytes) -> int:
+    """A message's size as Redis writes it: nothing but digits, no leading zero; else -1."""
+    if not digits.isdigit() or len(digits) >= _SIZE_BYTES:
+        return -1
+    size = int(digits)
+    return size if digits == b"%d" % size else -1
 
 
 @lru_cache(_CUTTERS_MAX)
