@@ -115,12 +115,12 @@ def topic_name(number: int) -> str:
 
 
 def subscribe_all(sock: socket.socket, topics: int) -> None:
-    """Subscribe to every user's channel, which makes it; so many requests at a time."""
+    """Create every user's channel and subscribe to it; so many at a time."""
     cutter = FrameCutter(FRAME_BYTES_MAX)
     for first in range(0, topics, PIPELINED):
         numbers = range(first, min(first + PIPELINED, topics))
-        sock.sendall(b"".join(subscribe_frame(number) for number in numbers))
-        waiting = len(numbers)
+        sock.sendall(b"".join(begin_frames(number) for number in numbers))
+        waiting = 2 * len(numbers)
         while waiting:
             received = sock.recv(RECEIVE_BYTES)
             if not received:
@@ -131,10 +131,13 @@ def subscribe_all(sock: socket.socket, topics: int) -> None:
                 waiting -= 1
 
 
-def subscribe_frame(number: int) -> bytes:
-    """The request for one channel; a subscription's number is never 0."""
-    wanted = Subscribe(target=topic_name(number))
-    return message_frame(FrameKind.SUBSCRIBE, wanted, request=number + 1, aux=number + 1)
+def begin_frames(number: int) -> bytes:
+    """The requests for one channel; a subscription's number is never 0."""
+    name, request = topic_name(number), 2 * number + 1
+    opened = message_frame(FrameKind.OPEN_TOPIC, OpenTopic(name), request=request)
+    wanted = Subscribe(target=name)
+    follow = message_frame(FrameKind.SUBSCRIBE, wanted, request=request + 1, aux=number + 1)
+    return opened + follow
 
 
 @dataclass(frozen=True, slots=True)
