@@ -35,7 +35,6 @@ from fanlog.client.starts import (
     checked_priority,
     event_time_us,
     topic_name,
-    without_priority,
 )
 from fanlog.client.subscription import OnGap, Subscription
 from fanlog.client.topics import TopicCalls
@@ -152,7 +151,6 @@ class Client(TopicCalls):
         if encoding is not None:
             value, headers = encode_as(value, headers, encoding)
         if delay_seconds is not None or at is not None or schedule_id is not None:
-            without_priority(priority)
             publishing = self._delayed.publish(
                 topic,
                 value,
@@ -160,6 +158,7 @@ class Client(TopicCalls):
                 headers=headers,
                 event_time=event_time,
                 partition=partition,
+                priority=priority,
                 delay_seconds=delay_seconds,
                 at=at,
                 schedule_id=schedule_id,
@@ -227,7 +226,6 @@ class Client(TopicCalls):
         >>> await client.flush()
         """
         if not (delay_seconds is at is schedule_id is None):
-            without_priority(priority)
             if encoding is not None:
                 value, headers = encode_as(value, headers, encoding)
             await self._delayed.send(
@@ -237,6 +235,7 @@ class Client(TopicCalls):
                 headers=headers,
                 event_time=event_time,
                 partition=partition,
+                priority=priority,
                 delay_seconds=delay_seconds,
                 at=at,
                 schedule_id=schedule_id,

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, TypedDict, Unpack
 from fanlog.client.outbox import RECORD_OVERHEAD_BYTES
 from fanlog.client.publishing import Headers, Publisher, TopicOutbox, own_headers
 from fanlog.client.session import Session
-from fanlog.client.starts import checked, event_time_us, topic_name
+from fanlog.client.starts import checked, checked_priority, event_time_us, topic_name
 from fanlog.client.values import Value, as_bytes, as_published
 from fanlog.errors import InvalidArgumentError
 from fanlog.format.frames import FrameKind
@@ -84,6 +84,7 @@ class Message(TypedDict, total=False):
     key: bytes | str | None
     headers: Headers | None
     event_time: dt.datetime | int | None
+    priority: int
 
 
 class Later(Message, total=False):
@@ -151,6 +152,7 @@ class DelayedRecords:
         key: bytes | str | None = None,
         headers: Headers | None = None,
         event_time: dt.datetime | int | None = None,
+        priority: int = 0,
     ) -> Delayed:
         """A message as it is kept until it is due. Raises what its topic would not take."""
         value, key, own = self.stored(value, key, headers)
@@ -160,7 +162,15 @@ class DelayedRecords:
             partition = -1
         else:
             target.partition(partition)
-        return Delayed(target.name, value, key, own or None, partition, event_time_us(event_time))
+        return Delayed(
+            target.name,
+            value,
+            key,
+            own or None,
+            partition,
+            event_time_us(event_time),
+            priority=checked_priority(priority),
+        )
 
     def stored(
         self, value: Value, key: bytes | str | None, headers: Headers | None

@@ -81,15 +81,6 @@ def checked_priority(given: object) -> int:
     return given
 
 
-def without_priority(given: int) -> None:
-    """Refuses a priority for a message that is published later: the broker does not keep it."""
-    if given:
-        raise InvalidArgumentError(
-            "A message with delay_seconds or at has no priority: leave priority out, or publish it "
-            "at once."
-        )
-
-
 def topic_name(given: object) -> str:
     """A topic's name or pattern, of the right type; what it may hold the broker knows."""
     if not isinstance(given, str):

@@ -29,6 +29,7 @@ import msgspec
 from msgspec import Meta
 
 from fanlog.errors import FormatError, InvalidArgumentError
+from fanlog.format.batch import PRIORITY_MAX
 from fanlog.model import INTERNAL_PREFIX, PARTITIONS_MAX, TOPIC_NAME_BYTES_MAX
 
 SCHEDULED_TOPIC = INTERNAL_PREFIX + "scheduled"
@@ -63,6 +64,7 @@ class Delayed(msgspec.Struct, frozen=True, array_like=True):
     partition: Annotated[int, Meta(ge=-1, lt=PARTITIONS_MAX)] = -1
     event_time_us: Annotated[int, Meta(ge=-_INT64_MAX, le=_INT64_MAX)] | None = None
     repeat: Repeat | None = None
+    priority: Annotated[int, Meta(ge=0, le=PRIORITY_MAX)] = 0
 
 
 encode_delayed = msgspec.msgpack.Encoder().encode

@@ -113,13 +113,17 @@ async def test_a_priority_that_there_is_none_of_is_refused(way: Way) -> None:
                 await client.publish("jobs", b"x", priority=wrong)
 
 
-async def test_a_message_for_later_has_no_priority(way: Way) -> None:
-    """It is refused, and not forgotten in silence."""
+async def test_messages_for_later_have_their_priority_when_they_are_due(way: Way) -> None:
+    """Several of one partition, in one go: none is taken for a repeat of another."""
     async with way.open() as client:
-        with pytest.raises(errors.InvalidArgumentError, match="has no priority"):
-            await client.publish("jobs", b"x", priority=9, delay_seconds=60)
+        await client.create_topic("jobs")
         async with client.transaction() as transaction:
-            await transaction.publish("jobs", b"x")
-            if not isinstance(client, Blocking):
-                with pytest.raises(errors.InvalidArgumentError, match="has no priority"):
-                    await transaction.publish("jobs", b"x", priority=9, delay_seconds=60)
+            for i in range(6):
+                value, priority = b"%d.%d" % (i % 3, i), i % 3
+                await transaction.publish("jobs", value, priority=priority, delay_seconds=0.05)
+        await client.publish("jobs", b"9", priority=9, delay_seconds=0.05)
+        async with client.subscribe("jobs", start="earliest") as reader:
+            got = [await reader.next(PATIENCE_SECONDS) for _ in range(7)]
+        assert all(m.value.startswith(b"%d" % m.priority) for m in got)
+        expected = [b"9", b"2.2", b"2.5", b"1.1", b"1.4", b"0.0", b"0.3"]
+        assert await worked_off(client, "jobs", 7) == expected

@@ -244,7 +244,8 @@ class _Move:
         self._broker = broker
         self._intake = intake
         self._runs = runs
-        self._messages: dict[Partition, list[Message]] = {}
+        # By partition and priority: a batch has one of each.
+        self._messages: dict[tuple[Partition, int], list[Message]] = {}
         self.over: list[_Over] = []
         self.offsets: set[int] = set()
         self.topics: set[str] = {""}
@@ -274,14 +275,14 @@ class _Move:
         try:
             # A topic that has gone is made anew, as publishing to it would make it.
             target = self._broker.open_topic(check_public_name(topic), create=True)
-            partition = pick_partition(target, message)
+            partition, priority = pick_partition(target, message), message.delayed.priority
             _check(partition, message)
         except _FINAL as fault:
             logger.warning("a delayed message goes to %s: %s", DEAD_TOPIC, fault)
             message = dead_letter_of(message, str(fault), self._broker.now_us())
-            partition = self._dead_letters().partitions[0]
+            partition, priority = self._dead_letters().partitions[0], 0
             _check(partition, message)
-        self._messages.setdefault(partition, []).append(message)
+        self._messages.setdefault((partition, priority), []).append(message)
         self.bytes += message.bytes
 
     def _dead_letters(self) -> Topic:
@@ -305,10 +306,20 @@ class _Move:
         """The batches, the partitions that they are for, and how many records they hold. Raises
         what a publisher would be refused with."""
         parts: list[bytes] = []
-        for partition, messages in self._messages.items():
-            batch = encode_messages(partition, messages, self.producer_id, now_us)
+        sequences: dict[Partition, int] = {}
+        for (partition, priority), messages in self._messages.items():
+            sequence = sequences.get(partition, 0)
+            batch = encode_messages(
+                partition,
+                messages,
+                self.producer_id,
+                now_us,
+                first_sequence=sequence,
+                priority=priority,
+            )
             self._intake.inspect(batch, 0)
             parts.append(batch)
+            sequences[partition] = sequence + len(messages)
         ends = [*superseded, *(over.record.key for over in self.over)]
         following = [over.next for over in self.over if over.next is not None]
         parts.append(
@@ -322,7 +333,7 @@ class _Move:
             )
         )
         count = sum(map(len, self._messages.values())) + len(ends) + len(following)
-        keys = (*map(key_of, self._messages), key_of(scheduled))
+        keys = (*map(key_of, sequences), key_of(scheduled))
         return b"".join(parts), keys, count
 
 

@@ -81,6 +81,7 @@ def dead_letter_of(message: Message, reason: str, now_us: int) -> Message:
         time=dt.datetime.fromtimestamp(now_us / 1e6, tz=dt.UTC),
         key=delayed.key,
         null=delayed.value is None,
+        priority=delayed.priority,
     )
     headers = {**message.headers, **death_headers(death)}
     return message._replace(value=message.value or b"", key=death.letter_key, headers=headers)
@@ -98,7 +99,13 @@ def pick_partition(topic: Topic, message: Message) -> Partition:
 
 
 def encode_messages(
-    partition: Partition, messages: list[Message], producer_id: int, now_us: int
+    partition: Partition,
+    messages: list[Message],
+    producer_id: int,
+    now_us: int,
+    *,
+    first_sequence: int = 0,
+    priority: int = 0,
 ) -> bytes:
     """A batch for one partition. A column that no message uses is left out."""
     keyed = any(message.key is not None for message in messages)
@@ -116,6 +123,8 @@ def encode_messages(
         topic=partition.topic.number,
         partition=partition.index,
         producer_id=producer_id,
+        first_sequence=first_sequence,
+        priority=priority,
     )
 
 

@@ -17,7 +17,7 @@ from fanlog.client.message import Message
 from fanlog.client.publishing import Headers, Value
 from fanlog.client.reached import reached
 from fanlog.client.schedules import DelayedRecords, Time
-from fanlog.client.starts import checked, checked_priority, event_time_us, without_priority
+from fanlog.client.starts import checked, checked_priority, event_time_us
 from fanlog.client.topic_outbox import TopicOutbox
 from fanlog.client.transactions.stager import Stager
 from fanlog.client.values import Encoding, encode_as
@@ -204,7 +204,6 @@ class Transaction:
         if encoding is not None:
             value, headers = encode_as(value, headers, encoding)
         if not (delay_seconds is at is schedule_id is None):
-            without_priority(priority)
             _, record = await self._delayed.make(
                 topic,
                 value,
@@ -212,6 +211,7 @@ class Transaction:
                 headers=headers,
                 event_time=event_time,
                 partition=partition,
+                priority=priority,
                 delay_seconds=delay_seconds,
                 at=at,
                 schedule_id=schedule_id,
