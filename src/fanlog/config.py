@@ -461,7 +461,8 @@ class ListenerOptions(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(ge=64 * KIB, le=1024 * MIB, description="Largest frame that the broker accepts.")
     ] = 16 * MIB
     receive_bytes: Annotated[
-        int, Meta(ge=4 * KIB, description="Most bytes that one read takes from a socket.")
+        int,
+        Meta(ge=4 * KIB, le=64 * MIB, description="Most bytes that one read takes from a socket."),
     ] = 256 * KIB
     control_bytes_max: Annotated[
         int,

@@ -211,13 +211,6 @@ def test_a_message_that_is_too_large(ask: Run) -> None:
     assert ask("publish", "tiny", "x" * 11).code == 0, "what it says helps"
 
 
-def test_a_broker_in_memory_cannot_keep_a_durable_topic(run: Run, serve: Serve) -> None:
-    broker = serve("--memory")
-    said = fails(run, "topic", "create", "t", "--durability", "fsync", "--url", broker.url)
-    assert "serve without --memory" in said
-    assert "use durability memory" in said
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -237,3 +230,42 @@ def test_files_that_cannot_be_read(ask: Run, run: Run, tmp_path: Path) -> None:
     assert "name a file, not a folder" in fails(ask, "publish", "t", "--file", str(tmp_path))
     said = fails(run, "serve", "--config", "nothing.toml")
     assert "fanlog config init nothing.toml" in said
+
+
+def test_what_is_said_against_deleting_works_when_it_is_done(ask: Run) -> None:
+    assert ask("publish", "held", "x", "--count", "3").code == 0
+    said = fails(ask, "topic", "truncate", "held", "--before", "99", "--yes")
+    assert "give 3 at most, or latest" in said
+    said = fails(ask, "dead", "purge", "held", "--yes")
+    assert "fanlog topic truncate held --before latest" in said
+    assert ask("topic", "truncate", "held", "--before", "latest", "--yes").code == 0
+    assert "give a number of 1 or more" in fails(ask, "topic", "grow", "held", "0")
+
+
+# The command line itself
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("nonsense",), "See which there are with: fanlog --help"),
+        (("topic", "nonsense"), "See which there are with: fanlog topic --help"),
+        (("serve", "--redis-port", "99999"), "--redis-port is 99999, but must be"),
+        (("serve", "--port", "99999"), "--port is 99999, but must be"),
+        (("serve", "--log-level", "loud"), "'loud' is not one of 'debug'"),
+        (("serve", "--memory", "--port", "7", "--redis-port", "7"), "can't have the same port, 7"),
+        (("topic", "grow", "t", "x"), "'PARTITIONS': give a whole number"),
+        (("pipeline", "status", "no-such-folder"), "There is no folder no-such-folder"),
+    ],
+)
+def test_a_slip_on_the_command_line(typed: Run, arguments: tuple[str, ...], said: str) -> None:
+    told = fails(typed, *arguments)
+    assert said in told
+    assert "Value error" not in told
+
+
+def test_a_size_that_no_machine_has(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "huge.toml").write_text('[listener]\nreceive_bytes = "900GiB"\n')
+    said = fails(run, "serve", "--memory", "--port", "0", "--config", "huge.toml")
+    assert "listener.receive_bytes" in said
+    assert "from 4KiB to 64MiB" in said

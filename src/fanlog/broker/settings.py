@@ -3,6 +3,7 @@ setting that is wrong, with what it may be."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -41,4 +42,11 @@ def _allowed(kind: type[msgspec.Struct], name: str, fault: msgspec.ValidationErr
         return f"use {', '.join(words[:-1])} or {words[-1]}"
     # Without the path, which is the setting's name once more.
     sentence = str(fault).partition(" - at ")[0].replace("`", "")
+    bound = _BOUND.fullmatch(sentence)
+    if bound:
+        return f"give a number of {bound[2]} or {_BOUND_WORDS[bound[1]]}"
     return sentence[0].lower() + sentence[1:]
+
+
+_BOUND = re.compile(r"Expected (?:int|float) (>=|<=) ([\d.]+)")
+_BOUND_WORDS = {">=": "more", "<=": "less"}

@@ -65,6 +65,7 @@ def _partition(topic: Topic, index: int, offset: int) -> Partition:
     if not 0 <= offset <= partition.visible_end:
         raise OffsetOutOfRangeError(
             f"Partition {index} of {topic.name!r} ends at offset {partition.visible_end}; it can't "
-            f"begin at {offset}. Nothing was deleted."
+            f"begin at {offset}. Nothing was deleted: give {partition.visible_end} at most, or "
+            "latest."
         )
     return partition

@@ -97,6 +97,23 @@ def main(arguments: list[str] | None = None) -> int:
     return result if isinstance(result, int) else ExitCode.OK
 
 
+# What Typer's library says of values, and what people understand.
+_PLAIN_WORDS = {
+    "Value error, ": "",
+    "Input should be a valid integer, unable to parse string as an integer": "give a whole number",
+    "Input should be a valid number, unable to parse string as a number": "give a number",
+}
+
+
+def _where_to_look(said: str, fault: Exception) -> str:
+    """For a word that is not a command, where to see those that are."""
+    if not said.startswith("No such command") or "Did you mean" in said:
+        return ""
+    context: object = getattr(fault, "ctx", None)
+    path: str = getattr(context, "command_path", "fanlog")
+    return f" See which there are with: {path} --help"
+
+
 def _explain(fault: Exception) -> ExitCode:
     if isinstance(fault, FanlogError):
         say_error(fault.message)
@@ -105,8 +122,17 @@ def _explain(fault: Exception) -> ExitCode:
         if not fault.format_message():
             return ExitCode.USAGE  # nothing was asked for, and the help has been shown
         said = fault.format_message()
-        say_error(said if said.endswith((".", "?")) else f"{said}.")
+        for theirs, ours in _PLAIN_WORDS.items():
+            said = said.replace(theirs, ours)
+        said = said if said.endswith((".", "?")) else f"{said}."
+        say_error(f"{said}{_where_to_look(said, fault)}")
         return ExitCode.USAGE
+    if isinstance(fault, MemoryError):
+        say_error(
+            "There is not enough memory for this. Free some, or lower the sizes in the settings: "
+            "fanlog config show"
+        )
+        return ExitCode.FAILED
     sentence = f"{type(fault).__name__}: {fault}. This is a fault of fanlog's own"
     say_error(f"{sentence}: run `fanlog --debug ...` to see where it is.")
     return ExitCode.FAILED

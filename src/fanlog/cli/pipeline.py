@@ -250,6 +250,13 @@ def status(
 ) -> None:
     """Show the last run of each pipeline, its progress and its lag."""
     faults: dict[str, None] = {}
+    if folder != RUNS and not folder.is_dir():
+        raise CommandError(
+            f"There is no folder {folder}. Name the state folder of a run (--state of pipeline "
+            "run), "
+            "or one that holds some.",
+            ExitCode.NOT_FOUND,
+        )
     states = [path.parent for path in (folder / RECORD, *sorted(folder.glob(f"*/{RECORD}")))]
     found = [(state, some) for state in states if (some := last_run(state))]
     if as_json:

@@ -102,6 +102,7 @@ def serve(
 
 async def _serve(settings: Settings, *, memory: bool) -> None:
     config = settings.config
+    _check_ports(config)
     node = Node(None if memory else config.data, config)
     node.start()
     try:
@@ -119,6 +120,15 @@ async def _serve(settings: Settings, *, memory: bool) -> None:
     logger.info("%s: draining; once more ends at once.", signal.Signals(sent).name)
     await node.stop()
     logger.info("Drained and stopped.")
+
+
+def _check_ports(config: Config) -> None:
+    port = config.listener.port
+    if port > 0 and port == config.redis.port and config.listener.host == config.redis.host:
+        raise ConfigError(
+            f"Fanlog's own clients and Redis clients can't have the same port, {port}: give each "
+            "another, with --port and --redis-port."
+        )
 
 
 def _listen_redis(node: Node, settings: Settings) -> RedisListener | None:

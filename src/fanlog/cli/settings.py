@@ -79,10 +79,16 @@ def load_settings(
     settings.remarks = unknown_variables(variables)
     for path, given in flags.items():
         if given is not None:
-            flag = "--" + known[path].name.replace("_", "-")
+            flag = _flag_of(known[path])
             value = known[path].read_flag(given, flag)
             settings.by_path[path] = Setting(known[path], value, "flag", flag)
     return settings
+
+
+def _flag_of(option: Option) -> str:
+    """The flag of `fanlog serve` that sets an option."""
+    prefix = "--redis-" if option.section == "redis" else "--"
+    return prefix + option.name.replace("_", "-")
 
 
 def _from_file(file: Path) -> Iterator[Setting]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import shlex
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, Protocol, TypeVar, overload
 
@@ -320,8 +321,8 @@ class DeadLetters:
         info = await self._host.describe_topic(topic)
         if info.settings.role != "dead-letter":
             raise InvalidArgumentError(
-                f"{topic!r} is no dead-letter topic, so it is not purged. To delete what it holds: "
-                f"fanlog topic truncate {topic}"
+                f"{topic!r} is not a dead-letter topic, so it is not purged. To delete what it "
+                f"holds: fanlog topic truncate {shlex.quote(topic)} --before latest"
             )
         count = 0
         async for _ in self.scan(topic):
