@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark import TaskContext
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import fanlog
@@ -312,3 +313,17 @@ def test_what_a_sink_has_promised_outlives_its_broker(
         broker.start()
         stream.run()
         assert reading.values(f"{topic}.out") == as_values(25)
+
+
+def test_rows_of_a_task_are_written_in_time_order_where_that_is_asked(
+    spark: SparkSession, client: fanlog.sync.Client, topic: str, reading: Reading
+) -> None:
+    rows = spark.range(50).selectExpr(
+        "cast(id as string) value", "timestamp_seconds(1000 - id) event_time"
+    )
+    write(rows.coalesce(1), reading.url, topic=topic, inTimeOrder="true")
+    with client.subscribe(topic, start="earliest") as written:
+        values = [written.next(timeout_seconds=60).text for _ in range(50)]
+    assert values == [str(id) for id in range(49, -1, -1)]
+    with pytest.raises(PySparkException, match="`inTimeOrder` sorts rows by their column"):
+        write(numbers(spark, 3), reading.url, topic=topic, inTimeOrder="true")

@@ -53,6 +53,7 @@ WRITE_NAMES = (
     "compression",
     "transactionId",
     "transactionTimeoutSeconds",
+    "inTimeOrder",
 )
 # What Spark itself puts among a source's or a sink's options.
 _SPARKS_OWN = frozenset(
@@ -124,6 +125,7 @@ class WriteOptions:
     codec: Codec | None
     transaction_id: str
     transaction_timeout_seconds: float
+    in_time_order: bool
     limits: SparkOptions
 
 
@@ -203,6 +205,7 @@ def write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
         codec=options.codec("compression"),
         transaction_id=id,
         transaction_timeout_seconds=float(timeout),
+        in_time_order=options.flag("inTimeOrder", default=False),
         limits=limits,
     )
 

@@ -23,6 +23,7 @@ from pyspark.sql.types import (
 )
 
 from fanlog.errors import InvalidArgumentError
+from fanlog.spark.options import WriteOptions
 
 HEADERS_TYPE = ArrayType(
     StructType([StructField("key", StringType(), False), StructField("value", BinaryType(), True)]),
@@ -90,15 +91,20 @@ def _known(name: str, who: str) -> None:
         )
 
 
-def check_sink_schema(schema: StructType, topic: str) -> None:
-    """That rows of this schema can be written, to the topic of the option if there is one."""
+def check_sink_schema(schema: StructType, options: WriteOptions) -> None:
+    """That rows of this schema can be written as the options ask."""
     names = schema.fieldNames()
     if "value" not in names:
         raise InvalidArgumentError(
             f"Rows need a column `value` (binary or string) to be written; these have "
             f"{', '.join(names) or 'none'}. Make one, for example with to_json(struct('*'))."
         )
-    if "topic" not in names and not topic:
+    if "event_time" not in names and options.in_time_order:
+        raise InvalidArgumentError(
+            "The option `inTimeOrder` sorts rows by their column `event_time`, and there is none: "
+            "make one, or leave the option out."
+        )
+    if "topic" not in names and not options.topic:
         raise InvalidArgumentError(
             "Say where to write: give the option `topic`, or rows with a column `topic`."
         )

@@ -216,6 +216,8 @@ def _abort_ticket(broker: PlainConnection, ticket: str) -> None:
 
 def _stage(options: WriteOptions, id: str, iterator: Iterator[pa.RecordBatch]) -> Staged:
     """Stages all rows of one attempt."""
+    if options.in_time_order:
+        iterator = _in_time_order(iterator)
     rows = _chunks(iterator, options.limits.rows_bytes)
     first = next(rows, None)
     if first is None:
@@ -237,6 +239,17 @@ def _stage(options: WriteOptions, id: str, iterator: Iterator[pa.RecordBatch]) -
             stager.abort()
             raise
     return Staged(stager.ticket, stager.rows)
+
+
+def _in_time_order(iterator: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """All rows of the attempt, by their event times; those of one time by their keys."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    kept = [some for some in iterator if len(some)]
+    if kept:
+        rows = pa.concat_batches(kept)
+        names = [name for name in ("event_time", "key") if name in rows.schema.names]
+        yield rows.sort_by([(name, "ascending") for name in names])
 
 
 def _chunks(iterator: Iterator[pa.RecordBatch], bytes_min: int) -> Iterator[pa.RecordBatch]:

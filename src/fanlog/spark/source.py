@@ -71,7 +71,7 @@ class FanlogSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
         options = write_options(self.options, streaming=False)
-        check_sink_schema(schema, options.topic)
+        check_sink_schema(schema, options)
         # What sinks need of Arrow is slow to load, and readers do without.
         from fanlog.spark.sink import BatchSink  # noqa: PLC0415
 
@@ -79,7 +79,7 @@ class FanlogSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:  # noqa: N802
         options = write_options(self.options, streaming=True)
-        check_sink_schema(schema, options.topic)
+        check_sink_schema(schema, options)
         from fanlog.spark.sink import StreamSink  # noqa: PLC0415
 
         return StreamSink(options, overwrite=overwrite)
