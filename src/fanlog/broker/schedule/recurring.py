@@ -29,6 +29,7 @@ from fanlog.errors import (
     InvalidArgumentError,
     LimitError,
     MessageTooLargeError,
+    allow_more,
 )
 from fanlog.format.messages import AddSchedule, SchedulePage
 from fanlog.format.schedules import (
@@ -190,7 +191,8 @@ class Recurring:
                 return
         elif len(self._known) >= self._options.schedules_max:
             raise LimitError(
-                f"This broker has {len(self._known)} schedules, as many as schedules_max allows."
+                f"This broker has {len(self._known)} schedules, as many as it may. Remove some. "
+                + allow_more("broker.schedules_max")
             )
         now_us = self._runtime.now_us()
         first_us = next_run_us(repeat, now_us, now_us)

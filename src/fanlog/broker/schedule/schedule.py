@@ -21,7 +21,7 @@ from fanlog.broker.schedule.recurring import Added, Recurring, Removed
 from fanlog.broker.topics import Partition, Topic
 from fanlog.broker.transactions.intents import Answers
 from fanlog.config import BrokerOptions
-from fanlog.errors import FanlogError, FormatError, InvalidArgumentError, LimitError
+from fanlog.errors import FanlogError, FormatError, InvalidArgumentError, LimitError, allow_more
 from fanlog.format.batch import Batch, encode_batch, split_batches
 from fanlog.format.columns import EVENT_TIMES, time_range
 from fanlog.format.messages import AddSchedule, ListScheduled, ScheduledPage
@@ -150,12 +150,13 @@ class Schedule:
         options = self._options
         if len(self.pending) + count > options.scheduled_max:
             return LimitError(
-                f"{len(self.pending)} delayed messages wait, as many as scheduled_max allows."
+                f"{len(self.pending)} delayed messages wait, as many as may. "
+                + allow_more("broker.scheduled_max")
             )
         if self._partition is not None and self._partition.log.bytes > options.scheduled_bytes_max:
             return LimitError(
-                f"Delayed messages take {self._partition.log.bytes} bytes, more than "
-                "scheduled_bytes_max allows."
+                f"Delayed messages take {self._partition.log.bytes} bytes, more than they may. "
+                + allow_more("broker.scheduled_bytes_max")
             )
         if not flags & EVENT_TIMES:
             return InvalidArgumentError("A delayed message needs a time to be due.")
@@ -167,7 +168,7 @@ class Schedule:
         if latest_us > self._runtime.now_us() + most_us or -earliest_us > most_us:
             return InvalidArgumentError(
                 f"A message can be delayed by {options.schedule_seconds_max} s at most "
-                "(schedule_seconds_max)."
+                "(broker.schedule_seconds_max in the broker's settings)."
             )
         return None
 
