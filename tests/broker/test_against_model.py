@@ -12,9 +12,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 from hypothesis import Phase, settings
 
 from fanlog.config import BrokerOptions
+from fanlog.format.messages import PartitionOffset
 from fanlog.model import TopicSettings
 from tests.broker.model.group_machine import GroupRules
 from tests.broker.model.log_machine import LogRules
@@ -60,6 +62,31 @@ def test_what_a_crash_leaves_of_a_synced_topic_is_durable_before_it_is_seen() ->
         assert [ack.duplicate for ack in repeat.acks] == [1]
         world.power_loss(sidecars=True)
         assert world.on.values("t") == [b"a", b"b"]
+    finally:
+        world.close()
+
+
+@pytest.mark.parametrize("more", [[], [b"c"]])
+def test_deleted_records_are_not_damaged_after_a_power_failure(more: list[bytes]) -> None:
+    """They had been synced, so that the start after it knows that they were promised."""
+    world = World(BrokerOptions(), TopicSettings(durability="fsync"), 20_000)
+    try:
+        world.on.publish("t", [b"a", b"b"], Publisher(1))
+        world.on.run()
+        world.sync()
+        world.on.run()
+        world.restart()
+        assert world.on.core.delete_records("t", {0: 2}) == [PartitionOffset(0, 2)]
+        world.on.run()
+        if more:
+            world.on.publish("t", more, Publisher(2))
+            world.on.run()
+            world.sync()
+            world.on.run()
+        for _ in range(2):
+            world.power_loss(sidecars=True)
+            log = world.on.core.catalog.get("t").partitions[0].log
+            assert (log.start_offset, log.end_offset, log.damaged) == (2, 2 + len(more), [])
     finally:
         world.close()
 

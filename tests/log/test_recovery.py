@@ -12,6 +12,7 @@ import pytest
 
 from fanlog.log.partition import PartitionLog, ProducerRun
 from fanlog.log.scan import Owner
+from fanlog.log.small_files import save
 from fanlog.model import KIB, DamagedRange
 from tests.log.pieces import (
     SETTINGS,
@@ -152,6 +153,38 @@ def test_damage_is_reported_again_after_a_restart_and_goes_with_its_segment(
     assert log.damaged == []
     log.close()
     assert not (tmp_path / "damaged.json").exists()
+
+
+def test_deleted_records_are_not_damaged_again_at_a_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Their bytes are still there, in a segment that holds later records too."""
+    samples = written(tmp_path)
+    path = segments(tmp_path)[0]
+    flip(path, ends(samples)[0] + 80)
+    flip(path, ends(samples)[1] + 80)
+    log = open_log(tmp_path, ROOMY)
+    # What is left of a damaged stretch is damaged still.
+    assert log.delete_before(2) == 2
+    assert [(d.first, d.next) for d in log.damaged] == [(2, 3)]
+    log.close()
+    log = open_log(tmp_path, ROOMY)
+    assert [(d.first, d.next) for d in log.damaged] == [(2, 3)]
+    assert read_around_damage(log) == ([s.data for s in samples[3:]], [(2, 3)])
+    assert log.delete_before(4) == 4
+    log.close()
+    caplog.clear()
+    # The second time as if a crash had left the older list of damage.
+    for older in (False, True):
+        if older:
+            records = [{"first": 1, "next": 3, "file": str(path), "reason": "older"}]
+            save(str(tmp_path / "damaged.json"), {"damaged": records}, durable=False)
+        log = open_log(tmp_path, ROOMY)
+        assert log.damaged == []
+        assert list(read_batches(log, 4)) == [samples[4].data]
+        log.close()
+        assert not (tmp_path / "damaged.json").exists()
+    assert "damaged" not in caplog.text
 
 
 def test_a_zeroed_page_in_the_middle_is_damage_and_not_the_end(tmp_path: Path) -> None:

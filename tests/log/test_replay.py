@@ -180,6 +180,52 @@ def test_what_was_synced_and_is_gone_is_a_loss_and_its_offsets_are_not_used_agai
     assert found(tmp_path / "data") == (data_of(samples[:40]), [(40, 100)], 100, [])
 
 
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("deleted", [60, 100])
+def test_of_what_was_synced_and_is_gone_the_deleted_records_are_no_loss(
+    tmp_path: Path, deleted: int, clean: bool
+) -> None:
+    broker = Broker(tmp_path / "data", SMALL)
+    for _ in range(100):
+        broker.publish(0)
+    broker.close()
+    store = LogStore(tmp_path / "data", SMALL, lambda: 0)
+    (topic,) = store.open()
+    assert topic.logs[0].delete_before(deleted) == deleted
+    if not clean:
+        copy_folder(tmp_path / "data", tmp_path / "copy")
+    store.close()
+    folder = tmp_path / ("data" if clean else "copy")
+    for path in folder.glob("topics/*/0/*.log"):
+        path.unlink()
+    lost = [(60, 100)] if deleted == 60 else []
+    store = LogStore(folder, SMALL, lambda: 0)
+    (topic,) = store.open()
+    log = topic.logs[0]
+    assert [(d.first, d.next) for d in log.damaged] == lost
+    assert (log.start_offset, log.end_offset) == (100, 100)
+    store.close()
+
+
+def test_deleted_records_in_a_hole_that_the_journal_can_not_fill_are_no_damage(
+    tmp_path: Path,
+) -> None:
+    broker = Broker(tmp_path / "data", SMALL)
+    for size in (10_000, 10_000, 10_000, 20_000):
+        broker.publish(0, size=size)
+        broker.commit.drain()
+    samples = broker.samples[0]
+    broker.logs[0].delete_before(2)
+    crash(broker, tmp_path / "copy")
+    for sample in samples[:2]:
+        zero(tmp_path / "copy", sample)
+    copy_folder(tmp_path / "copy", tmp_path / "more")
+    zero(tmp_path / "more", samples[2])
+    assert found(tmp_path / "copy") == (data_of(samples[2:]), [], 4, [])
+    assert not list((tmp_path / "copy").glob("topics/*/0/damaged.json"))
+    assert found(tmp_path / "more") == (data_of(samples[3:]), [(2, 3)], 4, [])
+
+
 def test_a_start_syncs_no_log_that_was_synced_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

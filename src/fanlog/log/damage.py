@@ -78,12 +78,8 @@ class Quarantine:
             self._save()
 
     def drop_before(self, offset: int) -> None:
-        """Forgets what retention has deleted."""
-        if not self.ranges or self.ranges[0].next > offset:
-            return
-        with _lock:
-            self.ranges = [r for r in self.ranges if r.next > offset]
-            self._save()
+        """Forgets what was deleted."""
+        self.forget(0, offset)
 
     def _save(self) -> None:
         try:

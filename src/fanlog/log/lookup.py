@@ -87,14 +87,17 @@ def _cut_block(run: Run, offset: int) -> Block:
 
 
 def quarantine(disk: DiskLog, segment: Segment, damage: Damage, stop: int) -> DamagedRange:
-    """Notes damage of a segment. What has nothing whole behind it goes on to `stop`."""
+    """Notes damage of a segment, as far as it is not deleted. What has nothing whole behind it goes
+    on to `stop`."""
+    end = stop if damage.next is None else min(damage.next, stop)
+    start = disk.start_offset
     damaged = DamagedRange(
-        damage.first,
-        stop if damage.next is None else min(damage.next, stop),
+        max(damage.first, start) if start < end else damage.first,
+        end,
         log_path(disk.folder, segment),
         f"at byte {damage.at}, {damage.reason}",
     )
-    if damaged.next > disk.start_offset:
+    if start < end:
         disk.quarantine.add(damaged)
     return damaged
 

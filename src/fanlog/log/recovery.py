@@ -18,7 +18,7 @@ from fanlog.log.epochs import with_batches
 from fanlog.log.files import remove_if_there
 from fanlog.log.index import SealedIndex
 from fanlog.log.lookup import quarantine
-from fanlog.log.marks import RANKED_FILE, load_compacted, load_start
+from fanlog.log.marks import RANKED_FILE, load_compacted, load_start, peek_start
 from fanlog.log.producers import ProducerRuns, read_producers
 from fanlog.log.replay import Journaled, Known, mend, replay
 from fanlog.log.scan import NO_STOP, Run, is_zero
@@ -52,6 +52,9 @@ def bring_back(disk: DiskLog, known: Known | None, clean: CleanLog | None) -> Fo
     if "damaged.json" in listing.others:
         disk.quarantine.load(disk.shared.report)
     disk.ranked = RANKED_FILE in listing.others
+    if "start.json" in listing.others:
+        # First of all: nobody misses deleted records, whatever a crash has left of them.
+        disk.deleted_before = peek_start(disk.folder)
     found = _as_it_was_left(disk, listing, known, clean)
     changed = False
     if found is None:
@@ -167,6 +170,8 @@ def skip_deleted(disk: DiskLog, end_offset: int) -> int:
     What is before it is hidden, and its files stay: no file goes because a small one says so.
     """
     disk.deleted_before = start = load_start(disk.folder, end_offset, disk.shared.report)
+    # The list of damage may be older than the deletion.
+    disk.quarantine.drop_before(start)
     if start <= end_offset:
         return end_offset
     disk.roll(start)

@@ -238,8 +238,8 @@ def _say_filled(disk: DiskLog, first: int, end: int) -> None:
 def replay(disk: DiskLog, known: Known, end: int, producers: ProducerRuns) -> int:
     """Appends the journal's batches from the log's end on; the log's new end.
 
-    Offsets that were promised, and that neither the log nor the journal has any more, are noted as
-    damaged and not used again.
+    Offsets that were promised, and that neither the log nor the journal has any more, are not used
+    again. They are noted as damaged, unless their records were deleted.
     """
     journaled = known.journaled
     promised_end = max(journaled.promised_end, known.promised_end or 0)
@@ -266,9 +266,11 @@ def replay(disk: DiskLog, known: Known, end: int, producers: ProducerRuns) -> in
 
 
 def _skip(disk: DiskLog, end: int, base: int) -> None:
-    lost = DamagedRange(end, base, disk.folder, "and neither the log nor the journal has them")
     disk.roll(base)
-    disk.quarantine.add(lost)
+    first = max(end, disk.deleted_before)
+    if first < base:
+        reason = "and neither the log nor the journal has them"
+        disk.quarantine.add(DamagedRange(first, base, disk.folder, reason))
 
 
 def _put_back(disk: DiskLog, journaled: Journaled, i: int, end: int, known: ProducerRuns) -> None:
