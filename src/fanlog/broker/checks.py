@@ -16,7 +16,7 @@ from fanlog.broker.unpacking import Unpacker, decoding_bytes
 from fanlog.errors import FanlogError, FormatError, UnreadableError
 from fanlog.format.batch import HEADER_BYTES, KIND_BATCH, BatchHeader, read_header
 from fanlog.format.codecs import UnpackLimits
-from fanlog.format.columns import ColumnReader
+from fanlog.format.columns import ColumnReader, time_range
 from fanlog.format.frames import PREFIX, PREFIX_BYTES
 from fanlog.format.schedules import SCHEDULED_TOPIC
 
@@ -167,7 +167,7 @@ def _fault(batch: Unchecked, limits: UnpackLimits) -> FanlogError | None:
         columns = ColumnReader(body, header.flags, header.codec, header.record_count, limits)
         columns.check()
         if topic == SCHEDULED_TOPIC:
-            return scheduled_fault(columns)
+            return scheduled_fault(columns, time_range(body, header.flags, header.record_count))
     except FormatError as fault:
         return UnreadableError(
             f"Topic {topic!r} is compacted, so the broker must read its batches. This one does not "

@@ -16,12 +16,18 @@ RECORD_WORK_BYTES = 256
 _check_target = lru_cache(maxsize=1024)(check_public_name)
 
 
-def scheduled_fault(columns: ColumnReader) -> FanlogError | None:
-    """What is wrong with a client's batch of delayed messages, whose columns are checked."""
-    if columns.key_column is None or columns.event_times_us is None:
+def scheduled_fault(
+    columns: ColumnReader, claimed_us: tuple[int, int] | None
+) -> FanlogError | None:
+    """What is wrong with a client's batch of delayed messages, whose columns are checked. It says
+    itself that its times are within the range `claimed_us`, which was looked at before."""
+    times = columns.event_times_us
+    if columns.key_column is None or times is None or claimed_us is None:
         return InvalidArgumentError(
             "A delayed message needs a key and a time. Schedule it with publish(delay_seconds=…)."
         )
+    if min(times) < claimed_us[0] or max(times) > claimed_us[1]:
+        return FormatError("The times of delayed messages are not within the range that is given.")
     for key, value in zip(columns.keys(), columns.values(), strict=True):
         try:
             _check(key, value)

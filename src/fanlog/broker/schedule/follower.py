@@ -4,6 +4,7 @@ record to what was published a moment ago. A start reads the topic in the same w
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,6 +14,7 @@ from fanlog.errors import DamagedError, FanlogError, OffsetOutOfRangeError
 from fanlog.format.batch import Batch, split_batches
 from fanlog.format.columns import EVENT_TIMES, KEYS
 from fanlog.log.partition import PartitionLog
+from fanlog.model import Durability
 
 if TYPE_CHECKING:
     from fanlog.broker.slices import Slices
@@ -54,6 +56,10 @@ class Follower:
         self._not_before_us = 0
         self._waiting: list[tuple[int, Callable[[], None]]] = []
         self.next = partition.log.start_offset
+        # Of a log in memory: what it had and is not taken in yet, and where that ends.
+        self._in_memory = partition.durability is Durability.MEMORY
+        self._held: deque[tuple[list[memoryview], int]] = deque()
+        self._held_until = self.next
 
     @property
     def behind(self) -> bool:
@@ -69,7 +75,21 @@ class Follower:
     def wake(self) -> None:
         """There is more. Others have their turn first."""
         self._waits = False
+        if self._in_memory:
+            self._hold()
         self._runtime.soon(self.go_on)
+
+    def _hold(self) -> None:
+        """Holds on to what a log in memory has got: by the time that it can be taken in, the log
+        may have dropped it for what came after it."""
+        partition, tail = self._partition, self._partition.log.tail
+        at, end = max(self._held_until, tail.start_offset), partition.visible_end
+        while at < end:
+            views, at = tail.read(at, end, _READ_BYTES)
+            self._held.append((views, at))
+        self._held_until = at
+        self._waits = True
+        self._waker.when_more(partition, self.wake)
 
     def go_on(self) -> None:
         """Takes in what is visible, a slice at a time."""
@@ -77,20 +97,25 @@ class Follower:
             return
         partition = self._partition
         log, end = partition.log, partition.visible_end
+        if self._held:
+            self._begin_with(*self._held.popleft())
+            self._tell()
+            return
         self.next = max(self.next, log.start_offset)
         if self.next >= end:
             if not self._waits:
                 self._waits = True
                 self._waker.when_more(partition, self.wake)
         elif self.next >= log.tail.start_offset:
-            views, after = log.tail.read(self.next, end, _READ_BYTES)
-            batches = [batch for view in views for batch in _batches(view)]
-            self._begin(batches, after)
+            self._begin_with(*log.tail.read(self.next, end, _READ_BYTES))
         else:
             self._busy = True
             first = self.next
             self._runtime.in_thread(lambda: _read(log, first, end), self._have_read)
         self._tell()
+
+    def _begin_with(self, views: list[memoryview], after: int) -> None:
+        self._begin([batch for view in views for batch in _batches(view)], after)
 
     def _begin(self, batches: list[Batch], after: int) -> None:
         self._busy = True

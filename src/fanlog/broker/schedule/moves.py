@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -300,6 +301,21 @@ class _Move:
             },
         )
 
+    def _apart(
+        self, partition: Partition, priority: int, messages: list[Message], fault: FanlogError
+    ) -> list[tuple[tuple[Partition, int], list[Message]]]:
+        """What to send in place of a batch that its topic does not take: two halves of it, or the
+        one message as a dead letter. So one that is refused keeps no other from its topic."""
+        if len(messages) > 1:
+            half = len(messages) // 2
+            return [((partition, priority), some) for some in (messages[:half], messages[half:])]
+        dead_letters = self._dead_letters().partitions[0]
+        if partition is dead_letters:
+            raise fault
+        logger.warning("a delayed message goes to %s: %s", DEAD_TOPIC, fault)
+        letter = dead_letter_of(messages[0], str(fault), self._broker.now_us())
+        return [((dead_letters, 0), [letter])]
+
     def encode(
         self, scheduled: Partition, superseded: list[bytes], now_us: int
     ) -> tuple[bytes, tuple[int, ...], int]:
@@ -307,7 +323,9 @@ class _Move:
         what a publisher would be refused with."""
         parts: list[bytes] = []
         sequences: dict[Partition, int] = {}
-        for (partition, priority), messages in self._messages.items():
+        left = deque(self._messages.items())
+        while left:
+            (partition, priority), messages = left.popleft()
             sequence = sequences.get(partition, 0)
             batch = encode_messages(
                 partition,
@@ -317,7 +335,11 @@ class _Move:
                 first_sequence=sequence,
                 priority=priority,
             )
-            self._intake.inspect(batch, 0)
+            try:
+                self._intake.inspect(batch, 0)
+            except _FINAL as fault:
+                left.extendleft(reversed(self._apart(partition, priority, messages, fault)))
+                continue
             parts.append(batch)
             sequences[partition] = sequence + len(messages)
         ends = [*superseded, *(over.record.key for over in self.over)]

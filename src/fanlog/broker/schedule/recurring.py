@@ -57,6 +57,8 @@ _PREFIX = RUN_PREFIX.encode()
 _EVERY_SECONDS_MAX = 10 * 366 * 24 * 3600
 # A run that is later than this was missed: the broker was down, or the clock was set.
 _MISSED_US = 60 * _SECOND_US
+# Enough to list all minutes and days. It is parsed on the loop, and written with each run.
+_CRON_CHARACTERS_MAX = 1024
 # What one answer lists.
 _PAGE = 500
 
@@ -103,6 +105,11 @@ def checked_repeat(wanted: AddSchedule) -> Repeat:
             f"There is no time zone {wanted.timezone!r} on the broker's machine. Use a name such "
             "as Europe/Berlin, or UTC. On a system without time zones: pip install tzdata."
         ) from None
+    if len(wanted.cron) > _CRON_CHARACTERS_MAX:
+        raise InvalidArgumentError(
+            f"A cron expression has {_CRON_CHARACTERS_MAX} characters at most, not "
+            f"{len(wanted.cron)}: use ranges such as 1-5, or several schedules."
+        )
     try:
         CronSim(wanted.cron, dt.datetime.now(dt.UTC))
     except CronSimError as fault:

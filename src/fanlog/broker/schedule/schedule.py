@@ -153,9 +153,9 @@ class Schedule:
                 f"{len(self.pending)} delayed messages wait, as many as may. "
                 + allow_more("broker.scheduled_max")
             )
-        if self._partition is not None and self._partition.log.bytes > options.scheduled_bytes_max:
+        if self._bytes() > options.scheduled_bytes_max:
             return LimitError(
-                f"Delayed messages take {self._partition.log.bytes} bytes, more than they may. "
+                f"Delayed messages take {self._bytes()} bytes, more than they may. "
                 + allow_more("broker.scheduled_bytes_max")
             )
         if not flags & EVENT_TIMES:
@@ -171,6 +171,12 @@ class Schedule:
                 "(broker.schedule_seconds_max in the broker's settings)."
             )
         return None
+
+    def _bytes(self) -> int:
+        """What they take: on disk, or without one in memory, where the log keeps few of them."""
+        if self._partition is None:
+            return 0
+        return self.records.kept_bytes if self.records.keep_all else self._partition.log.bytes
 
     def take(self, batch: Batch, first: int, /) -> Iterator[None]:
         """Takes in the records of a batch from an offset on, some at a step."""
