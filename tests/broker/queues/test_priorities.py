@@ -120,6 +120,20 @@ def test_what_is_between_is_not_starved_either() -> None:
         assert Counter(work_off(on, ann, 400)) == {b"urgent": 360, b"middle": 20, b"low": 20}
 
 
+def test_a_job_between_that_comes_again_is_not_starved() -> None:
+    with stage() as on:
+        publish(on, 5, b"middle")
+        publish(on, 0, *(b"low" for _ in range(100)))
+        ann = hire(on, prefetch=1)
+        (job,) = ann.jobs()
+        assert job.value == b"middle"
+        publish(on, 9, *(b"urgent" for _ in range(1000)))
+        ann.nack([job], delay_ms=0)
+        done = work_off(on, ann, 400)
+        assert Counter(done) == {b"urgent": 360, b"low": 39, b"middle": 1}
+        assert done.index(b"middle") < 30
+
+
 def test_the_most_urgent_job_of_all_partitions_goes_first() -> None:
     with stage(partitions=3) as on:
         on.core.open_topic("t", create=True)

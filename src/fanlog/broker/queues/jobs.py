@@ -105,6 +105,18 @@ class Jobs:
             heapq.heappop(heap)
         return None
 
+    def oldest(self, now_us: int) -> Range | None:
+        """Of the jobs that wait and may go out now those that have waited longest, whatever their
+        priority."""
+        found: tuple[int, Range] | None = None
+        for priority in (0, *self._urgent):
+            due = self.due(now_us, priority)
+            if due is not None:
+                heap = self._urgent[priority] if priority else self._due
+                since = heap[0][0], due
+                found = since if found is None else min(found, since)
+        return None if found is None else found[1]
+
     def next_due_us(self) -> int | None:
         """When to look again for what waits; None if nothing does."""
         if not self.waiting:

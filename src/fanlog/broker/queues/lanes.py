@@ -249,7 +249,7 @@ class Lane:
         urgent = None if self.ahead is None or oldest else self._most_urgent(now_us)
         if urgent is not None:
             return urgent[1]
-        due = self.jobs.due(now_us)
+        due = self.jobs.oldest(now_us) if oldest else self.jobs.due(now_us)
         if due is not None:
             return due
         first, next = self.jobs.next, self.partition.visible_end
