@@ -199,6 +199,25 @@ def test_what_a_connection_published_before_it_ended_is_handed_on(data: Path) ->
         assert (wire.heard(), more.heard()) == (b"", b":0\r\n")
 
 
+def test_the_replies_to_one_large_read_do_not_wait_for_the_next(data: Path) -> None:
+    with stage(data, durability="fsync") as made:
+        desk = Desk(made)
+        made.core.create_topic("a", {})
+        session, wire = desk.session()
+        large = publish("a", *("x" * 1000 for _ in range(300)))
+        session.feed(large)
+        made.run()
+        first, made.sync_group.waiting = made.sync_group.waiting, []
+        session.feed(large)
+        made.run()
+        made.sync_group.finish(first)
+        made.run()
+        assert wire.heard() == b":0\r\n" * 300
+        made.sync_group.sync()
+        made.run()
+        assert wire.heard() == b":0\r\n" * 300
+
+
 def test_a_publisher_that_does_something_else_in_between_is_obeyed_in_order() -> None:
     with stage() as made:
         desk = Desk(made)

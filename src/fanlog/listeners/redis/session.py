@@ -269,8 +269,9 @@ class RedisSession:
         replies = self._replies
         if not replies.owed or replies.kept_bytes > _OUT_BYTES:
             self._flush()
+        # Also where the broker has it all by now: the next read's replies don't wait with these.
+        replies.close()
         if self._gathering.runs:
-            replies.close()
             self._gathering.read_over(self.number)
 
     def publish(self, channel: bytes, value: bytes, *, shard: bool) -> Reply:
