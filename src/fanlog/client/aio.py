@@ -25,7 +25,7 @@ from fanlog.client.notices import missing_policy
 from fanlog.client.publishing import Headers, PublishOptions, TopicOutbox, Value
 from fanlog.client.queues.options import WorkOptions, working
 from fanlog.client.queues.requests import Handler, Requests, serve
-from fanlog.client.queues.running import JobHandler, run_worker
+from fanlog.client.queues.running import JobHandler, check_no_handler, run_worker
 from fanlog.client.queues.worker import Worker
 from fanlog.client.schedules import DelayedMessages, Time
 from fanlog.client.starts import (
@@ -471,6 +471,7 @@ class Client(TopicCalls):
         """
         joining = Joining(self, topic, group, self._options)
         if handler is None:
+            check_no_handler(concurrency, until, "consume")
             return joining.member(options)
         return joining.run(handler, concurrency, until, options)
 
@@ -511,6 +512,8 @@ class Client(TopicCalls):
         """
         if handler is not None:
             options = {"prefetch": concurrency, **options}
+        else:
+            check_no_handler(concurrency, until, "work")
         worker = Worker(
             self,
             self.take_number(),

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, TypedDict, Unpack
 from fanlog.client.outbox import RECORD_OVERHEAD_BYTES
 from fanlog.client.publishing import Headers, Publisher, TopicOutbox, own_headers
 from fanlog.client.session import Session
-from fanlog.client.starts import checked, checked_priority, event_time_us, topic_name
+from fanlog.client.starts import checked, checked_priority, event_time_us, seconds_of, topic_name
 from fanlog.client.values import Value, as_bytes, as_published
 from fanlog.errors import InvalidArgumentError
 from fanlog.format.frames import FrameKind
@@ -66,7 +66,7 @@ def due_time_us(delay_seconds: float | None, at: Time | None) -> int:
 def at_us(at: Time | None) -> int:
     """A time as microseconds since 1970. A datetime without a zone is one of local time."""
     if isinstance(at, dt.datetime):
-        at = at.timestamp()
+        at = seconds_of(at)
     if isinstance(at, bool) or not isinstance(at, int | float):
         raise InvalidArgumentError(
             f"`at` is a datetime, or seconds since 1970, not {type(at).__name__}."

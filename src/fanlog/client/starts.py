@@ -154,10 +154,18 @@ def to_compare(
     return (*chosen, *given)
 
 
+def seconds_of(moment: dt.datetime) -> float:
+    """Seconds since 1970. Near the years 1 and 9999 local times have none."""
+    try:
+        return moment.timestamp()
+    except (ValueError, OverflowError, OSError) as fault:
+        raise InvalidArgumentError(f"{moment} is a time that this machine can't hold.") from fault
+
+
 def event_time_us(given: dt.datetime | int | None) -> int | None:
     """Microseconds since 1970; None is the time of the append."""
     if isinstance(given, dt.datetime):
-        given = round(given.timestamp() * 1_000_000)
+        given = round(seconds_of(given) * 1_000_000)
     if given is not None and (
         not isinstance(given, int)  # pyright: ignore[reportUnnecessaryIsInstance]
         or not -(1 << 63) <= given < 1 << 63

@@ -36,8 +36,9 @@ from fanlog.client.blocking.typed import Topic
 from fanlog.client.core import Fetched
 from fanlog.client.groups.running import Handled
 from fanlog.client.message import Message
-from fanlog.client.publishing import Headers, PublishOptions, Value
+from fanlog.client.publishing import Headers, PublishOptions, Value, own_headers
 from fanlog.client.queues.options import WorkOptions
+from fanlog.client.queues.running import check_no_handler
 from fanlog.client.schedules import Time
 from fanlog.client.starts import ExistOk, StartLike
 from fanlog.client.subscription import OnGap
@@ -73,7 +74,7 @@ class Client:
         self._handing_over = False
         self._hand_overs: set[asyncio.Task[None]] = set()
         self._one_hand_over = asyncio.Lock()
-        self._send_error: FanlogError | None = None
+        self._send_error: Exception | None = None
         self._closing = threading.RLock()
 
     @property
@@ -275,6 +276,9 @@ class Client:
         """Publishes without waiting; `flush` waits, and raises what went wrong."""
         if type(value) is not bytes or encoding is not None:
             value, headers = as_published(value, headers, encoding, self._client.encoding)
+        if headers:
+            # Copied: the caller may change its own before they go out.
+            headers = own_headers(headers)
         later = (delay_seconds, at, schedule_id)
         self._outgoing.append((topic, value, key, headers, event_time, partition, priority, later))
         if len(self._outgoing) > _OUTGOING_MAX:
@@ -311,7 +315,7 @@ class Client:
                         at=at,
                         schedule_id=schedule_id,
                     )
-                except FanlogError as error:
+                except Exception as error:  # noqa: BLE001 - raised by the next flush or close
                     self._send_error = self._send_error or error
 
     def _raise_send_error(self) -> None:
@@ -403,6 +407,7 @@ class Client:
         the handler, in threads, until `until` is set, SIGTERM comes or the client is closed."""
         given = async_options(options)
         if handler is None:
+            check_no_handler(concurrency, until, "consume")
             return GroupMember(self._loop, self._client.consume(topic, group=group, **given))
         with HandlerThreads(concurrency) as threads:
             handle = message_handler_in_thread(threads, handler)
@@ -442,6 +447,7 @@ class Client:
         """Joins a queue; see the asyncio client. With a `handler` it gives each job to the handler,
         in threads, until `until` is set, SIGTERM comes or the client is closed."""
         if handler is None:
+            check_no_handler(concurrency, until, "work")
             return Worker(self._loop, self._client.work(topic, queue=queue, **options))
         with HandlerThreads(options.get("prefetch", concurrency)) as threads:
             handle = handler_in_thread(self._loop, threads, handler)

@@ -3,19 +3,22 @@ client's own loop."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from types import TracebackType
 from typing import Any, cast
 
 from fanlog.client.blocking.loop import LoopThread, Subscription
-from fanlog.client.blocking.threads import HandlerThreads
+from fanlog.client.blocking.threads import (
+    HandlerThreads,
+    call_in_thread,
+    check_plain,
+    check_plain_handler,
+)
 from fanlog.client.groups import member, operators
 from fanlog.client.groups import options as async_
 from fanlog.client.groups.operators import GroupInfos, ResetSteps
 from fanlog.client.groups.options import HandlerOptions, SharedOptions
 from fanlog.client.message import Message
-from fanlog.client.queues.running import check_handler
 from fanlog.client.reached import Place
 from fanlog.client.starts import StartLike
 from fanlog.format.messages import GroupOffsets, Position
@@ -49,7 +52,7 @@ def message_handler_in_thread(
     threads: HandlerThreads, handler: MessageHandler
 ) -> Callable[[Message], Awaitable[object]]:
     """The handler in a thread of its own, where it may use the client as anywhere else."""
-    check_handler(handler, "a message")
+    check_plain_handler(handler, "a message")
 
     async def handle(message: Message) -> object:
         return await threads.call(handler, message)
@@ -61,9 +64,10 @@ def in_thread(callback: OnPartitions | None) -> member.OnPartitions | None:
     """The callback in a thread of its own, where it may use the member as anywhere else."""
     if callback is None:
         return None
+    check_plain(callback)
 
     async def called(places: tuple[Place, ...]) -> None:
-        await asyncio.to_thread(callback, places)
+        await call_in_thread(None, callback, places)
 
     return called
 

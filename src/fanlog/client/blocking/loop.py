@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from types import TracebackType
@@ -27,6 +28,7 @@ class LoopThread:
     def __init__(self, name: str = "fanlog-client") -> None:
         self._loop = asyncio.new_event_loop()
         self._stopped = False
+        self._ending = False
         self._waiting: set[concurrent.futures.Future[Any]] = set()
         # Whatever is handed over under it comes before the stop.
         self._handing_over = threading.Lock()
@@ -35,7 +37,19 @@ class LoopThread:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
+        while not self._ending:
+            # A handler that calls sys.exit ends the loop. Whoever waits for it gets that, on the
+            # loop as well.
+            with contextlib.suppress(SystemExit, KeyboardInterrupt):
+                self._loop.run_forever()
+        try:
+            self._end_tasks()
+        finally:
+            self._loop.close()
+            for waiting in list(self._waiting):
+                waiting.cancel()
+
+    def _end_tasks(self) -> None:
         unfinished = asyncio.all_tasks(self._loop)
         for task in unfinished:
             task.cancel()
@@ -43,9 +57,10 @@ class LoopThread:
             self._loop.run_until_complete(asyncio.wait(unfinished, timeout=_CANCEL_SECONDS))
         # Once more: what has ended tells so in the turn after.
         self._loop.run_until_complete(asyncio.sleep(0))
-        self._loop.close()
-        for waiting in list(self._waiting):
-            waiting.cancel()
+
+    def _end(self) -> None:
+        self._ending = True
+        self._loop.stop()
 
     @property
     def running(self) -> bool:
@@ -88,7 +103,7 @@ class LoopThread:
     def stop(self) -> None:
         with self._handing_over:
             if self.running:
-                self._loop.call_soon_threadsafe(self._loop.stop)
+                self._loop.call_soon_threadsafe(self._end)
             self._stopped = True
         self._thread.join()
 

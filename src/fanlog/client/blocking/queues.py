@@ -8,11 +8,10 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
 from fanlog.client.blocking.loop import LoopThread
-from fanlog.client.blocking.threads import HandlerThreads
+from fanlog.client.blocking.threads import HandlerThreads, check_plain_handler
 from fanlog.client.message import Message
 from fanlog.client.publishing import Headers, Value
 from fanlog.client.queues import jobs, worker
-from fanlog.client.queues.running import check_handler
 from fanlog.errors import ClosedError
 from fanlog.model import QueueSettings
 
@@ -25,7 +24,7 @@ def handler_in_thread(
     loop: LoopThread, threads: HandlerThreads, handler: Callable[[Job], T]
 ) -> Callable[[jobs.Job], Awaitable[T]]:
     """The handler in a thread of its own, where it may use the client as anywhere else."""
-    check_handler(handler)
+    check_plain_handler(handler)
 
     async def handle(job: jobs.Job) -> T:
         return await threads.call(handler, Job(loop, job))

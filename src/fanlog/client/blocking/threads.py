@@ -5,13 +5,52 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import ParamSpec, TypeVar
 
+from fanlog.client.queues.running import check_handler
+from fanlog.errors import InvalidArgumentError
+
 P = ParamSpec("P")
 T = TypeVar("T")
+_PLAIN = (
+    "The blocking client calls plain functions, not async ones: nobody would await them. For those "
+    "there is fanlog.connect."
+)
+
+
+def check_plain(function: object) -> None:
+    """Refuses an async function, which would do nothing."""
+    if inspect.iscoroutinefunction(function):
+        raise InvalidArgumentError(_PLAIN)
+
+
+def check_plain_handler(handler: object, takes: str = "a job") -> None:
+    check_handler(handler, takes)
+    check_plain(handler)
+
+
+async def call_in_thread(
+    threads: ThreadPoolExecutor | None, function: Callable[P, T], *given: P.args, **named: P.kwargs
+) -> T:
+    """What the function returns; without threads of its own it is called in one of Python's."""
+    context = contextvars.copy_context()
+
+    def called() -> T:
+        try:
+            result = context.run(function, *given, **named)
+        except StopIteration as fault:
+            # No future takes it: whoever waits would wait for ever.
+            raise RuntimeError("The function raised StopIteration.") from fault
+        if inspect.iscoroutine(result):
+            result.close()
+            raise InvalidArgumentError(_PLAIN)
+        return result
+
+    return await asyncio.get_running_loop().run_in_executor(threads, called)
 
 
 class HandlerThreads:
@@ -19,11 +58,7 @@ class HandlerThreads:
         self._threads = ThreadPoolExecutor(max(1, count), thread_name_prefix="fanlog-handler")
 
     async def call(self, function: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
-        context = contextvars.copy_context()
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(
-            self._threads, lambda: context.run(function, *given, **named)
-        )
+        return await call_in_thread(self._threads, function, *given, **named)
 
     def __enter__(self) -> HandlerThreads:
         return self

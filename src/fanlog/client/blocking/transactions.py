@@ -3,15 +3,15 @@ the client's own loop. Messages cross over many at a time."""
 
 from __future__ import annotations
 
-import asyncio
 import datetime as dt
 from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Any
 
 from fanlog.client.blocking.loop import LoopThread
+from fanlog.client.blocking.threads import call_in_thread, check_plain
 from fanlog.client.message import Message
-from fanlog.client.publishing import Headers, Value
+from fanlog.client.publishing import Headers, Value, own_headers
 from fanlog.client.schedules import Time
 from fanlog.client.transactions import transaction, transform
 from fanlog.client.transactions.transaction import Member, Taken
@@ -97,6 +97,8 @@ class Transaction:
         """Stages one message; what goes wrong is raised by the next call, `flush` or `commit`."""
         self._transaction.check_unfinished()
         value, headers = as_published(value, headers, encoding, self._transaction.encoding)
+        if headers:
+            headers = own_headers(headers)
         given = {
             "key": key,
             "headers": headers,
@@ -150,9 +152,11 @@ def work_in_thread(
 ) -> Callable[[transaction.Transaction], Awaitable[None]]:
     """Plain code as the work of an asyncio transaction."""
 
+    check_plain(work)
+
     async def called(transaction: transaction.Transaction) -> None:
         wrapped = Transaction(loop, transaction)
-        await asyncio.to_thread(work, wrapped)
+        await call_in_thread(None, work, wrapped)
         await wrapped.hand_over()
 
     return called
@@ -161,7 +165,9 @@ def work_in_thread(
 def function_in_thread(function: Function) -> transform.Function:
     """A plain function that may take its time, beside the loop."""
 
+    check_plain(function)
+
     async def called(message: Message) -> Made:
-        return await asyncio.to_thread(function, message)
+        return await call_in_thread(None, function, message)
 
     return called

@@ -12,10 +12,11 @@ from typing import Any, Generic, Protocol, Self, TypeVar, Unpack, cast, overload
 from fanlog.client.blocking.groups import ConsumeOptions, GroupMember, HandledOptions
 from fanlog.client.blocking.loop import Subscription
 from fanlog.client.blocking.queues import Job, Worker
+from fanlog.client.blocking.threads import check_plain, check_plain_handler
 from fanlog.client.groups.running import Handled
 from fanlog.client.message import Message
 from fanlog.client.queues.options import WorkOptions
-from fanlog.client.queues.running import check_handler
+from fanlog.client.queues.running import check_no_handler
 from fanlog.client.reached import Place
 from fanlog.client.schedules import Time
 from fanlog.client.starts import StartLike
@@ -297,6 +298,7 @@ class Topic(Generic[T]):
         self, *, on_undecodable: OnUndecodable = "raise", **options: Unpack[SubscribeOptions]
     ) -> TypedSubscription[T]:
         """Follows the topic; see the asyncio client, also for `on_undecodable`."""
+        check_plain(on_undecodable)
         reading = Reading(self._kind, on_undecodable)
         return TypedSubscription(self._host.subscribe(self.name, **options), reading)
 
@@ -331,11 +333,13 @@ class Topic(Generic[T]):
         **options: Unpack[HandledOptions],
     ) -> TypedGroupMember[T] | Handled:
         """Joins a consumer group; see the asyncio client."""
+        check_plain(on_undecodable)
         reading = Reading(self._kind, on_undecodable)
         if handler is None:
+            check_no_handler(concurrency, until, "consume")
             member = cast(GroupMember, self._host.consume(self.name, group=group, **options))
             return TypedGroupMember(member, reading)
-        check_handler(handler, "a message")
+        check_plain_handler(handler, "a message")
         return self._host.consume(
             self.name,
             partial(_handle, reading, handler),
@@ -370,6 +374,7 @@ class Topic(Generic[T]):
     ) -> TypedWorker[T] | None:
         """Joins a queue; see the asyncio client."""
         if handler is None:
+            check_no_handler(concurrency, until, "work")
             worker = cast(Worker, self._host.work(self.name, queue=queue, **options))
             return TypedWorker(worker, self._kind)
         handle = self._handle(handler)
@@ -385,7 +390,7 @@ class Topic(Generic[T]):
         self._host.serve(self.name, self._handle(handler), queue=queue, prefetch=prefetch)
 
     def _handle(self, handler: Callable[[TypedJob[T]], object]) -> Callable[[Job], object]:
-        check_handler(handler)
+        check_plain_handler(handler)
         return lambda job: handler(TypedJob(job, self._kind))
 
 

@@ -4,8 +4,6 @@ was begun is finished and committed, and the partitions go to other members."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import inspect
 import logging
 from collections.abc import Awaitable, Callable
 
@@ -17,7 +15,7 @@ from fanlog.client.groups.handling import Entry
 from fanlog.client.groups.options import HandlerRules
 from fanlog.client.message import Message
 from fanlog.client.queues.jobs import said_by
-from fanlog.client.queues.running import check_handler
+from fanlog.client.queues.running import call_handler, check_handler
 from fanlog.client.stopping import stopped_by_sigterm
 from fanlog.errors import ClosedError, FanlogError
 from fanlog.format.dead_letters import read_death
@@ -71,8 +69,8 @@ class _Run:
         self._counts = Handled()
 
     async def until(self, stopped: asyncio.Event) -> Handled:
-        stopping = asyncio.ensure_future(self._note(stopped))
         async with self._member:
+            stopping = asyncio.ensure_future(self._note(stopped))
             feeding = asyncio.ensure_future(self._feed())
             try:
                 while not stopped.is_set() and self._error is None:
@@ -139,9 +137,7 @@ class _Run:
 
     async def _try(self, entry: Entry) -> None:
         try:
-            result = self._handler(entry.message)
-            if inspect.isawaitable(result):
-                await result
+            await call_handler(self._handler, entry.message)
         except Exception as error:  # noqa: BLE001 - a handler may fail in any way; it is logged
             entry.failures += 1
             self._counts.failures += 1
@@ -233,5 +229,4 @@ class _Run:
 async def _cancelled(*tasks: asyncio.Task[None]) -> None:
     for task in tasks:
         task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from typing import TypedDict
+from typing import TypedDict, cast
 
 from fanlog.client.backoff import Backoff
 from fanlog.client.notices import missing_policy
@@ -78,10 +78,8 @@ def working(topic: str, *, queue: str, client: str, options: WorkOptions) -> Wor
 
 def _settings(options: WorkOptions) -> dict[str, int | float | str | bool]:
     given = {name: value for name, value in options.items() if name in _SETTINGS}
-    settings = {
-        name: value for name, value in given.items() if isinstance(value, int | float | str | bool)
-    }
-    return settings | _retry_settings(options)
+    settings = {name: value for name, value in given.items() if value is not None}
+    return cast("dict[str, int | float | str | bool]", settings) | _retry_settings(options)
 
 
 def _retry_settings(options: WorkOptions) -> dict[str, int | float | str | bool]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
@@ -13,7 +12,7 @@ from typing import Protocol
 from fanlog.client.message import Message
 from fanlog.client.publishing import Headers, Value
 from fanlog.client.queues.jobs import Job, said_by
-from fanlog.client.queues.running import check_handler, run_jobs
+from fanlog.client.queues.running import call_handler, check_handler, run_jobs
 from fanlog.client.queues.worker import Worker
 from fanlog.client.stopping import stopped_by_sigterm
 from fanlog.client.subscription import Subscription
@@ -188,8 +187,7 @@ async def serve(worker: Worker, handler: Handler) -> None:
 
 async def _answer(job: Job, handler: Handler) -> None:
     try:
-        result = handler(job)
-        value = await result if inspect.isawaitable(result) else result
+        value = await call_handler(handler, job)
         if not job.settled:
             await job.reply(b"" if value is None else value)
     except (ClosedError, LeaseLostError) as late:

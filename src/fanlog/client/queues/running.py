@@ -6,12 +6,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 from fanlog.client.queues.jobs import Job
 from fanlog.client.queues.worker import Worker
 from fanlog.client.stopping import stopped_by_sigterm
 from fanlog.errors import ClosedError, InvalidArgumentError
 
+T = TypeVar("T")
 JobHandler = Callable[[Job], Awaitable[object] | object]
 
 
@@ -24,12 +26,32 @@ async def run_worker(
 
     async def handle(job: Job) -> None:
         async with job:
-            result = handler(job)
-            if inspect.isawaitable(result):
-                await result
+            await call_handler(handler, job)
 
     with stopped_by_sigterm(until) as stopped:
         await run_jobs(worker, handle, stopped)
+
+
+def check_no_handler(concurrency: int, until: object, name: str) -> None:
+    """Refuses what only a handler has a use for, where there is none."""
+    if concurrency != 1 or until is not None:
+        raise InvalidArgumentError(
+            f"concurrency and until belong to a handler: {name}(topic, handler, ...). Without one, "
+            "leave them out."
+        )
+
+
+async def call_handler(handler: Callable[[T], Awaitable[object] | object], given: T) -> Any:
+    """What the handler, plain or async, returns."""
+    try:
+        result = handler(given)
+        return await result if inspect.isawaitable(result) else result
+    except asyncio.CancelledError as fault:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        # Nobody has cancelled the handler: it fails, as with any other error.
+        raise RuntimeError("The handler waited for something that was cancelled.") from fault
 
 
 def check_handler(handler: object, takes: str = "a job") -> None:
@@ -43,8 +65,8 @@ async def run_jobs(
     """Handles as many jobs at a time as the worker's prefetch allows, until `stopped` is set or the
     worker is closed. An error that `handle` raises ends all of it."""
     under_way: set[asyncio.Task[None]] = set()
-    stopping = asyncio.ensure_future(stopped.wait())
     async with worker:
+        stopping = asyncio.ensure_future(stopped.wait())
         coming = asyncio.ensure_future(worker.next())
         try:
             while not stopped.is_set():

@@ -14,7 +14,7 @@ from fanlog.client.groups.running import Handled
 from fanlog.client.message import Message
 from fanlog.client.queues.options import WorkOptions
 from fanlog.client.queues.requests import serve
-from fanlog.client.queues.running import JobHandler, check_handler, run_worker
+from fanlog.client.queues.running import JobHandler, check_handler, check_no_handler, run_worker
 from fanlog.client.queues.worker import Worker
 from fanlog.client.schedules import Time
 from fanlog.client.subscription import Subscription
@@ -199,6 +199,7 @@ class Topic(Generic[T]):
         """
         reading = Reading(self._kind, on_undecodable)
         if handler is None:
+            check_no_handler(concurrency, until, "consume")
             member = cast(GroupMember, self._host.consume(self.name, group=group, **options))
             return TypedGroupMember(member, reading)
         check_handler(handler, "a message")
@@ -241,6 +242,8 @@ class Topic(Generic[T]):
         """
         if handler is not None:
             options = {"prefetch": concurrency, **options}
+        else:
+            check_no_handler(concurrency, until, "work")
         worker = cast(Worker, self._host.work(self.name, queue=queue, **options))
         if handler is None:
             return TypedWorker(worker, self._kind)
