@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fanlog.broker.queues.ahead import Ahead
+from fanlog.broker.queues.lanes import Lane
 from fanlog.broker.queues.queue import URGENT_JOBS
 from fanlog.config import BrokerOptions, LogOptions
 from fanlog.errors import FormatError
@@ -143,6 +144,30 @@ def test_the_most_urgent_job_of_all_partitions_goes_first() -> None:
         ann = hire(on, prefetch=1)
         assert work_off(on, ann, 6) == [b"7", b"7", b"4", b"4", b"2", b"2"]
         assert work_off(on, ann) == [b"low"] * 15
+
+
+def test_handing_out_looks_at_each_of_many_partitions_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not with every lease: a thousand of each would hold up everybody else for seconds."""
+    looks = 0
+    top = Lane.top
+
+    def counted(lane: Lane, now_us: int) -> int:
+        nonlocal looks
+        looks += 1
+        return top(lane, now_us)
+
+    monkeypatch.setattr(Lane, "top", counted)
+    with stage(partitions=50) as on:
+        on.core.open_topic("t", create=True)
+        for partition in range(50):
+            publish(on, 0, b"low", partition=partition)
+            publish(on, 1 + partition % 9, b"%d" % (1 + partition % 9), partition=partition)
+        ann = hire(on, prefetch=100)
+        got = [job.value or b"" for job in ann.jobs()]
+        assert len(got) == 100
+        urgent = [value for value in got if value != b"low"]
+        assert urgent == sorted(urgent, reverse=True)
+        assert looks < 300
 
 
 def test_a_partition_without_urgent_jobs_has_its_turn() -> None:

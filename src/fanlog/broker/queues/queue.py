@@ -14,6 +14,7 @@ from fanlog.broker.ports import Reader
 from fanlog.broker.queues.jobs import Due, InHand, Jobs
 from fanlog.broker.queues.lanes import Lane, Run
 from fanlog.broker.queues.ledger import StoredLane
+from fanlog.broker.queues.ranks import Ranks
 from fanlog.broker.queues.retries import retry_delay_us
 from fanlog.broker.queues.spans import Span
 from fanlog.broker.topics import Partition, Topic
@@ -182,6 +183,7 @@ class Queue:
         # Whether priorities count now, and how many jobs went out by theirs since the last that
         # went out by its age.
         self._ranked = False
+        self._ranks: Ranks | None = None
         self._ranked_lanes: dict[Lane, None] = {}
         self._urgent_jobs = 0
 
@@ -347,6 +349,7 @@ class Queue:
             served[worker] = None
             leases += 1
             jobs_max -= taken
+        self._ranks = None
         self._ring.extendleft(reversed(idle))
         for worker in served:
             worker.flush()
@@ -371,7 +374,7 @@ class Queue:
             share = min(share, self._urgent_jobs // URGENT_JOBS)
         by_rank = self._ranked and not oldest
         for lane in self._by_rank(now_us) if by_rank else list(self._stirred):
-            if lane.partition.topic.number not in worker.topics:
+            if lane.partition.topic.number not in worker.topics or lane not in self._stirred:
                 continue
             del self._stirred[lane]
             run = lane.run(now_us, share, oldest=oldest)
@@ -383,6 +386,7 @@ class Queue:
                 # A read that was answered at once has stirred it again already.
                 if lane not in self._stirred:
                     self._rest(lane)
+                self._rank(lane, now_us)
                 continue
             self._stirred[lane] = None
             self._timed[lane] = None
@@ -398,14 +402,24 @@ class Queue:
             if failures:
                 self.redelivered += count
             worker.send(lane, run, failures + 1)
+            self._rank(lane, now_us)
             return count
         return 0
 
-    def _by_rank(self, now_us: int) -> list[Lane]:
+    def _by_rank(self, now_us: int) -> Ranks:
         """The lanes with the most urgent jobs first; of several, whose turn it is."""
-        lanes = list(self._stirred)
-        tops = {lane: lane.top(now_us) if lane.is_ranked else 0 for lane in lanes}
-        return sorted(lanes, key=lambda lane: -tops[lane])
+        if self._ranks is None:
+            self._ranks = Ranks()
+            for lane in list(self._stirred):
+                self._ranks.put(lane, now_us)
+        return self._ranks
+
+    def _rank(self, lane: Lane, now_us: int) -> None:
+        """What a lane has to hand out has changed."""
+        if self._ranks is not None and lane in self._stirred:
+            self._ranks.put(lane, now_us)
+        elif self._ranks is not None:
+            self._ranks.drop(lane)
 
     # Time
 
