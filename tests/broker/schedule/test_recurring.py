@@ -12,9 +12,9 @@ from fanlog.broker.schedule.recurring import checked_repeat, next_run_us
 from fanlog.config import BrokerOptions
 from fanlog.errors import FanlogError, InvalidArgumentError, LimitError, MessageTooLargeError
 from fanlog.format.messages import AddSchedule
-from fanlog.format.schedules import Repeat
+from fanlog.format.schedules import RUN_PREFIX, Repeat
 from fanlog.model import ScheduleInfo
-from tests.broker.schedule.scheduling import SECOND_US, arrived, tick
+from tests.broker.schedule.scheduling import SECOND_US, arrived, cancel, tick
 from tests.broker.stage import Stage, stage
 from tests.broker.transactions.staging import checkpoint, settle
 from tests.broker.transactions.test_crashes import Steps
@@ -261,3 +261,38 @@ def test_a_broker_in_memory_has_schedules_too() -> None:
             on.runtime.time_us += MINUTE_US
             tick(on)
         assert arrived(on) == [b"run"] * 3
+
+
+def test_changes_of_a_schedule_that_come_at_once_are_made_in_turn(data: Path) -> None:
+    with stage(data, time_us=MONDAY_US) as on:
+        add(on, every_seconds=60)
+        answers: list[object] = []
+        wanted = AddSchedule(name="s", topic="t", value=b"other", every_seconds=30)
+        on.core.schedule.add(wanted, lambda got: answers.append(type(got)))
+        on.core.schedule.remove("s", answers.append)
+        on.core.schedule.remove("s", answers.append)
+        on.core.schedule.add(wanted, lambda got: answers.append(type(got)))
+        tick(on)
+        assert answers == [ScheduleInfo, True, False, ScheduleInfo]
+        assert len(on.core.schedule) == 1
+        on.runtime.time_us += 30 * SECOND_US
+        tick(on)
+        assert arrived(on) == [b"other"]
+        assert remove(on)
+        assert not on.core.schedule.recurring.page("").schedules
+    with stage(data, time_us=MONDAY_US + 3600 * SECOND_US) as on:
+        settle(on)
+        tick(on)
+        assert arrived(on) == [b"other"]
+
+
+def test_a_run_of_a_schedule_is_not_cancelled_as_a_message_is(data: Path) -> None:
+    with stage(data, time_us=MONDAY_US) as on:
+        add(on, every_seconds=60)
+        (answer,) = cancel(on, RUN_PREFIX + "s")
+        settle(on)
+        assert isinstance(answer, InvalidArgumentError)
+        on.runtime.time_us += MINUTE_US
+        tick(on)
+        assert arrived(on) == [b"run"]
+        assert remove(on)

@@ -139,6 +139,8 @@ class Recurring:
         self._started_us = runtime.now_us()
         self._known: dict[str, ScheduleInfo] = {}
         self._messages: dict[str, Delayed] = {}
+        # Ids of runs that are being replaced or removed.
+        self.changing: set[bytes] = set()
 
     def __len__(self) -> int:
         return len(self._known)
@@ -256,13 +258,19 @@ class Recurring:
             records = [(record_key(former.nonce, "") + id, None, 0), *records]
 
         def written(fault: FanlogError | None) -> None:
+            self.changing.discard(id)
             if fault is None and len(records) == (former is not None):
                 self.removed(id)
             elif fault is not None and former is not None:
                 self._put_back(id, former)
             done(fault)
 
-        self._write(records, written)
+        self.changing.add(id)
+        try:
+            self._write(records, written)
+        except FanlogError as fault:
+            # There is no room for the topic itself.
+            written(fault)
 
     def _put_back(self, id: bytes, former: Entry) -> None:
         if self._pending.find(id) is None:

@@ -6,8 +6,10 @@ a reader of that topic, which remembers numbers only, and moves what is due to w
 
 from __future__ import annotations
 
+import heapq
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from itertools import count
 from typing import TYPE_CHECKING
 
 from fanlog.broker.intake import Intake
@@ -81,8 +83,9 @@ class Schedule:
         self._follower: Follower | None = None
         # Keys of records that a transaction is about to move that was committed before this start.
         self._claimed: set[bytes] = set()
-        # What has to wait for a run that is on its way.
-        self._deferred: list[Callable[[], None]] = []
+        # Changes of schedules, by name, that wait for a run on its way or another change: heaps.
+        self._deferred: dict[str, list[tuple[int, Callable[[], None]]]] = {}
+        self._turns = count()
         self._writing_over = False
         self._loaded = False
         self._reading_ahead = False
@@ -239,9 +242,11 @@ class Schedule:
         self._loaded = self._loaded or not follower.behind
         if not self._loaded:
             return
-        deferred, self._deferred = self._deferred, []
-        for call in deferred:
-            call()
+        for name, waiting in list(self._deferred.items()):
+            turn, call = heapq.heappop(waiting)
+            if not waiting:
+                del self._deferred[name]
+            self._when_still(name, turn, call)
         if self.moves.superseded:
             self._write_superseded()
         if len(self.moves.superseded) > SUPERSEDED_MAX:
@@ -338,6 +343,16 @@ class Schedule:
 
     def cancel(self, ids: list[str], done: Cancelled) -> None:
         """Takes messages back; of each, whether it was still there."""
+        runs = [id for id in ids if id.startswith(RUN_PREFIX)]
+        if runs:
+            name = runs[0].removeprefix(RUN_PREFIX)
+            done(
+                InvalidArgumentError(
+                    f"{runs[0]!r} is the next run of a schedule: remove the schedule {name!r} "
+                    "instead, with remove_schedule (fanlog schedule remove)."
+                )
+            )
+            return
         self.when_ready(lambda: self._cancel(ids, done))
 
     def add(self, wanted: AddSchedule, done: Added) -> None:
@@ -349,23 +364,30 @@ class Schedule:
             except FanlogError as fault:
                 done(fault)
 
-        self._when_still(wanted.name, ready)
+        self._when_still(wanted.name, next(self._turns), ready)
 
     def remove(self, name: str, done: Removed) -> None:
         """Removes a schedule."""
-        self._when_still(name, lambda: self.recurring.remove(name, done))
+        self._when_still(name, next(self._turns), lambda: self.recurring.remove(name, done))
 
-    def _when_still(self, name: str, call: Callable[[], None]) -> None:
-        """Calls when all is known, and no run of this schedule is on its way."""
+    def _when_still(self, name: str, turn: int, call: Callable[[], None]) -> None:
+        """Calls when all is known, no run of this schedule is on its way, and all changes of it
+        that have come before are made."""
 
         def ready() -> None:
-            entry = self.pending.find((RUN_PREFIX + name).encode(errors="replace"))
-            if entry is not None and entry.offset in self.moves.moving:
-                self._deferred.append(lambda: self._when_still(name, call))
+            waiting = self._deferred.get(name)
+            if self._is_moving(name) or (waiting and waiting[0][0] < turn):
+                heapq.heappush(self._deferred.setdefault(name, []), (turn, call))
             else:
                 call()
 
         self.when_ready(ready)
+
+    def _is_moving(self, name: str) -> bool:
+        id = (RUN_PREFIX + name).encode(errors="replace")
+        entry = self.pending.find(id)
+        moving = entry is not None and entry.offset in self.moves.moving
+        return moving or id in self.recurring.changing
 
     def page(self, wanted: ListScheduled, listed: Listed) -> None:
         """Hands a page of what waits to `listed`."""
