@@ -33,6 +33,25 @@ def test_macos_is_asked_to_write_its_disks_own_cache(
     assert asked == [(7, 51)]
 
 
+def test_a_disk_of_macos_that_has_no_cache_to_write_is_synced_as_others_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def ask(fd: int, what: int) -> None:
+        raise OSError(fault, os.strerror(fault))
+
+    synced: list[int] = []
+    assert posix.fcntl is not None
+    monkeypatch.setattr(posix.fcntl, "fcntl", ask)
+    monkeypatch.setattr(posix, "_FULL_SYNC", 51)
+    monkeypatch.setattr(os, "fsync", synced.append)
+    fault = errno.ENOTSUP
+    posix.sync_file(7)
+    assert synced == [7]
+    fault = errno.EIO
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        posix.sync_file(7)
+
+
 def test_a_system_that_allocates_nothing_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "posix_fallocate")
     with pytest.raises(OSError, match="not supported") as raised:

@@ -21,6 +21,7 @@ else:
 
 # On macOS, fsync leaves data in the disk's own cache; this does not.
 _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
+_NO_FULL_SYNC = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOTTY)
 
 
 def require() -> None:
@@ -51,9 +52,15 @@ def sync_data(fd: int) -> None:
 def sync_file(fd: int) -> None:
     """Makes a file durable: its data, and what the file system says of it."""
     if fcntl is not None and _FULL_SYNC is not None:
-        fcntl.fcntl(fd, _FULL_SYNC)
-    else:
-        os.fsync(fd)
+        try:
+            fcntl.fcntl(fd, _FULL_SYNC)
+        except OSError as fault:
+            # Network disks, and some others, don't know it.
+            if fault.errno not in _NO_FULL_SYNC:
+                raise
+        else:
+            return
+    os.fsync(fd)
 
 
 def allocate(fd: int, at: int, length: int) -> None:
