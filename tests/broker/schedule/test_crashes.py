@@ -307,3 +307,26 @@ def test_a_broker_in_memory_keeps_what_its_topic_does_not_take_for_now() -> None
         on.runtime.time_us += 20 * SECOND_US
         tick(on)
         assert arrived(on, "broken") == [b"x", b"late"]
+
+
+def test_what_is_held_up_can_be_cancelled_while_others_go_out(data: Path) -> None:
+    with stage(data) as on:
+        on.publish("broken", [b"x"])
+        settle(on)
+        publish_later(
+            on, [record("late", "broken", b"late"), record("other", "t", b"other")], [DUE_US] * 2
+        )
+        settle(on)
+        log = on.core.catalog.get("broken").partitions[0].log
+        log.failure = LogFailedError("broken for a while")
+        on.runtime.time_us = DUE_US
+        on.core.schedule.tick()
+        on.run()
+        assert on.sync_group.waiting
+        answers = cancel(on, "late")
+        settle(on)
+        assert answers == [True]
+        log.failure = None
+        on.runtime.time_us += 20 * SECOND_US
+        tick(on)
+        assert (arrived(on, "broken"), arrived(on)) == ([b"x"], [b"other"])

@@ -177,6 +177,11 @@ class Moves:
                 move.add(over)
             except FanlogError as fault:
                 self._hold_up(over, fault)
+                # It waits again from now on, and not only once the others have gone out: then it
+                # may be in another move.
+                left.discard(record.offset)
+                self.moving.discard(record.offset)
+                self._held.discard(record.offset)
             if move.bytes >= _MOVE_BYTES:
                 left -= move.offsets
                 self._under_way += 1
