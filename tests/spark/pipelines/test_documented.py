@@ -81,10 +81,11 @@ def test_the_documented_commands_leave_the_documented_rows(tmp_path: Path) -> No
     )
     assert {name: ends[name] for name in records} == records
     got = [json.loads(message.text) for message in windows]
-    got.sort(key=lambda window: window["start"])
+    assert [window["start"] for window in got] == sorted(window["start"] for window in got)
+    assert all("E" not in message.text.partition('"records"')[2] for message in windows)
     shown = documented_windows()
     for found, window in zip(got, shown, strict=False):
-        for name in ("topic", "records", "bytes"):
+        for name in ("topic", "records", "bytes", "records_per_second", "bytes_per_second"):
             assert found[name] == window[name]
     assert list(tmp_path.glob("lake/topic=orders/date=*/*.parquet"))
     assert (tmp_path / "report" / "report.html").is_file()
