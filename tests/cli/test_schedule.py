@@ -31,6 +31,8 @@ def test_a_message_is_published_later_and_listed_until_it_goes_out(
     assert header.split() == ["ID", "TOPIC", "DUE", "KEY", "SIZE"]
     assert row.split()[:2] == ["s1-x", "s1.mails"]
     assert ask("schedule", "cancel", "s1-x").out == "s1-x is cancelled\n"
+    ask("publish", "s1.mails", "twice", "--delay", "1h", "--id", "s1-y")
+    assert ask("schedule", "cancel", "s1-y", "s1-y").out == "s1-y is cancelled\n"
     again = ask("schedule", "cancel", "s1-x")
     assert again.code == 3
     assert "does not wait" in again.sentence
@@ -78,6 +80,12 @@ def test_a_schedule_is_added_listed_changed_and_removed(ask: Run, client: Client
             "--every: 'soon' is not a duration",
         ),
         (("schedule", "add", "n", "t", "x", "--every", "1m", "--missed", "x"), "'once', 'skip'"),
+        (("schedule", "add", "n", "t", "x", "--every", "0s"), "more than 0"),
+        (
+            ("schedule", "add", "n", "t", "x", "--every", "1m", "--timezone", "Europe/Berlin"),
+            "belongs to a cron expression",
+        ),
+        (("tail", "t", "--group", "g", "--policy", "skip"), "leave --policy out"),
     ],
 )
 def test_what_is_written_wrongly_is_answered_with_how_to_write_it(

@@ -14,6 +14,7 @@ import pytest
 
 import fanlog
 import fanlog.sync
+import fanlog.testing
 from fanlog import errors
 from tests.client.ways import PATIENCE_SECONDS
 
@@ -162,6 +163,24 @@ class TestPlainCode:
                 found = [messages.next(5).headers["n"] for _ in range(20)]
             assert found == [str(number).encode() for number in range(20)]
 
+    def test_a_callback_in_the_clients_own_thread_does_not_wait_for_itself(self) -> None:
+        found: list[object] = []
+        with fanlog.testing.sync_broker() as broker:
+            client = fanlog.sync.connect(broker.url, backoff_max_seconds=0.1)
+            came = threading.Event()
+
+            def lost(error: object) -> None:
+                try:
+                    client.publish("t", "x")
+                except errors.FanlogError as fault:
+                    found.append(fault)
+                came.set()
+
+            client.on_lost = lost
+        assert came.wait(PATIENCE_SECONDS)
+        in_time(client.close)
+        assert "can't wait for itself" in str(found[0])
+
 
 class TestAsyncCode:
     @HANDED
@@ -234,3 +253,10 @@ class TestOptions:
         for given in ({"event_time": dt.datetime.min}, {"at": dt.datetime.min}):
             with pytest.raises(errors.InvalidArgumentError, match="0001-01-01"):
                 broker.publish("t", b"x", **given)
+
+    def test_text_and_bytes_of_another_content_type_are_as_they_are(self, broker: Any) -> None:
+        for kind, value in ((str, "tea"), (bytes, b"\x89PNG")):
+            topic = broker.topic(f"of.{kind.__name__}", kind)
+            topic.publish(value, headers={"content-type": "text/plain; charset=utf-8"})
+            with topic.subscribe(start="earliest") as messages:
+                assert messages.next(5).data == value

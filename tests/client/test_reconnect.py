@@ -606,6 +606,24 @@ async def test_a_lost_connection_is_warned_of_once_and_so_is_its_return(
     assert back.startswith("Connected to the broker again, after ")
 
 
+async def test_a_client_comes_back_though_its_callbacks_fail(data: Path) -> None:
+    told: list[str] = []
+
+    def fail(*given: object) -> None:
+        told.append("told")
+        raise ValueError
+
+    with BrokerProcess(data) as broker:
+        async with fanlog.connect(broker.url, backoff_max_seconds=0.1) as client:
+            client.on_lost = client.on_back = fail
+            for number in range(2):
+                broker.kill()
+                await until(lambda: client.state == "reconnecting")
+                broker.start()
+                await client.publish("t", b"x", timeout_seconds=PATIENCE_SECONDS)
+                await until(lambda seen=2 * number + 2: len(told) == seen)
+
+
 async def test_a_client_waits_for_a_broker_that_starts_beside_it(data: Path) -> None:
     broker = BrokerProcess(data)
     with pytest.raises(errors.ConnectError):

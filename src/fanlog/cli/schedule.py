@@ -200,9 +200,11 @@ def cancel(
     """Cancel messages that wait."""
 
     async def work(client: Client) -> list[bool]:
-        return [await client.cancel_scheduled(id) for id in ids]
+        return [await client.cancel_scheduled(id) for id in wanted]
 
-    answers = dict(zip(ids, with_client(url, work), strict=True))
+    # One that is given twice is cancelled once.
+    wanted = list(dict.fromkeys(ids))
+    answers = dict(zip(wanted, with_client(url, work), strict=True))
     for id, cancelled in answers.items():
         if cancelled:
             say_done(f"{id} is cancelled")

@@ -112,6 +112,10 @@ def tail(
             "A group decides itself what its members read: with --group, leave --partition and "
             "--no-follow out, and use --from with earliest, latest, a time or an age."
         )
+    if group and policy != "catch-up":
+        raise InvalidArgumentError(
+            "A group loses nothing: with --group, leave --policy out. Its members always catch up."
+        )
     if as_json and values_only:
         raise InvalidArgumentError("--json and --values-only exclude each other.")
     wanted = Wanted(

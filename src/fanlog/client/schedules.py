@@ -235,6 +235,12 @@ class DelayedMessages:
         every_seconds: float | None = None,
         missed: Literal["once", "skip"] = "once",
     ) -> ScheduleInfo:
+        if isinstance(every_seconds, int | float) and not every_seconds > 0:
+            raise InvalidArgumentError(f"every_seconds is more than 0, not {every_seconds}.")
+        if every_seconds is not None and timezone != "UTC":
+            raise InvalidArgumentError(
+                "A timezone belongs to a cron expression. With every_seconds, leave it out."
+            )
         stored, own_key, own = self._records.stored(value, key, headers)
         wanted = AddSchedule(
             name=name,

@@ -170,7 +170,7 @@ class Session:
                     "%s Trying to come back; what is published meanwhile waits.",
                     lost_error(self._lost_because),
                 )
-                self._hooks.lost(lost_error(self._lost_because))
+                self._tell(lambda: self._hooks.lost(lost_error(self._lost_because)))
             backoff = self._options.backoff_first_seconds
             while self.closed is None:
                 try:
@@ -187,7 +187,14 @@ class Session:
             if self.closed is None:
                 seconds = asyncio.get_running_loop().time() - lost_at
                 logger.warning("Connected to the broker again, after %.1f s.", seconds)
-                self._hooks.back()
+                self._tell(self._hooks.back)
+
+    def _tell(self, call: Callable[[], None]) -> None:
+        """Calls the application's own function. Its faults must not keep the client away."""
+        try:
+            call()
+        except Exception:
+            logger.exception("on_lost or on_back failed")
 
     async def _ping(self) -> None:
         loop = asyncio.get_running_loop()

@@ -190,7 +190,7 @@ def decode(value: bytes | None, content: str, kind: Any) -> Any:
         if not accepts_none(kind):
             raise TypeError("it is a tombstone, which has no value")
         return None
-    if not content and (kind is bytes or kind is str):
+    if (kind is bytes or kind is str) and not content.endswith(("json", "msgpack")):
         return value if kind is bytes else value.decode()
     return decoder(kind, encoding_of(content))(value)
 

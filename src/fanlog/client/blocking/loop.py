@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 
 from fanlog.client.message import Message, MessageBatch
 from fanlog.client.subscription import Subscription as AsyncSubscription
-from fanlog.errors import ClosedError
+from fanlog.errors import ClosedError, InvalidArgumentError
 from fanlog.format.messages import Position
 
 T = TypeVar("T")
@@ -67,6 +67,12 @@ class LoopThread:
         return not self._stopped and self._thread.is_alive()
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise InvalidArgumentError(
+                "on_lost, on_back and on_gap are called in the client's own thread, which can't "
+                "wait for itself. Use the client in another thread, or send() without flush()."
+            )
         with self._handing_over:
             if not self.running:
                 work.close()
