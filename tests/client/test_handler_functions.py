@@ -260,3 +260,15 @@ class TestOptions:
             topic.publish(value, headers={"content-type": "text/plain; charset=utf-8"})
             with topic.subscribe(start="earliest") as messages:
                 assert messages.next(5).data == value
+
+    def test_a_message_that_is_refused_takes_no_other_out_of_its_transaction(
+        self, broker: Any
+    ) -> None:
+        with broker.transaction() as tx:
+            tx.publish("t", "4")
+            tx.publish("t", "none", partition=99)
+            tx.publish("t", "5")
+            with pytest.raises(errors.PartitionNotFoundError):
+                tx.flush()
+        with broker.subscribe("t", start="earliest") as messages:
+            assert [messages.next(5).text for _ in range(5)] == ["1", "2", "3", "4", "5"]

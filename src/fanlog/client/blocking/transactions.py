@@ -4,6 +4,7 @@ the client's own loop. Messages cross over many at a time."""
 from __future__ import annotations
 
 import datetime as dt
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Any
@@ -36,7 +37,7 @@ class Transaction:
     def __init__(self, loop: LoopThread, transaction: transaction.Transaction) -> None:
         self._loop = loop
         self._transaction = transaction
-        self._outgoing: list[tuple[str, Value, dict[str, Any]]] = []
+        self._outgoing: deque[tuple[str, Value, dict[str, Any]]] = deque()
 
     @property
     def ticket(self) -> str:
@@ -117,8 +118,9 @@ class Transaction:
 
     async def hand_over(self) -> None:
         """Gives what waits to the transaction; on the loop."""
-        outgoing, self._outgoing = self._outgoing, []
-        for topic, value, given in outgoing:
+        # One by one: one that is refused must not take the others with it.
+        while self._outgoing:
+            topic, value, given = self._outgoing.popleft()
             await self._transaction.publish(topic, value, **given)
 
     def commit_offsets(self, member: Member, taken: Taken = None) -> None:
@@ -143,7 +145,7 @@ class Transaction:
 
     def abort(self) -> None:
         """Takes everything back."""
-        self._outgoing = []
+        self._outgoing.clear()
         self._loop.call(self._transaction.abort())
 
 
