@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from pathlib import Path
 
@@ -117,6 +118,8 @@ async def test_a_listing_goes_on_page_by_page(data: Path) -> None:
         (b"12345678a", encode_delayed(Delayed("t", b"x", partition=-7)), FAR_US),
         (b"12345678a", encode_delayed(Delayed("t", b"x", repeat=Repeat("* * * * *"))), FAR_US),
     ],
+    # Names that do not depend on the time, so that all processes find the same tests.
+    ids=itertools.count(1),
 )
 async def test_a_record_that_is_no_delayed_message_is_refused(
     data: Path, key: bytes, value: bytes | None, time_us: int
