@@ -57,10 +57,10 @@ class Broker(Client):
 
     async def _close(self) -> None:
         try:
-            await self._hand_over()
+            await self._outgoing.hand_over()
         finally:
             await self._broker.stop()
-        self._raise_send_error()
+        self._outgoing.raise_error()
 
     def listen(self) -> NativeListener:
         """Opens the native listener as well, so that other processes can connect."""

@@ -3,10 +3,8 @@ re-sends while the program is busy. Messages cross over in whole batches, not on
 
 from __future__ import annotations
 
-import asyncio
 import datetime as dt
 import threading
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, cast, overload
@@ -23,6 +21,7 @@ from fanlog.client.blocking.groups import (
     message_handler_in_thread,
 )
 from fanlog.client.blocking.loop import LoopThread, Subscription
+from fanlog.client.blocking.outgoing import Outgoing
 from fanlog.client.blocking.queues import Handler, JobHandler, Worker, handler_in_thread
 from fanlog.client.blocking.stopping import run_until_stopped
 from fanlog.client.blocking.threads import HandlerThreads
@@ -60,6 +59,8 @@ from fanlog.model import (
 _Publish = Callable[..., Coroutine[Any, Any, Receipt | Scheduled]]
 
 T = TypeVar("T")
+# Most messages are no more than a value.
+_NOTHING_ELSE: dict[str, Any] = {}
 
 
 class Client:
@@ -70,11 +71,7 @@ class Client:
         self._client = client
         self.groups = Groups(loop, client.groups)
         self.dead_letters = DeadLetters(loop, client.dead_letters)
-        self._outgoing: deque[tuple[Any, ...]] = deque()
-        self._handing_over = False
-        self._hand_overs: set[asyncio.Task[None]] = set()
-        self._one_hand_over = asyncio.Lock()
-        self._send_error: Exception | None = None
+        self._outgoing = Outgoing(loop, client)
         self._closing = threading.RLock()
 
     @property
@@ -117,9 +114,9 @@ class Client:
                 self._loop.stop()
 
     async def _close(self) -> None:
-        await self._hand_over()
+        await self._outgoing.hand_over()
         await self._client.close()
-        self._raise_send_error()
+        self._outgoing.raise_error()
 
     def __enter__(self) -> Self:
         return self
@@ -174,8 +171,10 @@ class Client:
     ) -> Receipt | Scheduled:
         """Publishes one message and returns once the broker has it; see the asyncio client."""
         publish = cast("_Publish", self._client.publish)
-        return self._loop.call(
-            publish(
+
+        async def publishing() -> Receipt | Scheduled:
+            left = await self._outgoing.hand_over_within(timeout_seconds)
+            return await publish(
                 topic,
                 value,
                 key=key,
@@ -184,12 +183,13 @@ class Client:
                 partition=partition,
                 priority=priority,
                 encoding=encoding,
-                timeout_seconds=timeout_seconds,
+                timeout_seconds=left,
                 delay_seconds=delay_seconds,
                 at=at,
                 schedule_id=schedule_id,
             )
-        )
+
+        return self._loop.call(publishing())
 
     def cancel_scheduled(self, id: str) -> bool:
         """Takes a delayed message back; False if it has gone out, or there is none of this id."""
@@ -247,16 +247,15 @@ class Client:
     ) -> list[Receipt]:
         """Publishes values in order and waits for all of them."""
         check_several(values)
-        return self._loop.call(
-            self._client.publish_many(
-                topic,
-                list(values),
-                key=key,
-                headers=headers,
-                priority=priority,
-                encoding=encoding,
+        several = list(values)
+
+        async def publishing() -> list[Receipt]:
+            await self._outgoing.hand_over()
+            return await self._client.publish_many(
+                topic, several, key=key, headers=headers, priority=priority, encoding=encoding
             )
-        )
+
+        return self._loop.call(publishing())
 
     def send(
         self,
@@ -279,62 +278,33 @@ class Client:
         if headers:
             # Copied: the caller may change its own before they go out.
             headers = own_headers(headers)
-        later = (delay_seconds, at, schedule_id)
-        self._outgoing.append((topic, value, key, headers, event_time, partition, priority, later))
-        if len(self._outgoing) > _OUTGOING_MAX:
-            self._loop.call(self._hand_over())
-        elif not self._handing_over:
-            self._handing_over = True
-            self._loop.post(self._hand_over_soon)
-
-    def _hand_over_soon(self) -> None:
-        self._handing_over = False
-        task = asyncio.ensure_future(self._hand_over())
-        self._hand_overs.add(task)
-        task.add_done_callback(self._hand_overs.discard)
-
-    async def _hand_over(self) -> None:
-        """Gives all that waits to the client, one hand-over after the other: a flush that begins
-        while a message waits for its topic must not overtake it."""
-        async with self._one_hand_over:
-            while self._outgoing:
-                topic, value, key, headers, time, partition, priority, later = (
-                    self._outgoing.popleft()
-                )
-                delay_seconds, at, schedule_id = later
-                try:
-                    await self._client.send(
-                        topic,
-                        value,
-                        key=key,
-                        headers=headers,
-                        event_time=time,
-                        partition=partition,
-                        priority=priority,
-                        delay_seconds=delay_seconds,
-                        at=at,
-                        schedule_id=schedule_id,
-                    )
-                except Exception as error:  # noqa: BLE001 - raised by the next flush or close
-                    self._send_error = self._send_error or error
-
-    def _raise_send_error(self) -> None:
-        error, self._send_error = self._send_error, None
-        if error is not None:
-            raise error
+        later = not (delay_seconds is at is schedule_id is None)
+        if key is headers is event_time is partition is None and not priority and not later:
+            self._outgoing.add(topic, value, _NOTHING_ELSE)
+            return
+        given = {
+            "key": key,
+            "headers": headers,
+            "event_time": event_time,
+            "partition": partition,
+            "priority": priority,
+        }
+        if later:
+            given |= {"delay_seconds": delay_seconds, "at": at, "schedule_id": schedule_id}
+        self._outgoing.add(topic, value, given)
 
     def flush(self) -> None:
         """Waits until everything sent so far is acknowledged. Raises what `send` ran into."""
         self._loop.call(self._flush())
 
     async def _flush(self) -> None:
-        await self._hand_over()
+        await self._outgoing.hand_over()
         try:
             await self._client.flush()
         except FanlogError:
-            self._send_error = None
+            self._outgoing.error = None
             raise
-        self._raise_send_error()
+        self._outgoing.raise_error()
 
     # Topics with a type
 
@@ -471,16 +441,19 @@ class Client:
         encoding: Encoding | None = None,
     ) -> Message:
         """Publishes a request and returns its answer."""
-        return self._loop.call(
-            self._client.request(
+
+        async def asking() -> Message:
+            left = await self._outgoing.hand_over_within(timeout_seconds)
+            return await self._client.request(
                 topic,
                 value,
-                timeout_seconds=timeout_seconds,
+                timeout_seconds=timeout_seconds if left is None else left,
                 key=key,
                 headers=headers,
                 encoding=encoding,
             )
-        )
+
+        return self._loop.call(asking())
 
     def serve(self, topic: str, handler: Handler, *, queue: str = "", prefetch: int = 16) -> None:
         """Answers requests until the client is closed: `handler` gets each job, in a thread of its
@@ -522,11 +495,11 @@ class Client:
     def transaction(self, id: str = "", *, timeout_seconds: float = 60.0) -> Transaction:
         """Messages and positions that become visible together; see the asyncio client."""
         transaction = self._client.transaction(id, timeout_seconds=timeout_seconds)
-        return Transaction(self._loop, transaction)
+        return Transaction(self._loop, transaction, self._outgoing)
 
     def join_transaction(self, ticket: str) -> Transaction:
         """One that another client has begun, to stage into it as well."""
-        return Transaction(self._loop, self._client.join_transaction(ticket))
+        return Transaction(self._loop, self._client.join_transaction(ticket), self._outgoing)
 
     def run_transaction(
         self,
@@ -537,7 +510,7 @@ class Client:
         timeout_seconds: float = 60.0,
     ) -> TransactionCommitted:
         """Does `work`, in a thread, in a transaction, and again if the broker has lost it."""
-        called = work_in_thread(self._loop, work)
+        called = work_in_thread(self._loop, work, self._outgoing)
         return self._loop.call(
             self._client.run_transaction(
                 called, id=id, attempts=attempts, timeout_seconds=timeout_seconds
@@ -626,9 +599,6 @@ class Client:
 
     def status(self) -> BrokerStatus:
         return self._loop.call(self._client.status())
-
-
-_OUTGOING_MAX = 10_000
 
 
 def connect(

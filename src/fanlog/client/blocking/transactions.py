@@ -3,6 +3,7 @@ the client's own loop. Messages cross over many at a time."""
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
@@ -10,6 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from fanlog.client.blocking.loop import LoopThread
+from fanlog.client.blocking.outgoing import Outgoing
 from fanlog.client.blocking.threads import call_in_thread, check_plain
 from fanlog.client.message import Message
 from fanlog.client.publishing import Headers, Value, own_headers
@@ -34,9 +36,13 @@ class Transaction:
     ...     tx.publish("stock", b"-1", key="tea")
     """
 
-    def __init__(self, loop: LoopThread, transaction: transaction.Transaction) -> None:
+    def __init__(
+        self, loop: LoopThread, transaction: transaction.Transaction, sent: Outgoing
+    ) -> None:
         self._loop = loop
         self._transaction = transaction
+        self._sent = sent
+        self._one_at_a_time = asyncio.Lock()
         self._outgoing: deque[tuple[str, Value, dict[str, Any]]] = deque()
 
     @property
@@ -117,11 +123,14 @@ class Transaction:
     send = publish
 
     async def hand_over(self) -> None:
-        """Gives what waits to the transaction; on the loop."""
-        # One by one: one that is refused must not take the others with it.
-        while self._outgoing:
-            topic, value, given = self._outgoing.popleft()
-            await self._transaction.publish(topic, value, **given)
+        """Gives what waits to the transaction, behind what its client has sent; on the loop."""
+        await self._sent.hand_over()
+        # Several threads may stage: a message that waits for its topic is not overtaken.
+        async with self._one_at_a_time:
+            # One by one: one that is refused must not take the others with it.
+            while self._outgoing:
+                topic, value, given = self._outgoing.popleft()
+                await self._transaction.publish(topic, value, **given)
 
     def commit_offsets(self, member: Member, taken: Taken = None) -> None:
         """Commits a group's positions with the transaction; see the asyncio client."""
@@ -150,14 +159,14 @@ class Transaction:
 
 
 def work_in_thread(
-    loop: LoopThread, work: Callable[[Transaction], None]
+    loop: LoopThread, work: Callable[[Transaction], None], sent: Outgoing
 ) -> Callable[[transaction.Transaction], Awaitable[None]]:
     """Plain code as the work of an asyncio transaction."""
 
     check_plain(work)
 
     async def called(transaction: transaction.Transaction) -> None:
-        wrapped = Transaction(loop, transaction)
+        wrapped = Transaction(loop, transaction, sent)
         await call_in_thread(None, work, wrapped)
         await wrapped.hand_over()
 

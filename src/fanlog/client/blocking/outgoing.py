@@ -1,0 +1,92 @@
+"""What `send` leaves for the client's own thread.
+
+Law: what one thread publishes is stored in the order of its calls. `send` only adds to a line;
+every other way to publish comes by `hand_over` first, which waits until all that is in the line by
+then is with the asyncio client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+from fanlog.client import aio
+from fanlog.client.blocking.loop import LoopThread
+from fanlog.client.values import Value
+from fanlog.errors import RequestTimeoutError
+
+# With more than this in the line a `send` waits.
+_WAITING_MAX = 10_000
+
+
+class Outgoing:
+    """The line of messages, from any thread, for one client."""
+
+    def __init__(self, loop: LoopThread, client: aio.Client) -> None:
+        self._loop = loop
+        self._client = client
+        self._waiting: deque[tuple[str, Value, dict[str, Any]]] = deque()
+        self._taken = 0
+        self._called = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._one_at_a_time = asyncio.Lock()
+        self.error: Exception | None = None
+
+    def add(self, topic: str, value: Value, given: dict[str, Any]) -> None:
+        """Puts a message into the line; from any thread."""
+        self._waiting.append((topic, value, given))
+        if len(self._waiting) > _WAITING_MAX:
+            self._loop.call(self.hand_over())
+        elif not self._called:
+            # Another thread may be between these two lines, and its call not with the loop yet.
+            self._called = True
+            self._loop.post(self._hand_over_soon)
+
+    def _hand_over_soon(self) -> None:
+        self._called = False
+        task = asyncio.ensure_future(self.hand_over())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # On the loop
+
+    async def hand_over(self) -> None:
+        """Gives the client all that is in the line by now. One after the other: nothing may
+        overtake a message that waits for its topic. What comes meanwhile is not waited for."""
+        if not self._waiting and not self._one_at_a_time.locked():
+            return
+        last = self._taken + len(self._waiting)
+        async with self._one_at_a_time:
+            while self._taken < last:
+                # It leaves the line afterwards: whoever hands it over may be cancelled.
+                topic, value, given = self._waiting[0]
+                try:
+                    await self._client.send(topic, value, **given)
+                except Exception as error:  # noqa: BLE001 - raised by the next flush or close
+                    self.error = self.error or error
+                self._waiting.popleft()
+                self._taken += 1
+
+    async def hand_over_within(self, timeout_seconds: float | None) -> float | None:
+        """The same for a call that has a time limit; returns what is left of that."""
+        if timeout_seconds is None:
+            await self.hand_over()
+            return None
+        loop = asyncio.get_running_loop()
+        end_at = loop.time() + timeout_seconds
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self.hand_over()
+        except TimeoutError:
+            raise RequestTimeoutError(
+                f"What was sent before was still waiting after {timeout_seconds} s; the client is "
+                f"{self._client.state}. This message was not published."
+            ) from None
+        return max(0.0, end_at - loop.time())
+
+    def raise_error(self) -> None:
+        """Raises what a message of the line ran into."""
+        error, self.error = self.error, None
+        if error is not None:
+            raise error
