@@ -27,6 +27,7 @@ FanlogError
 │   ├── OutOfSequenceError
 │   ├── UnknownProducerError
 │   ├── FencedError
+│   ├── ForbiddenError
 │   ├── NoPositionError
 │   ├── GroupNotFoundError
 │   ├── GroupActiveError
@@ -311,6 +312,21 @@ class FencedError(RequestError):
     """
 
     code = "fenced"
+
+
+class ForbiddenError(RequestError):
+    """This user may not do that. `verb` says what was asked, and `name` for which topic, group or
+    queue. Nothing was done.
+
+    What to do: Ask the broker's operator for the permission, or use another user.
+    """
+
+    code = "forbidden"
+
+    def __init__(self, message: str, *, verb: str = "", name: str = "") -> None:
+        super().__init__(message)
+        self.verb = verb
+        self.name = name
 
 
 class NoPositionError(RequestError):

@@ -14,7 +14,9 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
+from fanlog.broker.authority import ALLOW_ALL
 from fanlog.broker.core import Broker as Core
+from fanlog.broker.ports import Authority
 from fanlog.client.aio import Client, check_client_options
 from fanlog.client.link import Link, Transport
 from fanlog.config import ClientOptions, Config
@@ -117,8 +119,13 @@ class Node:
     """A broker with its store. `start`, then `stop`; `listen` opens the network in between."""
 
     def __init__(
-        self, folder: str | Path | None, config: Config, runtime: LoopRuntime | None = None
+        self,
+        folder: str | Path | None,
+        config: Config,
+        runtime: LoopRuntime | None = None,
+        authority: Authority = ALLOW_ALL,
     ) -> None:
+        self._authority = authority
         if folder is not None:
             posix.require()
         # Before anything is opened. A broker in memory has hardly a file.
@@ -148,6 +155,7 @@ class Node:
             log_options=self._config.log,
             topic_defaults=defaults,
             sync_group=self._sync_group,
+            authority=self._authority,
         )
         self.core.load()
         interval_seconds = self._config.log.retention_check_seconds

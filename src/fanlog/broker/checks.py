@@ -7,7 +7,7 @@ decoded in a thread; until then its connection waits in front of that batch, and
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from fanlog.broker.ports import Runtime
@@ -24,6 +24,11 @@ from fanlog.format.schedules import SCHEDULED_TOPIC
 _JOB_BYTES = 4 << 20
 
 
+# What speaks against publishing to the topic of this name. A publisher that is not trusted with
+# all topics has one as its `guard`.
+Guard = Callable[[str], FanlogError | None]
+
+
 class Unchecked(NamedTuple):
     """A batch that is yet to be decoded."""
 
@@ -34,11 +39,13 @@ class Unchecked(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """A batch that was decoded, known by its checksum, and what is wrong with it."""
+    """A batch that was decoded, known by its checksum, and what is wrong with it. `targets` are the
+    topics that its delayed messages are for."""
 
     body_crc: int
     length: int
     fault: FanlogError | None
+    targets: frozenset[str] = frozenset()
 
 
 @runtime_checkable
@@ -68,21 +75,22 @@ class Checks:
         if checked:
             known = checked.pop(0)
             if _is_of(known, batch):
-                return known.fault
+                return _guarded(origin, known)
             # Its topic may have gone since: what comes now is something else.
             checked.clear()
         if self._may_spend(self._work(batch)) or not isinstance(origin, Patient):
-            return _fault(batch, self._unpacker.limits)
+            return _guarded(origin, _look(batch, self._unpacker.limits))
         self._begin(origin, list(self._following(batch)))
         raise NotYetError
 
     def faults(self, origin: object, batches: list[Unchecked]) -> list[FanlogError | None]:
         """The same of batches that are taken together. What was decoded of them stays known until
         all of them are."""
-        if not isinstance(origin, Patient):
-            return [_fault(batch, self._unpacker.limits) for batch in batches]
-        if not origin.checked and self._may_spend(sum(map(self._work, batches))):
-            return [_fault(batch, self._unpacker.limits) for batch in batches]
+        if not isinstance(origin, Patient) or (
+            not origin.checked and self._may_spend(sum(map(self._work, batches)))
+        ):
+            limits = self._unpacker.limits
+            return [_guarded(origin, _look(batch, limits)) for batch in batches]
         known = origin.checked
         if not all(map(_is_of, known, batches)):
             known.clear()
@@ -90,7 +98,7 @@ class Checks:
             self._begin(origin, batches[len(known) :])
             raise NotYetError
         origin.checked = []
-        return [checked.fault for checked in known]
+        return [_guarded(origin, checked) for checked in known]
 
     def _work(self, batch: Unchecked) -> int:
         work = decoding_bytes(batch.data, batch.at, batch.header, self._unpacker.limits)
@@ -140,7 +148,7 @@ class Checks:
         some = batches[:count]
 
         def check() -> list[Checked]:
-            return [Checked(b.header.body_crc, b.header.length, _fault(b, limits)) for b in some]
+            return [_look(batch, limits) for batch in some]
 
         def checked(result: list[Checked] | Exception) -> None:
             origin.checking = False
@@ -159,18 +167,30 @@ def _is_of(checked: Checked, batch: Unchecked) -> bool:
     return (checked.body_crc, checked.length) == (header.body_crc, header.length)
 
 
-def _fault(batch: Unchecked, limits: UnpackLimits) -> FanlogError | None:
-    """What is wrong with a batch's columns."""
+def _guarded(origin: object, checked: Checked) -> FanlogError | None:
+    """What is wrong with a batch, or with who has sent it."""
+    guard: Guard | None = getattr(origin, "guard", None)
+    if checked.fault is not None or guard is None:
+        return checked.fault
+    refusals = filter(None, map(guard, sorted(checked.targets)))
+    return next(refusals, None)
+
+
+def _look(batch: Unchecked, limits: UnpackLimits) -> Checked:
+    """Decodes a batch's columns."""
     data, at, header, topic = batch
     body = memoryview(data)[at + HEADER_BYTES : at + header.length]
+    fault: FanlogError | None = None
+    targets: set[str] = set()
     try:
         columns = ColumnReader(body, header.flags, header.codec, header.record_count, limits)
         columns.check()
         if topic == SCHEDULED_TOPIC:
-            return scheduled_fault(columns, time_range(body, header.flags, header.record_count))
-    except FormatError as fault:
-        return UnreadableError(
+            times = time_range(body, header.flags, header.record_count)
+            fault = scheduled_fault(columns, times, targets)
+    except FormatError as wrong:
+        fault = UnreadableError(
             f"Topic {topic!r} is compacted, so the broker must read its batches. This one does not "
-            f"decode: {fault}. Its producer made it wrong: check the client that sent it."
+            f"decode: {wrong}. Its producer made it wrong: check the client that sent it."
         )
-    return None
+    return Checked(header.body_crc, header.length, fault, frozenset(targets))

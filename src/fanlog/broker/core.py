@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
 
 from fanlog.broker.alteration import altered_settings
+from fanlog.broker.authority import ALLOW_ALL
 from fanlog.broker.catalog import Catalog, changed_settings
 from fanlog.broker.checks import Checks
 from fanlog.broker.clocks import TrustedClock
@@ -30,7 +31,7 @@ from fanlog.broker.loader import Loader
 from fanlog.broker.memory_only import in_memory
 from fanlog.broker.named_producers import NamedProducers
 from fanlog.broker.names import check_not_internal, check_pattern, check_public_name
-from fanlog.broker.ports import Opener, Origin, Outlet, Runtime
+from fanlog.broker.ports import Authority, Opener, Origin, Outlet, Runtime
 from fanlog.broker.positions import checked_position
 from fanlog.broker.publish_log import PublishLog
 from fanlog.broker.queues.queues import Queues
@@ -97,7 +98,10 @@ class Broker:
         log_options: LogOptions,
         topic_defaults: TopicSettings,
         sync_group: Callable[[], SyncGroup],
+        authority: Authority = ALLOW_ALL,
     ) -> None:
+        self.authority = authority
+        self.permissions_epoch = 0
         self._store = store
         self._runtime = runtime
         self.slices = Slices(runtime)
@@ -222,6 +226,10 @@ class Broker:
 
     def now_us(self) -> int:
         return self._runtime.now_us()
+
+    def permissions_changed(self) -> None:
+        """The authority has changed its mind: connections ask again about what they have open."""
+        self.permissions_epoch += 1
 
     @property
     def in_memory(self) -> bool:

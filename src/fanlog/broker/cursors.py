@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from fanlog.model import Gap, SlowPolicy
 
 if TYPE_CHECKING:
+    from fanlog.broker.authority import Permit
     from fanlog.broker.ports import Keeper, Outlet, Reader
     from fanlog.broker.topics import Partition
     from fanlog.broker.views import View
@@ -35,6 +36,7 @@ class Subscription:
         "outlet",
         "partitions",
         "paused",
+        "permit",
         "policy",
         "reader",
         "sent_bytes",
@@ -76,6 +78,8 @@ class Subscription:
         self.opening_gaps: list[tuple[Gap, int]] = []
         # Where a reader that came back was in topics that do not exist at present.
         self.absent: dict[tuple[str, int], Position] | None = None
+        # Of a reader with a pattern: what it may read of all that matches. None: everything.
+        self.permit: Permit | None = None
         self.closed = False
 
 

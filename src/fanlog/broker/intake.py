@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import google_crc32c
 
-from fanlog.broker.checks import Checks, NotYetError, Unchecked
+from fanlog.broker.checks import Checks, Guard, NotYetError, Unchecked
 from fanlog.broker.commits import Commits
 from fanlog.broker.named_producers import NamedProducers
 from fanlog.broker.ports import Origin
@@ -122,7 +122,7 @@ class Intake:
         origin is `checking` then.
         """
         size, now_us = len(data), self._now_us()
-        unpack, crc, partitions = INCOMING.unpack_from, google_crc32c.value, self._partitions
+        unpack, crc, find = INCOMING.unpack_from, google_crc32c.value, self._finder(origin)
         pack_head, pack_sums, pack_ack = STAMPED.pack, CHECKSUMS.pack, ACK_ENTRY.pack
         fits, partition, key, submission, parts = self._sizes.fits, None, None, None, None
         epoch, sound_bytes, durability = self.epoch, 0, Durability.MEMORY
@@ -161,7 +161,7 @@ class Intake:
                 )
             at = end
             if key != topic << 16 | index:
-                partition = partitions.get(key := partition_key(topic, index))
+                partition = find(key := partition_key(topic, index))
                 if partition is not None:
                     submission, parts = self._begin(partition, origin, now_us)
                     sound_bytes, durability = self._sound_bytes(partition), partition.durability
@@ -265,8 +265,12 @@ class Intake:
         """Raises what is wrong with the columns of batches that will be taken later, as far as
         their topics are compacted; `NotYetError` if the origin has to ask again."""
         found: list[Unchecked] = []
+        guard: Guard | None = getattr(origin, "guard", None)
         for at, header in batches:
             partition = self._partitions.get(partition_key(header.topic, header.partition))
+            refusal = None if partition is None or not guard else guard(partition.topic.name)
+            if refusal is not None:
+                raise refusal
             if partition is not None and _is_read(partition.topic):
                 found.append(Unchecked(data, at, header, partition.topic.name))
         for fault in self._checks.faults(origin, found) if found else ():
@@ -378,8 +382,25 @@ class Intake:
         columns = body[CLIENT_PART.size :]
         return self.scheduled_fault(header.flags, columns, header.record_count)
 
+    def _finder(self, origin: Origin) -> Callable[[int], Partition | None]:
+        """Finds the partition of a key, if this publisher may publish there."""
+        guard: Guard | None = getattr(origin, "guard", None)
+        if guard is None:
+            return self._partitions.get
+
+        def find(key: int) -> Partition | None:
+            partition = self._partitions.get(key)
+            if partition is None or guard(partition.topic.name) is not None:
+                return None
+            return partition
+
+        return find
+
     def _refuse_unknown(self, origin: Origin, topic: int, index: int, sequence: int) -> None:
-        origin.refuse(topic, index, sequence, sequence, _unknown_topic(topic, index))
+        partition = self._partitions.get(partition_key(topic, index))
+        guard: Guard | None = getattr(origin, "guard", None)
+        refusal = guard(partition.topic.name) if guard and partition is not None else None
+        origin.refuse(topic, index, sequence, sequence, refusal or _unknown_topic(topic, index))
 
     def _turn_away(
         self, partition: Partition, submission: Submission, claimed: _Claimed, fault: FanlogError

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from fanlog.errors import FanlogError
 from fanlog.format.messages import Joined, Notice
-from fanlog.model import Gap
+from fanlog.model import Gap, Identity, Verb
 
 if TYPE_CHECKING:
     from fanlog.broker.cursors import Cursor, Subscription
@@ -92,6 +92,18 @@ class Opener(Protocol):
     """Who has opened topics to publish to them, and must know how many partitions they have."""
 
     def grew(self, number: int, partitions: int) -> None: ...
+
+
+class Authority(Protocol):
+    """Who may do what: the one question that every listener asks before it does something.
+
+    A pattern is allowed only if every topic that it can match is. Listeners keep an answer for as
+    long as a connection has a topic open, so an authority that changes its mind calls
+    `Broker.permissions_changed`."""
+
+    def authorize(self, who: Identity, verb: Verb, name: str, /) -> None:
+        """Raises ForbiddenError if not. It is called on the loop and must not wait."""
+        ...
 
 
 class Runtime(Protocol):

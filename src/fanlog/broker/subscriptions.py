@@ -26,9 +26,18 @@ from fanlog.errors import (
 )
 from fanlog.format.messages import Joined, Notice, PartitionOffset, Position, Subscribe
 from fanlog.format.patterns import fits
-from fanlog.model import INBOX_PREFIX, INTERNAL_PREFIX, PARTITIONS_MAX, Gap, GapReason, Start
+from fanlog.model import (
+    INBOX_PREFIX,
+    INTERNAL_PREFIX,
+    PARTITIONS_MAX,
+    Gap,
+    GapReason,
+    Start,
+    Verb,
+)
 
 if TYPE_CHECKING:
+    from fanlog.broker.authority import Permit
     from fanlog.broker.core import Broker
 
 _EARLIEST = Start("earliest")
@@ -63,12 +72,20 @@ class Subscriptions:
 
     def wanted(self, name: str) -> bool:
         """Whether somebody waits for a topic of this name."""
-        return bool(self._wanting(name))
+        return bool(self._admitted(name))
 
     async def add(
-        self, key: int, wanted: Subscribe, outlet: Outlet, reader: Reader, client: str = ""
+        self,
+        key: int,
+        wanted: Subscribe,
+        outlet: Outlet,
+        reader: Reader,
+        client: str = "",
+        *,
+        permit: Permit | None = None,
     ) -> tuple[Subscription, list[Joined]]:
-        """A subscription whose cursors stand ready; `start` sets them going.
+        """A subscription whose cursors stand ready; `start` sets them going. With a permit, topics
+        that a pattern matches and that the reader may not read are left out.
 
         Between the two the listener tells the reader what it has joined, so that no message
         comes before its topic is known.
@@ -86,12 +103,14 @@ class Subscriptions:
             partitions=wanted.partitions,
             client=client,
         )
+        if wanted.wildcard and permit is not None and permit.guarded:
+            subscription.permit = permit
         joined: dict[Topic, Joined] = {}
         counts: dict[Topic, int] = {}
         changed = self._adding[subscription] = {}
         try:
             async for topic in self._broker.slices.each(self._topics(wanted)):
-                if not topic.deleted:
+                if not topic.deleted and _admits(subscription, topic.name):
                     counts[topic] = len(topic.partitions)
                     joined[topic] = await self._join(subscription, topic, wanted)
         except BaseException:
@@ -106,6 +125,8 @@ class Subscriptions:
             if topic.deleted:
                 self._drop_topic(subscription, topic)
                 joined.pop(topic, None)
+                continue
+            if not _admits(subscription, topic.name):
                 continue
             more = topic.partitions[counts.get(topic, 0) :]
             if topic not in joined:
@@ -207,8 +228,8 @@ class Subscriptions:
         """Everyone who wants a topic of this name reads it from its first record. Very many join
         it in slices."""
         self._note(topic)
-        wanting = self._wanting(topic.name)
-        beside = list(self._patterns.at(f"{topic.name}.>"))
+        wanting = self._admitted(topic.name)
+        beside = [s for s in self._patterns.at(f"{topic.name}.>") if _admits(s, topic.name)]
         if wanting or beside:
             self._joining[topic] = set(wanting)
             self._broker.slices.in_slices(self._join_all(topic, wanting, beside))
@@ -236,7 +257,7 @@ class Subscriptions:
         it has chosen others."""
         self._note(topic)
         waiting = self._joining.get(topic, ())
-        for subscription in self._wanting(topic.name):
+        for subscription in self._admitted(topic.name):
             chosen = subscription.partitions
             if subscription in waiting:
                 continue  # It will join all that there are.
@@ -300,6 +321,10 @@ class Subscriptions:
         elif not name.startswith(INTERNAL_PREFIX):
             wanting.extend(self._patterns.fitting(name))
         return wanting
+
+    def _admitted(self, name: str) -> list[Subscription]:
+        """Those of them that may read it."""
+        return [subscription for subscription in self._wanting(name) if _admits(subscription, name)]
 
     def _topics(self, wanted: Subscribe) -> Iterator[Topic]:
         check_target(wanted.target, wildcard=wanted.wildcard)
@@ -436,3 +461,9 @@ def _wants(subscription: Subscription, name: str) -> bool:
     if name.startswith(INBOX_PREFIX) and not target.startswith(INBOX_PREFIX):
         return False
     return not name.startswith(INTERNAL_PREFIX) and fits(name, target)
+
+
+def _admits(subscription: Subscription, name: str) -> bool:
+    """Whether the reader may read a topic that its pattern matches."""
+    permit = subscription.permit
+    return permit is None or permit.may(Verb.SUBSCRIBE, name)

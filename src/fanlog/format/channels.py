@@ -25,6 +25,7 @@ SHARD = "%/"
 
 _MARKED = re.compile(r"%(?=[0-9A-F]{2}|[-~/])")
 _ESCAPED = re.compile(rb"%([0-9A-F]{2})")
+_SPECIAL = re.compile(rb"[*?\[\\]")
 _ODD = re.compile(r"[^ -~]")
 
 
@@ -40,6 +41,19 @@ def topic_of(channel: bytes, *, shard: bool = False) -> str:
         if len(name.encode()) <= TOPIC_NAME_BYTES_MAX:
             return name
     return prefix + LONG + hashlib.sha256(channel).hexdigest()
+
+
+def pattern_over(glob: bytes) -> str:
+    """The narrowest pattern of ours that matches every channel that a Redis pattern matches.
+
+    >>> pattern_over(b"chat.room-*"), pattern_over(b"ch?t"), pattern_over(b"chat.one")
+    ('chat.>', '>', 'chat.one')
+    """
+    special = _SPECIAL.search(glob)
+    if special is None:
+        return topic_of(glob)
+    head, dot, _ = glob[: special.start()].rpartition(b".")
+    return _escaped(head + dot) + REST if dot else REST
 
 
 def _escaped(channel: bytes) -> str:

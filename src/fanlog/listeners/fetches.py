@@ -29,6 +29,9 @@ class Fetches:
         wanted = decode(messages.Fetch, payload)
         options = session.options
         partition = session.broker.catalog.partition(wanted.number, wanted.partition)
+        refusal = session.permit.may_fetch(partition.topic.name)
+        if refusal is not None:
+            raise refusal
         if self.under_way >= options.fetches_max:
             raise LimitError(
                 f"This connection has {self.under_way} fetches under way, as many as it may. Wait "

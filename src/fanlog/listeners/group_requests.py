@@ -17,7 +17,7 @@ from fanlog.format import messages
 from fanlog.format.frames import FrameKind
 from fanlog.format.messages import decode
 from fanlog.format.patterns import fits
-from fanlog.model import GroupInfo, Start
+from fanlog.model import GroupInfo, Start, Verb
 
 if TYPE_CHECKING:
     from fanlog.broker.core import Broker
@@ -35,6 +35,8 @@ _PAGE_NAMES = 4000
 
 def join_group(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.JoinGroup, payload)
+    session.permit.ask(Verb.SUBSCRIBE, wanted.target)
+    session.permit.ask(Verb.GROUP, wanted.group)
     if wanted.start is None:
         session.check_number(aux)
         _seat(session, request, aux, wanted)
@@ -111,6 +113,19 @@ def _keeper(session: NativeSession, name: str) -> Groups | Queues:
     return broker.groups if broker.queues.find(name) is None else broker.queues
 
 
+def _ask(session: NativeSession, name: str) -> None:
+    """Operators of a queue need its verb, not that of groups."""
+    session.permit.ask(_verb(session, name), name)
+
+
+def _may_see(session: NativeSession, name: str) -> bool:
+    return session.permit.may(_verb(session, name), name)
+
+
+def _verb(session: NativeSession, name: str) -> Verb:
+    return Verb.GROUP if session.broker.queues.find(name) is None else Verb.QUEUE
+
+
 def list_groups(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.ListGroups, payload)
     broker = session.broker
@@ -120,6 +135,8 @@ def list_groups(session: NativeSession, request: int, aux: int, payload: memoryv
         found: list[GroupInfo] = []
         partitions = 0
         async for name in broker.slices.each(page):
+            if not _may_see(session, name):
+                continue
             # One may go while another is looked at.
             with contextlib.suppress(GroupNotFoundError):
                 group = await _keeper(session, name).describe(name)
@@ -153,6 +170,7 @@ def _names(broker: Broker, wanted: messages.ListGroups) -> tuple[list[str], str]
 
 def describe_group(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
     name = decode(messages.NamedGroup, payload).name
+    _ask(session, name)
 
     async def describing() -> None:
         session.answer(request, await _keeper(session, name).describe(name))
@@ -162,6 +180,7 @@ def describe_group(session: NativeSession, request: int, aux: int, payload: memo
 
 def reset_group(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.ResetGroup, payload)
+    _ask(session, wanted.group)
 
     async def resetting() -> None:
         steps = await _keeper(session, wanted.group).reset(wanted)
@@ -172,6 +191,7 @@ def reset_group(session: NativeSession, request: int, aux: int, payload: memoryv
 
 def delete_group(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
     name = decode(messages.NamedGroup, payload).name
+    _ask(session, name)
     _keeper(session, name).delete(name)
     session.answer_durably(request)
 

@@ -39,7 +39,7 @@ class LocalLink:
         self._soon = soon
         self._open = True
         self._broker = broker
-        self._session = NativeSession(broker, self, options)
+        self._session = NativeSession(broker, self, options, trusted=True)
         self.blocked = False
         self.feed: Subscription | None = None
         self.waiting: list[Cursor] = []

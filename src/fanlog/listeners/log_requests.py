@@ -9,6 +9,7 @@ from fanlog.broker.truncation import delete_in_thread
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind
 from fanlog.format.messages import decode
+from fanlog.model import Verb
 
 if TYPE_CHECKING:
     from fanlog.listeners.native import Handler, NativeSession
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 def delete_records(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.DeleteRecords, payload)
+    session.permit.ask(Verb.MANAGE, wanted.topic)
     offsets = {place.partition: place.offset for place in wanted.offsets}
     places = session.broker.check_deletion(wanted.topic, offsets)
     session.later(request, _deleting(session, request, places))
@@ -35,7 +37,9 @@ async def _deleting(
 
 
 def compact_topic(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
-    session.later(request, _compacting(session, request, decode(messages.NamedTopic, payload).name))
+    name = decode(messages.NamedTopic, payload).name
+    session.permit.ask(Verb.MANAGE, name)
+    session.later(request, _compacting(session, request, name))
 
 
 async def _compacting(session: NativeSession, request: int, name: str) -> None:

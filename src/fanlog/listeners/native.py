@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from fanlog.broker.authority import Permit
 from fanlog.broker.checks import Checked, NotYetError
 from fanlog.broker.core import Broker
 from fanlog.broker.cursors import Subscription
@@ -61,6 +62,7 @@ from fanlog.listeners import (
 from fanlog.listeners.faults import NOTHING_TAKEN, OUR_FAULT
 from fanlog.listeners.fetches import Fetches
 from fanlog.listeners.told import NativeOutlet, Told, failure_of
+from fanlog.model import Identity, Verb
 
 logger = logging.getLogger("fanlog.listeners")
 
@@ -77,9 +79,22 @@ Beginning = messages.Subscribe | messages.Work | messages.JoinGroup
 class NativeSession:
     """One peer of the native protocol."""
 
-    def __init__(self, broker: Broker, outlet: NativeOutlet, options: ListenerOptions) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        outlet: NativeOutlet,
+        options: ListenerOptions,
+        *,
+        trusted: bool = False,
+    ) -> None:
+        """`trusted`: the peer is the program that the broker runs in."""
         self.broker = broker
         self.outlet = outlet
+        peer = outlet.peer if isinstance(outlet, Addressed) else ""
+        who = Identity(address=peer, listener="native", connection=peer)
+        self.permit = Permit(broker, who, trusted=trusted)
+        # Asked by the intake about each topic that batches are for.
+        self.guard = self.permit.may_publish if self.permit.guarded else None
         self.options = options
         self._cutter = FrameCutter(options.frame_bytes_max)
         self._greeted = False
@@ -339,6 +354,9 @@ class NativeSession:
 
     def subscribe(self, request: int, aux: int, payload: memoryview) -> None:
         wanted = decode(messages.Subscribe, payload)
+        self.permit.ask(Verb.SUBSCRIBE, wanted.target)
+        if wanted.durable:
+            self.permit.ask(Verb.GROUP, wanted.durable)
         self.begin(aux, wanted)
         self.later(request, self._subscribing(request, aux, wanted))
 
@@ -382,7 +400,7 @@ class NativeSession:
     async def _subscribing(self, request: int, key: int, wanted: messages.Subscribe) -> None:
         try:
             subscription, joined = await self.broker.subscriptions.add(
-                key, wanted, self.outlet, self.told(key), self.client
+                key, wanted, self.outlet, self.told(key), self.client, permit=self.permit
             )
         finally:
             begun = self.has_begun(key, wanted)
@@ -407,7 +425,7 @@ class NativeSession:
     def tell_at_start(self, subscription: Subscription) -> None:
         """Behind the answer: what a reader should know of what it follows."""
         notice = maybe_notice(self.broker, subscription.target, wildcard=subscription.wildcard)
-        if notice is not None:
+        if notice is not None and self.permit.may(Verb.DESCRIBE, notice.topic):
             subscription.reader.notice(notice)
 
     def unsubscribe(self, request: int, aux: int, payload: memoryview) -> None:
@@ -431,6 +449,9 @@ class NativeSession:
         if aux:
             group_requests.commit(self, aux, wanted)
         else:
+            self.permit.ask(Verb.GROUP, wanted.durable)
+            for name in {position.topic for position in wanted.positions}:
+                self.permit.ask(Verb.SUBSCRIBE, name)
             self.broker.commit_positions(wanted.durable, wanted.positions)
         self.answer_durably(request)
 

@@ -9,6 +9,7 @@ from fanlog.errors import FencedError
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind
 from fanlog.format.messages import decode
+from fanlog.model import Verb
 
 if TYPE_CHECKING:
     from fanlog.listeners.native import Handler, NativeSession
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 def register_producer(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.RegisterProducer, payload)
+    session.permit.ask(Verb.PRODUCER, wanted.name)
     producers = session.broker.producers
     try:
         registered = producers.register(wanted)

@@ -10,6 +10,7 @@ from fanlog.errors import ClosedError, FanlogError, LeaseLostError
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind
 from fanlog.format.messages import decode
+from fanlog.model import Verb
 
 if TYPE_CHECKING:
     from fanlog.listeners.native import NativeSession
@@ -20,6 +21,8 @@ logger = logging.getLogger("fanlog.listeners")
 
 def work(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.Work, payload)
+    session.permit.ask(Verb.SUBSCRIBE, wanted.target)
+    session.permit.ask(Verb.QUEUE, wanted.queue)
     session.broker.queues.prepare(wanted, session.outlet)
     session.begin(aux, wanted)
     session.when_durable(request, lambda: _begin(session, request, aux, wanted))

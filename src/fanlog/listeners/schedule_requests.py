@@ -10,7 +10,7 @@ from fanlog.errors import FanlogError, LimitError
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind
 from fanlog.format.messages import decode
-from fanlog.model import ScheduleInfo
+from fanlog.model import ScheduleInfo, Verb
 
 if TYPE_CHECKING:
     from fanlog.listeners.native import Handler, NativeSession
@@ -23,6 +23,9 @@ def cancel(session: NativeSession, request: int, aux: int, payload: memoryview) 
     wanted = decode(messages.CancelScheduled, payload)
     if len(wanted.ids) > _MESSAGES_MAX:
         raise LimitError(f"One request cancels {_MESSAGES_MAX} messages at most: ask twice.")
+    if session.permit.guarded:
+        for id in wanted.ids:
+            session.permit.ask(Verb.SCHEDULE, id)
 
     def cancelled(got: list[bool] | FanlogError) -> None:
         if isinstance(got, FanlogError):
@@ -41,13 +44,24 @@ def list_scheduled(session: NativeSession, request: int, aux: int, payload: memo
         if isinstance(got, FanlogError):
             session.fail(request, got)
         else:
-            session.answer(request, got)
+            session.answer(request, _seen(session, got))
 
     session.broker.schedule.page(wanted, listed)
 
 
+def _seen(session: NativeSession, page: messages.ScheduledPage) -> messages.ScheduledPage:
+    """What of a page the peer may see."""
+    permit = session.permit
+    if not permit.guarded:
+        return page
+    seen = tuple(message for message in page.messages if permit.may(Verb.DESCRIBE, message.topic))
+    return messages.ScheduledPage(seen, page.next, len(seen))
+
+
 def add(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.AddSchedule, payload)
+    session.permit.ask(Verb.PUBLISH, wanted.topic)
+    session.permit.ask(Verb.SCHEDULE, wanted.name)
 
     def added(got: ScheduleInfo | FanlogError) -> None:
         if isinstance(got, FanlogError):
@@ -61,11 +75,21 @@ def add(session: NativeSession, request: int, aux: int, payload: memoryview) -> 
 def list_schedules(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
     after = decode(messages.ListSchedules, payload).after
     schedule = session.broker.schedule
-    schedule.when_ready(lambda: session.answer(request, schedule.recurring.page(after)))
+
+    def listed() -> None:
+        page = schedule.recurring.page(after)
+        permit = session.permit
+        if permit.guarded:
+            seen = tuple(one for one in page.schedules if permit.may(Verb.DESCRIBE, one.topic))
+            page = messages.SchedulePage(seen, page.next)
+        session.answer(request, page)
+
+    schedule.when_ready(listed)
 
 
 def remove(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
     name = decode(messages.RemoveSchedule, payload).name
+    session.permit.ask(Verb.SCHEDULE, name)
 
     def removed(got: bool | FanlogError) -> None:
         if isinstance(got, FanlogError):

@@ -13,6 +13,7 @@ from fanlog.format import messages
 from fanlog.format.frames import FrameKind
 from fanlog.format.messages import decode
 from fanlog.format.schedules import SCHEDULED_TOPIC
+from fanlog.model import Verb
 
 if TYPE_CHECKING:
     from fanlog.listeners.native import Handler, NativeSession
@@ -25,10 +26,22 @@ def open_topic(session: NativeSession, request: int, aux: int, payload: memoryvi
     wanted = decode(messages.OpenTopic, payload)
     if wanted.create and wanted.name != SCHEDULED_TOPIC:
         check_public_name(wanted.name)
+    _ask_to_open(session, wanted)
     topic = session.broker.open_topic(wanted.name, create=wanted.create)
     session.hear_of_growth()
     logger.debug("%s: topic %s opened, number %d", session.who, topic.name, topic.number)
     session.answer(request, _opened(session, topic))
+
+
+def _ask_to_open(session: NativeSession, wanted: messages.OpenTopic) -> None:
+    """Publishers hear here that they may not, and not with each batch. One that does not create a
+    topic may be a reader as well."""
+    if wanted.name == SCHEDULED_TOPIC:
+        return  # The topics of the messages are asked about, when they come.
+    if wanted.create:
+        session.permit.ask(Verb.PUBLISH, wanted.name)
+    else:
+        session.permit.ask_any((Verb.PUBLISH, Verb.SUBSCRIBE, Verb.DESCRIBE), wanted.name)
 
 
 def _opened(session: NativeSession, topic: Topic) -> messages.TopicOpened:
@@ -43,6 +56,7 @@ def _opened(session: NativeSession, topic: Topic) -> messages.TopicOpened:
 
 def create_topic(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.CreateTopic, payload)
+    session.permit.ask(Verb.MANAGE, wanted.name)
     topic = session.broker.create_topic(
         wanted.name, wanted.settings, exist_ok=wanted.exist_ok, compare=wanted.compare
     )
@@ -51,12 +65,14 @@ def create_topic(session: NativeSession, request: int, aux: int, payload: memory
 
 def grow_topic(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.GrowTopic, payload)
+    session.permit.ask(Verb.MANAGE, wanted.name)
     changed = _changed(session, request)
     session.broker.grow_topic(wanted.name, wanted.partitions, changed)
 
 
 def alter_topic(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.AlterTopic, payload)
+    session.permit.ask(Verb.MANAGE, wanted.name)
     changed = _changed(session, request)
     session.broker.alter_topic(wanted.name, wanted.settings, changed)
 
@@ -74,15 +90,23 @@ def _changed(session: NativeSession, request: int) -> Callable[[Topic | FanlogEr
 
 
 def list_topics(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
-    session.answer(request, session.broker.list_topics(decode(messages.ListTopics, payload)))
+    page = session.broker.list_topics(decode(messages.ListTopics, payload))
+    permit = session.permit
+    if permit.guarded:
+        seen = tuple(topic for topic in page.topics if permit.may(Verb.DESCRIBE, topic.name))
+        page = messages.TopicPage(seen, page.next)
+    session.answer(request, page)
 
 
 def describe_topic(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
-    session.answer(request, session.broker.describe(decode(messages.NamedTopic, payload).name))
+    name = decode(messages.NamedTopic, payload).name
+    session.permit.ask(Verb.DESCRIBE, name)
+    session.answer(request, session.broker.describe(name))
 
 
 def delete_topic(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
     name = decode(messages.NamedTopic, payload).name
+    session.permit.ask(Verb.MANAGE, name)
 
     # At once, because the next frame may create a topic of that name.
     durable = session.broker.begun(lambda done: session.broker.delete_topic(name, done))
@@ -96,12 +120,14 @@ def delete_topic(session: NativeSession, request: int, aux: int, payload: memory
 
 def committed(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.Committed, payload)
+    session.permit.ask(Verb.GROUP, wanted.durable)
     positions = session.broker.durable.positions(wanted.durable)
     session.answer(request, messages.Positions(positions))
 
 
 def find_offsets(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.FindOffsets, payload)
+    session.permit.ask(Verb.DESCRIBE, wanted.topic)
     session.later(request, _finding(session, request, wanted))
 
 
@@ -117,6 +143,7 @@ async def _finding(session: NativeSession, request: int, wanted: messages.FindOf
 
 
 def status(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+    session.permit.ask(Verb.DESCRIBE, "")
     session.answer(request, session.broker.status())
 
 

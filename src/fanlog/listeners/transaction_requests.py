@@ -10,6 +10,7 @@ from fanlog.errors import FanlogError, ProtocolError
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind
 from fanlog.format.messages import decode
+from fanlog.model import Verb
 
 if TYPE_CHECKING:
     from fanlog.listeners.native import Handler, NativeSession
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 def begin(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.BeginTransaction, payload)
+    if wanted.id:
+        session.permit.ask(Verb.PRODUCER, wanted.id)
     session.answer(request, session.broker.transactions.begin(wanted))
 
 
@@ -36,6 +39,10 @@ def commit(session: NativeSession, request: int, aux: int, payload: memoryview) 
             session.answer(request, outcome)
 
     wanted = decode(messages.CommitTransaction, payload)
+    if wanted.id:
+        session.permit.ask(Verb.PRODUCER, wanted.id)
+    for offsets in wanted.offsets:
+        session.permit.ask(Verb.GROUP, offsets.group)
     for producer_id, epoch in session.registered.values():
         session.broker.producers.check(producer_id, epoch)
     session.broker.transactions.commit(wanted, tell)

@@ -17,10 +17,11 @@ _check_target = lru_cache(maxsize=1024)(check_public_name)
 
 
 def scheduled_fault(
-    columns: ColumnReader, claimed_us: tuple[int, int] | None
+    columns: ColumnReader, claimed_us: tuple[int, int] | None, targets: set[str]
 ) -> FanlogError | None:
     """What is wrong with a client's batch of delayed messages, whose columns are checked. It says
-    itself that its times are within the range `claimed_us`, which was looked at before."""
+    itself that its times are within the range `claimed_us`, which was looked at before. The topics
+    that the messages are for are added to `targets`."""
     times = columns.event_times_us
     if columns.key_column is None or times is None or claimed_us is None:
         return InvalidArgumentError(
@@ -30,13 +31,13 @@ def scheduled_fault(
         return FormatError("The times of delayed messages are not within the range that is given.")
     for key, value in zip(columns.keys(), columns.values(), strict=True):
         try:
-            _check(key, value)
+            targets.add(_check(key, value))
         except FanlogError as fault:
             return fault
     return None
 
 
-def _check(key: bytes | None, value: bytes | None) -> None:
+def _check(key: bytes | None, value: bytes | None) -> str:
     if key is None or value is None:
         raise InvalidArgumentError(
             "A delayed message has a key and a value. Cancel one with cancel_scheduled(id)."
@@ -49,3 +50,4 @@ def _check(key: bytes | None, value: bytes | None) -> None:
     _check_target(delayed.topic)
     if delayed.repeat is not None:
         raise InvalidArgumentError("A schedule is added with add_schedule, not published.")
+    return delayed.topic

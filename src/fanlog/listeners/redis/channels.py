@@ -11,6 +11,7 @@ from fanlog.format.resp_replies import PushView
 from fanlog.model import INBOX_PREFIX
 
 if TYPE_CHECKING:
+    from fanlog.broker.authority import Permit
     from fanlog.broker.ports import Outlet
     from fanlog.broker.topics import Topic
 
@@ -26,6 +27,8 @@ class Follower(Protocol):
 
     @property
     def outlet(self) -> Outlet: ...
+    @property
+    def permit(self) -> Permit: ...
 
 
 class Channel:

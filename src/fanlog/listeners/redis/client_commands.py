@@ -15,6 +15,7 @@ from fanlog.listeners.redis.connection_commands import (
     text_of,
 )
 from fanlog.listeners.redis.pubsub_commands import help_lines
+from fanlog.model import Verb
 
 if TYPE_CHECKING:
     from fanlog.format.resp import Command
@@ -294,6 +295,7 @@ def _part(
         summary=summary,
         since=since,
         group="connection",
+        verb=Verb.ADMIN if admin and name != "no-evict" else None,
     )
 
 

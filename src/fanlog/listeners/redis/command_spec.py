@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from fanlog.model import Verb
+
 if TYPE_CHECKING:
     from fanlog.format.resp import Command
     from fanlog.format.resp_replies import Reply
@@ -33,6 +35,8 @@ class CommandSpec:
     at_once: bool = False
     no_auth: bool = False
     waits: bool = False
+    # What a user needs for the command as a whole; those about channels ask for each of them.
+    verb: Verb | None = None
 
     def fits(self, count: int) -> bool:
         """Whether a command may have so many words."""

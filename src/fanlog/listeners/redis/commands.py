@@ -12,6 +12,7 @@ from fanlog.listeners.redis import pubsub_commands as pubsub
 from fanlog.listeners.redis import server_commands as server
 from fanlog.listeners.redis.client_commands import CLIENT_PARTS
 from fanlog.listeners.redis.command_spec import CommandSpec
+from fanlog.model import Verb
 
 if TYPE_CHECKING:
     from fanlog.format.resp import Command
@@ -217,6 +218,7 @@ def _simple(
     group: str = "connection",
     subscribed: bool = False,
     at_once: bool = False,
+    verb: Verb | None = None,
 ) -> CommandSpec:
     return CommandSpec(
         name=name,
@@ -230,6 +232,7 @@ def _simple(
         subscribed=subscribed,
         at_once=at_once,
         no_auth="no_auth" in flags,
+        verb=verb,
     )
 
 
@@ -337,6 +340,7 @@ COMMANDS: dict[str, CommandSpec] = {
             flags=("loading", "stale"),
             categories=("slow", "dangerous"),
             group="server",
+            verb=Verb.DESCRIBE,
         ),
         _simple(
             "time",
@@ -357,6 +361,7 @@ COMMANDS: dict[str, CommandSpec] = {
                 flags=("write",),
                 categories=("keyspace", "write", "slow", "dangerous"),
                 group="server",
+                verb=Verb.ADMIN,
             )
             for name, which in (
                 ("flushall", "all databases"),

@@ -6,13 +6,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from fanlog.errors import FanlogError, MessageTooLargeError, too_large
+from fanlog.errors import FanlogError, ForbiddenError, MessageTooLargeError, too_large
 from fanlog.format.batch import encode_batch
+from fanlog.format.channels import topic_of
 from fanlog.format.frames import ACK_ENTRY
 from fanlog.format.resp_replies import Failed, encode_reply
 from fanlog.model import Durability
 
 if TYPE_CHECKING:
+    from fanlog.broker.authority import Permit
     from fanlog.broker.core import Broker
     from fanlog.broker.topics import Partition
     from fanlog.listeners.redis.pubsub import PubSub
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 # Past it the broker gets what was gathered, so that a batch is not larger than a read may be.
 _GATHERED_BYTES_MAX = 256 * 1024
+# What Redis says to a user that may not use a channel.
+NO_CHANNEL = Failed("NOPERM No permissions to access a channel")
 # What a message costs there beside its bytes.
 _MESSAGE_BYTES = 64
 
@@ -128,9 +132,10 @@ class Gathering:
 class Publishing:
     """One peer's messages on their way in."""
 
-    __slots__ = ("_gathering", "_pubsub", "_replies", "pending")
+    __slots__ = ("_gathering", "_permit", "_pubsub", "_replies", "pending")
 
-    def __init__(self, pubsub: PubSub, replies: Replies) -> None:
+    def __init__(self, pubsub: PubSub, replies: Replies, permit: Permit) -> None:
+        self._permit = permit if permit.guarded else None
         self._pubsub = pubsub
         self._gathering = pubsub.gathering
         self._replies = replies
@@ -142,6 +147,8 @@ class Publishing:
     ) -> None:
         """Gathers messages; each gets a reply, unless the peer wants none."""
         try:
+            if self._permit is not None:
+                _ask(self._permit, channel, shard)
             partition = self._pubsub.route(channel, by.number, shard=shard)
             largest = 0 if partition is None else _check_sizes(partition, values)
         except FanlogError as fault:
@@ -162,7 +169,15 @@ class Publishing:
         self._gathering.add((partition, values, by, owed, at), cost_bytes)
 
 
+def _ask(permit: Permit, channel: bytes, shard: bool) -> None:
+    refusal = permit.may_publish(topic_of(channel, shard=shard))
+    if refusal is not None:
+        raise refusal
+
+
 def _failure(fault: FanlogError) -> bytes:
+    if isinstance(fault, ForbiddenError):
+        return encode_reply(NO_CHANNEL, resp3=False)
     return encode_reply(Failed(f"ERR {fault}"), resp3=False)
 
 

@@ -20,7 +20,7 @@ from fanlog.format.channels import maybe_channel_of, topic_of
 from fanlog.format.globs import Glob
 from fanlog.listeners.redis.channels import Channel, Follower, Pattern
 from fanlog.listeners.redis.publishing import Gathering
-from fanlog.model import Gap, SlowPolicy
+from fanlog.model import Gap, SlowPolicy, Verb
 
 if TYPE_CHECKING:
     from fanlog.broker.core import Broker
@@ -306,6 +306,8 @@ class PubSub:
         follower: Follower,
         subscription: Subscription,
     ) -> None:
+        if not follower.permit.may(Verb.SUBSCRIBE, topic.name):
+            return
         channel = self._channels[False].get(name) or self._channel(name, shard=False)
         self._bind(channel, topic)
         channel.matched += 1
@@ -335,6 +337,8 @@ class PubSub:
         for pattern in self._patterns.values():
             if not channel.shard and pattern.fits(channel.name):
                 for follower, subscription in pattern.followers.items():
+                    if not follower.permit.may(Verb.SUBSCRIBE, topic.name):
+                        continue
                     view = channel.view(follower.resp3, pattern.glob.text)
                     self._follow_more(subscription, topic, view, new)
 

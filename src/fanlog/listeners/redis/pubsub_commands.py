@@ -6,9 +6,12 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from fanlog.format.channels import pattern_over, topic_of
 from fanlog.format.globs import Glob
 from fanlog.format.resp_replies import NO_REPLY, Failed, Reply, Simple, subscription_push
 from fanlog.listeners.redis.command_spec import CommandSpec
+from fanlog.listeners.redis.publishing import NO_CHANNEL
+from fanlog.model import Verb
 
 if TYPE_CHECKING:
     from fanlog.format.resp import Command
@@ -43,6 +46,8 @@ def spublish(session: RedisSession, words: Command) -> Reply:
 
 def _refusal(session: RedisSession, name: bytes, kind: bytes) -> Failed | None:
     """Why the connection can't have this subscription as well."""
+    if session.permit.guarded and not session.permit.may(Verb.SUBSCRIBE, _target(name, kind)):
+        return NO_CHANNEL
     options = session.state.options
     count = len(session.channels) + len(session.patterns) + len(session.shard_channels)
     if count >= options.subscriptions_max:
@@ -56,6 +61,13 @@ def _refusal(session: RedisSession, name: bytes, kind: bytes) -> Failed | None:
             "together. Open another connection."
         )
     return too_long(session, name) if kind == b"psubscribe" else None
+
+
+def _target(name: bytes, kind: bytes) -> str:
+    """What a permission is asked for."""
+    if kind == b"psubscribe":
+        return pattern_over(name)
+    return topic_of(name, shard=kind == b"ssubscribe")
 
 
 def too_long(session: RedisSession, pattern: bytes) -> Failed | None:
@@ -170,16 +182,27 @@ def _channels(session: RedisSession, words: Command, *, shard: bool) -> Reply:
         return Failed(
             f"ERR unknown subcommand or wrong number of arguments for '{text}'. Try PUBSUB HELP."
         )
-    if len(words) == 2:
-        return session.pubsub.channel_names(None, shard=shard)
-    refusal = too_long(session, words[2])
-    return refusal or session.pubsub.channel_names(Glob(words[2]), shard=shard)
+    glob = None
+    if len(words) == 3:
+        refusal = too_long(session, words[2])
+        if refusal is not None:
+            return refusal
+        glob = Glob(words[2])
+    names = session.pubsub.channel_names(glob, shard=shard)
+    return [name for name in names if _may_see(session, name, shard=shard)]
+
+
+def _may_see(session: RedisSession, name: bytes, *, shard: bool) -> bool:
+    if not session.permit.guarded:
+        return True
+    return session.permit.may(Verb.DESCRIBE, topic_of(name, shard=shard))
 
 
 def _numsub(session: RedisSession, words: Command, *, shard: bool) -> Reply:
     reply: list[Reply] = []
     for name in words[2:]:
-        reply += (name, session.pubsub.follower_count(name, shard=shard))
+        seen = _may_see(session, name, shard=shard)
+        reply += (name, session.pubsub.follower_count(name, shard=shard) if seen else 0)
     return reply
 
 
@@ -203,6 +226,7 @@ def _pubsub_part(
         summary=summary,
         since="7.0.0" if name.startswith("shard") else "2.8.0",
         group="pubsub",
+        verb=Verb.DESCRIBE if name == "numpat" else None,
     )
 
 

@@ -13,6 +13,7 @@ from fanlog.listeners.redis.command_spec import CommandSpec
 from fanlog.listeners.redis.connection_commands import SYNTAX, maybe_number, text_of
 from fanlog.listeners.redis.pubsub_commands import help_lines, too_long
 from fanlog.listeners.redis.state import REDIS_VERSION
+from fanlog.model import Verb
 
 if TYPE_CHECKING:
     from fanlog.format.resp import Command
@@ -221,6 +222,7 @@ def _part(
         summary=summary,
         since="2.0.0",
         group="server",
+        verb=None if helps else Verb.ADMIN,
     )
 
 

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from fanlog.broker.authority import Permit
 from fanlog.broker.cursors import Subscription
 from fanlog.broker.ports import Outlet
 from fanlog.errors import BadMagicError, FanlogError
@@ -23,6 +24,7 @@ from fanlog.listeners.redis.commands import find_command
 from fanlog.listeners.redis.publishing import Publishing
 from fanlog.listeners.redis.pubsub import PubSub
 from fanlog.listeners.redis.replies import Replies
+from fanlog.model import Identity
 
 if TYPE_CHECKING:
     from fanlog.config import RedisOptions
@@ -77,6 +79,8 @@ class RedisSession:
         self.number = state.next_number()
         self.peer = peer
         self.local = local
+        who = Identity("", peer, "redis", str(self.number))
+        self.permit = Permit(state.broker, who)
         self.created_at = state.now()
         self.resp3 = False
         self.name = b""
@@ -97,7 +101,7 @@ class RedisSession:
         self.trusted = not options.password
         self._todo: deque[Command | Publishes] = deque()
         self._replies = Replies()
-        self._publishing = Publishing(pubsub, self._replies)
+        self._publishing = Publishing(pubsub, self._replies, self.permit)
         self._gathering = pubsub.gathering
         self.in_transaction = False
         self._waits = False
@@ -228,6 +232,8 @@ class RedisSession:
                 f"ERR Can't execute '{command.name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / "
                 "PING / QUIT / RESET are allowed in this context"
             )
+        if command.verb is not None and not self.permit.may(command.verb, ""):
+            return no_permission(self, f"run the '{command.name}' command")
         return None
 
     def _reject(self, failure: Failed) -> None:
@@ -413,6 +419,12 @@ class RedisSession:
         self._todo.clear()
         self.unsubscribe_all()
         self.state.sessions.pop(self.number, None)
+
+
+def no_permission(session: RedisSession, wanted: str) -> Failed:
+    """The reply to what a user may not do, as Redis words it."""
+    user = session.permit.who.user or "default"
+    return Failed(f"NOPERM User {user} has no permissions to {wanted}")
 
 
 def _limits(options: RedisOptions) -> RespLimits:

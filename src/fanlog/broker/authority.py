@@ -1,0 +1,134 @@
+"""Permissions of one connection. Listeners ask its `Permit`, and the permit asks the broker's one
+`Authority`. Without rules everything is allowed, and asking costs one comparison.
+
+Batches and fetches name a topic by its number, thousands of times a second. So the permit keeps the
+answers about topics that its connection publishes to or fetches from.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from fanlog.broker.ports import Authority
+from fanlog.errors import ForbiddenError
+from fanlog.format.schedules import SCHEDULED_TOPIC
+from fanlog.model import Identity, Verb
+
+# Answers that a connection keeps. Past it they are asked for again: it bounds what a client can
+# make the broker remember with names that do not exist.
+_KEPT_MAX = 10_000
+
+
+class AllowAll:
+    """The authority of a broker without rules."""
+
+    def authorize(self, who: Identity, verb: Verb, name: str, /) -> None:
+        return None
+
+
+ALLOW_ALL = AllowAll()
+
+
+class Authorizing(Protocol):
+    """The broker, as far as permits need it."""
+
+    authority: Authority
+    permissions_epoch: int
+
+
+class Permit:
+    """What one connection may do. `who` may be replaced when the connection logs in."""
+
+    __slots__ = ("_broker", "_epoch", "_kept", "_trusted", "_who")
+
+    def __init__(self, broker: Authorizing, who: Identity, *, trusted: bool = False) -> None:
+        """`trusted` is for the program that the broker runs in: it is never asked."""
+        self._broker = broker
+        self._who = who
+        self._trusted = trusted
+        self._epoch = broker.permissions_epoch
+        self._kept: dict[tuple[Verb, str], ForbiddenError | None] = {}
+
+    @property
+    def who(self) -> Identity:
+        return self._who
+
+    @who.setter
+    def who(self, who: Identity) -> None:
+        self._who = who
+        self._kept.clear()
+
+    @property
+    def guarded(self) -> bool:
+        """Whether there is anything to ask."""
+        return self._broker.authority is not ALLOW_ALL and not self._trusted
+
+    def ask(self, verb: Verb, name: str) -> None:
+        """Raises ForbiddenError if this connection may not do it."""
+        if self.guarded:
+            self._broker.authority.authorize(self._who, verb, name)
+
+    def may(self, verb: Verb, name: str) -> bool:
+        return self.maybe_refusal(verb, name) is None
+
+    def ask_any(self, verbs: tuple[Verb, ...], name: str) -> None:
+        """Raises what the first verb is refused with, if all of them are."""
+        if not any(self.may(verb, name) for verb in verbs):
+            self.ask(verbs[0], name)
+
+    def maybe_refusal(self, verb: Verb, name: str) -> ForbiddenError | None:
+        try:
+            self.ask(verb, name)
+        except ForbiddenError as refusal:
+            return refusal
+        return None
+
+    def may_publish(self, topic: str) -> ForbiddenError | None:
+        """What speaks against publishing to a topic; the answer is kept."""
+        # Whoever delays a message is asked about the topic that it is for.
+        if topic == SCHEDULED_TOPIC:
+            return None
+        return self._keep(Verb.PUBLISH, topic)
+
+    def may_fetch(self, topic: str) -> ForbiddenError | None:
+        """The same for reading from it."""
+        return self._keep(Verb.SUBSCRIBE, topic)
+
+    def _keep(self, verb: Verb, name: str) -> ForbiddenError | None:
+        if not self.guarded:
+            return None
+        kept = self._kept
+        if self._epoch != self._broker.permissions_epoch or len(kept) >= _KEPT_MAX:
+            self._epoch = self._broker.permissions_epoch
+            kept.clear()
+        key = (verb, name)
+        if key not in kept:
+            kept[key] = self.maybe_refusal(verb, name)
+        return kept[key]
+
+
+def forbidden(who: Identity, verb: Verb, name: str) -> ForbiddenError:
+    """The error that an authority raises."""
+    user = f"The user {who.user!r}" if who.user else "A client without a user"
+    about = f" {name!r}" if name else " this broker"
+    return ForbiddenError(
+        f"{user} may not {_DOING[verb]}{about}. Ask the operator for the permission "
+        f"{verb.value!r}, or use another user.",
+        verb=verb.value,
+        name=name,
+    )
+
+
+_DOING = {
+    Verb.PUBLISH: "publish to",
+    Verb.SUBSCRIBE: "read",
+    Verb.DESCRIBE: "describe",
+    Verb.MANAGE: "create, change or delete",
+    Verb.GROUP: "use the group",
+    Verb.QUEUE: "work on the queue",
+    Verb.PRODUCER: "publish under the name",
+    Verb.SCHEDULE: "change the schedule",
+    Verb.PRESENCE: "see who is in",
+    Verb.USER: "act on the user",
+    Verb.ADMIN: "operate",
+}
