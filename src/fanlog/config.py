@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from fanlog.config_web import WebOptions
 from fanlog.model import KIB, MIB, TopicSettings
 
 NATIVE_PORT = 7420
@@ -751,6 +752,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     data: Annotated[str, Meta(description="The data folder.")] = DEFAULT_DATA
     listener: ListenerOptions = ListenerOptions()
     redis: RedisOptions = RedisOptions()
+    web: WebOptions = WebOptions()
     broker: BrokerOptions = BrokerOptions()
     log: LogOptions = LogOptions()
     topic: TopicSettings = TopicSettings()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 
@@ -31,6 +31,9 @@ from fanlog.log.descriptors import FileBudget, measure_budget
 from fanlog.log.store import LogStore
 from fanlog.model import Durability
 from fanlog.release import VERSION
+
+if TYPE_CHECKING:
+    from fanlog.listeners.web.server import WebListener
 
 logger = logging.getLogger("fanlog")
 
@@ -139,7 +142,7 @@ class Node:
         )
         self._group: GroupCommit | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self.listeners: list[NativeListener | RedisListener] = []
+        self.listeners: list[NativeListener | RedisListener | WebListener] = []
         self.core: Core
 
     def start(self) -> None:
@@ -195,6 +198,23 @@ class Node:
         listener.open()
         self.listeners.append(listener)
         return listener
+
+    async def listen_web(self) -> WebListener:
+        # aiohttp takes a while to import, and an embedded broker has no use for it.
+        from fanlog.listeners.web.local_bus import LocalBus  # noqa: PLC0415
+        from fanlog.listeners.web.server import WebListener  # noqa: PLC0415
+
+        posix.require()
+        bus = LocalBus(self.core, self.dial_local)
+        listener = WebListener(bus, self._config.web, self._admission)
+        await listener.start()
+        self.listeners.append(listener)
+        return listener
+
+    async def dial_local(self, link: Link) -> Transport:
+        """The way from a client in this program to the broker."""
+        loop = asyncio.get_running_loop()
+        return _LocalTransport(LocalLink(self.core, self._config.listener, link, loop.call_soon))
 
     def describe_files(self) -> str:
         """How the process's file descriptors are shared out."""
@@ -290,9 +310,7 @@ class Broker(Client):
     async def _dial_local(self, link: Link) -> Transport:
         if self._node is None:
             raise ConfigError("The broker is not started: use it with `async with`.")
-        loop = asyncio.get_running_loop()
-        local = LocalLink(self._node.core, self._node_config.listener, link, loop.call_soon)
-        return _LocalTransport(local)
+        return await self._node.dial_local(link)
 
     def _make_node(self) -> Node:
         return Node(self._folder, self._node_config)
@@ -334,6 +352,12 @@ class Broker(Client):
         if self._node is None:
             raise ConfigError("The broker is not started: use it with `async with`.")
         return self._node.listen_redis()
+
+    async def listen_web(self) -> WebListener:
+        """Opens the web listener as well: browsers read and write the same topics."""
+        if self._node is None:
+            raise ConfigError("The broker is not started: use it with `async with`.")
+        return await self._node.listen_web()
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -71,6 +71,8 @@ class Serving:
         command = [*COMMAND, "serve", "--port", "0", *arguments]
         if "--redis-port" not in arguments:
             command += ["--redis-port", "0"]
+        if "--http-port" not in arguments:
+            command += ["--http-port", "0"]
         self.process = subprocess.Popen(
             command,
             cwd=folder,
@@ -80,7 +82,7 @@ class Serving:
             text=True,
         )
         assert self.process.stdout is not None
-        self.banner = [self.process.stdout.readline().rstrip("\n") for _ in range(6)]
+        self.banner = [self.process.stdout.readline().rstrip("\n") for _ in range(7)]
         found = re.search(r"fanlog://\S+", self.banner[0])
         assert found is not None, self.banner
         self.url = found[0]

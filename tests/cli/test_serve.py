@@ -12,6 +12,7 @@ import socket
 import subprocess
 import threading
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -48,7 +49,7 @@ def wait_for_readers(url: str, topic: str) -> None:
 
 
 def test_the_two_lines_of_the_banner_deliver_a_first_message(broker: Serving) -> None:
-    tail_line, publish_line = (line.strip() for line in broker.banner[4:6])
+    tail_line, publish_line = (line.strip() for line in broker.banner[5:7])
     tail = started(f"{tail_line} --count 1")
     assert tail.stderr is not None
     assert "greetings does not exist yet" in tail.stderr.readline()
@@ -84,6 +85,17 @@ def test_a_redis_port_that_is_taken_is_an_error_only_if_it_was_asked_for(
     ended = run("serve", "--memory", "--port", "0", "--redis-port", taken[1])
     assert ended.code != 0
     assert "--redis-port" in ended.sentence
+
+
+def test_the_banner_says_where_http_clients_connect(serve: Serve, run: Run) -> None:
+    found = re.search(r"http://127\.0\.0\.1:(\d+)/", serve("--memory").banner[3])
+    assert found is not None
+    status = f"http://127.0.0.1:{found[1]}/v1/status"
+    with urllib.request.urlopen(status, timeout=PATIENCE_SECONDS) as answer:
+        assert json.load(answer)["bus"] == "fanlog"
+    assert serve("--memory", "--http-port", "-1").banner[3].split() == ["web", "off"]
+    ended = run("serve", "--memory", "--port", "0", "--redis-port", "-1", "--http-port", found[1])
+    assert "choose another port with --http-port" in ended.sentence
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])

@@ -36,7 +36,7 @@ def test_a_program_that_starts_before_its_broker_waits_for_it(tmp_path: Path) ->
     serve = services["broker"]["command"][1:]
     serve[serve.index("0.0.0.0")] = "127.0.0.1"
     serve[serve.index("/data")] = str(tmp_path / "data")
-    ports = ["--port", str(port), "--redis-port", "-1"]
+    ports = ["--port", str(port), "--redis-port", "-1", "--http-port", "-1"]
     broker = subprocess.Popen([sys.executable, "-m", "fanlog", *serve, *ports], env=environment)
     try:
         assert app.wait(60) == 0

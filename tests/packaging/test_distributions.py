@@ -78,7 +78,7 @@ def test_a_first_message_after_pip_install(
     bare.install(str(distributions.wheel))
     assert bare.run("fanlog", "--version").stdout == f"fanlog {fanlog.__version__}\n"
     with subprocess.Popen(
-        [bare.bin / "fanlog", "serve", "--port", "0", "--redis-port", "-1"],
+        [bare.bin / "fanlog", "serve", "--port", "0", "--redis-port", "-1", "--http-port", "-1"],
         cwd=bare.home,
         env=bare.environment(),
         stdout=subprocess.PIPE,

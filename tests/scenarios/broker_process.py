@@ -14,6 +14,7 @@ from tests.servers import free_port
 
 READY = re.compile(r"fanlog://([^\s:]+):(\d+)")
 REDIS = re.compile(r"^ *redis +(?:off|redis://[^\s:]+:(\d+))")
+HTTP = re.compile(r"^ *web +(?:off|http://[^\s:]+:(\d+))")
 
 
 class BrokerProcess:
@@ -38,11 +39,14 @@ class BrokerProcess:
         self._process: subprocess.Popen[str] | None = None
         self.port = free_port()
         self.redis_port = 0
+        self.http_port = 0
 
     def start(self) -> None:
         command = [sys.executable, "-m", "fanlog", "serve", "--port", str(self.port)]
         if "--redis-port" not in self._flags:
             command += ["--redis-port", "-1"]
+        if "--http-port" not in self._flags:
+            command += ["--http-port", "-1"]
         command += [*self._where, *self._flags]
         if self._files_max:
             command = ["sh", "-c", f'ulimit -n {self._files_max}; exec "$@"', "sh", *command]
@@ -52,11 +56,13 @@ class BrokerProcess:
             )
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            ready, redis = READY.search(line), REDIS.search(line)
+            ready, redis, http = READY.search(line), REDIS.search(line), HTTP.search(line)
             if ready:
                 self.port = int(ready[2])
             if redis:
                 self.redis_port = int(redis[1] or 0)
+            if http:
+                self.http_port = int(http[1] or 0)
                 return
         said = self._log.read_text()[-3000:] if self._log is not None else ""
         raise AssertionError(f"the broker ended before it was ready\n{said}")

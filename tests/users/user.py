@@ -15,7 +15,7 @@ from tests.packaging.environments import Bare
 from tests.servers import free_port
 
 STEP_SECONDS_MAX = 120.0
-NATIVE, REDIS = "7420", "7421"
+NATIVE, REDIS, HTTP = "7420", "7421", "7422"
 
 
 class Program:
@@ -71,7 +71,7 @@ class User:
         self.bare = bare
         self.package = package
         self.home = bare.home
-        self._ports = {NATIVE: str(free_port()), REDIS: str(free_port())}
+        self._ports = {port: str(free_port()) for port in (NATIVE, REDIS, HTTP)}
         self._programs: list[Program] = []
         self._number = 0
 
@@ -85,6 +85,7 @@ class User:
             FANLOG_URL=self.url,
             FANLOG_LISTENER_PORT=self._ports[NATIVE],
             FANLOG_REDIS_PORT=self._ports[REDIS],
+            FANLOG_WEB_PORT=self._ports[HTTP],
             PYTHONUNBUFFERED="1",
         )
 

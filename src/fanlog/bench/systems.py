@@ -254,7 +254,7 @@ def fanlog_command(program: Path, spec: SystemSpec, port: int, directory: Path) 
     """Fanlog as a user starts it; a topic's durability is chosen when the topic is made."""
     place = ["--memory"] if spec.settings == "memory" else ["--data", str(directory / "data")]
     native, redis = ("0", str(port)) if spec.listener == "redis" else (str(port), "-1")
-    ports = ["--host", HOST, "--port", native, "--redis-port", redis]
+    ports = ["--host", HOST, "--port", native, "--redis-port", redis, "--http-port", "-1"]
     if spec.config:
         file = directory / "fanlog.toml"
         file.write_text(spec.config)

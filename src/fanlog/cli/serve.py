@@ -10,9 +10,10 @@ import os
 import shutil
 import signal
 import sys
+from itertools import combinations
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -28,6 +29,9 @@ from fanlog.listeners.redis.server import RedisListener
 from fanlog.log import posix
 from fanlog.node import Node
 from fanlog.release import VERSION
+
+if TYPE_CHECKING:
+    from fanlog.listeners.web.server import WebListener
 
 logger = logging.getLogger("fanlog")
 
@@ -67,6 +71,11 @@ RedisPort = Annotated[
     typer.Option("--redis-port", help="Port for Redis clients. -1 turns them off.", metavar="N"),
 ]
 
+HttpPort = Annotated[
+    str | None,
+    typer.Option("--http-port", help="Port for HTTP clients. -1 turns them off.", metavar="N"),
+]
+
 
 def serve(
     *,
@@ -74,6 +83,7 @@ def serve(
     host: Host = None,
     port: Port = None,
     redis_port: RedisPort = None,
+    http_port: HttpPort = None,
     config: ConfigFile = None,
     memory: Annotated[
         bool, typer.Option("--memory", help="Keep everything in memory, without a data folder.")
@@ -88,7 +98,13 @@ def serve(
     """Run a broker until Ctrl-C."""
     if memory and data is not None:
         raise InvalidArgumentError("--memory and --data exclude each other: give one of them.")
-    flags = {"data": data, "listener.host": host, "listener.port": port, "redis.port": redis_port}
+    flags = {
+        "data": data,
+        "listener.host": host,
+        "listener.port": port,
+        "redis.port": redis_port,
+        "web.port": http_port,
+    }
     settings = load_settings(config, flags)
     set_up_logging(log_level, as_json=log_json)
     for remark in settings.remarks:
@@ -108,6 +124,7 @@ async def _serve(settings: Settings, *, memory: bool) -> None:
     try:
         listener = node.listen()
         redis = _listen_redis(node, settings)
+        site = await _listen_web(node, settings)
     except BaseException:
         await node.stop()
         raise
@@ -115,7 +132,7 @@ async def _serve(settings: Settings, *, memory: bool) -> None:
     logger.info("%s.", node.describe_files())
     _calm_garbage_collector()
     stopped = _on_signals()
-    _print_banner(config, listener.port, redis, memory=memory)
+    _print_banner(config, listener.port, redis, site, memory=memory)
     sent = await stopped
     logger.info("%s: draining; once more ends at once.", signal.Signals(sent).name)
     await node.stop()
@@ -123,12 +140,17 @@ async def _serve(settings: Settings, *, memory: bool) -> None:
 
 
 def _check_ports(config: Config) -> None:
-    port = config.listener.port
-    if port > 0 and port == config.redis.port and config.listener.host == config.redis.host:
-        raise ConfigError(
-            f"Fanlog's own clients and Redis clients can't have the same port, {port}: give each "
-            "another, with --port and --redis-port."
-        )
+    places = [
+        ("Fanlog's own clients", "--port", config.listener.host, config.listener.port),
+        ("Redis clients", "--redis-port", config.redis.host, config.redis.port),
+        ("HTTP clients", "--http-port", config.web.host, config.web.port),
+    ]
+    for (who, flag, host, port), (others, other_flag, *other) in combinations(places, 2):
+        if port > 0 and [host, port] == other:
+            raise ConfigError(
+                f"{who} and {others} can't have the same port, {port}: give each another, with "
+                f"{flag} and {other_flag}."
+            )
 
 
 def _listen_redis(node: Node, settings: Settings) -> RedisListener | None:
@@ -145,10 +167,29 @@ def _listen_redis(node: Node, settings: Settings) -> RedisListener | None:
         return None
 
 
+async def _listen_web(node: Node, settings: Settings) -> WebListener | None:
+    """The web listener. If nobody chose its port and another has it, it is left out."""
+    if settings.config.web.port < 0:
+        return None
+    try:
+        return await node.listen_web()
+    except ConfigError as fault:
+        if settings.by_path["web.port"].source != "default":
+            raise
+        logger.warning("HTTP clients can't connect: %s", fault)
+        return None
+
+
 def _warn_of_strangers(config: Config) -> None:
     """Until there are logins, whoever reaches a port may do everything."""
-    ports = (("listener.host", config.listener.host), ("redis.host", config.redis.host))
+    ports = (
+        ("listener.host", config.listener.host),
+        ("redis.host", config.redis.host),
+        ("web.host", config.web.host),
+    )
     for option, host in ports:
+        if option == "web.host" and config.web.port < 0:
+            continue
         if option == "redis.host" and (config.redis.port < 0 or config.redis.password):
             continue
         if not _is_loopback(host):
@@ -202,7 +243,14 @@ def _end_at_once(number: int, frame: FrameType | None) -> None:
     os._exit(ExitCode.FAILED)
 
 
-def _print_banner(config: Config, port: int, redis: RedisListener | None, *, memory: bool) -> None:
+def _print_banner(
+    config: Config,
+    port: int,
+    redis: RedisListener | None,
+    site: WebListener | None,
+    *,
+    memory: bool,
+) -> None:
     host = config.listener.host
     url = _url(host, port)
     near = _url("127.0.0.1" if host in _ANYWHERE else host, port)
@@ -214,6 +262,7 @@ def _print_banner(config: Config, port: int, redis: RedisListener | None, *, mem
         Text.assemble(("Fanlog", "bold cyan"), f" {VERSION} listens on ", (url, "bold")),
         Text.assemble(("  data  ", "dim"), data),
         Text.assemble(("  redis ", "dim"), _redis_line(redis)),
+        Text.assemble(("  web   ", "dim"), _web_line(site)),
         Text("Try it, in two other terminals:"),
         Text(f"  {program} tail greetings{option}", style="green"),
         Text(f"  {program} publish greetings hello{option}", style="green"),
@@ -228,6 +277,13 @@ def _redis_line(redis: RedisListener | None) -> str:
         return "off"
     host = f"[{redis.host}]" if ":" in redis.host else redis.host
     return f"redis://{host}:{redis.port}, for any client of Redis Pub/Sub"
+
+
+def _web_line(site: WebListener | None) -> str:
+    if site is None:
+        return "off"
+    host = f"[{site.host}]" if ":" in site.host else site.host
+    return f"http://{host}:{site.port}/, for browsers and any HTTP client"
 
 
 def _program() -> str:

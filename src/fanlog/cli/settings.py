@@ -87,7 +87,7 @@ def load_settings(
 
 def _flag_of(option: Option) -> str:
     """The flag of `fanlog serve` that sets an option."""
-    prefix = "--redis-" if option.section == "redis" else "--"
+    prefix = {"redis": "--redis-", "web": "--http-"}.get(option.section, "--")
     return prefix + option.name.replace("_", "-")
 
 

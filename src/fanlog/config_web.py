@@ -1,0 +1,67 @@
+"""The settings of the web listener: where it listens, and what a peer may cost."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from fanlog.model import KIB, MIB
+
+WEB_PORT = 7422
+
+
+class WebOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The web listener: where it listens, who may use it, and what a peer may cost."""
+
+    host: Annotated[
+        str, Meta(description="Address to listen on. 0.0.0.0 listens on every network interface.")
+    ] = "127.0.0.1"
+    port: Annotated[
+        int,
+        Meta(
+            ge=-1,
+            le=65535,
+            description="HTTP port. 0 takes a free one, -1 turns the web listener off.",
+        ),
+    ] = WEB_PORT
+    origins: Annotated[
+        str,
+        Meta(
+            description="Origins whose pages may use the listener, with spaces between them, such "
+            "as https://app.example.com; * allows all. Pages of the same host always may."
+        ),
+    ] = ""
+    connections_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Open connections. The broker answers one more with an error and "
+            "closes it.",
+        ),
+    ] = 100_000
+    header_bytes_max: Annotated[
+        int,
+        Meta(ge=1 * KIB, le=1 * MIB, description="Longest request line, and longest header."),
+    ] = 8 * KIB
+    body_bytes_max: Annotated[
+        int, Meta(ge=1 * KIB, le=1024 * MIB, description="Largest body of a request.")
+    ] = 16 * MIB
+    header_timeout_seconds: Annotated[
+        float, Meta(gt=0, description="Time that a client has to send a request's headers.")
+    ] = 10.0
+    body_timeout_seconds: Annotated[
+        float, Meta(gt=0, description="Time that a client has to send a request's body.")
+    ] = 30.0
+    keepalive_timeout_seconds: Annotated[
+        float,
+        Meta(gt=0, description="How long a connection may wait for the next request."),
+    ] = 75.0
+    wait_seconds_max: Annotated[
+        float, Meta(ge=0, description="Longest time that a request may wait for messages.")
+    ] = 30.0
+    read_messages_max: Annotated[int, Meta(ge=1, description="Most messages in one answer.")] = 1000
+    page_entries_max: Annotated[
+        int, Meta(ge=1, description="Most entries in one page of a list.")
+    ] = 1000

@@ -1,0 +1,148 @@
+"""What every listener does that accepts connections on TCP: it listens on one address, and lets
+peers in up to a limit. What becomes of a peer is the listener's own matter."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from fanlog.errors import allow_more
+from fanlog.listeners.admission import Admission
+from fanlog.listeners.faults import listen_error
+
+logger = logging.getLogger("fanlog.listeners")
+
+_BACKLOG = 4096
+_ACCEPTS_A_TURN = 128
+_ACCEPT_PAUSE_SECONDS = 0.2
+_TOO_MANY_OPEN = (errno.EMFILE, errno.ENFILE)
+
+
+class Acceptor(ABC):
+    """One address, and who may come in."""
+
+    protocol: ClassVar[str]
+    section: ClassVar[str]
+    port_flag: ClassVar[str]
+    host_option: ClassVar[str]
+
+    def __init__(self, host: str, port: int, connections_max: int, admission: Admission) -> None:
+        self.host = host
+        self.port = port
+        self._connections_max = connections_max
+        self._admission = admission
+        self._accept_fault = ""
+        self._sock: socket.socket | None = None
+        self.loop: asyncio.AbstractEventLoop
+
+    @abstractmethod
+    def connection_count(self) -> int:
+        """How many connections this listener has."""
+
+    @abstractmethod
+    def refusal(self, reason: str) -> bytes:
+        """What a peer is told that comes when there are as many as there may be."""
+
+    @abstractmethod
+    def let_in(self, sock: socket.socket, peer: str) -> None:
+        """Takes a peer in. Raises OSError if it is gone already."""
+
+    def open(self) -> None:
+        """Listens; `host` and `port` then say where."""
+        self.loop = asyncio.get_running_loop()
+        try:
+            family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+            sock = socket.create_server((self.host, self.port), family=family, backlog=_BACKLOG)
+        except (OSError, OverflowError) as fault:
+            raise listen_error(
+                fault,
+                self.host,
+                self.port,
+                port_flag=self.port_flag,
+                host_option=self.host_option,
+            ) from fault
+        sock.setblocking(False)
+        self.port = sock.getsockname()[1]
+        self._sock = sock
+        self.loop.add_reader(sock.fileno(), self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(_ACCEPTS_A_TURN):
+            if self._sock is None:
+                return
+            try:
+                sock, address = self._sock.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as fault:
+                self._pause_accepting(fault)
+                return
+            if self._accept_fault:
+                self._accept_fault = ""
+                logger.warning("connections to port %d are accepted again", self.port)
+            try:
+                self._welcome(sock, f"{address[0]}:{address[1]}")
+            except OSError as fault:
+                # The peer is gone already, or the system has no memory for it.
+                logger.debug("a connection to port %d failed at once: %s", self.port, fault)
+                sock.close()
+
+    def _pause_accepting(self, fault: OSError) -> None:
+        """The socket stays readable as long as somebody waits: without a pause the loop would do
+        nothing else. It is logged once, however long it lasts."""
+        assert self._sock is not None
+        if str(fault) != self._accept_fault:
+            self._accept_fault = str(fault)
+            advice = (
+                " Raise the limit of open files (ulimit -n)."
+                if fault.errno in _TOO_MANY_OPEN
+                else ""
+            )
+            logger.warning("port %d accepts no connection for now: %s.%s", self.port, fault, advice)
+        self.loop.remove_reader(self._sock.fileno())
+        self.loop.call_later(_ACCEPT_PAUSE_SECONDS, self._accept_again)
+
+    def _accept_again(self) -> None:
+        if self._sock is not None:
+            self.loop.add_reader(self._sock.fileno(), self._accept)
+
+    def _welcome(self, sock: socket.socket, peer: str) -> None:
+        sock.setblocking(False)
+        reason = self._reason_against_one_more()
+        if reason:
+            logger.debug("%s: refused: %s", peer, reason)
+            with contextlib.suppress(OSError):
+                sock.send(self.refusal(reason))
+            sock.close()
+            return
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.let_in(sock, peer)
+
+    def log_connected(self, peer: str) -> None:
+        logger.debug(
+            "%s: connected to the %s port %d; it has %d connections",
+            peer,
+            self.protocol,
+            self.port,
+            self.connection_count(),
+        )
+
+    def _reason_against_one_more(self) -> str:
+        connections = self.connection_count()
+        if connections >= self._connections_max:
+            section = type(self).section
+            return f"this listener has {connections}, as many as it may. Close some. " + allow_more(
+                f"{section}.connections_max"
+            )
+        return self._admission.reason_against_one_more()
+
+    def stop_accepting(self) -> None:
+        if self._sock is not None:
+            self.loop.remove_reader(self._sock.fileno())
+            self._sock.close()
+            self._sock = None

@@ -1,0 +1,75 @@
+"""The HTTP application: all routes, and what happens to every request on its way."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from fanlog.errors import FanlogError
+from fanlog.listeners.faults import OUR_FAULT
+from fanlog.listeners.web import status
+from fanlog.listeners.web.problems import http_problem, problem_response
+from fanlog.listeners.web.routes import Route, adapted
+
+if TYPE_CHECKING:
+    from fanlog.listeners.web.server import WebListener
+
+logger = logging.getLogger("fanlog.listeners")
+
+ROUTES: list[Route] = [*status.ROUTES]
+
+
+def make_app(listener: WebListener) -> web.Application:
+    """The application, for one listener."""
+    app = web.Application(
+        client_max_size=listener.options.body_bytes_max,
+        middlewares=[_count(listener), _explain],
+    )
+    for route in ROUTES:
+        app.router.add_route(route.method, route.path, adapted(route, listener))
+    return app
+
+
+def _count(listener: WebListener):
+    """Tells the listener that a request has come whole, and that it is answered."""
+
+    @web.middleware
+    async def count(request: web.Request, handler: Handler) -> web.StreamResponse:
+        listener.begun(request)
+        try:
+            return await handler(request)
+        finally:
+            listener.ended(request)
+
+    return count
+
+
+@web.middleware
+async def _explain(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Makes a problem of every error."""
+    try:
+        return await handler(request)
+    except FanlogError as error:
+        return problem_response(error)
+    except web.HTTPRequestEntityTooLarge:
+        return http_problem(413, "The body is larger than web.body_bytes_max.", "body_too_large")
+    except web.HTTPNotFound:
+        return http_problem(
+            404, f"There is nothing at {request.path}. See /v1/openapi.json.", "no_such_path"
+        )
+    except web.HTTPMethodNotAllowed as error:
+        allowed = ", ".join(sorted(error.allowed_methods))
+        return http_problem(
+            405,
+            f"{request.method} is not possible at {request.path}; use {allowed}.",
+            "wrong_method",
+            Allow=allowed,
+        )
+    except web.HTTPException:
+        raise
+    except Exception:
+        logger.exception("%s %s failed", request.method, request.path)
+        return problem_response(FanlogError(OUR_FAULT))

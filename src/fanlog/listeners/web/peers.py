@@ -1,0 +1,67 @@
+"""One connection to the web listener, as long as it speaks HTTP. aiohttp reads the requests; this
+stands in front of it, so that the listener knows every connection, whether a request drags on, and
+can take the connection over for a stream of messages."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from aiohttp.web_protocol import RequestHandler
+
+    from fanlog.listeners.web.server import WebListener
+
+
+class HttpPeer(asyncio.Protocol):
+    """A connection with `http`, aiohttp's protocol, behind it."""
+
+    __slots__ = ("_listener", "active", "half_since", "http", "peer", "taken", "transport")
+
+    def __init__(self, listener: WebListener, http: RequestHandler, peer: str) -> None:
+        self._listener = listener
+        self.http = http
+        self.peer = peer
+        self.active = 0
+        # Since when a request is begun and not here whole; a new connection owes one.
+        self.half_since: float | None = listener.loop.time()
+        self.transport: asyncio.Transport
+        self.taken = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        self._listener.connected(self)
+        self.http.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self.half_since is None and not self.active:
+            self.half_since = self._listener.loop.time()
+        self.http.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        self.http.eof_received()
+        return None
+
+    def pause_writing(self) -> None:
+        self.http.pause_writing()
+
+    def resume_writing(self) -> None:
+        self.http.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.taken:
+            self.http.connection_lost(exc)
+        self._listener.disconnected(self)
+
+    def take_over(self, protocol: asyncio.Protocol) -> asyncio.Transport:
+        """Gives the connection to another protocol. aiohttp is done with it; what it was asked is
+        answered by that protocol. The kernel takes what is written at once, or the protocol is
+        told to pause."""
+        transport = self.transport
+        self.taken = True
+        transport.set_write_buffer_limits(high=0)
+        transport.set_protocol(protocol)
+        self._listener.disconnected(self, still_open=True)
+        # aiohttp forgets the connection; the transport stays open.
+        self.http.connection_lost(None)
+        return transport

@@ -1,0 +1,80 @@
+"""What stands behind a web listener. In a broker it is the broker itself; on an edge it is the bus
+that the edge stands in front of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+if TYPE_CHECKING:
+    from fanlog.broker.core import Broker
+    from fanlog.client.aio import Client
+
+
+class Outgoing(msgspec.Struct, frozen=True):
+    """A message to publish. A value of None deletes its key from a compacted topic."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: dict[str, bytes] = {}
+    partition: int | None = None
+
+
+class Published(msgspec.Struct, frozen=True):
+    """Where a message is. `position` is behind it."""
+
+    topic: str
+    partition: int
+    offset: int
+    position: str = ""
+
+
+class Incoming(msgspec.Struct, frozen=True):
+    """The answer to a request."""
+
+    value: bytes | None
+    headers: dict[str, bytes] = {}
+
+
+Hear = Callable[[bytes], None]
+
+
+class Bus(Protocol):
+    """Where messages are published, and what subscriptions read."""
+
+    name: str
+    process: str
+    core: Broker
+    up: bool
+    on_state: list[Callable[[bool], None]]
+
+    @property
+    def client(self) -> Client | None:
+        """The whole API, where the bus is Fanlog."""
+        ...
+
+    async def open(self) -> None: ...
+    async def close(self) -> None: ...
+
+    async def follow(self, target: str, *, wildcard: bool) -> None:
+        """Sees to it that the core has these topics, as long as somebody follows them."""
+        ...
+
+    def unfollow(self, target: str, *, wildcard: bool) -> None: ...
+
+    async def publish(
+        self, topic: str, messages: Sequence[Outgoing], *, dedupe: str = ""
+    ) -> list[Published]:
+        """Returns when all are stored. With `dedupe`, a repeated call publishes nothing again and
+        gets the same answer."""
+        ...
+
+    async def request(self, topic: str, message: Outgoing, timeout_seconds: float) -> Incoming: ...
+
+    def signal(self, channel: str, data: bytes) -> None:
+        """Tells all processes on the bus, this one too. It is live only, and may be lost."""
+        ...
+
+    def on_signal(self, channel: str, hear: Hear) -> None: ...

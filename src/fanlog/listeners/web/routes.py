@@ -1,0 +1,128 @@
+"""A route: one path and method, the types of what comes and goes, and who answers. The same types
+check the requests and make the OpenAPI document."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+import msgspec
+from aiohttp import web
+
+from fanlog.errors import FanlogError, InvalidArgumentError, RequestTimeoutError, wrong_value
+
+if TYPE_CHECKING:
+    from fanlog.listeners.web.ports import Bus
+    from fanlog.listeners.web.server import WebListener
+
+Q = TypeVar("Q")
+B = TypeVar("B")
+
+
+class Nothing(msgspec.Struct, frozen=True):
+    """No parameters, or no body."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[Q, B]):
+    """One request, checked: `query` and `body` are of the types that the route names."""
+
+    request: web.Request
+    listener: WebListener
+    query: Q
+    body: B
+
+    @property
+    def bus(self) -> Bus:
+        return self.listener.bus
+
+    def path(self, name: str) -> str:
+        """A part of the path."""
+        return self.request.match_info[name]
+
+
+Answer = msgspec.Struct | web.StreamResponse | None
+Handler = Callable[[Call[Any, Any]], Awaitable[Answer]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """`body` is a msgspec type for JSON, `bytes` for a body as it is, or None for none."""
+
+    method: str
+    path: str
+    handler: Handler
+    summary: str
+    tag: str
+    query: type[msgspec.Struct] = Nothing
+    body: Any = None
+    answer: Any = None
+    status: int = 200
+    description: str = ""
+    errors: tuple[type[FanlogError], ...] = field(default=())
+
+
+async def read_body(request: web.Request, timeout_seconds: float) -> bytes:
+    """The body of a request. Who drips it in is not waited for."""
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            return await request.read()
+    except TimeoutError:
+        raise RequestTimeoutError(
+            f"The body did not come within {timeout_seconds} s (web.body_timeout_seconds)."
+        ) from None
+
+
+def read_query(request: web.Request, kind: type[Q]) -> Q:
+    """The parameters behind the question mark, as the route's type has them."""
+    given: dict[str, Any] = {}
+    known = {f.encode_name: f for f in msgspec.structs.fields(cast("Any", kind))}
+    for name in request.query:
+        if name not in known:
+            names = ", ".join(known) or "none"
+            raise InvalidArgumentError(f"There is no parameter {name!r} here; known: {names}.")
+        values = request.query.getall(name)
+        several = "tuple" in str(known[name].type) or "list" in str(known[name].type)
+        if len(values) > 1 and not several:
+            raise InvalidArgumentError(f"The parameter {name!r} is given {len(values)} times.")
+        given[name] = values if several else values[0]
+    try:
+        return msgspec.convert(given, kind, strict=False)
+    except msgspec.ValidationError as fault:
+        raise InvalidArgumentError(f"A parameter is wrong: {wrong_value(str(fault))}.") from None
+
+
+def decode_body(data: bytes, kind: Any) -> Any:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as fault:
+        raise InvalidArgumentError(f"The body is wrong: {wrong_value(str(fault))}.") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
+        raise InvalidArgumentError(f"The body is not JSON: {fault}.") from None
+
+
+def adapted(
+    route: Route, listener: WebListener
+) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    """The route as aiohttp wants it."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        query = read_query(request, route.query)
+        body: Any = None
+        if route.body is not None:
+            data = await read_body(request, listener.options.body_timeout_seconds)
+            body = data if route.body is bytes else decode_body(data, route.body)
+        answer = await route.handler(Call(request, listener, query, body))
+        if isinstance(answer, web.StreamResponse):
+            return answer
+        if answer is None:
+            return web.Response(status=204)
+        return web.Response(
+            status=route.status,
+            body=msgspec.json.encode(answer),
+            content_type="application/json",
+        )
+
+    return handle

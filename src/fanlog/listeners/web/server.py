@@ -1,0 +1,165 @@
+"""The web listener: HTTP on one address, by aiohttp, on the broker's own loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+from aiohttp import web
+
+from fanlog.listeners.accepting import Acceptor
+from fanlog.listeners.web.app import make_app
+from fanlog.listeners.web.peers import HttpPeer
+from fanlog.listeners.web.problems import CONTENT_TYPE, Problem
+
+if TYPE_CHECKING:
+    from aiohttp.web_protocol import RequestHandler
+
+    from fanlog.config_web import WebOptions
+    from fanlog.listeners.admission import Admission
+    from fanlog.listeners.web.ports import Bus
+
+logger = logging.getLogger("fanlog.listeners")
+
+_SWEEP_SECONDS = 1.0
+
+
+class WebListener(Acceptor):
+    """HTTP on one address."""
+
+    protocol: ClassVar[str] = "web"
+    section: ClassVar[str] = "web"
+    port_flag: ClassVar[str] = "--http-port"
+    host_option: ClassVar[str] = "web.host (fanlog.toml)"
+
+    def __init__(self, bus: Bus, options: WebOptions, admission: Admission) -> None:
+        super().__init__(options.host, options.port, options.connections_max, admission)
+        self.bus = bus
+        self.options = options
+        self._peers: dict[RequestHandler, HttpPeer] = {}
+        # Connections that were taken over, by the protocols that have them now.
+        self._streams: dict[asyncio.Protocol, None] = {}
+        self._joining: set[asyncio.Task[Any]] = set()
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._runner: web.AppRunner
+
+    async def start(self) -> None:
+        """Listens; `host` and `port` then say where."""
+        options = self.options
+        await self.bus.open()
+        self._runner = web.AppRunner(
+            make_app(self),
+            access_log=None,
+            handle_signals=False,
+            handler_cancellation=True,
+            keepalive_timeout=options.keepalive_timeout_seconds,
+            max_line_size=options.header_bytes_max,
+            max_field_size=options.header_bytes_max,
+        )
+        await self._runner.setup()
+        self.open()
+        self._sweeper = self.loop.call_later(_SWEEP_SECONDS, self._sweep)
+
+    def connection_count(self) -> int:
+        return len(self._peers) + len(self._streams) + len(self._joining)
+
+    def refusal(self, reason: str) -> bytes:
+        problem = Problem(
+            type="urn:fanlog:error:too_many_connections",
+            title="Service Unavailable",
+            status=503,
+            detail=f"There are too many connections: {reason}",
+            code="too_many_connections",
+        )
+        body = msgspec.json.encode(problem)
+        head = (
+            "HTTP/1.1 503 Service Unavailable\r\n"
+            f"Content-Type: {CONTENT_TYPE}\r\nContent-Length: {len(body)}\r\n"
+            "Retry-After: 5\r\nConnection: close\r\n\r\n"
+        )
+        return head.encode() + body
+
+    def let_in(self, sock: socket.socket, peer: str) -> None:
+        server = self._runner.server
+        assert server is not None
+        http = server()
+        connecting = self.loop.connect_accepted_socket(lambda: HttpPeer(self, http, peer), sock)
+        task = self.loop.create_task(connecting)
+        self._joining.add(task)
+        task.add_done_callback(self._joined)
+
+    def _joined(self, task: asyncio.Task[Any]) -> None:
+        self._joining.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.debug("a connection failed at once: %s", task.exception())
+
+    # What happens to connections
+
+    def connected(self, peer: HttpPeer) -> None:
+        self._peers[peer.http] = peer
+        self._admission.connections += 1
+        self.bus.core.connections += 1
+        self.log_connected(peer.peer)
+
+    def disconnected(self, peer: HttpPeer, *, still_open: bool = False) -> None:
+        if self._peers.pop(peer.http, None) is not None and not still_open:
+            self._admission.connections -= 1
+            self.bus.core.connections -= 1
+
+    def take_over(self, request: web.Request, stream: asyncio.Protocol) -> asyncio.Transport:
+        """Gives a request's connection to a stream, which says `left` when it has ended."""
+        peer = self._peers[request.protocol]
+        self._streams[stream] = None
+        return peer.take_over(stream)
+
+    def left(self, stream: asyncio.Protocol) -> None:
+        """A stream's connection is closed."""
+        if stream in self._streams:
+            del self._streams[stream]
+            self._admission.connections -= 1
+            self.bus.core.connections -= 1
+
+    def begun(self, request: web.Request) -> None:
+        """A request has come, at least its headers."""
+        peer = self._peers.get(request.protocol)
+        if peer is not None:
+            peer.half_since = None
+            peer.active += 1
+
+    def ended(self, request: web.Request) -> None:
+        peer = self._peers.get(request.protocol)
+        if peer is not None:
+            peer.active -= 1
+
+    def _sweep(self) -> None:
+        """Closes connections that owe a request for too long."""
+        now = self.loop.time()
+        limit = self.options.header_timeout_seconds
+        for peer in list(self._peers.values()):
+            if peer.half_since is not None and now - peer.half_since > limit:
+                logger.debug("%s: no request within web.header_timeout_seconds", peer.peer)
+                peer.transport.abort()
+        self.bus.core.fan_out.sweep()
+        self._sweeper = self.loop.call_later(_SWEEP_SECONDS, self._sweep)
+
+    async def drain(self, deadline: float) -> None:
+        """Stops accepting, and waits until the requests that are under way are answered, or until
+        `deadline` on the loop's clock."""
+        self.stop_accepting()
+        while self.loop.time() < deadline and any(  # noqa: ASYNC110 - counters, no event
+            peer.active for peer in self._peers.values()
+        ):
+            await asyncio.sleep(0.01)
+
+    async def close(self) -> None:
+        """Closes all connections."""
+        self.stop_accepting()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for peer in list(self._peers.values()):
+            peer.transport.abort()
+        await self._runner.cleanup()
+        await self.bus.close()

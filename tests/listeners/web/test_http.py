@@ -1,0 +1,61 @@
+"""HTTP itself: what is no request of ours, and who does not finish one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from tests.listeners.web.conftest import Serving
+
+
+async def test_status_says_who_answers(serving: Serving) -> None:
+    async with serving() as site, site.http.get("/v1/status") as answer:
+        assert answer.status == 200
+        told = await answer.json()
+        assert told["bus"] == "fanlog"
+        assert told["up"] is True
+
+
+async def test_a_path_that_is_not_there_is_a_problem(serving: Serving) -> None:
+    async with serving() as site, site.http.get("/v1/nothing") as answer:
+        assert answer.status == 404
+        assert answer.content_type == "application/problem+json"
+        assert "/v1/openapi.json" in (await answer.json(content_type=None))["detail"]
+
+
+async def test_a_wrong_method_names_the_right_ones(serving: Serving) -> None:
+    async with serving() as site, site.http.delete("/v1/status") as answer:
+        assert answer.status == 405
+        assert "GET" in answer.headers["Allow"]
+
+
+async def test_an_unknown_parameter_is_answered_with_the_known_ones(serving: Serving) -> None:
+    async with serving() as site, site.http.get("/v1/status?verbose=1") as answer:
+        assert answer.status == 400
+        assert "'verbose'" in (await answer.json(content_type=None))["detail"]
+
+
+async def test_who_never_finishes_a_request_is_closed(serving: Serving) -> None:
+    async with serving(header_timeout_seconds=0.2) as site:
+        port = site.listener.port
+        for begin in (b"", b"GET /v1/status HTTP/1.1\r\nHost: x\r\n"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(begin)
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+            writer.close()
+        assert site.listener.connection_count() <= 1
+
+
+async def test_one_connection_too_many_is_told_so(serving: Serving) -> None:
+    async with serving(connections_max=1) as site:
+        port = site.listener.port
+        _, first = await asyncio.open_connection("127.0.0.1", port)
+        while not site.listener.connection_count():  # noqa: ASYNC110 - a counter, no event
+            await asyncio.sleep(0.01)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        said = await reader.read()
+        assert b"503" in said
+        assert b"web.connections_max" in said
+        first.close()
+        writer.close()
