@@ -38,6 +38,8 @@ PUBLIC = {
     "ScheduleInfo",
     "Scheduled",
     "SlowPolicy",
+    "Stream",
+    "StreamReader",
     "Subscription",
     "Topic",
     "TopicInfo",
@@ -61,6 +63,8 @@ PUBLIC_SYNC = {
     "GroupMember",
     "Job",
     "JobBatch",
+    "Stream",
+    "StreamReader",
     "Subscription",
     "Topic",
     "Transaction",
@@ -94,6 +98,7 @@ def test_the_blocking_client_can_do_what_the_asyncio_client_can() -> None:
     theirs = methods(fanlog.sync.Client)
     ours = methods(fanlog.Client)
     inner = {"open", "attach", "detach", "decoded", "write", "ask", "take_number", "open_topic"}
+    inner.add("forget_topic")
     assert set(theirs) == set(ours) - inner
     for name, parameters in theirs.items():
         if name != "close":

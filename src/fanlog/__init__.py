@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from fanlog.client.message import Message, MessageBatch
     from fanlog.client.queues.jobs import Job, JobBatch
     from fanlog.client.queues.worker import Worker
+    from fanlog.client.streams import Stream, StreamReader
     from fanlog.client.subscription import Subscription
     from fanlog.client.transactions.transaction import Transaction
     from fanlog.client.transactions.transform import Outgoing
@@ -65,6 +66,8 @@ _HOMES = {
     "Message": "fanlog.client.message",
     "MessageBatch": "fanlog.client.message",
     "Outgoing": "fanlog.client.transactions.transform",
+    "Stream": "fanlog.client.streams",
+    "StreamReader": "fanlog.client.streams",
     "Subscription": "fanlog.client.subscription",
     "Topic": "fanlog.client.typed.topic",
     "Transaction": "fanlog.client.transactions.transaction",
@@ -117,6 +120,8 @@ __all__ = [
     "ScheduleInfo",
     "Scheduled",
     "SlowPolicy",
+    "Stream",
+    "StreamReader",
     "Subscription",
     "Topic",
     "TopicInfo",

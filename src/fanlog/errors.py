@@ -33,6 +33,10 @@ FanlogError
 │   ├── GroupActiveError
 │   ├── LeaseLostError
 │   ├── NoRespondersError
+│   ├── StreamEndedError       a resumable stream has ended, and takes nothing more
+│   ├── StreamFailedError      a resumable stream ended with an error
+│   │   ├── StreamSilentError
+│   │   └── StreamGoneError
 │   └── TransactionNotFoundError
 ├── LimitError             a named limit was reached
 │   ├── OverloadedError
@@ -375,6 +379,45 @@ class NoRespondersError(RequestError):
     """
 
     code = "no_responders"
+
+
+class StreamEndedError(RequestError):
+    """A resumable stream has ended, so nothing can be appended to it.
+
+    What to do: Write to a new stream, under a name of its own.
+    """
+
+    code = "stream_ended"
+
+
+class StreamFailedError(RequestError):
+    """A resumable stream ended with an error: its writer failed before it had written all.
+
+    What to do: Show that the text is incomplete, and begin a new stream to try again.
+    """
+
+    code = "stream_failed"
+
+
+class StreamSilentError(StreamFailedError):
+    """Nothing came from a resumable stream for `idle_seconds`. Its writer seems to have died.
+
+    What to do: Begin a new stream to try again. If the writer is only slow, raise `idle_seconds`,
+    or write inside `async with`, which keeps a stream alive.
+    """
+
+    code = "stream_silent"
+
+
+class StreamGoneError(StreamFailedError):
+    """A resumable stream was deleted while it was read, before it had ended: it expired, or the
+    broker was restarted and the stream lived in memory.
+
+    What to do: Begin a new stream to try again. Give streams that must survive a restart
+    `durability="os"`.
+    """
+
+    code = "stream_gone"
 
 
 class TransactionNotFoundError(RequestError):

@@ -22,6 +22,11 @@ PRODUCER_NAME_BYTES_MAX = 255
 INTERNAL_PREFIX = "_fanlog."
 # Where replies to one client's requests go. A pattern must begin with it to mean inboxes.
 INBOX_PREFIX = "_inbox."
+# Where resumable streams are kept, each in a topic of its own; see `format/streams.py`.
+STREAM_PREFIX = "_stream."
+# There may be very many of these topics, and none is of interest to who follows everything: only a
+# pattern that begins with the prefix matches them.
+HIDDEN_PREFIXES = (INBOX_PREFIX, STREAM_PREFIX)
 # A group commits under a durable name that begins so.
 GROUP_PREFIX = "group/"
 # Under such a name stands that a transaction's positions are committed.
@@ -102,7 +107,7 @@ class GapReason(StrEnum):
 DurabilityName = Literal["memory", "os", "fsync"]
 CompressionPolicy = Literal["producer", "none", "zlib", "zstd", "lz4"]
 CleanupPolicy = Literal["delete", "compact"]
-TopicRole = Literal["", "dead-letter", "inbox"]
+TopicRole = Literal["", "dead-letter", "inbox", "stream"]
 
 
 class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,6 +133,14 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
             ge=0,
             description="Delete the oldest messages of a topic partition above this size. 0 "
             "means no limit.",
+        ),
+    ] = 0
+    expire_seconds: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Delete the whole topic when nothing was published to it for so long. 0 "
+            "keeps it.",
         ),
     ] = 0
     segment_bytes: Annotated[

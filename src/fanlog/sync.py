@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from fanlog.client.blocking.client import Client, Subscription, connect
 from fanlog.client.blocking.groups import GroupMember
 from fanlog.client.blocking.queues import Job, JobBatch, Worker
+from fanlog.client.blocking.streams import Stream, StreamReader
 from fanlog.client.blocking.transactions import Transaction
 from fanlog.client.blocking.typed import (
     Topic,
@@ -34,6 +35,8 @@ __all__ = [
     "GroupMember",
     "Job",
     "JobBatch",
+    "Stream",
+    "StreamReader",
     "Subscription",
     "Topic",
     "Transaction",

@@ -14,6 +14,7 @@ def test_a_topic_is_created_with_its_settings_listed_described_and_deleted(ask: 
         *("--retention", "2d", "--retention-bytes", "10GB", "--segment-bytes", "1MiB"),
         *("--compression", "zstd", "--message-bytes-max", "2MB", "--tail-bytes", "64KiB", "--json"),
         *("--cleanup", "compact", "--tombstones", "2h", "--compact-after-bytes", "4MiB"),
+        *("--expire", "1h"),
     )
     assert created.code == 0, created.err
     assert created.json["settings"] == {
@@ -21,6 +22,7 @@ def test_a_topic_is_created_with_its_settings_listed_described_and_deleted(ask: 
         "durability": "fsync",
         "retention_seconds": 172_800,
         "retention_bytes": 10_000_000_000,
+        "expire_seconds": 3600,
         "segment_bytes": 1 << 20,
         "compression": "zstd",
         "message_bytes_max": 2_000_000,

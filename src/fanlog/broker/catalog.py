@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from fanlog.broker.intake import partition_key
-from fanlog.broker.names import NameTree, check_name, missing_topic
+from fanlog.broker.names import NameTree, check_name, is_hidden, missing_topic
 from fanlog.broker.producers import Producer, forget_longest_idle
 from fanlog.broker.settings import changed
 from fanlog.broker.sorted_names import SortedNames
@@ -25,7 +25,7 @@ from fanlog.errors import (
 from fanlog.format.patterns import fits, literal_prefix
 from fanlog.format.schedules import SCHEDULED_TOPIC
 from fanlog.log.store import LogStore, StoredTopic
-from fanlog.model import INBOX_PREFIX, INTERNAL_PREFIX, PARTITIONS_MAX, TopicSettings
+from fanlog.model import INTERNAL_PREFIX, PARTITIONS_MAX, TopicSettings
 
 logger = logging.getLogger("fanlog.broker")
 
@@ -193,12 +193,12 @@ class Catalog:
 
 
 def _is_shown(name: str, pattern: str, *, internal: bool) -> bool:
-    """The broker's own topics, and inboxes, are shown only to who asks for them."""
+    """The broker's own topics, inboxes and streams are shown only to who asks for them."""
     if internal:
         return True
     if name.startswith(INTERNAL_PREFIX):
         return False
-    return pattern.startswith(INBOX_PREFIX) or not name.startswith(INBOX_PREFIX)
+    return not is_hidden(name, pattern)
 
 
 def changed_settings(

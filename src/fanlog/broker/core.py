@@ -18,6 +18,7 @@ from fanlog.broker.compaction import Compactions
 from fanlog.broker.differences import check_same
 from fanlog.broker.drops import DropNotes, Drops
 from fanlog.broker.durable import DurableNames
+from fanlog.broker.expiry import STREAM_SETTINGS, is_stream
 from fanlog.broker.fanout import FanOut
 from fanlog.broker.fetch_memory import FetchMemory
 from fanlog.broker.groups.groups import Groups
@@ -261,7 +262,8 @@ class Broker:
         if name == SCHEDULED_TOPIC and create:
             return self.schedule.open()
         allowed = self._options.auto_create_topics or is_inbox(name)
-        if not create or not allowed:
+        # Whatever is late for a stream that has expired must not bring it back.
+        if not create or not allowed or is_stream(name):
             return self.catalog.get(name)
         return self.create_topic(name, {})
 
@@ -276,7 +278,11 @@ class Broker:
         """Creates a topic; a setting that is not given is this broker's default. With `exist_ok`
         it may exist, if the settings in `compare` agree; without that, all that are given."""
         known = self.catalog.find(name)
-        given = INBOX_SETTINGS | settings if is_inbox(name) else settings
+        given = settings
+        if is_inbox(name):
+            given = INBOX_SETTINGS | settings
+        elif is_stream(name):
+            given = STREAM_SETTINGS | settings
         if self._store.folder is None:
             given = in_memory(given)
         chosen = changed_settings(self._defaults, given, keeps_files=self._store.folder is not None)

@@ -1,5 +1,6 @@
 """Housekeeping: what the broker looks for now and then in everything that it holds. Retention,
-producers and names that are long idle, inboxes that nobody reads, logs to compact.
+producers and names that are long idle, inboxes that nobody reads, topics that expire, logs to
+compact.
 
 It goes over all topics in slices. Topics that come meanwhile are looked at the next time, and
 those that go are left out.
@@ -11,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from fanlog.broker.expiry import Expiry
 from fanlog.broker.inboxes import Inboxes, is_inbox
 from fanlog.broker.ports import Runtime
 from fanlog.broker.producers import IdleProducers
@@ -34,6 +36,7 @@ class Housekeeping:
         self._runtime = runtime
         self._now_us = now_us
         self._inboxes = Inboxes(options.inbox_idle_seconds)
+        self._expiry = Expiry()
         self._idle_producers = IdleProducers(options, runtime.monotonic_us)
         self._running = False
 
@@ -50,6 +53,7 @@ class Housekeeping:
         broker = self._broker
         now_us = self._now_us()
         inboxes: list[Topic] = []
+        expiring: list[Topic] = []
         for topic in list(broker.catalog):
             for partition in topic.partitions:
                 if not topic.deleted:
@@ -57,13 +61,23 @@ class Housekeeping:
                 yield
             if is_inbox(topic.name) and not topic.deleted:
                 inboxes.append(topic)
+            if topic.settings.expire_seconds and not topic.deleted:
+                expiring.append(topic)
         yield from self._idle_producers.forget(broker.catalog.partitions)
         yield from broker.producers.expire()
         for name in self._inboxes.left_behind(inboxes, self._runtime.monotonic_us()):
             if broker.catalog.find(name) is not None:
                 broker.delete_topic(name)
             yield
+        yield from self._expire(expiring, now_us)
         yield from broker.compactions.check(list(broker.catalog))
+
+    def _expire(self, expiring: list[Topic], now_us: int) -> Iterator[None]:
+        """Deletes topics that nothing was published to for too long."""
+        for topic in self._expiry.due(expiring, now_us, self._runtime.monotonic_us()):
+            if topic is not None and not topic.deleted:
+                self._broker.delete_topic(topic.name)
+            yield
 
     def retain(self, partition: Partition, now_us: int) -> None:
         """Deletes what a partition's topic does not keep any longer."""

@@ -6,10 +6,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fanlog.broker.inboxes import is_inbox
+from fanlog.broker.names import missing_topic
 from fanlog.errors import TopicNotFoundError
 from fanlog.format.messages import Notice
 from fanlog.format.patterns import parent_of
-from fanlog.model import INTERNAL_PREFIX, MissingPolicy
+from fanlog.model import INTERNAL_PREFIX, STREAM_PREFIX, MissingPolicy
 
 if TYPE_CHECKING:
     from fanlog.broker.core import Broker
@@ -28,6 +29,8 @@ def maybe_topic(broker: Broker, name: str, missing: MissingPolicy) -> Topic | No
         return broker.catalog.get(name)
     if missing == "wait":
         return None
+    if name.startswith(STREAM_PREFIX):
+        raise missing_topic(name)
     raise TopicNotFoundError(
         f"There is no topic {name!r} to read. Publish to it, or create it with: fanlog topic "
         f"create {name}. To wait for it, use missing='wait' (fanlog tail --missing wait)."

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 from fanlog.errors import InvalidNameError, TopicNotFoundError
 from fanlog.format.dead_letters import TOPIC_PREFIX as DEAD_LETTER_PREFIX
 from fanlog.format.patterns import ONE, REST, has_wildcard, is_pattern, misplaced_wildcard
-from fanlog.model import INTERNAL_PREFIX, TOPIC_NAME_BYTES_MAX
+from fanlog.model import HIDDEN_PREFIXES, INTERNAL_PREFIX, STREAM_PREFIX, TOPIC_NAME_BYTES_MAX
 
 T = TypeVar("T")
 
@@ -49,6 +49,14 @@ def check_not_internal(name: str) -> str:
     return name
 
 
+def is_hidden(name: str, pattern: str) -> bool:
+    """Whether a pattern leaves a topic out, whatever its wildcards match: an inbox, or a resumable
+    stream, and the pattern does not begin like one."""
+    return any(
+        name.startswith(prefix) and not pattern.startswith(prefix) for prefix in HIDDEN_PREFIXES
+    )
+
+
 def check_pattern(pattern: str) -> str:
     """The pattern, or the name of one topic, if a reader can follow it."""
     if not pattern or len(pattern.encode(errors="surrogateescape")) > TOPIC_NAME_BYTES_MAX:
@@ -81,6 +89,12 @@ def missing_topic(name: str, *, creatable: bool = True) -> TopicNotFoundError:
         return TopicNotFoundError(
             f"There is no topic {name!r} yet: the broker makes its own topics when it has "
             "something to write there."
+        )
+    if name.startswith(STREAM_PREFIX):
+        return TopicNotFoundError(
+            f"There is no stream {name.removeprefix(STREAM_PREFIX)!r}. It has expired, the broker "
+            "was restarted and the stream lived in memory, or nobody has begun it. A writer begins "
+            "one with client.stream(...)."
         )
     if name.startswith(DEAD_LETTER_PREFIX):
         return TopicNotFoundError(

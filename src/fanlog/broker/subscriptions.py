@@ -14,7 +14,7 @@ import msgspec
 from fanlog.broker.cursors import Cursor, Subscription
 from fanlog.broker.drops import DROPS_TOPIC
 from fanlog.broker.missing import maybe_topic
-from fanlog.broker.names import NameTree, check_target
+from fanlog.broker.names import NameTree, check_target, is_hidden
 from fanlog.broker.ports import Outlet, Reader
 from fanlog.broker.positions import continue_at, is_valid
 from fanlog.broker.topics import Partition, Topic
@@ -27,7 +27,7 @@ from fanlog.errors import (
 from fanlog.format.messages import Joined, Notice, PartitionOffset, Position, Subscribe
 from fanlog.format.patterns import fits
 from fanlog.model import (
-    INBOX_PREFIX,
+    HIDDEN_PREFIXES,
     INTERNAL_PREFIX,
     PARTITIONS_MAX,
     Gap,
@@ -315,9 +315,9 @@ class Subscriptions:
 
     def _wanting(self, name: str) -> list[Subscription]:
         wanting = list(self._literal.get(name, ()))
-        if name.startswith(INBOX_PREFIX):
+        if name.startswith(HIDDEN_PREFIXES):
             fitting = self._patterns.fitting(name)
-            wanting.extend(s for s in fitting if s.target.startswith(INBOX_PREFIX))
+            wanting.extend(s for s in fitting if not is_hidden(name, s.target))
         elif not name.startswith(INTERNAL_PREFIX):
             wanting.extend(self._patterns.fitting(name))
         return wanting
@@ -458,7 +458,7 @@ def _wants(subscription: Subscription, name: str) -> bool:
     target = subscription.target
     if not subscription.wildcard:
         return name == target
-    if name.startswith(INBOX_PREFIX) and not target.startswith(INBOX_PREFIX):
+    if is_hidden(name, target):
         return False
     return not name.startswith(INTERNAL_PREFIX) and fits(name, target)
 

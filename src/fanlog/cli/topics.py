@@ -36,7 +36,11 @@ def _setting(flag: str, metavar: str, *others: str) -> Any:
 
 
 # Flags that leave the unit out: their values have one.
-_SHORT = {"retention": "retention_seconds", "tombstones": "tombstone_seconds"}
+_SHORT = {
+    "retention": "retention_seconds",
+    "tombstones": "tombstone_seconds",
+    "expire": "expire_seconds",
+}
 
 
 def _option(flag: str) -> Option:
@@ -54,6 +58,7 @@ def create(
     durability: Annotated[str | None, _setting("--durability", "memory|os|fsync")] = None,
     retention: Annotated[str | None, _setting("--retention", "7d")] = None,
     retention_bytes: Annotated[str | None, _setting("--retention-bytes", "10GB")] = None,
+    expire: Annotated[str | None, _setting("--expire", "1h")] = None,
     segment_bytes: Annotated[str | None, _setting("--segment-bytes", "128MiB")] = None,
     compression: Annotated[
         str | None, _setting("--compression", "producer|none|zlib|zstd|lz4")
@@ -80,6 +85,7 @@ def create(
         "--durability": durability,
         "--retention": retention,
         "--retention-bytes": retention_bytes,
+        "--expire": expire,
         "--segment-bytes": segment_bytes,
         "--compression": compression,
         "--message-bytes-max": message_bytes_max,
@@ -123,6 +129,7 @@ def alter(
     durability: Annotated[str | None, _setting("--durability", "fsync")] = None,
     retention: Annotated[str | None, _setting("--retention", "7d", "--retention-seconds")] = None,
     retention_bytes: Annotated[str | None, _setting("--retention-bytes", "10GB")] = None,
+    expire: Annotated[str | None, _setting("--expire", "1h")] = None,
     segment_bytes: Annotated[str | None, _setting("--segment-bytes", "128MiB")] = None,
     compression: Annotated[
         str | None, _setting("--compression", "producer|none|zlib|zstd|lz4")
@@ -148,6 +155,7 @@ def alter(
             "--cleanup": cleanup,
             "--retention": retention,
             "--retention-bytes": retention_bytes,
+            "--expire": expire,
             "--segment-bytes": segment_bytes,
             "--compression": compression,
             "--message-bytes-max": message_bytes_max,

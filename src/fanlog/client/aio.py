@@ -36,11 +36,13 @@ from fanlog.client.starts import (
     event_time_us,
     topic_name,
 )
+from fanlog.client.streams import Stream, StreamMode, StreamSettings, stream_topic
 from fanlog.client.subscription import OnGap, Subscription
 from fanlog.client.topics import TopicCalls
 from fanlog.client.transactions.stager import Stager
 from fanlog.client.transactions.transaction import Transaction, run_transaction
 from fanlog.client.transactions.transform import Function, Transform, TransformOptions
+from fanlog.client.typed.kind import Kind
 from fanlog.client.typed.topic import Topic
 from fanlog.client.values import Encoding, check_several, encode_as
 from fanlog.config import ClientOptions
@@ -48,6 +50,8 @@ from fanlog.errors import InvalidArgumentError, RequestTimeoutError, wrong_value
 from fanlog.format import messages
 from fanlog.format.patterns import is_pattern
 from fanlog.model import (
+    MIB,
+    DurabilityName,
     MissingPolicy,
     PendingMessage,
     Receipt,
@@ -385,6 +389,68 @@ class Client(TopicCalls):
         >>> await orders.publish(Order(tea=2), key="alice")  # doctest: +SKIP
         """
         return Topic(self, name, type, encoding)
+
+    # Resumable streams
+
+    @overload
+    def stream(
+        self,
+        name: str,
+        type: None = None,
+        *,
+        ttl_seconds: int = 3600,
+        mode: StreamMode = "new",
+        durability: DurabilityName = "memory",
+        bytes_max: int = 4 * MIB,
+        encoding: Encoding | None = None,
+    ) -> Stream[str]: ...
+    @overload
+    def stream(
+        self,
+        name: str,
+        type: type[T],
+        *,
+        ttl_seconds: int = 3600,
+        mode: StreamMode = "new",
+        durability: DurabilityName = "memory",
+        bytes_max: int = 4 * MIB,
+        encoding: Encoding | None = None,
+    ) -> Stream[T]: ...
+    def stream(
+        self,
+        name: str,
+        type: Any = None,
+        *,
+        ttl_seconds: int = 3600,
+        mode: StreamMode = "new",
+        durability: DurabilityName = "memory",
+        bytes_max: int = 4 * MIB,
+        encoding: Encoding | None = None,
+    ) -> Stream[Any]:
+        """A stream that is written once, ends, and can be read from any position, by any number of
+        readers in any process, while it is written and for `ttl_seconds` after. It asks the broker
+        nothing until it is written or read.
+
+        >>> async with client.stream("answer-42") as answer:  # doctest: +SKIP
+        ...     async for token in model(question):
+        ...         await answer.send(token)
+        >>> async for text in client.stream("answer-42").read():  # doctest: +SKIP
+        ...     print(text)
+
+        `mode` says what a writer does if the name is in use: "new" refuses, "continue" appends to
+        the stream that is there or begins one, and "existing" never begins one. The broker keeps
+        the newest `bytes_max` bytes of a stream in memory; one that must survive a restart of the
+        broker has `durability="os"`. Pieces are text, or of a `type`; see `topic`.
+        """
+        settings = StreamSettings(ttl_seconds, durability, bytes_max)
+        kind = Kind[Any](
+            stream_topic(name), str if type is None else type, encoding or self.encoding
+        )
+        return Stream(self, kind, mode, settings)
+
+    def forget_topic(self, name: str) -> None:
+        """Closes a topic that this client publishes no more to: it is opened again if need be."""
+        self._publisher.forget(name)
 
     # Reading
 

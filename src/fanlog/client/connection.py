@@ -36,7 +36,7 @@ from fanlog.format.batch import Batch
 from fanlog.format.codecs import UnpackLimits
 from fanlog.format.frames import FrameKind, message_frame
 from fanlog.format.messages import decode
-from fanlog.model import INBOX_PREFIX
+from fanlog.model import HIDDEN_PREFIXES
 
 _SHARED_BYTES_MAX = 4 * 1024 * 1024
 
@@ -275,7 +275,7 @@ class Connection:
 
     async def open_topic(self, name: str) -> messages.TopicOpened:
         """A topic's number and settings. It is made if need be, but for an inbox, which is only
-        ever made by who reads it."""
+        ever made by who reads it, and for a stream, which its writer begins."""
         return self._opened(await self._session.request(FrameKind.OPEN_TOPIC, _opening(name)))
 
     async def _find_topic(self, name: str) -> messages.TopicOpened:
@@ -300,7 +300,7 @@ class Connection:
 
 
 def _opening(name: str) -> messages.OpenTopic:
-    return messages.OpenTopic(topic_name(name), create=not name.startswith(INBOX_PREFIX))
+    return messages.OpenTopic(topic_name(name), create=not name.startswith(HIDDEN_PREFIXES))
 
 
 def _size(batch: Batch) -> int:

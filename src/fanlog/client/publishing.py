@@ -357,6 +357,14 @@ class Publisher:
         if error is not None:
             raise type(error)(f"{count} messages were not stored: {error}")
 
+    def forget(self, name: str) -> None:
+        """Closes a topic that nothing more is published to. It keeps one that waits for answers."""
+        topic = self.topics.get(name)
+        if topic is None or any(p.open is not None or p.unanswered() for p in topic.partitions):
+            return
+        del self.topics[name]
+        self._by_number.pop(topic.number, None)
+
     # Answers
 
     def acked(self, acks: list[Ack]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fanlog.broker.names import check_public_name
+from fanlog.broker.names import check_public_name, is_hidden
 from fanlog.broker.settings import changed
 from fanlog.broker.topics import Partition, Topic
 from fanlog.config import BrokerOptions
@@ -20,7 +20,6 @@ from fanlog.format.messages import Work
 from fanlog.model import (
     DURABLE_NAME_BYTES_MAX,
     GROUP_PREFIX,
-    INBOX_PREFIX,
     TOPIC_NAME_BYTES_MAX,
     Durability,
     QueueSettings,
@@ -71,8 +70,9 @@ def check_dead_letter(topic: str, settings: QueueSettings) -> None:
 
 def takes_part(topic: Topic, pattern: str) -> bool:
     """Whether a topic that fits a pattern is worked on. Dead letters are not, unless the pattern
-    names them: a job that fails would die again and again. Nor are inboxes."""
-    if topic.name.startswith(INBOX_PREFIX) and not pattern.startswith(INBOX_PREFIX):
+    names them: a job that fails would die again and again. Nor are inboxes and
+    resumable streams."""
+    if is_hidden(topic.name, pattern):
         return False
     return topic.settings.role != "dead-letter" or pattern.startswith(TOPIC_PREFIX)
 

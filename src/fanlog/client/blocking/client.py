@@ -24,6 +24,7 @@ from fanlog.client.blocking.loop import LoopThread, Subscription
 from fanlog.client.blocking.outgoing import Outgoing
 from fanlog.client.blocking.queues import Handler, JobHandler, Worker, handler_in_thread
 from fanlog.client.blocking.stopping import run_until_stopped
+from fanlog.client.blocking.streams import Stream
 from fanlog.client.blocking.threads import HandlerThreads
 from fanlog.client.blocking.transactions import (
     Function,
@@ -40,12 +41,15 @@ from fanlog.client.queues.options import WorkOptions
 from fanlog.client.queues.running import check_no_handler
 from fanlog.client.schedules import Time
 from fanlog.client.starts import ExistOk, StartLike
+from fanlog.client.streams import StreamMode
 from fanlog.client.subscription import OnGap
 from fanlog.client.values import Encoding, as_published, check_several
 from fanlog.config import ClientOptions
 from fanlog.errors import FanlogError
 from fanlog.format.messages import BrokerStatus, Position, TransactionCommitted
 from fanlog.model import (
+    MIB,
+    DurabilityName,
     MissingPolicy,
     PendingMessage,
     Receipt,
@@ -320,6 +324,56 @@ class Client:
     def topic(self, name: str, type: Any, *, encoding: Encoding | None = None) -> Topic[Any]:
         """A topic whose messages are all of one type; see the asyncio client."""
         return Topic(self, name, type, encoding)
+
+    # Resumable streams
+
+    @overload
+    def stream(
+        self,
+        name: str,
+        type: None = None,
+        *,
+        ttl_seconds: int = 3600,
+        mode: StreamMode = "new",
+        durability: DurabilityName = "memory",
+        bytes_max: int = 4 * MIB,
+        encoding: Encoding | None = None,
+    ) -> Stream[str]: ...
+    @overload
+    def stream(
+        self,
+        name: str,
+        type: type[T],
+        *,
+        ttl_seconds: int = 3600,
+        mode: StreamMode = "new",
+        durability: DurabilityName = "memory",
+        bytes_max: int = 4 * MIB,
+        encoding: Encoding | None = None,
+    ) -> Stream[T]: ...
+    def stream(
+        self,
+        name: str,
+        type: Any = None,
+        *,
+        ttl_seconds: int = 3600,
+        mode: StreamMode = "new",
+        durability: DurabilityName = "memory",
+        bytes_max: int = 4 * MIB,
+        encoding: Encoding | None = None,
+    ) -> Stream[Any]:
+        """A stream that is written once, ends, and can be read from any position; see the asyncio
+        client."""
+        stream = self._client.stream(
+            name,
+            type,
+            ttl_seconds=ttl_seconds,
+            mode=mode,
+            durability=durability,
+            bytes_max=bytes_max,
+            encoding=encoding,
+        )
+        return Stream(self._loop, stream)
 
     # Subscribing
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Protocol
 from fanlog.broker.cursors import Subscription
 from fanlog.format.globs import Glob
 from fanlog.format.resp_replies import PushView
-from fanlog.model import INBOX_PREFIX
+from fanlog.model import HIDDEN_PREFIXES
 
 if TYPE_CHECKING:
     from fanlog.broker.authority import Permit
     from fanlog.broker.ports import Outlet
     from fanlog.broker.topics import Topic
 
-_INBOX = INBOX_PREFIX.encode()
+_HIDDEN = [prefix.encode() for prefix in HIDDEN_PREFIXES]
 
 
 class Follower(Protocol):
@@ -77,7 +77,9 @@ class Pattern:
         self.followers: dict[Follower, Subscription] = {}
 
     def fits(self, name: bytes) -> bool:
-        """Whether it finds this channel. Inboxes for replies are found only by their own name."""
-        if name.startswith(_INBOX) and not self.glob.text.startswith(_INBOX):
-            return False
+        """Whether it finds this channel. Inboxes for replies, and resumable streams, are found only
+        by what begins like their names."""
+        for prefix in _HIDDEN:
+            if name.startswith(prefix) and not self.glob.text.startswith(prefix):
+                return False
         return self.glob.matches(name)

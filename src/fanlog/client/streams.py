@@ -1,0 +1,410 @@
+"""Resumable streams: a text that one process writes piece by piece, and that any number of readers
+read from the start or from their position, in any process, until it ends. Each is a topic of its
+own, which expires; see `format/streams.py`.
+
+Law: a reader never waits for ever, and never takes an incomplete text for a complete one. It ends
+when the writer says so, or raises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from types import TracebackType
+from typing import Any, Generic, Literal, NamedTuple, Protocol, Self, TypeVar, get_args
+
+import msgspec
+
+from fanlog.client.core import Fetched
+from fanlog.client.message import Message
+from fanlog.client.notices import missing_policy
+from fanlog.client.queues.jobs import said_by
+from fanlog.client.starts import StartLike, as_start, checked, topic_name
+from fanlog.client.subscription import Subscription, SubscriptionHost
+from fanlog.client.typed.kind import Kind
+from fanlog.errors import (
+    FanlogError,
+    InvalidArgumentError,
+    MessagesLostError,
+    StreamEndedError,
+    StreamFailedError,
+    StreamGoneError,
+    StreamSilentError,
+    TopicExistsError,
+)
+from fanlog.format import streams
+from fanlog.format.messages import Left, Notice, Position, Subscribe
+from fanlog.format.requests import ERROR
+from fanlog.model import (
+    STREAM_PREFIX,
+    DurabilityName,
+    GapReason,
+    MissingPolicy,
+    Receipt,
+    Start,
+    TopicInfo,
+)
+
+logger = logging.getLogger("fanlog.client")
+
+T = TypeVar("T")
+StreamMode = Literal["new", "continue", "existing"]
+# How often a writer that has nothing to say tells readers that it is there. Well below the time
+# after which they take it for dead.
+ALIVE_SECONDS = 15.0
+IDLE_SECONDS = 60.0
+# An end that is written because of an error must not hold that error up for long.
+_END_SECONDS = 5.0
+_MARK = streams.MARK.encode()
+_ERROR = ERROR.encode()
+
+
+class StreamSettings(NamedTuple):
+    """What a writer that begins a stream asks the broker for."""
+
+    ttl_seconds: int
+    durability: DurabilityName
+    bytes_max: int
+
+
+class StreamHost(SubscriptionHost, Protocol):
+    """The client, as far as streams need it."""
+
+    def take_number(self) -> int: ...
+    def create_topic(self, *given: Any, **options: Any) -> Coroutine[Any, Any, TopicInfo]: ...
+    def describe_topic(self, name: str) -> Coroutine[Any, Any, TopicInfo]: ...
+    def delete_topic(self, name: str) -> Coroutine[Any, Any, None]: ...
+    def fetch(self, topic: str, partition: int, offset: int) -> Coroutine[Any, Any, Fetched]: ...
+    def publish(self, *given: Any, **options: Any) -> Coroutine[Any, Any, Any]: ...
+    def send(self, *given: Any, **options: Any) -> Coroutine[Any, Any, None]: ...
+    def forget_topic(self, name: str) -> None: ...
+
+
+def stream_topic(name: object) -> str:
+    """The topic that a stream is kept in."""
+    return STREAM_PREFIX + topic_name(name)
+
+
+class Stream(Generic[T]):
+    """Made by `client.stream(name)`. A writer appends and ends it; `read` reads it.
+
+    >>> async with client.stream("answer-42") as answer:  # doctest: +SKIP
+    ...     await answer.append("Hello")
+    """
+
+    def __init__(
+        self, host: StreamHost, kind: Kind[T], mode: StreamMode, settings: StreamSettings
+    ) -> None:
+        if mode not in get_args(StreamMode):
+            raise InvalidArgumentError(
+                f"A stream's mode is {mode!r}, but must be 'new', 'continue' or 'existing': what a "
+                "writer does if the name is in use."
+            )
+        self._host = host
+        self._kind = kind
+        self._mode: StreamMode = mode
+        self._settings = settings
+        self._opening = asyncio.Lock()
+        self._open = False
+        self._ended = False
+        self._wrote_at = 0.0
+        self._beat: asyncio.TimerHandle | None = None
+        self._beating: asyncio.Task[None] | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the stream."""
+        return self._kind.topic.removeprefix(STREAM_PREFIX)
+
+    @property
+    def topic(self) -> str:
+        """Name of the topic that it is kept in."""
+        return self._kind.topic
+
+    def __repr__(self) -> str:
+        return f"<Stream {self.name!r}>"
+
+    # Writing
+
+    async def open(self) -> None:
+        """Begins the stream, or continues it, as its `mode` says. The first `append` does it."""
+        if self._ended:
+            raise _ended(self.name)
+        if self._open:
+            return
+        async with self._opening:
+            if not self._open:
+                await self._begin()
+                self._open = True
+
+    async def _begin(self) -> None:
+        if self._mode == "existing":
+            await self._check_not_ended(await self._host.describe_topic(self.topic))
+            return
+        wanted = {
+            "expire_seconds": self._settings.ttl_seconds,
+            "durability": self._settings.durability,
+            "tail_bytes": self._settings.bytes_max,
+        }
+        if self._mode == "continue":
+            made = await self._host.create_topic(self.topic, exist_ok="any", **wanted)
+            await self._check_not_ended(made)
+            return
+        try:
+            await self._host.create_topic(self.topic, **wanted)
+        except TopicExistsError:
+            raise TopicExistsError(
+                f"There is a stream {self.name!r} already. Choose another name, or append to it "
+                'with mode="continue".'
+            ) from None
+
+    async def _check_not_ended(self, info: TopicInfo) -> None:
+        last = info.partitions[0]
+        if last.visible_end == last.start_offset:
+            return
+        fetched = await self._host.fetch(self.topic, 0, last.visible_end - 1)
+        for batch in fetched.batches:
+            marks = (batch.columns.header(i, _MARK) for i in range(batch.header.record_count))
+            if streams.END in marks:
+                self._ended = True
+                raise _ended(self.name)
+
+    async def append(self, piece: T) -> Receipt:
+        """Appends a piece, and returns when the broker has it: readers get it at once."""
+        value, headers = self._kind.encoded(piece, None)
+        await self.open()
+        self._wrote_at = asyncio.get_running_loop().time()
+        return await self._host.publish(self.topic, value, headers=headers)
+
+    async def send(self, piece: T) -> None:
+        """Appends a piece without waiting for the broker. Pieces that are sent together travel
+        together. What goes wrong is raised by `end`."""
+        value, headers = self._kind.encoded(piece, None)
+        if not self._open or self._ended:
+            await self.open()
+        self._wrote_at = asyncio.get_running_loop().time()
+        await self._host.send(self.topic, value, headers=headers)
+
+    async def end(self, error: str | BaseException | None = None) -> None:
+        """Ends the stream: readers get all that was appended, and then stop. With an `error` they
+        raise `StreamFailedError` with its words instead of stopping."""
+        await self.open()
+        self._stop_beating()
+        headers: dict[str, bytes] = {streams.MARK: streams.END}
+        if error is not None:
+            said = error if isinstance(error, str) else said_by(error)
+            headers[ERROR] = said.encode(errors="replace")
+        self._ended = True
+        await self._host.publish(self.topic, b"", headers=headers)
+        self._host.forget_topic(self.topic)
+
+    async def delete(self) -> None:
+        """Deletes the stream at once, before its time. Who reads it gets `StreamGoneError`."""
+        self._stop_beating()
+        self._ended = True
+        await self._host.delete_topic(self.topic)
+        self._host.forget_topic(self.topic)
+
+    async def __aenter__(self) -> Self:
+        """Begins the stream, and keeps it alive until the end of the block, which ends it."""
+        await self.open()
+        self._wrote_at = asyncio.get_running_loop().time()
+        self._beat_later()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop_beating()
+        if self._ended:
+            return
+        if error is None:
+            await self.end()
+            return
+        try:
+            async with asyncio.timeout(_END_SECONDS):
+                await self.end(error)
+        except (FanlogError, TimeoutError) as fault:
+            logger.warning("The stream %s could not be ended: %s", self.name, fault)
+
+    # While the writer has nothing to say
+
+    def _beat_later(self) -> None:
+        self._beat = asyncio.get_running_loop().call_later(ALIVE_SECONDS, self._say_alive)
+
+    def _say_alive(self) -> None:
+        if asyncio.get_running_loop().time() - self._wrote_at >= ALIVE_SECONDS:
+            self._beating = asyncio.ensure_future(self._send_alive())
+        self._beat_later()
+
+    async def _send_alive(self) -> None:
+        with contextlib.suppress(FanlogError):
+            await self._host.send(self.topic, b"", headers={streams.MARK: streams.ALIVE})
+
+    def _stop_beating(self) -> None:
+        if self._beat is not None:
+            self._beat.cancel()
+            self._beat = None
+
+    # Reading
+
+    def read(
+        self,
+        *,
+        start: StartLike = "earliest",
+        position: str = "",
+        idle_seconds: float | None = IDLE_SECONDS,
+        missing: MissingPolicy = "fail",
+    ) -> StreamReader[T]:
+        """Reads the stream from its start, or from the `position` that a reader had, and ends where
+        the stream ends. It fits FastAPI's `StreamingResponse`.
+
+        If nothing comes for `idle_seconds` it raises `StreamSilentError`: the writer has died. A
+        stream that does not exist is an error at once; with `missing="wait"` it is awaited so long.
+
+        >>> reader = client.stream("answer-42").read(position=seen)  # doctest: +SKIP
+        >>> async for text in reader:  # doctest: +SKIP
+        ...     print(reader.position, text)
+        """
+        resume = (streams.parse_position(position, self.topic),) if position else None
+        if idle_seconds is not None and not idle_seconds > 0:
+            raise InvalidArgumentError(f"idle_seconds is above 0, or None, not {idle_seconds!r}.")
+        wanted = Subscribe(
+            target=self.topic,
+            # Not the earliest that is left: what is missing before that must be noticed.
+            start=Start("offset", 0) if start == "earliest" else as_start(start),
+            resume=resume,
+            missing=missing_policy(missing),
+        )
+        return StreamReader(self._host, self._kind, checked(wanted), idle_seconds)
+
+
+class StreamReader(Generic[T]):
+    """Made by `stream.read(...)`: iterate it. `position` is behind the last piece that it gave.
+    Iterating again continues there."""
+
+    def __init__(
+        self, host: StreamHost, kind: Kind[T], wanted: Subscribe, idle_seconds: float | None
+    ) -> None:
+        self._host = host
+        self._kind = kind
+        self._wanted = wanted
+        self._idle_seconds = idle_seconds
+        self._at: Position | None = wanted.resume[0] if wanted.resume else None
+        self.ended = False
+
+    @property
+    def position(self) -> str:
+        """Where another reader would continue; empty as long as that is not known."""
+        return "" if self._at is None else streams.position_text(self._at)
+
+    async def __aiter__(self) -> AsyncIterator[T]:
+        messages = self.messages()
+        try:
+            async for message in messages:
+                yield self._kind.decode(message)
+        finally:
+            await messages.aclose()
+
+    async def messages(self) -> AsyncGenerator[Message, None]:
+        """The pieces as messages, with their offsets and times.
+
+        >>> async for message in client.stream("answer-42").read().messages():  # doctest: +SKIP
+        ...     print(message.offset, message.text)
+        """
+        if self.ended:
+            return
+        wanted = 0 if self._at is None else self._at.offset
+        reading = self._subscribe()
+        try:
+            await reading.start()
+            self._at = self._at or next(iter(reading.positions), None)
+            while True:
+                message = await self._next(reading, wanted)
+                mark = _mark(message)
+                if mark == streams.END:
+                    # The position stays in front of it: who continues there finds the end, too.
+                    self.ended = True
+                    self._raise_error(message)
+                    return
+                if message.offset >= wanted:
+                    self._at = next(iter(reading.positions), self._at)
+                    if mark is None:
+                        yield message
+        finally:
+            await reading.close()
+
+    async def _next(self, reading: Subscription, wanted: int) -> Message:
+        while True:
+            try:
+                return await reading.next(self._idle_seconds)
+            except TimeoutError:
+                raise self._silent() from None
+            except MessagesLostError as lost:
+                # The record in front of the position: it was asked for only in case it is the end.
+                if lost.reason != GapReason.RETENTION or lost.next > wanted:
+                    raise
+
+    def _subscribe(self) -> _Reading:
+        """From the record in front of the position on: that may be the end already."""
+        wanted = self._wanted
+        if self._at is not None:
+            before = msgspec.structs.replace(self._at, offset=max(0, self._at.offset - 1))
+            wanted = msgspec.structs.replace(wanted, resume=(before,))
+        return _Reading(self._host, self._host.take_number(), wanted, None)
+
+    def _raise_error(self, message: Message) -> None:
+        said = message.batch.columns.header(message.index, _ERROR)
+        if said is not None:
+            raise StreamFailedError(said.decode(errors="replace"))
+
+    def _silent(self) -> StreamSilentError:
+        name = self._kind.topic.removeprefix(STREAM_PREFIX)
+        return StreamSilentError(
+            f"Nothing came from the stream {name!r} for {self._idle_seconds} s, and it has not "
+            "ended: its writer seems to have died. Begin a new stream to try again."
+        )
+
+
+class _Reading(Subscription):
+    """A subscription to a stream. Nobody writes one again, so that it ends when its topic goes."""
+
+    async def start(self) -> None:
+        self.notices.on_notice = _say_nothing
+        await super().start()
+
+    def left(self, left: Left) -> None:
+        super().left(left)
+        self._put(_gone(self.target))
+
+    def noticed(self, notice: Notice) -> None:
+        was_there = bool(self._next)
+        super().noticed(notice)
+        if notice.kind == "missing" and was_there:
+            self._put(_gone(self.target))
+
+
+def _mark(message: Message) -> bytes | None:
+    return message.batch.columns.header(message.index, _MARK)
+
+
+def _say_nothing(sentence: str) -> None:
+    """The reader gets an error instead."""
+
+
+def _ended(name: str) -> StreamEndedError:
+    return StreamEndedError(
+        f"The stream {name!r} has ended, and takes nothing more. Write to a new one."
+    )
+
+
+def _gone(topic: str) -> StreamGoneError:
+    return StreamGoneError(
+        f"The stream {topic.removeprefix(STREAM_PREFIX)!r} was deleted before it had ended: it "
+        "expired, or the broker was restarted. Begin a new stream to try again."
+    )
