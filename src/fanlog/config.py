@@ -584,6 +584,31 @@ class RedisOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = 300.0
 
 
+class EdgeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """`fanlog edge`: a process without data of its own in front of a bus."""
+
+    upstream: Annotated[
+        str,
+        Meta(description="The bus: fanlog://host:port, redis://host:port or nats://host:port."),
+    ] = ""
+    linger_seconds: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="How long a topic is followed upstream after its last reader has left. "
+            "Readers come back soon: a page that is loaded again, a phone that changes networks.",
+        ),
+    ] = 10.0
+    fetches_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Blocks of history that the edge asks its upstream for at a time. More "
+            "would let readers that catch up hold up what is new.",
+        ),
+    ] = 8
+
+
 class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a client collects, waits and comes back."""
 
@@ -753,6 +778,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     listener: ListenerOptions = ListenerOptions()
     redis: RedisOptions = RedisOptions()
     web: WebOptions = WebOptions()
+    edge: EdgeOptions = EdgeOptions()
     broker: BrokerOptions = BrokerOptions()
     log: LogOptions = LogOptions()
     topic: TopicSettings = TopicSettings()

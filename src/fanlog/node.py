@@ -29,7 +29,7 @@ from fanlog.log import posix
 from fanlog.log.commit import GroupCommit
 from fanlog.log.descriptors import FileBudget, measure_budget
 from fanlog.log.store import LogStore
-from fanlog.model import Durability
+from fanlog.model import Durability, TopicSettings
 from fanlog.release import VERSION
 
 if TYPE_CHECKING:
@@ -150,7 +150,17 @@ class Node:
         defaults = self._config.topic
         if self._store.folder is None and defaults.level is not Durability.MEMORY:
             defaults = msgspec.structs.replace(defaults, durability="memory")
-        self.core = Core(
+        self.core = self._make_core(defaults)
+        self.core.load()
+        interval_seconds = self._config.log.retention_check_seconds
+        self._tasks = [
+            asyncio.create_task(_every(_TICK_SECONDS, self._tick)),
+            asyncio.create_task(_every(_DUE_SECONDS, self.core.schedule.tick)),
+            asyncio.create_task(_every(interval_seconds, self.core.housekeeping)),
+        ]
+
+    def _make_core(self, defaults: TopicSettings) -> Core:
+        return Core(
             self._store,
             self._runtime,
             release=VERSION,
@@ -160,13 +170,6 @@ class Node:
             sync_group=self._sync_group,
             authority=self._authority,
         )
-        self.core.load()
-        interval_seconds = self._config.log.retention_check_seconds
-        self._tasks = [
-            asyncio.create_task(_every(_TICK_SECONDS, self._tick)),
-            asyncio.create_task(_every(_DUE_SECONDS, self.core.schedule.tick)),
-            asyncio.create_task(_every(interval_seconds, self.core.housekeeping)),
-        ]
 
     def _tick(self) -> None:
         self._runtime.attend()

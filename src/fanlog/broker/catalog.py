@@ -156,6 +156,21 @@ class Catalog:
         )
         return topic
 
+    def adopt(self, stored: StoredTopic) -> Topic:
+        """Takes in a topic that another broker has made, with the number that it has there."""
+        topic = Topic(stored)
+        self._add(topic)
+        self._names.add(topic.name)
+        logger.debug("topic %s mirrored: number %d", topic.name, topic.number)
+        return topic
+
+    def adopt_growth(self, topic: Topic) -> list[Partition]:
+        """Takes in partitions that such a topic has got; which ones those are."""
+        new = topic.grow()
+        for partition in new:
+            self.partitions[partition_key(topic.number, partition.index)] = partition
+        return new
+
     def grow(self, topic: Topic, settings: TopicSettings) -> list[Partition]:
         """Gives a topic the partitions that its new settings ask for; which ones those are. The
         new count is durable before they can be found."""
@@ -179,7 +194,9 @@ class Catalog:
         self._tree.remove(topic.name, topic)
         self._names.remove(topic.name)
         for partition in topic.partitions:
-            del self.partitions[partition_key(topic.number, partition.index)]
+            key = partition_key(topic.number, partition.index)
+            self.partitions.pop(key, None)
+            self._internal.pop(key, None)
 
     def _add(self, topic: Topic) -> None:
         self._by_name[topic.name] = topic

@@ -14,6 +14,7 @@ from fanlog.broker.ports import Origin, Runtime
 from fanlog.broker.producers import Producer
 from fanlog.broker.topics import Partition, Submission
 from fanlog.errors import FanlogError, LogFailedError
+from fanlog.format.batch import BatchHeader
 from fanlog.format.frames import ACK_ENTRY, Ack
 from fanlog.log.partition import PartitionLog
 from fanlog.model import Durability
@@ -70,6 +71,22 @@ class Commits:
         if not self._scheduled:
             self._scheduled = True
             self._runtime.soon(self.turn)
+
+    def take_stamped(self, partition: Partition, data: bytes, header: BatchHeader) -> None:
+        """Takes a batch that another broker has stamped, as it is. It begins where the partition
+        ends. It becomes visible with the turn, together with all that came in it."""
+        if header.base_offset != partition.next_offset:
+            raise ValueError(
+                f"{partition.name} goes on at {partition.next_offset}, not {header.base_offset}."
+            )
+        if partition.parts is None or partition.submissions is None:
+            partition.parts, partition.submissions = [], []
+            partition.first_time_us = header.append_time_us
+            self.dirty[partition] = None
+            self.schedule()
+        partition.parts.append(data)
+        partition.next_offset = header.next_offset
+        partition.last_time_us = max(partition.last_time_us, header.append_time_us)
 
     def turn(self) -> None:
         self.hand_in()
@@ -143,7 +160,7 @@ class Commits:
                     return
                 piece = b""
             else:
-                self._count_tail(partition, len(piece))
+                self.count_tail(partition, len(piece))
         next_offset = partition.next_offset
         if partition.durability is not Durability.FSYNC or (not piece and self.group is None):
             # Or repeats of what an earlier start has stored, and this one has synced.
@@ -255,7 +272,7 @@ class Commits:
                 repeats.append(kept)
         return repeats
 
-    def _count_tail(self, partition: Partition, size: int) -> None:
+    def count_tail(self, partition: Partition, size: int) -> None:
         """Keeps each tail within its topic's size, and all of them within the total: past it the
         partition that was written to longest ago gives up its tail."""
         dropped = partition.log.tail.trim(partition.topic.settings.tail_bytes)

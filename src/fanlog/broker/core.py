@@ -28,7 +28,7 @@ from fanlog.broker.inboxes import INBOX_SETTINGS, is_inbox
 from fanlog.broker.intake import Intake
 from fanlog.broker.internal import InternalTopics
 from fanlog.broker.ledger import Done
-from fanlog.broker.loader import Loader
+from fanlog.broker.loader import BlockSource, Loader
 from fanlog.broker.memory_only import in_memory
 from fanlog.broker.named_producers import NamedProducers
 from fanlog.broker.names import check_not_internal, check_pattern, check_public_name
@@ -100,6 +100,7 @@ class Broker:
         topic_defaults: TopicSettings,
         sync_group: Callable[[], SyncGroup],
         authority: Authority = ALLOW_ALL,
+        blocks: BlockSource | None = None,
     ) -> None:
         self.authority = authority
         self.permissions_epoch = 0
@@ -112,7 +113,7 @@ class Broker:
         self._started_us = runtime.work_us()
         self._trusted = TrustedClock(runtime, log_options.clock_trust_seconds)
         self._log_options = log_options
-        self._loader = Loader(runtime, log_options.read_cache_bytes)
+        self._loader = Loader(runtime, log_options.read_cache_bytes, blocks)
         self.drop_notes = DropNotes(options.drops_pending_max, runtime.now_us)
         self.unpacker = Unpacker(runtime, options)
         self.renderer = Renderer(options.view_cache_bytes, self.drop_notes, self.unpacker)

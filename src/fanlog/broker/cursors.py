@@ -32,6 +32,7 @@ class Subscription:
         "keeper",
         "key",
         "limit_bytes",
+        "mirror",
         "opening_gaps",
         "outlet",
         "partitions",
@@ -81,6 +82,8 @@ class Subscription:
         # Of a reader with a pattern: what it may read of all that matches. None: everything.
         self.permit: Permit | None = None
         self.closed = False
+        # Whether the reader keeps a mirror, and has to know all about its topics.
+        self.mirror = False
 
 
 class Cursor:

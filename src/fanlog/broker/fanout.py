@@ -163,7 +163,8 @@ class FanOut:
     def show(self, partition: Partition, base_offset: int) -> None:
         """What the broker itself has written past the turn: those at the end read it like those
         who are behind, and those who wait for more hear of it."""
-        for cursor in list(partition.live or ()):
+        viewed = [c for cursors in (partition.viewed or {}).values() for c in cursors]
+        for cursor in [*(partition.live or ()), *viewed]:
             cursor.offset = base_offset
             self._leave(cursor)
             self.pump(cursor)

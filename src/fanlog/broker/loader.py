@@ -1,10 +1,12 @@
-"""Blocks of log from disk, for readers that fell behind the tail. A block is read once, in a
-thread, however many readers wait for it, and is kept a while for those that follow."""
+"""Blocks of log for readers that fell behind the tail: from disk, or wherever the source has them.
+A block is read once, however many readers wait for it, and is kept a while for those that
+follow."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Protocol
 
 from fanlog.broker.ports import Runtime
 from fanlog.broker.topics import Partition
@@ -16,9 +18,32 @@ Done = Callable[[Block | Exception], None]
 _Key = tuple[int, int, int, int]
 
 
-class Loader:
-    def __init__(self, runtime: Runtime, cache_bytes_max: int) -> None:
+class BlockSource(Protocol):
+    """Where blocks come from that are not at hand."""
+
+    def read_block(
+        self, partition: Partition, offset: int, bytes_wanted: int, done: Done
+    ) -> None: ...
+
+
+class _Files:
+    """The partition's own log."""
+
+    def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+
+    def read_block(self, partition: Partition, offset: int, bytes_wanted: int, done: Done) -> None:
+        log, end = partition.log, partition.visible_end
+        self._runtime.in_thread(
+            lambda: a_few_times(lambda: log.read(offset, end, bytes_wanted), "A reader"), done
+        )
+
+
+class Loader:
+    def __init__(
+        self, runtime: Runtime, cache_bytes_max: int, source: BlockSource | None = None
+    ) -> None:
+        self._source = source or _Files(runtime)
         self._cache_bytes_max = cache_bytes_max
         self._cache: OrderedDict[_Key, Block] = OrderedDict()
         self._cache_bytes = 0
@@ -37,10 +62,8 @@ class Loader:
             waiting.append(done)
             return
         self._loading[key] = [done]
-        log, end = partition.log, partition.visible_end
-        self._runtime.in_thread(
-            lambda: a_few_times(lambda: log.read(offset, end, bytes_wanted), "A reader"),
-            lambda result: self._loaded(key, result),
+        self._source.read_block(
+            partition, offset, bytes_wanted, lambda result: self._loaded(key, result)
         )
 
     def forget(self, partition: Partition) -> None:

@@ -105,6 +105,7 @@ class Subscriptions:
         )
         if wanted.wildcard and permit is not None and permit.guarded:
             subscription.permit = permit
+        subscription.mirror = wanted.mirror
         joined: dict[Topic, Joined] = {}
         counts: dict[Topic, int] = {}
         changed = self._adding[subscription] = {}
@@ -284,6 +285,26 @@ class Subscriptions:
         for watcher in self.watchers:
             watcher.topic_vanished(topic)
 
+    def topic_remade(self, old: Topic, new: Topic | None, epoch: int) -> None:
+        """The log of a mirrored topic is not what it was in `epoch`. Everyone who reads it goes on
+        in the new one: where it was, if that still means the same, or behind a gap. If there is no
+        new one, they wait for it."""
+        self._note(old)
+        self._joining.pop(old, None)
+        if new is not None:
+            self._note(new)
+        for subscription in self._admitted(old.name):
+            known = _positions(subscription, old, epoch)
+            subscription.absent = {**(subscription.absent or {}), **known}
+            if self._drop_topic(subscription, old):
+                subscription.reader.left(old.number, old.name)
+            if new is not None:
+                self._join_later(subscription, new, new.partitions)
+        for watcher in self.watchers:
+            watcher.topic_vanished(old)
+            if new is not None:
+                watcher.topic_appeared(new)
+
     def _drop_topic(self, subscription: Subscription, topic: Topic) -> bool:
         """Takes a topic's cursors out of a subscription; whether there were any."""
         gone = [c for c in subscription.cursors if c.partition.topic is topic]
@@ -357,7 +378,13 @@ class Subscriptions:
                     offset = self.again(subscription, partition, known)
                 self._cursor(subscription, partition, offset)
                 starts.append(PartitionOffset(partition.index, offset))
-        return Joined(topic.number, topic.name, self._broker.epoch, tuple(starts))
+        return self._joined(subscription, topic, starts)
+
+    def _joined(
+        self, subscription: Subscription, topic: Topic, starts: Iterable[PartitionOffset]
+    ) -> Joined:
+        info = topic.info() if subscription.mirror else None
+        return Joined(topic.number, topic.name, self._broker.epoch, tuple(starts), info)
 
     def _maybe_known(self, subscription: Subscription, partition: Partition) -> Position | None:
         """Where a reader was in a topic that was away. A topic in memory is so after a start, until
@@ -384,7 +411,7 @@ class Subscriptions:
             offset = await self._begin(subscription, partition, wanted, resume)
             self._cursor(subscription, partition, offset)
             starts.append(PartitionOffset(partition.index, offset))
-        return Joined(topic.number, topic.name, self._broker.epoch, tuple(starts))
+        return self._joined(subscription, topic, starts)
 
     def _cursor(self, subscription: Subscription, partition: Partition, offset: int) -> Cursor:
         cursor = Cursor(subscription, partition, offset)
@@ -444,6 +471,23 @@ def _check_partitions(wanted: Subscribe) -> None:
             raise PartitionNotFoundError(
                 f"A topic has the partitions 0 to {PARTITIONS_MAX - 1} at most, not {index}."
             )
+
+
+def _positions(
+    subscription: Subscription, topic: Topic, epoch: int
+) -> dict[tuple[str, int], Position]:
+    """Where a subscription is in a topic, whose log is that of `epoch`."""
+    return {
+        (topic.name, cursor.partition.index): Position(
+            topic.name,
+            cursor.partition.index,
+            cursor.partition.visible_end if cursor.live else cursor.offset,
+            epoch,
+            topic.number,
+        )
+        for cursor in subscription.cursors
+        if cursor.partition.topic is topic
+    }
 
 
 def _absent(wanted: Subscribe, joined: Iterable[Topic]) -> dict[tuple[str, int], Position] | None:

@@ -123,7 +123,8 @@ class Position(msgspec.Struct, frozen=True):
 class Subscribe(msgspec.Struct, frozen=True, kw_only=True):
     """`resume` says where a reader was before it lost its connection; a topic that matches and
     is not listed there has appeared since, and is read from its first record. `missing` says what
-    happens if there is no such topic: the reader waits for it, or that is an error."""
+    happens if there is no such topic: the reader waits for it, or that is an error. A `mirror` is
+    told all about the topics that it joins."""
 
     target: str
     wildcard: bool = False
@@ -134,6 +135,7 @@ class Subscribe(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[int, ...] | None = None
     resume: tuple[Position, ...] | None = None
     missing: MissingPolicy = "wait"
+    mirror: bool = False
 
 
 class PartitionOffset(msgspec.Struct, frozen=True):
@@ -142,12 +144,14 @@ class PartitionOffset(msgspec.Struct, frozen=True):
 
 
 class Joined(msgspec.Struct, frozen=True):
-    """A topic that a subscription reads, and where it begins in each partition."""
+    """A topic that a subscription reads, and where it begins in each partition. `info` is for a
+    mirror."""
 
     number: int
     name: str
     epoch: int
     starts: tuple[PartitionOffset, ...]
+    info: TopicInfo | None = None
 
 
 class Subscribed(msgspec.Struct, frozen=True):

@@ -1,0 +1,124 @@
+"""The broker's core on an edge: its topics are mirrors, and whatever is not in them is asked for
+upstream. Listeners use it like any other."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from fanlog.broker.authority import Permit
+from fanlog.broker.core import Broker, log_fault
+from fanlog.broker.cursors import Subscription
+from fanlog.broker.ledger import Done
+from fanlog.broker.loader import BlockSource
+from fanlog.broker.loader import Done as BlockDone
+from fanlog.broker.ports import Outlet, Reader
+from fanlog.broker.subscriptions import Subscriptions
+from fanlog.broker.topics import Partition, Topic
+from fanlog.edge.mirror import Mirror
+from fanlog.errors import InvalidArgumentError
+from fanlog.format.messages import Joined, Subscribe
+from fanlog.model import Start
+
+
+class Upstream(BlockSource, Protocol):
+    """The bus, as far as the core of an edge needs it."""
+
+    async def follow(self, target: str, wildcard: bool) -> None:
+        """Has the topics of a name or a pattern mirrored, as they are now. Reference counted."""
+        ...
+
+    def unfollow(self, target: str, wildcard: bool) -> None: ...
+
+    async def catch_up(self, wanted: Subscribe) -> None:
+        """Waits until the mirror has what a reader knows already, if the bus has it at all."""
+        ...
+
+    async def find_offset(self, partition: Partition, start: Start) -> int:
+        """Where a start lies: the earliest record, a time, or an offset."""
+        ...
+
+
+class MirrorSubscriptions(Subscriptions):
+    """Each subscription has its target mirrored, for as long as it lasts."""
+
+    def __init__(self, core: EdgeCore) -> None:
+        super().__init__(core)
+        self._core = core
+
+    async def add(
+        self,
+        key: int,
+        wanted: Subscribe,
+        outlet: Outlet,
+        reader: Reader,
+        client: str = "",
+        *,
+        permit: Permit | None = None,
+    ) -> tuple[Subscription, list[Joined]]:
+        upstream = self._core.upstream
+        await upstream.follow(wanted.target, wanted.wildcard)
+        try:
+            await upstream.catch_up(wanted)
+            return await super().add(key, wanted, outlet, reader, client, permit=permit)
+        except BaseException:
+            upstream.unfollow(wanted.target, wanted.wildcard)
+            raise
+
+    def _unregister(self, subscription: Subscription) -> None:
+        super()._unregister(subscription)
+        self._core.upstream.unfollow(subscription.target, subscription.wildcard)
+
+
+class EdgeCore(Broker):
+    """`upstream` is set by who makes it, before anybody asks."""
+
+    upstream: Upstream
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options, blocks=self)
+        self.mirror = Mirror(self)
+        self.subscriptions = MirrorSubscriptions(self)
+
+    @property
+    def epoch(self) -> int:
+        """The bus's. What readers know of it is compared with this."""
+        return self._store.epoch
+
+    def take_over(self, epoch: int, release: str) -> None:
+        """Speaks for the bus from now on, as it is since its last start."""
+        self._store.epoch = epoch
+        self.release = release
+
+    def create_topic(self, name: str, settings: dict[str, int | str], **options: Any) -> Topic:
+        raise InvalidArgumentError(
+            f"An edge makes no topics of its own: make {name!r} at its upstream."
+        )
+
+    def delete_topic(self, name: str, done: Done = log_fault) -> None:
+        """Topics go when they go upstream."""
+        done(None)
+
+    async def find_offset(self, partition: Partition, start: Start) -> int:
+        if start.kind == "latest":
+            return partition.visible_end
+        if start.kind == "offset" and start.value <= partition.visible_end:
+            return await super().find_offset(partition, start)
+        return await self.upstream.find_offset(partition, start)
+
+    def read_block(
+        self, partition: Partition, offset: int, bytes_wanted: int, done: BlockDone
+    ) -> None:
+        """The loader's source of blocks that the mirror does not have."""
+        self.upstream.read_block(partition, offset, bytes_wanted, done)
+
+    def forget_tail(self, partition: Partition) -> None:
+        """The partition's tail is given up: it no longer counts."""
+        self.commits.forget(partition)
+
+    def forget_partition(self, partition: Partition) -> None:
+        """The same for a partition that is gone, and for what was fetched of it."""
+        self.commits.forget(partition)
+        self._loader.forget(partition)
+        waiters, partition.waiters = partition.waiters, None
+        for wake in waiters or ():
+            wake()

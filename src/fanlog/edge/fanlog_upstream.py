@@ -1,0 +1,321 @@
+"""A Fanlog broker as the upstream of an edge: one connection, and on it one subscription for each
+topic or pattern that somebody follows here, however many they are."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from fanlog.broker.loader import Done
+from fanlog.broker.names import check_target
+from fanlog.broker.topics import Partition
+from fanlog.client.aio import Client
+from fanlog.config import EdgeOptions
+from fanlog.edge.core import EdgeCore
+from fanlog.edge.feeder import Feeder
+from fanlog.edge.mirror import mirror_log
+from fanlog.errors import (
+    ClosedError,
+    DamagedError,
+    FanlogError,
+    LinkError,
+    OffsetOutOfRangeError,
+    PartitionNotFoundError,
+    RequestTimeoutError,
+    TopicNotFoundError,
+)
+from fanlog.format import messages
+from fanlog.format.batch import check_batch
+from fanlog.format.frames import FETCHED_HEAD, FrameKind
+from fanlog.log.partition import Block
+from fanlog.model import Start
+
+logger = logging.getLogger("fanlog.edge")
+
+_BLOCK_BYTES = 256 * 1024
+# What a failed attempt waits before the next one.
+_PAUSE_SECONDS = 0.2
+# A new reader waits so long at most for what was published before it came.
+_LEVEL_SECONDS = 2.0
+
+
+class _Followed:
+    """A target, who brings it, and how many follow it here."""
+
+    __slots__ = ("count", "ending", "feeder", "opening")
+
+    def __init__(self, feeder: Feeder, opening: asyncio.Task[None]) -> None:
+        self.feeder = feeder
+        self.opening = opening
+        self.count = 0
+        self.ending: asyncio.TimerHandle | None = None
+
+
+class FanlogUpstream:
+    """What the core of an edge asks, answered by a Fanlog broker."""
+
+    def __init__(self, core: EdgeCore, client: Client, options: EdgeOptions) -> None:
+        self._core = core
+        self._client = client
+        self._options = options
+        self._followed: dict[tuple[str, bool], _Followed] = {}
+        self._fetches = asyncio.Semaphore(options.fetches_max)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._level: asyncio.Task[None] | None = None
+        self._closed = False
+
+    # Following
+
+    async def follow(self, target: str, wildcard: bool) -> None:
+        check_target(target, wildcard=wildcard)
+        key = (target, wildcard)
+        followed = self._followed.get(key)
+        if followed is None:
+            followed = self._followed[key] = self._begin(target, wildcard)
+        followed.count += 1
+        if followed.ending is not None:
+            followed.ending.cancel()
+            followed.ending = None
+        try:
+            if followed.opening.done():
+                await self._levelled()
+            else:
+                await asyncio.shield(followed.opening)
+        except BaseException:
+            self.unfollow(target, wildcard)
+            raise
+
+    def unfollow(self, target: str, wildcard: bool) -> None:
+        followed = self._followed.get((target, wildcard))
+        if followed is None or not followed.count:
+            return
+        followed.count -= 1
+        if not followed.count and not self._closed:
+            loop = asyncio.get_running_loop()
+            followed.ending = loop.call_later(self._options.linger_seconds, self._end, followed)
+
+    def _begin(self, target: str, wildcard: bool) -> _Followed:
+        feeder = Feeder(
+            self._core.mirror,
+            self._client.take_number(),
+            target,
+            wildcard=wildcard,
+            greeted=self.greeted,
+            ended=self._feeder_ended,
+        )
+        opening = asyncio.create_task(self._client.attach(feeder))
+        followed = _Followed(feeder, opening)
+
+        def opened(task: asyncio.Task[None]) -> None:
+            if task.cancelled() or task.exception() is not None:
+                self._forget(followed)
+
+        opening.add_done_callback(opened)
+        return followed
+
+    def _forget(self, followed: _Followed) -> None:
+        key = (followed.feeder.target, followed.feeder.wildcard)
+        if self._followed.get(key) is followed:
+            del self._followed[key]
+
+    def _end(self, followed: _Followed) -> None:
+        """Nobody has come back: upstream need not send it any more."""
+        self._forget(followed)
+        self._core.mirror.let_go(followed.feeder)
+        self._in_task(self._client.detach(followed.feeder))
+
+    def _feeder_ended(self, feeder: Feeder, error: FanlogError) -> None:
+        """Upstream has ended a subscription that is still wanted here: it is asked again."""
+        if not self._closed and not isinstance(error, ClosedError):
+            logger.warning("%s is not followed upstream for now: %s", feeder.target, error)
+            self._in_task(self._attach_again(feeder))
+
+    async def _attach_again(self, feeder: Feeder) -> None:
+        key = (feeder.target, feeder.wildcard)
+        while True:
+            await asyncio.sleep(_PAUSE_SECONDS)
+            followed = self._followed.get(key)
+            if followed is None or followed.feeder is not feeder:
+                return
+            try:
+                await self._client.attach(feeder)
+                return
+            except FanlogError as fault:
+                logger.info("%s is not followed yet: %s", feeder.target, fault)
+
+    def greeted(self) -> None:
+        """Upstream has said who it is since it was last asked."""
+        welcome = self._client.welcome
+        if welcome is not None:
+            self._core.mirror.connection = welcome
+            self._core.take_over(welcome.epoch, welcome.release)
+
+    # What readers know already
+
+    async def _levelled(self) -> None:
+        """Returns when all that upstream had sent by now is here. Who asks in one turn of the loop
+        shares the question. If upstream is away, readers have what there is."""
+        if not self._client.connected:
+            return
+        if self._level is None:
+            self._level = asyncio.create_task(self._ask_level())
+        await asyncio.shield(self._level)
+
+    async def _ask_level(self) -> None:
+        await asyncio.sleep(0)
+        self._level = None
+        try:
+            async with asyncio.timeout(_LEVEL_SECONDS):
+                await self._client.ask(FrameKind.PING, messages.Goodbye())
+        except (TimeoutError, FanlogError) as fault:
+            logger.debug("readers begin before upstream has answered: %s", fault)
+
+    async def catch_up(self, wanted: messages.Subscribe) -> None:
+        for position in wanted.resume or ():
+            known = self._core.mirror.find(position.topic)
+            if known is None or position.number not in (0, known.topic.number):
+                continue
+            if not 0 <= position.partition < len(known.topic.partitions):
+                continue
+            partition = known.topic.partitions[position.partition]
+            if position.offset > partition.visible_end:
+                await self._reach(partition, position.offset)
+
+    async def _reach(self, partition: Partition, offset: int) -> None:
+        """Waits until a partition has got as far as `offset`, if it has upstream."""
+        ends = await self._ask_offsets(partition, Start("latest"))
+        if offset > ends.get(partition.index, 0):
+            return
+        try:
+            async with asyncio.timeout(_LEVEL_SECONDS):
+                await self._visible(partition, offset)
+        except TimeoutError:
+            # The mirror is stuck behind much else: its readers get the rest from upstream.
+            self._core.mirror.skip(partition, offset)
+
+    async def _visible(self, partition: Partition, offset: int) -> None:
+        while partition.visible_end < offset and not partition.topic.deleted:
+            more = asyncio.Event()
+            self._core.when_more(partition, more.set)
+            try:
+                await more.wait()
+            finally:
+                self._core.no_more(partition, more.set)
+
+    async def find_offset(self, partition: Partition, start: Start) -> int:
+        log = mirror_log(partition)
+        if start.kind == "offset":
+            await self._reach(partition, start.value)
+            return start.value
+        try:
+            found = await self._ask_offsets(partition, start)
+        except LinkError:
+            if start.kind != "earliest":
+                raise
+            return log.start_offset
+        offset = found.get(partition.index, 0)
+        if start.kind == "earliest":
+            log.begins_at = max(log.begins_at, offset)
+        return min(offset, partition.visible_end)
+
+    async def _ask_offsets(self, partition: Partition, start: Start) -> dict[int, int]:
+        return await self._client.find_offsets(partition.topic.name, start)
+
+    # History
+
+    def read_block(self, partition: Partition, offset: int, bytes_wanted: int, done: Done) -> None:
+        """Asks upstream for what the mirror does not have, for as long as it takes: its readers
+        stay. What it answers is handed on."""
+
+        async def read() -> None:
+            async with self._fetches:
+                result = await self._fetch(partition, offset, max(bytes_wanted, _BLOCK_BYTES))
+            done(result)
+
+        self._in_task(read())
+
+    async def _fetch(self, partition: Partition, offset: int, size: int) -> Block | Exception:
+        wanted = messages.Fetch(partition.topic.number, partition.index, offset, bytes_max=size)
+        while True:
+            try:
+                payload = await self._client.ask(FrameKind.FETCH, wanted)
+                block = _maybe_block(payload, partition)
+            except ClosedError as fault:
+                return fault
+            except (LinkError, RequestTimeoutError) as fault:
+                logger.info("history of %s is asked for again: %s", partition.name, fault)
+                await asyncio.sleep(_PAUSE_SECONDS)
+                continue
+            except OffsetOutOfRangeError as fault:
+                await self._learn_begin(partition)
+                return fault
+            except DamagedError as fault:
+                return fault
+            except (PartitionNotFoundError, TopicNotFoundError) as fault:
+                # It was deleted, and that is on its way to us.
+                await asyncio.sleep(_PAUSE_SECONDS)
+                return OffsetOutOfRangeError(str(fault))
+            except FanlogError as fault:
+                return fault
+            if block is not None:
+                await self._visible(partition, block.next_offset)
+                return block
+            # Upstream has lost what was here, and will say so.
+            await asyncio.sleep(_PAUSE_SECONDS)
+            return OffsetOutOfRangeError(f"{partition.name} has no offset {offset} upstream.")
+
+    async def _learn_begin(self, partition: Partition) -> None:
+        try:
+            found = await self._client.find_offsets(partition.topic.name, "earliest")
+        except FanlogError as fault:
+            logger.info("where %s begins is not known: %s", partition.name, fault)
+            await asyncio.sleep(_PAUSE_SECONDS)
+            return
+        log = mirror_log(partition)
+        log.begins_at = max(log.begins_at, found.get(partition.index, 0))
+
+    # Life
+
+    def _in_task(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended_task)
+
+    def _ended_task(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            logger.error("the edge's own work failed", exc_info=fault)
+
+    @property
+    def subscriptions(self) -> int:
+        """How many there are upstream."""
+        return len(self._followed)
+
+    async def close(self) -> None:
+        self._closed = True
+        for followed in self._followed.values():
+            if followed.ending is not None:
+                followed.ending.cancel()
+            followed.opening.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+
+
+def _maybe_block(payload: bytes, partition: Partition) -> Block | None:
+    """The batches of an answer that begin before the mirror ends: what is behind comes by itself.
+    None if there are none."""
+    view = memoryview(payload)[FETCHED_HEAD.size :]
+    _, begins_at, _ = FETCHED_HEAD.unpack_from(payload)
+    log = mirror_log(partition)
+    log.begins_at = max(log.begins_at, begins_at)
+    at, first, next_offset = 0, -1, -1
+    while at < len(view):
+        header = check_batch(view, at)
+        if header.base_offset >= partition.visible_end:
+            break
+        first = header.base_offset if first < 0 else first
+        next_offset = header.next_offset
+        at += header.length
+    return Block(view[:at], first, next_offset) if at else None

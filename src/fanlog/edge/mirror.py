@@ -1,0 +1,272 @@
+"""Mirrors of a bus's topics: the newest batches of each, as the bus stamped them.
+
+Law: numbers, offsets and epochs are the bus's, so that a position means the same on every edge.
+Batches go in as they come, and become visible through the broker's own turn. A mirror may jump
+ahead: its readers get what it has not from the bus (`EdgeCore.find_offset`, `BlockSource`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fanlog.broker.topics import Partition, Topic
+from fanlog.format.batch import BatchHeader
+from fanlog.format.messages import Joined, Position
+from fanlog.log.epochs import Epochs, EpochStart, parted_at
+from fanlog.log.mirror import MirrorLog
+from fanlog.log.opening import StoredTopic
+from fanlog.log.scan import Owner
+from fanlog.model import Durability, PartitionInfo, TopicInfo
+
+if TYPE_CHECKING:
+    from fanlog.edge.core import EdgeCore
+
+
+class Mirrored:
+    """A topic, the bus's epoch that its log is of, and who brings its batches. `joined` is what the
+    bus last said of it, and `made_on` the connection on which its mirror was begun."""
+
+    __slots__ = ("epoch", "feeders", "joined", "made_on", "topic")
+
+    def __init__(self, topic: Topic, epoch: int, made_on: object) -> None:
+        self.topic = topic
+        self.epoch = epoch
+        self.made_on = made_on
+        self.feeders: set[object] = set()
+        self.joined: Joined | None = None
+
+
+class Mirror:
+    """All mirrored topics of an edge."""
+
+    def __init__(self, core: EdgeCore) -> None:
+        self._core = core
+        self._by_name: dict[str, Mirrored] = {}
+        self._by_number: dict[int, Mirrored] = {}
+        # The present connection to the bus: any object of its own.
+        self.connection: object = None
+        # Names of the topics that each feeder brings.
+        self._fed: dict[object, dict[str, None]] = {}
+
+    def find(self, name: str) -> Mirrored | None:
+        return self._by_name.get(name)
+
+    def positions(self, feeder: object) -> tuple[Position, ...]:
+        """How far the topics are that a feeder brings: where it goes on."""
+        self._core.commits.turn()
+        return tuple(
+            Position(known.topic.name, p.index, p.next_offset, known.epoch, known.topic.number)
+            for known in self._brought_by(feeder)
+            for p in known.topic.partitions
+        )
+
+    def _brought_by(self, feeder: object) -> list[Mirrored]:
+        names = self._fed.get(feeder, ())
+        return [known for name in names if (known := self._by_name.get(name)) is not None]
+
+    # Topics
+
+    def joined(self, joined: Joined, feeder: object) -> None:
+        """The bus has a topic for a feeder, which brings it from these offsets on."""
+        info = joined.info
+        if info is None:
+            return
+        known = self._by_name.get(joined.name)
+        starts = {start.partition: start.offset for start in joined.starts}
+        if known is None:
+            known = self._add(info, joined.epoch, starts)
+            self._core.subscriptions.topic_appeared(known.topic)
+        elif known.topic.number != joined.number or not _goes_on(known, joined.epoch, info):
+            known = self._remake(known, info, joined.epoch, starts)
+        else:
+            self._refresh(known, info, joined.epoch, starts)
+        known.joined = joined
+        known.feeders.add(feeder)
+        self._fed.setdefault(feeder, {})[joined.name] = None
+
+    def _add(self, info: TopicInfo, epoch: int, starts: dict[int, int]) -> Mirrored:
+        stored = StoredTopic(info.name, info.number, info.settings)
+        stored.logs += [_log(info, partition, starts) for partition in info.partitions]
+        known = Mirrored(self._core.catalog.adopt(stored), epoch, self.connection)
+        self._by_name[info.name] = self._by_number[info.number] = known
+        return known
+
+    def _refresh(
+        self, known: Mirrored, info: TopicInfo, epoch: int, starts: dict[int, int]
+    ) -> None:
+        """Takes over what may have changed: settings, begin, epochs, and more partitions."""
+        topic, stored = known.topic, known.topic.stored
+        known.epoch = epoch
+        topic.settings = stored.settings = info.settings
+        for partition, told in zip(topic.partitions, info.partitions, strict=False):
+            log = mirror_log(partition)
+            log.settings = info.settings
+            log.begins_at = max(log.begins_at, told.start_offset)
+            log.learn_epochs(_epochs(told))
+        more = info.partitions[len(topic.partitions) :]
+        if more:
+            # What was published before comes first.
+            self._core.commits.turn()
+            stored.logs += [_log(info, partition, starts) for partition in more]
+            new = self._core.catalog.adopt_growth(topic)
+            self._core.subscriptions.topic_grew(topic, new)
+
+    def _remake(
+        self, known: Mirrored, info: TopicInfo, epoch: int, starts: dict[int, int]
+    ) -> Mirrored:
+        """Another log has the name, or this one has lost its end: readers get one gap, or none if
+        they were not that far."""
+        self._core.commits.turn()
+        self._take_out(known)
+        made = self._add(info, epoch, starts)
+        for feeder in known.feeders:
+            made.feeders.add(feeder)
+            self._fed.setdefault(feeder, {})[info.name] = None
+        self._core.subscriptions.topic_remade(known.topic, made.topic, known.epoch)
+        return made
+
+    def reset(self, number: int) -> None:
+        """The bus says that a log is not what a feeder knew, though its epoch may be: as after a
+        backup was restored."""
+        known = self._by_number.get(number)
+        if known is None or known.made_on is self.connection or known.joined is None:
+            return
+        joined = known.joined
+        if joined.info is not None:
+            starts = {start.partition: start.offset for start in joined.starts}
+            self._remake(known, joined.info, joined.epoch, starts).joined = joined
+
+    def left(self, number: int) -> None:
+        """The bus has deleted a topic."""
+        known = self._by_number.get(number)
+        if known is not None:
+            self._core.commits.turn()
+            self._take_out(known)
+            self._core.subscriptions.topic_vanished(known.topic)
+
+    def missing(self, feeder: object, there: Iterable[str]) -> None:
+        """After an outage the bus has none but these of the topics that a feeder brought. Readers
+        of the others wait, and get a gap when there is a topic of that name again."""
+        names = set(there)
+        for known in self._brought_by(feeder):
+            if known.topic.name not in names:
+                self._core.commits.turn()
+                self._take_out(known)
+                self._core.subscriptions.topic_remade(known.topic, None, known.epoch)
+
+    def let_go(self, feeder: object) -> None:
+        """A feeder brings nothing more. Topics that nobody else brings have no readers here."""
+        brought = self._brought_by(feeder)
+        self._fed.pop(feeder, None)
+        for known in brought:
+            known.feeders.discard(feeder)
+            if not known.feeders:
+                self._core.commits.turn()
+                self._take_out(known)
+                self._core.subscriptions.topic_vanished(known.topic)
+
+    def _take_out(self, known: Mirrored) -> None:
+        topic = known.topic
+        for feeder in known.feeders:
+            self._fed.get(feeder, {}).pop(topic.name, None)
+        del self._by_name[topic.name], self._by_number[topic.number]
+        self._core.catalog.remove(topic)
+        for log in topic.stored.logs:
+            log.abandon()
+        for partition in topic.partitions:
+            self._core.forget_partition(partition)
+
+    # Batches
+
+    def take(self, data: bytes, header: BatchHeader) -> None:
+        """A batch of the bus, in its order, perhaps from several feeders."""
+        known = self._by_number.get(header.topic)
+        if known is None or header.partition >= len(known.topic.partitions):
+            return
+        partition = known.topic.partitions[header.partition]
+        ahead = header.base_offset - partition.next_offset
+        if header.next_offset <= partition.next_offset:
+            return  # Another feeder has brought it.
+        mirror_log(partition).note_epoch(header.leader_epoch, header.base_offset)
+        if ahead < 0:
+            self._take_overlapping(partition, data, header)
+            return
+        if ahead > 0:
+            self.skip(partition, header.base_offset)
+        self._core.commits.take_stamped(partition, data, header)
+
+    def skip(self, partition: Partition, offset: int) -> None:
+        """The mirror goes on at `offset`. Readers ask the bus for what lies before: it has that, or
+        knows why not."""
+        core = self._core
+        core.commits.turn()
+        before = partition.visible_end
+        core.forget_tail(partition)
+        mirror_log(partition).place(offset)
+        partition.next_offset = partition.visible_end = offset
+        core.fan_out.show(partition, before)
+
+    def gap(self, number: int, index: int, next_offset: int) -> None:
+        """The bus does not have what comes next, or not for us."""
+        known = self._by_number.get(number)
+        if known is not None and index < len(known.topic.partitions):
+            partition = known.topic.partitions[index]
+            if next_offset > partition.next_offset:
+                self.skip(partition, next_offset)
+
+    def _take_overlapping(self, partition: Partition, data: bytes, header: BatchHeader) -> None:
+        """A batch of which the first records are here already: readers go on in its middle."""
+        core = self._core
+        core.commits.turn()
+        before = partition.visible_end
+        core.forget_tail(partition)
+        log = mirror_log(partition)
+        log.place(header.base_offset)
+        log.append(data, header.next_offset, header.append_time_us, header.append_time_us)
+        core.commits.count_tail(partition, len(data))
+        partition.next_offset = partition.visible_end = header.next_offset
+        core.fan_out.show(partition, before)
+
+
+def mirror_log(partition: Partition) -> MirrorLog:
+    log = partition.log
+    assert isinstance(log, MirrorLog)
+    return log
+
+
+def _goes_on(known: Mirrored, epoch: int, info: TopicInfo) -> bool:
+    """Whether the log is still what it was here. Within one epoch of the bus it always is; the
+    next one may have lost its end, or, in memory, all of it."""
+    partitions = known.topic.partitions
+    if known.epoch == epoch:
+        return True
+    if len(info.partitions) < len(partitions):
+        return False
+    if info.settings.level is Durability.MEMORY:
+        return not any(p.next_offset for p in partitions)
+    return all(
+        partition.next_offset <= _known_until(told, known.epoch)
+        for partition, told in zip(partitions, info.partitions, strict=False)
+    )
+
+
+def _known_until(told: PartitionInfo, epoch: int) -> int:
+    parted = parted_at(_epochs(told), epoch)
+    return told.visible_end if parted is None else min(parted, told.visible_end)
+
+
+def _log(info: TopicInfo, partition: PartitionInfo, starts: dict[int, int]) -> MirrorLog:
+    return MirrorLog(
+        msgspec.structs.replace(info.settings, partitions=len(info.partitions)),
+        Owner(info.number, partition.partition),
+        begins_at=partition.start_offset,
+        end_offset=starts.get(partition.partition, partition.visible_end),
+        epochs=_epochs(partition),
+    )
+
+
+def _epochs(partition: PartitionInfo) -> Epochs:
+    return tuple(EpochStart(known.epoch, known.first) for known in partition.epochs)
