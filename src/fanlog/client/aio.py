@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal, TypeVar, Unpack, overload
 
@@ -183,16 +184,19 @@ class Client(TopicCalls):
                     priority=priority,
                 ),
             )
-        outbox = await self._ready_outbox(topic, partition)
-        return await self._publisher.publish(
-            outbox,
-            value,
-            key,
-            headers,
-            event_time_us(event_time),
-            partition=partition,
-            priority=checked_priority(priority) if priority else 0,
-        )
+
+        def put(outbox: TopicOutbox) -> asyncio.Future[Receipt]:
+            return self._publisher.publish(
+                outbox,
+                value,
+                key,
+                headers,
+                event_time_us(event_time),
+                partition=partition,
+                priority=checked_priority(priority) if priority else 0,
+            )
+
+        return await (await self._put_in_turn(topic, partition, put))
 
     async def _publish_within(
         self, timeout_seconds: float, publishing: Coroutine[Any, Any, T]
@@ -252,7 +256,18 @@ class Client(TopicCalls):
             or publisher.buffered_bytes >= publisher.buffer_bytes_max
             or (partition is not None and partition >= len(outbox.partitions))
         ):
-            outbox = await self._ready_outbox(topic, partition)
+            put = partial(
+                self._put_sent,
+                value=value,
+                key=key,
+                headers=headers,
+                event_time=event_time,
+                partition=partition,
+                priority=priority,
+                encoding=encoding,
+            )
+            await self._put_in_turn(topic, partition, put)
+            return
         if (
             type(value) is bytes
             and key is headers is event_time is partition is encoding is None
@@ -260,13 +275,36 @@ class Client(TopicCalls):
         ):
             publisher.put_plain(outbox, value)
             return
+        self._put_sent(
+            outbox,
+            value=value,
+            key=key,
+            headers=headers,
+            event_time=event_time,
+            partition=partition,
+            priority=priority,
+            encoding=encoding,
+        )
+
+    def _put_sent(
+        self,
+        outbox: TopicOutbox,
+        *,
+        value: Value,
+        key: bytes | str | None,
+        headers: Headers | None,
+        event_time: dt.datetime | int | None,
+        partition: int | None,
+        priority: int,
+        encoding: Encoding | None,
+    ) -> None:
         if encoding is not None:
             value, headers = encode_as(value, headers, encoding)
         if event_time is not None:
             event_time = event_time_us(event_time)
         if priority:
             checked_priority(priority)
-        publisher.put(
+        self._publisher.put(
             outbox, value, key, headers, event_time, partition=partition, priority=priority
         )
 
@@ -297,6 +335,17 @@ class Client(TopicCalls):
             )
             waiting.append(self._publisher.publish(outbox, stored, key, own, priority=priority))
         return await asyncio.gather(*waiting)
+
+    async def _put_in_turn(
+        self, topic: str, partition: int | None, put: Callable[[TopicOutbox], T]
+    ) -> T:
+        """Puts something into a topic: if that must be opened first, in the order of the calls."""
+        publisher = self._publisher
+        if topic not in publisher.topics and self._session.closed is publisher.fenced is None:
+            done = await publisher.put_when_opened(topic, partition, put)
+            if done is not None:
+                return done[0]
+        return put(await self._ready_outbox(topic, partition))
 
     async def _ready_outbox(self, topic: str, partition: int | None = None) -> TopicOutbox:
         while True:
@@ -654,7 +703,7 @@ class Client(TopicCalls):
         return self._transaction(checked(messages.BeginTransaction(ticket=ticket)))
 
     def _transaction(self, wanted: messages.BeginTransaction) -> Transaction:
-        stager = Stager(self._session, self._options, self._known_topics)
+        stager = Stager(self._session, self._options, self._known_topics, self._publisher)
         timeout_seconds = self._options.delivery_timeout_seconds
         return Transaction(self._session, stager, wanted, timeout_seconds)
 

@@ -8,8 +8,8 @@ import datetime as dt
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable
-from typing import Protocol, TypedDict
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Protocol, TypedDict, TypeVar
 
 import msgspec
 
@@ -40,6 +40,7 @@ from fanlog.model import Durability, DurabilityName, Receipt
 
 logger = logging.getLogger("fanlog.client")
 
+T = TypeVar("T")
 OpenTopic = Callable[[str], Awaitable[TopicOpened]]
 Register = Callable[[RegisterProducer], Awaitable[ProducerRegistered]]
 
@@ -128,6 +129,7 @@ class Publisher:
         self._room.set()
         self._idle: asyncio.Event = asyncio.Event()
         self._idle.set()
+        self._answers: asyncio.Event = asyncio.Event()
         self._message_bytes_max = 1 << 31
         self._batch_bytes = options.batch_bytes
         self._batch_records = options.batch_records
@@ -159,12 +161,44 @@ class Publisher:
         topic = self.topics.get(name)
         if topic is not None:
             return topic
+        return await asyncio.shield(self._begin_to_open(name))
+
+    def _begin_to_open(self, name: str) -> asyncio.Future[TopicOutbox]:
+        def opened(opening: asyncio.Future[TopicOutbox]) -> None:
+            self._opening.pop(name, None)
+            if not opening.cancelled() and opening.exception() is None:
+                self.topics[name] = opening.result()
+
         opening = self._opening.get(name)
         if opening is None:
-            opening = asyncio.ensure_future(self._open(name))
-            self._opening[name] = opening
-            opening.add_done_callback(lambda _: self._opening.pop(name, None))
-        return await asyncio.shield(opening)
+            opening = self._opening[name] = asyncio.ensure_future(self._open(name))
+            opening.add_done_callback(opened)
+        return opening
+
+    async def put_when_opened(
+        self, name: str, partition: int | None, put: Callable[[TopicOutbox], T]
+    ) -> tuple[T] | None:
+        """Opens a topic and puts something, which nobody overtakes who comes as it is opened. None
+        if it can't be put yet: for want of room, or of the partition."""
+        turn: asyncio.Future[tuple[T] | None] = asyncio.get_running_loop().create_future()
+
+        def opened(opening: asyncio.Future[TopicOutbox]) -> None:
+            if turn.done():
+                return
+            if opening.cancelled():
+                turn.cancel()
+                return
+            try:
+                topic = opening.result()
+                there = partition is None or partition < len(topic.partitions)
+                room = self.buffered_bytes < self.buffer_bytes_max
+                turn.set_result((put(topic),) if there and room else None)
+            except Exception as error:  # noqa: BLE001 - raised where it is waited for
+                turn.set_exception(error)
+
+        # These are called one right after the other, in the order in which they were added.
+        self._begin_to_open(name).add_done_callback(opened)
+        return await turn
 
     async def _open(self, name: str) -> TopicOutbox:
         opened = await self._open_topic(name)
@@ -176,7 +210,6 @@ class Publisher:
         former = self._dropped.pop(name, None)
         if former is not None and former.log == topic.log:
             topic.go_on_after(former)
-        self.topics[name] = topic
         self._by_number[topic.number] = topic
         return topic
 
@@ -350,6 +383,27 @@ class Publisher:
             await self._idle.wait()
         self.raise_unwatched()
 
+    async def settle(self, names: Iterable[str]) -> None:
+        """Waits until the broker has answered for all that was put for these topics so far: what is
+        asked of it then comes behind that."""
+        now = time.monotonic()
+        topics = [self.topics[name] for name in names if name in self.topics]
+        for topic in topics:
+            for outbox in topic.partitions:
+                outbox.seal()
+                self._send(topic, outbox)
+        timeout = self._options.delivery_timeout_seconds
+        try:
+            async with asyncio.timeout(timeout):
+                while any(topic.waits_since(now) for topic in topics):
+                    self._answers.clear()
+                    await self._answers.wait()
+        except TimeoutError:
+            raise RequestTimeoutError(
+                f"What was sent before was not acknowledged within {timeout} s, and nothing else "
+                "was done. The client goes on trying: try again when the broker runs."
+            ) from None
+
     def raise_unwatched(self) -> None:
         """Raises what messages that nobody waits for ran into since the last time."""
         error, count = self._unwatched, self._unwatched_count
@@ -441,6 +495,7 @@ class Publisher:
                 logger.error("%d messages were not stored: %s", records.unwatched, records.error)
 
     def _tell(self) -> None:
+        self._answers.set()
         if self.buffered_bytes < self.buffer_bytes_max:
             self._room.set()
         if self.buffered_bytes <= 0:

@@ -205,12 +205,15 @@ class DelayedMessages:
 
     async def cancel(self, ids: list[str]) -> list[bool]:
         wanted = checked(CancelScheduled(tuple(ids)))
+        # One that was sent a moment ago can be taken back, too.
+        await self._publisher.settle([SCHEDULED_TOPIC])
         answer = await self._session.ask(FrameKind.CANCEL_SCHEDULED, wanted, Cancelled)
         return list(answer.cancelled)
 
     async def pending(self, topic: str, page_size: int = 500) -> AsyncIterator[PendingMessage]:
         """Page by page, the first due in front."""
         after = ""
+        await self._publisher.settle([SCHEDULED_TOPIC])
         while True:
             wanted = checked(ListScheduled(topic, after, page_size))
             page = await self._session.ask(FrameKind.LIST_SCHEDULED, wanted, ScheduledPage)

@@ -80,6 +80,12 @@ class TopicOutbox:
         self.grow(len(self.partitions))
         return True
 
+    def waits_since(self, time: float) -> bool:
+        """Whether a batch that was begun by then is not answered yet."""
+        return any(
+            records.since <= time for outbox in self.partitions for records in outbox.unanswered()
+        )
+
     def holds_back(self, outbox: PartitionOutbox) -> bool:
         """Whether what an outbox would send next has to wait. What was sent before, and comes
         back, never has."""

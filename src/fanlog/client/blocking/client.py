@@ -197,7 +197,12 @@ class Client:
 
     def cancel_scheduled(self, id: str) -> bool:
         """Takes a delayed message back; False if it has gone out, or there is none of this id."""
-        return self._loop.call(self._client.cancel_scheduled(id))
+
+        async def cancelling() -> bool:
+            await self._outgoing.hand_over()
+            return await self._client.cancel_scheduled(id)
+
+        return self._loop.call(cancelling())
 
     def add_schedule(
         self,
@@ -237,6 +242,7 @@ class Client:
 
     def scheduled(self, topic: str = "") -> Iterator[PendingMessage]:
         """The delayed messages that wait, for one topic or for all, the first due in front."""
+        self._loop.call(self._outgoing.hand_over())
         return self._loop.each(self._client.scheduled(topic))
 
     def publish_many(

@@ -70,11 +70,14 @@ def with_partitions(opened: TopicOpened, partitions: int) -> TopicOpened:
 
 
 class Stager(Publisher):
-    """A publisher whose batches are staged. `error` is what the first of them ran into: the
-    transaction can't be whole any more."""
+    """A publisher whose batches are staged, behind what its client has `sent`. `error` is what the
+    first of them ran into: the transaction can't be whole any more."""
 
-    def __init__(self, wire: StagingWire, options: ClientOptions, known: KnownTopics) -> None:
+    def __init__(
+        self, wire: StagingWire, options: ClientOptions, known: KnownTopics, sent: Publisher
+    ) -> None:
         super().__init__(wire, options, known.open)
+        self._sent = sent
         self._known = known
         self._staging_wire = wire
         self._stager = Identity(secrets.randbits(63) | 1)
@@ -104,12 +107,14 @@ class Stager(Publisher):
         await super().look_again(topic)
 
     async def flush(self) -> None:
-        """Waits until all is staged; raises what it ran into."""
+        """Waits until all is staged; raises what it ran into. What the client sent to these topics
+        is stored by then: a commit would overtake it."""
         self.flush_soon()
         while self.buffered_bytes > 0:
             self._idle.clear()
             await self._idle.wait()
         self.raise_error()
+        await self._sent.settle(self.topics)
 
     def raise_error(self) -> None:
         if self.error is not None:
