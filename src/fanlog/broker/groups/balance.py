@@ -255,7 +255,8 @@ class GroupBalance:
                 f"{partition.index} of {topic!r}, and its reset policy is 'none'. Set one with "
                 f"`fanlog group reset`, or choose 'earliest' or 'latest'."
             )
-        return partition.visible_end, False
+        end = group.ends.pop((topic, partition.index), partition.visible_end)
+        return max(end, partition.log.start_offset), False
 
     def _pin(self, group: Group, pins: list[Position]) -> None:
         """Commits where the group begins in partitions that are new to it: or what comes before

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from fanlog.broker.cursors import Subscription
 from fanlog.broker.groups.assignment import Place
 from fanlog.broker.groups.balance import GroupBalance, Steps
+from fanlog.broker.groups.placing import note_ends
 from fanlog.broker.groups.reports import describe_group, plan_reset
 from fanlog.broker.groups.rules import (
     check_group_name,
@@ -134,6 +135,7 @@ class Groups:
         self._broker.subscriptions.reader_came()
         self._seats[subscription] = (group, member)
         self._claim(group, member, wanted.claims)
+        note_ends(self._broker, group, wanted)
         logger.debug(
             "group %s: member %s joined, epoch %d; it has %d members",
             group.name,
@@ -343,6 +345,7 @@ class Groups:
             for partition in topic.partitions:
                 place = (topic.name, partition.index)
                 group.unpinned.pop(place, None)
+                group.ends.pop(place, None)
                 owned = group.disown(place)
                 if owned is not None:
                     gone.append(owned)

@@ -1,9 +1,11 @@
-"""A group that begins at a time: it is given a position in every partition that it has none in,
-before its first member joins. A topic that appears later is read from its first record."""
+"""Where a group begins that has no position yet. One that begins at a time is given a position in
+every partition, before its first member joins; one that begins at the end, begins at the end that
+its first member found. A topic that appears later is read from its first record."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from fanlog.broker.topics import Topic
@@ -13,6 +15,23 @@ from fanlog.model import GROUP_PREFIX, Start
 
 if TYPE_CHECKING:
     from fanlog.broker.core import Broker
+    from fanlog.broker.groups.state import Group
+
+# A pattern may fit very many topics, and a member joins in one turn. A topic past these is read
+# from the end that it has when it is granted.
+_ENDS_MAX = 1000
+
+
+def note_ends(broker: Broker, group: Group, wanted: JoinGroup) -> None:
+    """Notes where topics end as a member joins. Partitions are shared out some turns later, and
+    nothing that is published meanwhile may be left out."""
+    if wanted.reset != "latest":
+        return
+    for topic in islice(_topics(broker, wanted), _ENDS_MAX):
+        for partition in topic.partitions:
+            place = (topic.name, partition.index)
+            if broker.durable.position(group.offsets, *place) is None:
+                group.ends.setdefault(place, partition.visible_end)
 
 
 async def place_group(broker: Broker, wanted: JoinGroup, start: Start) -> None:

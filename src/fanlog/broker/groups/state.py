@@ -102,13 +102,15 @@ class Ownership:
 
 class Group:
     """`fresh` are the topics that have appeared while the group was there: nothing of them may
-    be left out. `unpinned` is where the group began and could not commit it.
+    be left out. `ends` is where those ended that were there before the group, as its first member
+    came. `unpinned` is where the group began and could not commit it.
 
     `target` is who should read what, by members' ids, unless it is `stale`. To get there, `moving`
     is to be taken from its owners, and `freed` is to be granted. `returned` are members that have
     to be set going again. Each says since when. Only `own`, `disown`, `revoke` change `owned`."""
 
     __slots__ = (
+        "ends",
         "epoch",
         "freed",
         "fresh",
@@ -140,6 +142,7 @@ class Group:
         self.returned: dict[Member, int] = {}
         self.rests_until_us = 0
         self.fresh: set[str] = set()
+        self.ends: dict[Place, int] = {}
         self.unpinned: dict[Place, Position] = {}
         self.rebalances = 0
 
