@@ -234,7 +234,15 @@ class Connection:
         if self._session.ready:
             self.write(message_frame(FrameKind.UNSUBSCRIBE, messages.Goodbye(), aux=follower.key))
 
-    async def detach(self, subscription: Follower) -> None:
+    async def detach(self, subscription: Follower, *, keep: bool = False) -> None:
+        """Ends a follower. With `keep` a worker keeps its jobs, also those that come until the
+        broker has answered."""
+        if keep and self._subscriptions.get(subscription.key) is subscription:
+            await self._session.request(
+                FrameKind.UNSUBSCRIBE, messages.Unsubscribe(keep=True), aux=subscription.key
+            )
+            self._subscriptions.pop(subscription.key, None)
+            return
         if self._subscriptions.pop(subscription.key, None) is not None and self._session.ready:
             with contextlib.suppress(LinkError):
                 await self._session.request_now(

@@ -225,6 +225,13 @@ class Failure(msgspec.Struct, frozen=True):
     next: int = 0
 
 
+class Unsubscribe(msgspec.Struct, frozen=True):
+    """With `keep`, a worker leaves its queue and keeps its jobs until their time is up. Whoever
+    knows its name settles them."""
+
+    keep: bool = False
+
+
 class Goodbye(msgspec.Struct, frozen=True):
     reason: str = ""
 
@@ -415,10 +422,13 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Settle(msgspec.Struct, frozen=True):
-    """`epoch` is the broker's when the jobs were handed out; 0: it has not changed."""
+    """`epoch` is the broker's when the jobs were handed out; 0: it has not changed. With `queue`
+    it is about jobs of a worker of that name, who has left the queue and kept them."""
 
     verdicts: tuple[Verdict, ...]
     epoch: int = 0
+    queue: str = ""
+    worker: str = ""
 
 
 class Settled(msgspec.Struct, frozen=True):

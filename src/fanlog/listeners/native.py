@@ -432,7 +432,10 @@ class NativeSession:
         self._beginning.pop(aux, None)
         subscription = self.subscriptions.pop(aux, None)
         if subscription is not None:
-            subscription.keeper.leave(subscription)
+            if payload and decode(messages.Unsubscribe, payload).keep:
+                subscription.keeper.lost(subscription)
+            else:
+                subscription.keeper.leave(subscription)
             logger.debug("%s: subscription %d to %s ended", self.who, aux, subscription.target)
         self.answer(request)
 

@@ -52,11 +52,6 @@ def _begin(session: NativeSession, request: int, aux: int, wanted: messages.Work
 
 def settle(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.Settle, payload)
-    subscription = session.subscriptions.get(aux)
-    if subscription is None:
-        raise LeaseLostError(
-            "This worker is not in the queue any more: its session ended, or it left. Join again."
-        )
 
     def answer(result: messages.Settled | FanlogError) -> None:
         if isinstance(result, FanlogError):
@@ -64,6 +59,15 @@ def settle(session: NativeSession, request: int, aux: int, payload: memoryview) 
         else:
             session.answer(request, result)
 
+    if wanted.queue:
+        session.permit.ask(Verb.QUEUE, wanted.queue)
+        session.broker.queues.settle_kept(wanted, answer)
+        return
+    subscription = session.subscriptions.get(aux)
+    if subscription is None:
+        raise LeaseLostError(
+            "This worker is not in the queue any more: its session ended, or it left. Join again."
+        )
     session.broker.queues.settle(subscription, wanted, answer)
 
 

@@ -424,6 +424,16 @@ class Queues:
                 "This worker is not in the queue any more: its session ended, or it left. Join "
                 "again."
             )
+        self._settle(worker, settle, answer)
+
+    def settle_kept(self, settle: Settle, answer: Answer) -> None:
+        """The same for jobs of a worker that left the queue and kept them. One that has none any
+        more is not known; its verdicts still count as far as they can."""
+        queue = self._get(settle.queue)
+        worker = queue.workers.get(settle.worker) or Worker(queue, settle.worker)
+        self._settle(worker, settle, answer)
+
+    def _settle(self, worker: Worker, settle: Settle, answer: Answer) -> None:
         most = self.options.queue_verdicts_max
         if len(settle.verdicts) > most:
             raise LimitError(

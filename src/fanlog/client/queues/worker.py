@@ -51,7 +51,7 @@ class WorkerHost(Protocol):
     @property
     def welcome(self) -> Welcome | None: ...
     async def attach(self, follower: Follower, *, again: bool = False) -> None: ...
-    async def detach(self, subscription: Follower) -> None: ...
+    async def detach(self, subscription: Follower, *, keep: bool = False) -> None: ...
     async def ask(self, kind: FrameKind, message: msgspec.Struct, *, aux: int = 0) -> bytes: ...
     def decoded(self, batch: Batch) -> MessageBatch: ...
     async def reply(
@@ -168,6 +168,18 @@ class Worker:
         self._items.clear()
         self._begun = iter(())
 
+    async def leave_with_jobs(self, wait_seconds: float) -> list[LeaseInHand]:
+        """Waits for jobs, leaves the queue, and keeps what has come: until its time is up, whoever
+        knows this worker's name settles it."""
+        await self.start()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_seconds):
+                await self._wait_for_items()
+        await self._host.detach(self, keep=True)
+        self.end(ClosedError("The worker was closed: call work() again."))
+        leases, self._items = list(self._items), deque()
+        return leases
+
     async def __aenter__(self) -> Worker:
         await self.start()
         return self
@@ -246,17 +258,20 @@ class Worker:
         async with asyncio.timeout(timeout_seconds):
             await self.start()
             while True:
-                while not self._items:
-                    if self._closed is not None:
-                        raise self._closed
-                    self._wake = asyncio.get_running_loop().create_future()
-                    try:
-                        await self._wake
-                    finally:
-                        self._wake = None
+                await self._wait_for_items()
                 lease = self._items.popleft()
                 if self._is_readable(lease):
                     return JobBatch(lease)
+
+    async def _wait_for_items(self) -> None:
+        while not self._items:
+            if self._closed is not None:
+                raise self._closed
+            self._wake = asyncio.get_running_loop().create_future()
+            try:
+                await self._wake
+            finally:
+                self._wake = None
 
     def _is_readable(self, lease: LeaseInHand) -> bool:
         """Whether the jobs can be read. Nobody else could either: those that can't become dead

@@ -1,0 +1,150 @@
+"""Jobs without a worker that stays: somebody takes some, and somebody else, perhaps in another
+process, says what became of them. A receipt has all that the second one must know.
+
+| field     | meaning                                                       |
+| --------- | ------------------------------------------------------------- |
+| queue     | name of the queue                                             |
+| worker    | who has the job: a name that was made up for this take        |
+| number    | the topic's                                                   |
+| partition | the job's                                                     |
+| epoch     | the broker's when the job was handed out                      |
+| first     | the job's offset, or where compaction took those before it    |
+| next      | the offset behind it                                          |
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol, Unpack
+
+import msgspec
+
+from fanlog.client.message import Message
+from fanlog.client.queues.jobs import LeaseInHand
+from fanlog.client.queues.options import WorkOptions
+from fanlog.client.queues.worker import Worker
+from fanlog.errors import InvalidArgumentError, UnreadableError
+from fanlog.format.frames import FrameKind
+from fanlog.format.messages import Settle, Settled, Verb, Verdict, decode
+
+# Also with no time to wait: the broker needs a moment to hand out what is there.
+_WAIT_SECONDS_MIN = 0.1
+# What a frame may have.
+_VERDICTS_MAX = 4096
+
+
+class Receipt(msgspec.Struct, frozen=True, array_like=True):
+    """Who has which job."""
+
+    queue: str
+    worker: str
+    number: int
+    partition: int
+    epoch: int
+    first: int
+    next: int
+
+    def print(self) -> str:
+        """As text that fits into a URL."""
+        return base64.urlsafe_b64encode(_encode(self)).decode().rstrip("=")
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Receipt).decode
+
+
+def read_receipt(text: str) -> Receipt:
+    """A receipt that `print` has written."""
+    try:
+        receipt = _decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+    except (msgspec.MsgspecError, binascii.Error, ValueError) as fault:
+        raise InvalidArgumentError(
+            f"{text[:80]!r} is no receipt: give one that a take has answered with, unchanged."
+        ) from fault
+    numbers = (receipt.number, receipt.partition, receipt.epoch, receipt.first)
+    if not receipt.queue or min(numbers) < 0 or not receipt.first < receipt.next < 1 << 63:
+        raise InvalidArgumentError(f"{text[:80]!r} is no receipt: something in it is impossible.")
+    return receipt
+
+
+class Taken(NamedTuple):
+    """A job, and what it is settled with."""
+
+    message: Message
+    deliveries: int
+    receipt: str
+
+
+class TakeHost(Protocol):
+    """The client, as far as taking jobs needs it."""
+
+    def work(
+        self, topic: str, handler: None = None, *, queue: str, **options: Unpack[WorkOptions]
+    ) -> Worker: ...
+    async def ask(self, kind: FrameKind, message: msgspec.Struct) -> bytes: ...
+
+
+async def take(
+    host: TakeHost,
+    topic: str,
+    *,
+    queue: str,
+    limit: int,
+    wait_seconds: float,
+    options: WorkOptions,
+) -> list[Taken]:
+    """Up to `limit` jobs, as soon as there is one. The caller has them for the queue's
+    `visibility_seconds`. Who gives up waiting gives back what has come."""
+    worker = host.work(topic, queue=queue, **{**options, "prefetch": limit, "keep_alive": False})
+    try:
+        leases = await worker.leave_with_jobs(max(wait_seconds, _WAIT_SECONDS_MIN))
+    except BaseException:
+        await worker.close()
+        raise
+    taken: list[Taken] = []
+    for lease in leases:
+        try:
+            messages = lease.messages
+        except UnreadableError as fault:
+            # Nobody else could read them either: they become dead letters, which say why.
+            whole = _receipt(worker, lease, lease.first, lease.next)
+            await settle(host, [whole], Verb.REJECT, reason=str(fault))
+            continue
+        for message in messages:
+            receipt = _receipt(worker, lease, *lease.extent(message.offset))
+            taken.append(Taken(message, lease.deliveries, receipt))
+    return taken
+
+
+def _receipt(worker: Worker, lease: LeaseInHand, first: int, next: int) -> str:
+    return Receipt(worker.queue, worker.worker, *lease.stretch, first, next).print()
+
+
+async def settle(
+    host: TakeHost, receipts: Iterable[str], verb: Verb, *, delay_ms: int = -1, reason: str = ""
+) -> list[str]:
+    """Says what became of jobs. Returns the receipts of those for which it was too late."""
+    frames: dict[tuple[str, str, int], list[tuple[Verdict, str]]] = {}
+    for text in dict.fromkeys(receipts):
+        of = read_receipt(text)
+        verdict = Verdict(of.number, of.partition, verb, of.first, of.next, delay_ms, reason)
+        frames.setdefault((of.queue, of.worker, of.epoch), []).append((verdict, text))
+    late: list[str] = []
+    for (queue, worker, epoch), said in frames.items():
+        for at in range(0, len(said), _VERDICTS_MAX):
+            some = said[at : at + _VERDICTS_MAX]
+            wanted = Settle(tuple(verdict for verdict, _ in some), epoch, queue, worker)
+            settled = decode(Settled, await host.ask(FrameKind.SETTLE, wanted))
+            late += [text for verdict, text in some if _is_late(verdict, settled)]
+    return late
+
+
+def _is_late(verdict: Verdict, settled: Settled) -> bool:
+    return any(
+        (late.number, late.partition) == (verdict.number, verdict.partition)
+        and late.first < verdict.next
+        and verdict.first < late.next
+        for late in settled.late
+    )
