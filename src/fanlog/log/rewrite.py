@@ -113,7 +113,7 @@ class Rewriter:
             self._hold(batch, fixed=True)
             return
         if kept is None:
-            if len(batch) or not self._covers_more():
+            if len(batch) or not self._covers_more(batch):
                 self._hold(batch)
             else:
                 self._drop(batch)
@@ -173,10 +173,14 @@ class Rewriter:
 
     # Batches
 
-    def _covers_more(self) -> bool:
-        """Whether the batch that was held back may be widened over offsets behind it."""
+    def _covers_more(self, behind: Batch) -> bool:
+        """Whether the batch that was held back may be widened over the offsets of one behind it.
+        Not over those of another epoch: a reader that stopped there would have a position that the
+        log's history does not know."""
         held = self._held
         if held is None or self._held_is_fixed:
+            return False
+        if held.header.leader_epoch != behind.header.leader_epoch:
             return False
         return (
             bool(held.header.flags & SPARSE)
@@ -186,7 +190,7 @@ class Rewriter:
 
     def _drop(self, batch: Batch) -> None:
         self._materialise()
-        if self._covers_more():
+        if self._covers_more(batch):
             self._held_next = batch.next_offset
         else:
             self._hold(Batch(placeholder(batch.header, batch.next_offset)))
