@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from fanlog.broker.authority import Permit
     from fanlog.broker.ports import Keeper, Outlet, Reader
     from fanlog.broker.topics import Partition
-    from fanlog.broker.views import View
+    from fanlog.broker.views import AnyView, TopicViews
     from fanlog.format.messages import Position
 
 UNLIMITED = 1 << 62
@@ -42,6 +42,7 @@ class Subscription:
         "reader",
         "sent_bytes",
         "target",
+        "views",
         "wildcard",
     )
 
@@ -60,6 +61,7 @@ class Subscription:
         partitions: tuple[int, ...] | None = None,
         client: str = "",
         group: str = "",
+        views: TopicViews | None = None,
     ) -> None:
         self.key = key
         self.keeper = keeper
@@ -72,6 +74,8 @@ class Subscription:
         self.partitions = partitions
         self.client = client
         self.group = group
+        # In which form its cursors read each topic; None: batches as they are.
+        self.views = views
         self.sent_bytes = 0
         self.limit_bytes = window_bytes or UNLIMITED
         self.cursors: list[Cursor] = []
@@ -117,5 +121,5 @@ class Cursor:
         self.behind = False
         self.started = False
         self.dropped = False
-        self.view: View | None = None
+        self.view: AnyView | None = None
         self.several = False

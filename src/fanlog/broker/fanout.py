@@ -17,9 +17,10 @@ from fanlog.broker.drops import DropKind, DropNotes
 from fanlog.broker.loader import Loader
 from fanlog.broker.ports import Outlet, Runtime
 from fanlog.broker.topics import Partition
-from fanlog.broker.views import Renderer, View
+from fanlog.broker.views import AnyView, LivePiece, Renderer
 from fanlog.errors import DamagedError, FanlogError, OffsetOutOfRangeError, SlowReaderError
 from fanlog.format.batch import read_header
+from fanlog.format.web_views import RecordView
 from fanlog.log.partition import Block
 from fanlog.model import Gap, GapReason, SlowPolicy
 
@@ -89,13 +90,14 @@ class FanOut:
         no marker in front, whichever subscription they belong to."""
         assert partition.viewed is not None
         self._views_shown = True
-        values = self._renderer.values_of(partition, piece, base_offset)
-        if values is None:
-            self._publish_views_later(partition, base_offset)
-            return
         next_offset = partition.visible_end
+        shown = LivePiece(self._renderer, partition, piece, base_offset)
         left: list[Cursor] = []
+        late: list[Cursor] = []
         for view, cursors in partition.viewed.items():
+            if shown.is_late(view):
+                late += cursors
+                continue
             rendered, size = None, 0
             for cursor in cursors:
                 outlet = cursor.outlet
@@ -108,8 +110,10 @@ class FanOut:
                     self._together.setdefault(outlet, []).append(cursor)
                     continue
                 if rendered is None:
-                    rendered = view.render(values) if values else b""
+                    rendered = shown.render(view)
                     size = len(rendered)
+                if not size:
+                    continue
                 try:
                     sent = outlet.send(rendered)
                 except BlockingIOError:
@@ -122,14 +126,16 @@ class FanOut:
                     outlet.hold(rendered, sent)
                     cursor.offset = next_offset
                     left.append(cursor)
+                elif outlet.blocked:
+                    # It has taken all of the piece, and no more for now.
+                    cursor.offset = next_offset
+                    left.append(cursor)
                 self.delivered_bytes += size
         for cursor in left:
             self._leave(cursor)
             self._park(cursor)
-
-    def _publish_views_later(self, partition: Partition, base_offset: int) -> None:
-        """The same of a piece that takes long to decode: its readers read it back from the tail."""
-        for cursor in [c for cursors in (partition.viewed or {}).values() for c in cursors]:
+        for cursor in late:
+            # It takes long to decode: they read it back from the tail.
             cursor.offset = base_offset
             self._leave(cursor)
             self._runtime.soon(partial(self._continue, cursor))
@@ -142,7 +148,8 @@ class FanOut:
         self._views_shown = False
         together, self._together = self._together, {}
         for outlet, cursors in together.items():
-            places = tuple((c.partition, c.view) for c in cursors if c.view is not None)
+            both = [(c.partition, c.view) for c in cursors]
+            places = tuple((p, v) for p, v in both if v and not isinstance(v, RecordView))
             composed = self._renderer.compose(places)
             try:
                 sent = outlet.send(composed)
@@ -196,17 +203,16 @@ class FanOut:
                 continue
             pieces, next_offset = tail.read(cursor.offset, partition.visible_end, budget)
             if cursor.view is not None:
-                small = self._renderer.count_small(pieces)
+                small = self._renderer.count_small(cursor.view, pieces)
                 if not small:
                     self._render_first(cursor, cursor.view, pieces[0])
                     return
                 if small < len(pieces):
                     next_offset = read_header(pieces[small]).base_offset
                     pieces = pieces[:small]
-            cursor.offset = next_offset
-            budget -= self._push(cursor, pieces)
+            budget -= self._push(cursor, pieces, next_offset)
 
-    def _render_first(self, cursor: Cursor, view: View, piece: memoryview) -> None:
+    def _render_first(self, cursor: Cursor, view: AnyView, piece: memoryview) -> None:
         """Sends the cursor the first batches of a piece that takes long to decode; then it goes on
         behind them."""
 
@@ -214,7 +220,8 @@ class FanOut:
             # By the loop: what was kept is there at once, and its offset is not known yet.
             self._runtime.soon(lambda: self._rendered(cursor, shown, next_offset))
 
-        next_offset = self._renderer.render_first(cursor.partition, view, piece, rendered)
+        partition, first = cursor.partition, cursor.offset
+        next_offset = self._renderer.render_first(partition, view, piece, first, rendered)
 
     def _rendered(self, cursor: Cursor, shown: memoryview, next_offset: int) -> None:
         # Others of its connection may have filled it meanwhile; what was rendered stays at hand.
@@ -249,12 +256,11 @@ class FanOut:
             partition = cursor.partition
             tail = partition.log.tail
             pieces, next_offset = tail.read(cursor.offset, partition.visible_end, 1)
-            if cursor.view is not None and not self._renderer.count_small(pieces):
+            if cursor.view is not None and not self._renderer.count_small(cursor.view, pieces):
                 heappop(ready)
                 self._render_first(cursor, cursor.view, pieces[0])
                 continue
-            cursor.offset = next_offset
-            self._push(cursor, pieces)
+            self._push(cursor, pieces, next_offset)
             if cursor.offset < partition.visible_end:
                 heapreplace(ready, (_next_time_us(cursor), i, cursor))
             else:
@@ -332,7 +338,13 @@ class FanOut:
             partition.live[cursor] = None
         else:
             viewed = partition.viewed or {}
-            if view not in viewed:
+            if view in viewed:
+                pass
+            elif not viewed or next(reversed(viewed)).rank <= view.rank:
+                # There may be very many: this is quicker than to sort them.
+                viewed[view] = {}
+                partition.viewed = viewed
+            else:
                 ranked = sorted([*viewed, view], key=lambda known: known.rank)
                 viewed = partition.viewed = {known: viewed.get(known, {}) for known in ranked}
             viewed[view][cursor] = None
@@ -340,15 +352,23 @@ class FanOut:
         cursor.behind = False
         self._disconnectable.pop(cursor, None)
 
-    def _push(self, cursor: Cursor, pieces: list[memoryview]) -> int:
-        view = cursor.view
-        if view is not None:
-            render = self._renderer.render_kept
-            pieces = [render(cursor.partition, view, piece) for piece in pieces]
-        return self._send(cursor, pieces)
+    def _push(self, cursor: Cursor, pieces: list[memoryview], next_offset: int) -> int:
+        """Sends pieces up to an offset; what that takes of a turn."""
+        view, first = cursor.view, cursor.offset
+        cursor.offset = next_offset
+        if view is None:
+            return self._send(cursor, pieces)
+        render, partition = self._renderer.render_kept, cursor.partition
+        shown = [render(partition, view, piece, first) for piece in pieces]
+        # A filter may let nothing through: what was looked at counts too.
+        return max(self._send(cursor, shown), sum(map(len, pieces)))
 
     def _send(self, cursor: Cursor, pieces: list[memoryview]) -> int:
         size = sum(map(len, pieces))
+        if not size:
+            return 0
+        if cursor.view is not None:
+            pieces = [piece for piece in pieces if piece]
         cursor.subscription.sent_bytes += size
         self.delivered_bytes += size
         cursor.outlet.push(cursor.subscription, pieces)
@@ -390,11 +410,10 @@ class FanOut:
             if self._park(cursor):
                 return
             view = cursor.view
-            if view is not None and not self._renderer.count_small([got.data]):
+            if view is not None and not self._renderer.count_small(view, [got.data]):
                 self._render_first(cursor, view, got.data)
                 return
-            cursor.offset = got.next_offset
-            self._push(cursor, [got.data])
+            self._push(cursor, [got.data], got.next_offset)
         elif isinstance(got, DamagedError):
             self._lose(cursor, max(got.next, cursor.offset + 1), GapReason.DAMAGED)
         elif not isinstance(got, OffsetOutOfRangeError):

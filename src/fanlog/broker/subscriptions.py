@@ -39,6 +39,7 @@ from fanlog.model import (
 if TYPE_CHECKING:
     from fanlog.broker.authority import Permit
     from fanlog.broker.core import Broker
+    from fanlog.broker.views import TopicViews
 
 _EARLIEST = Start("earliest")
 
@@ -83,9 +84,11 @@ class Subscriptions:
         client: str = "",
         *,
         permit: Permit | None = None,
+        views: TopicViews | None = None,
     ) -> tuple[Subscription, list[Joined]]:
         """A subscription whose cursors stand ready; `start` sets them going. With a permit, topics
-        that a pattern matches and that the reader may not read are left out.
+        that a pattern matches and that the reader may not read are left out. With `views` it reads
+        each topic in a view, also those that it joins later.
 
         Between the two the listener tells the reader what it has joined, so that no message
         comes before its topic is known.
@@ -102,6 +105,7 @@ class Subscriptions:
             durable=wanted.durable,
             partitions=wanted.partitions,
             client=client,
+            views=views,
         )
         if wanted.wildcard and permit is not None and permit.guarded:
             subscription.permit = permit
@@ -416,6 +420,8 @@ class Subscriptions:
     def _cursor(self, subscription: Subscription, partition: Partition, offset: int) -> Cursor:
         cursor = Cursor(subscription, partition, offset)
         cursor.behind = offset < partition.visible_end
+        if subscription.views is not None:
+            cursor.view = subscription.views(partition.topic)
         partition.readers += 1
         subscription.cursors.append(cursor)
         return cursor

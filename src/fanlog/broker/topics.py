@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fanlog.broker.cursors import Cursor
     from fanlog.broker.ports import Origin
     from fanlog.broker.producers import Producer
-    from fanlog.broker.views import View
+    from fanlog.broker.views import AnyView
     from fanlog.log.partition import PartitionLog
     from fanlog.log.producers import ProducerHistory
     from fanlog.log.store import StoredTopic
@@ -76,7 +76,7 @@ class Partition:
         self.ranked_from: int | None = 0 if log.is_ranked else None
         self.readers = 0
         self.live: dict[Cursor, None] | None = None
-        self.viewed: dict[View, dict[Cursor, None]] | None = None
+        self.viewed: dict[AnyView, dict[Cursor, None]] | None = None
         self.parts: list[bytes] | None = None
         self.submissions: list[Submission] | None = None
         self.producers: dict[int, Producer] | None = None

@@ -22,6 +22,9 @@ from fanlog.format.columns import read_sizes, sizes_at
 T = TypeVar("T")
 # Decoding a record takes about as long as unpacking so many bytes.
 _RECORD_BYTES = 4
+# Rendering one as JSON takes this much longer, and its bytes a share of what unpacking takes.
+_RENDERED_RECORD_BYTES = 12
+_RENDERED_SHARE = 16
 # What is decoded in one go in a thread, unless a single batch is larger.
 _STRETCH_BYTES = 1 << 20
 # Others have work for those threads too.
@@ -64,18 +67,27 @@ class Unpacker:
         """Whether so much may be decoded on the loop."""
         return work_bytes <= self._loop_bytes_max
 
-    def decoding_bytes(self, piece: Bytes) -> int:
-        """What decoding all batches of a piece takes."""
+    def decoding_bytes(self, piece: Bytes, *, records: bool = False) -> int:
+        """What decoding all batches of a piece takes; with `records`, their rendering too."""
         return sum(
-            decoding_bytes(piece, at, header, self.limits) for at, header in split_batches(piece)
+            self._work(piece, at, header, records=records) for at, header in split_batches(piece)
         )
 
-    def first_stretch(self, piece: memoryview) -> tuple[memoryview, int, int]:
+    def _work(self, piece: Bytes, at: int, header: BatchHeader, *, records: bool) -> int:
+        work = decoding_bytes(piece, at, header, self.limits)
+        if not records or not work:
+            return work
+        rendering = _RENDERED_RECORD_BYTES * header.record_count
+        return work + rendering + max(work, header.length) // _RENDERED_SHARE
+
+    def first_stretch(
+        self, piece: memoryview, *, records: bool = False
+    ) -> tuple[memoryview, int, int]:
         """As many of a piece's first batches as are decoded in one go, and one at least; what that
         takes; and the offset behind them."""
         work = end = next_offset = 0
         for at, header in split_batches(piece):
-            more = decoding_bytes(piece, at, header, self.limits)
+            more = self._work(piece, at, header, records=records)
             if end and work + more > _STRETCH_BYTES:
                 break
             work += more

@@ -7,6 +7,9 @@ it is recorded in which order it came, for readers of several partitions who are
 
 A piece that takes long to decode is rendered in a thread, some batches at a time. Its readers leave
 the live pass for it, and each gets it before what comes behind it.
+
+There are views over values, and views over whole records (`format/web_views.py`): those share the
+decoded batches of a turn, and are never sent a record before the one that a reader wants.
 """
 
 from __future__ import annotations
@@ -14,14 +17,16 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from fanlog.broker.cursors import Cursor, Subscription
 from fanlog.broker.drops import DropKind, DropNotes
 from fanlog.broker.unpacking import Unpacker
 from fanlog.errors import UnreadableError
-from fanlog.format.batch import Batch, BatchHeader, read_header, split_batches
+from fanlog.format.batch import Batch, read_header, split_batches
 from fanlog.format.codecs import UnpackLimits
+from fanlog.format.web import Records, Unreadable
+from fanlog.format.web_views import Decoded, RecordView
 
 if TYPE_CHECKING:
     from fanlog.broker.fanout import FanOut
@@ -40,7 +45,10 @@ class View(Protocol):
     def render(self, values: Values) -> bytes: ...
 
 
-_Key = tuple[View, int, int]
+AnyView = View | RecordView
+# Makes the view in which a subscription follows a topic.
+TopicViews = Callable[["Topic"], AnyView]
+_Key = tuple[AnyView, int, int]
 # What an entry of the cache costs beside its bytes.
 _ENTRY_BYTES = 400
 # A partition, and the form in which a reader follows it.
@@ -49,13 +57,6 @@ Place = tuple["Partition", View]
 
 # Hears what was rendered, on the loop.
 Rendered = Callable[[memoryview], None]
-
-
-class _Unreadable(NamedTuple):
-    """A batch that can't be shown, and why."""
-
-    header: BatchHeader
-    fault: UnreadableError
 
 
 class Renderer:
@@ -68,6 +69,7 @@ class Renderer:
         self._runs: list[tuple[Partition, Values]] = []
         self._offered: dict[Partition, tuple[int, list[Values]]] = {}
         self._shown: dict[Partition, Values] = {}
+        self._decoded: dict[Partition, tuple[bytes, Decoded]] = {}
         self._composed: dict[tuple[Place, ...], bytes] = {}
         self._cache_bytes_max = cache_bytes_max
         self._cache: OrderedDict[_Key, tuple[int, bytes]] = OrderedDict()
@@ -103,6 +105,18 @@ class Renderer:
         self._shown[partition] = values
         return values
 
+    def records_of(self, partition: Partition, piece: bytes) -> Decoded | None:
+        """The records of a piece that this turn has shown, decoded once for all who want them; None
+        if they can't be had on the loop."""
+        piece_before, decoded = self._decoded.get(partition, (b"", ()))
+        if piece_before is piece:
+            return decoded
+        if not self._unpacker.is_small(self._unpacker.decoding_bytes(piece, records=True)):
+            return None
+        decoded = self._decode_records(partition, piece)
+        self._decoded[partition] = (piece, decoded)
+        return decoded
+
     def compose(self, places: tuple[Place, ...]) -> bytes:
         """What the turn has shown in these views, in the order in which it was published: for
         readers of several, who share it if they have the same."""
@@ -122,35 +136,48 @@ class Renderer:
         self._runs.clear()
         self._offered.clear()
         self._shown.clear()
+        self._decoded.clear()
         self._composed.clear()
 
     # What readers that are behind read back
 
-    def count_small(self, pieces: Sequence[memoryview]) -> int:
+    def count_small(self, view: AnyView, pieces: Sequence[memoryview]) -> int:
         """How many of the first pieces may be rendered on the loop together."""
+        records = isinstance(view, RecordView)
+        if records and view.raw:
+            return len(pieces)
         work = 0
         for i, piece in enumerate(pieces):
-            work += self._unpacker.decoding_bytes(piece)
+            work += self._unpacker.decoding_bytes(piece, records=records)
             if not self._unpacker.is_small(work):
                 return i
         return len(pieces)
 
-    def render_kept(self, partition: Partition, view: View, piece: memoryview) -> memoryview:
-        """A view of a piece from the tail or from disk, for a reader that is behind. Those that
-        are behind together share it."""
-        key = _key(partition, view, piece)
+    def render_kept(
+        self, partition: Partition, view: AnyView, piece: memoryview, first_offset: int
+    ) -> memoryview:
+        """A view of a piece from the tail or from disk, for a reader that is behind and wants it
+        from `first_offset` on. Those that are behind together share it."""
+        key = _key(partition, view, piece, first_offset)
         known = self._known(key, len(piece))
         if known is not None:
             return known
-        values = self._decode(partition, piece)
-        return self._keep(key, len(piece), view.render(values) if values else b"")
+        made, unreadable = _render(partition.topic.name, view, piece, key[2], self._unpacker.limits)
+        self._report(partition, unreadable)
+        return self._keep(key, len(piece), made)
 
     def render_first(
-        self, partition: Partition, view: View, piece: memoryview, done: Rendered
+        self,
+        partition: Partition,
+        view: AnyView,
+        piece: memoryview,
+        first_offset: int,
+        done: Rendered,
     ) -> int:
         """The same of a piece's first batches, in a thread. Returns the offset behind them."""
-        stretch, work, next_offset = self._unpacker.first_stretch(piece)
-        key = _key(partition, view, stretch)
+        records = isinstance(view, RecordView)
+        stretch, work, next_offset = self._unpacker.first_stretch(piece, records=records)
+        key = _key(partition, view, stretch, first_offset)
         known = self._known(key, len(stretch))
         if known is not None:
             done(known)
@@ -162,11 +189,10 @@ class Renderer:
         self._rendering[key] = [done]
         name, limits = partition.topic.name, self._unpacker.limits
 
-        def render() -> tuple[bytes, list[_Unreadable]]:
-            values, unreadable = decode_values(name, stretch, limits)
-            return view.render(values) if values else b"", unreadable
+        def render() -> tuple[bytes, list[Unreadable]]:
+            return _render(name, view, stretch, key[2], limits)
 
-        def rendered(result: tuple[bytes, list[_Unreadable]] | Exception) -> None:
+        def rendered(result: tuple[bytes, list[Unreadable]] | Exception) -> None:
             waiting = self._rendering.pop(key)
             if isinstance(result, Exception):
                 logger.error("rendering %s failed: %r", partition.name, result, exc_info=result)
@@ -202,9 +228,15 @@ class Renderer:
         self._report(partition, unreadable)
         return values
 
-    def _report(self, partition: Partition, unreadable: list[_Unreadable]) -> None:
+    def _decode_records(self, partition: Partition, piece: bytes) -> Decoded:
+        decoded = decode_records(partition.topic.name, piece, self._unpacker.limits)
+        self._report(partition, _unreadable_of(decoded))
+        return decoded
+
+    def _report(self, partition: Partition, unreadable: list[Unreadable]) -> None:
         """Counts records that nobody will be shown. A flood of them is one log line a second."""
-        for header, fault in unreadable:
+        for found in unreadable:
+            header, fault = found.batch.header, found.fault
             lost = header.record_count
             partition.topic.count().lost_records += lost
             first, next = header.base_offset, header.next_offset
@@ -217,6 +249,44 @@ class Renderer:
             self._cache_bytes -= len(gone[1]) + _ENTRY_BYTES
 
 
+class LivePiece:
+    """A piece that has just become visible, decoded when its first view is asked for."""
+
+    __slots__ = ("_base_offset", "_decoded", "_partition", "_piece", "_renderer", "_values")
+
+    def __init__(
+        self, renderer: Renderer, partition: Partition, piece: bytes, base_offset: int
+    ) -> None:
+        self._renderer = renderer
+        self._partition = partition
+        self._piece = piece
+        self._base_offset = base_offset
+        self._values: Values | None = ()
+        self._decoded: Decoded | None = ()
+
+    def is_late(self, view: AnyView) -> bool:
+        """Whether the piece takes too long to decode for this view to be rendered now."""
+        if not isinstance(view, RecordView):
+            if self._values == ():
+                offset = self._base_offset
+                self._values = self._renderer.values_of(self._partition, self._piece, offset)
+            return self._values is None
+        if view.raw:
+            return False
+        if self._decoded == ():
+            self._decoded = self._renderer.records_of(self._partition, self._piece)
+        return self._decoded is None
+
+    def render(self, view: AnyView) -> bytes:
+        """The piece in a view that is not late."""
+        if not isinstance(view, RecordView):
+            return view.render(self._values) if self._values else b""
+        if view.raw:
+            return view.render_raw(self._piece)
+        assert self._decoded is not None
+        return view.render_records(self._decoded, self._base_offset)
+
+
 def _rendered(views: Sequence[View], values: Values) -> bytes:
     if not values:
         return b""
@@ -225,24 +295,57 @@ def _rendered(views: Sequence[View], values: Values) -> bytes:
     return b"".join(view.render((value,)) for value in values for view in views)
 
 
-def _key(partition: Partition, view: View, piece: memoryview) -> _Key:
-    return view, partition.index, read_header(piece).base_offset
+def _key(partition: Partition, view: AnyView, piece: memoryview, first_offset: int) -> _Key:
+    base_offset = read_header(piece).base_offset
+    # Values have no offsets: a view over them shows the whole piece.
+    begin = max(base_offset, first_offset) if isinstance(view, RecordView) else base_offset
+    return view, partition.index, begin
+
+
+def _render(
+    topic: str, view: AnyView, piece: memoryview, first_offset: int, limits: UnpackLimits
+) -> tuple[bytes, list[Unreadable]]:
+    """A view of a piece, and the batches that can't be shown. Any thread may call it."""
+    if not isinstance(view, RecordView):
+        values, unreadable = decode_values(topic, piece, limits)
+        return view.render(values) if values else b"", unreadable
+    if view.raw:
+        return view.render_raw(piece), []
+    decoded = decode_records(topic, piece, limits)
+    return view.render_records(decoded, first_offset), _unreadable_of(decoded)
+
+
+def _unreadable_of(decoded: Decoded) -> list[Unreadable]:
+    return [records for records in decoded if isinstance(records, Unreadable)]
+
+
+def decode_records(topic: str, piece: bytes | memoryview, limits: UnpackLimits) -> Decoded:
+    """The records of all batches in a piece; in the place of a batch that does not decode, why."""
+    decoded: list[Records | Unreadable] = []
+    view = memoryview(piece)
+    for at, header in split_batches(piece):
+        batch = Batch(view[at : at + header.length], header, topic, limits)
+        try:
+            decoded.append(Records(batch))
+        except UnreadableError as fault:
+            decoded.append(Unreadable(batch, fault))
+    return decoded
 
 
 def decode_values(
     topic: str, piece: bytes | memoryview, limits: UnpackLimits
-) -> tuple[Values, list[_Unreadable]]:
+) -> tuple[Values, list[Unreadable]]:
     """The values of all batches in a piece, and those batches that do not decode: a producer's
     fault that nobody saw on the way in."""
     values: list[bytes | None] = []
-    unreadable: list[_Unreadable] = []
+    unreadable: list[Unreadable] = []
     view = memoryview(piece)
     for at, header in split_batches(piece):
         batch = Batch(view[at : at + header.length], header, topic, limits)
         try:
             values += batch.values
         except UnreadableError as fault:
-            unreadable.append(_Unreadable(header, fault))
+            unreadable.append(Unreadable(batch, fault))
     return values, unreadable
 
 

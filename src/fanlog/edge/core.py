@@ -14,6 +14,7 @@ from fanlog.broker.loader import Done as BlockDone
 from fanlog.broker.ports import Outlet, Reader
 from fanlog.broker.subscriptions import Subscriptions
 from fanlog.broker.topics import Partition, Topic
+from fanlog.broker.views import TopicViews
 from fanlog.edge.mirror import Mirror
 from fanlog.errors import InvalidArgumentError
 from fanlog.format.messages import Joined, Subscribe
@@ -54,12 +55,15 @@ class MirrorSubscriptions(Subscriptions):
         client: str = "",
         *,
         permit: Permit | None = None,
+        views: TopicViews | None = None,
     ) -> tuple[Subscription, list[Joined]]:
         upstream = self._core.upstream
         await upstream.follow(wanted.target, wanted.wildcard)
         try:
             await upstream.catch_up(wanted)
-            return await super().add(key, wanted, outlet, reader, client, permit=permit)
+            return await super().add(
+                key, wanted, outlet, reader, client, permit=permit, views=views
+            )
         except BaseException:
             upstream.unfollow(wanted.target, wanted.wildcard)
             raise

@@ -18,6 +18,7 @@ from fanlog.broker.views import View, follow, unfollow
 from fanlog.errors import FanlogError, TopicNotFoundError
 from fanlog.format.channels import maybe_channel_of, topic_of
 from fanlog.format.globs import Glob
+from fanlog.format.web_views import RecordView
 from fanlog.listeners.redis.channels import Channel, Follower, Pattern
 from fanlog.listeners.redis.publishing import Gathering
 from fanlog.model import Gap, SlowPolicy, Verb
@@ -369,14 +370,19 @@ class PubSub:
 
     def forget_idle(self, now: float) -> None:
         """Deletes topics that were made here and that nobody has published to for a while, unless
-        a native client reads them, or somebody has not got everything yet."""
+        a native or web client reads them, or somebody has not got everything yet."""
         for topic in list(islice(self._made, _CHECKED_A_SECOND)):
             since, known_end = self._made.pop(topic)
             end = sum(partition.next_offset for partition in topic.partitions)
             readers = sum(partition.readers for partition in topic.partitions)
             # Redis clients that have got everything are joined again when there is more.
             viewed = [partition.viewed for partition in topic.partitions if partition.viewed]
-            live = sum(len(cursors) for views in viewed for cursors in views.values())
+            live = sum(
+                len(cursors)
+                for views in viewed
+                for view, cursors in views.items()
+                if not isinstance(view, RecordView)
+            )
             if readers > live or end != known_end:
                 since = now
             self._made[topic] = (since, end)
