@@ -33,6 +33,13 @@ class WebOptions(msgspec.Struct, frozen=True, kw_only=True):
             "as https://app.example.com; * allows all. Pages of the same host always may."
         ),
     ] = ""
+    folder: Annotated[
+        str,
+        Meta(
+            description="Folder with a page of your own, and the files that it needs. The listener "
+            "serves it under /."
+        ),
+    ] = ""
     connections_max: Annotated[
         int,
         Meta(

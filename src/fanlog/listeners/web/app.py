@@ -11,6 +11,7 @@ from aiohttp.typedefs import Handler
 from fanlog.errors import FanlogError
 from fanlog.listeners.faults import OUR_FAULT
 from fanlog.listeners.web import status
+from fanlog.listeners.web.files import add_files
 from fanlog.listeners.web.problems import http_problem, problem_response
 from fanlog.listeners.web.routes import Route, adapted
 
@@ -30,6 +31,7 @@ def make_app(listener: WebListener) -> web.Application:
     )
     for route in ROUTES:
         app.router.add_route(route.method, route.path, adapted(route, listener))
+    add_files(app, listener.options.folder)
     return app
 
 
