@@ -1,0 +1,93 @@
+"""One Chromium for all tests of a process, and a context of its own for each visitor of a page.
+
+Law: the browser is Debian's, is stopped by its own process id, and asks nothing of the network.
+Where it is missing the test is skipped, saying why; with CI=true it fails.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser, async_playwright
+
+from tests.servers import find_program
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 30.0
+# What a slow and busy machine may take to show what a test waits for.
+PATIENCE_MS = 60_000
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--disable-extensions",
+    "--remote-debugging-port=0",
+    "about:blank",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Chromium:
+    """A running Chromium. `endpoint` is where it can be driven."""
+
+    endpoint: str
+    pid: int
+
+    @asynccontextmanager
+    async def driven(self) -> AsyncIterator[Browser]:
+        """`async with chromium.driven() as browser:`, then `await browser.new_context()` for each
+        visitor."""
+        async with async_playwright() as playwright:
+            browser = await playwright.chromium.connect_over_cdp(self.endpoint)
+            try:
+                yield browser
+            finally:
+                for context in browser.contexts[1:]:
+                    await context.close()
+                await browser.close()
+
+
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    program = find_program("chromium", "Debian's package chromium has it")
+    folder = tmp_path_factory.mktemp("chromium")
+    log_path = folder / "chromium.log"
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(
+            [program, f"--user-data-dir={folder / 'profile'}", *FLAGS],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        yield Chromium(_endpoint(process, folder / "profile", log_path), process.pid)
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _endpoint(process: subprocess.Popen[bytes], profile: Path, log_path: Path) -> str:
+    written = profile / "DevToolsActivePort"
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    while process.poll() is None and time.monotonic() < deadline_s:
+        lines = written.read_text().splitlines() if written.exists() else []
+        if len(lines) == 2:
+            return f"ws://127.0.0.1:{lines[0]}{lines[1]}"
+        time.sleep(0.05)
+    pytest.fail(f"Chromium did not start. It said:\n{log_path.read_text(errors='replace')}")
