@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import fanlog
 from fanlog.config import Config, EdgeOptions, ListenerOptions
-from fanlog.edge.node import EdgeNode
+from fanlog.edge.node import FanlogEdge
 from fanlog.model import TopicSettings
 
 PATIENCE_SECONDS = 60.0
@@ -17,7 +17,7 @@ PATIENCE_SECONDS = 60.0
 class Edge:
     """A running edge, and the address of its native listener."""
 
-    def __init__(self, node: EdgeNode, port: int) -> None:
+    def __init__(self, node: FanlogEdge, port: int) -> None:
         self.node = node
         self.port = port
         self.url = f"fanlog://127.0.0.1:{port}"
@@ -35,7 +35,7 @@ async def edge_of(
     config = Config(
         listener=ListenerOptions(port=0), edge=EdgeOptions(linger_seconds=linger_seconds)
     )
-    node = EdgeNode(url, config)
+    node = FanlogEdge(url, config)
     node.start()
     try:
         await node.connect()

@@ -11,6 +11,7 @@ import pytest
 import fanlog
 from fanlog.config import Config, ListenerOptions
 from fanlog.errors import MessagesLostError
+from fanlog.format.batch import BatchHeader
 from fanlog.model import Gap, GapReason
 from tests.client.proxy import Proxy, proxy_to
 from tests.edge.stage import PATIENCE_SECONDS, Edge, broker_at, edge_of, until
@@ -145,9 +146,9 @@ async def test_a_position_ahead_of_the_mirror_waits_for_it() -> None:
         await broker.publish("t", "0")
         async with edge_of(url) as edge, fanlog.connect(edge.url) as client:
             async with client.subscribe("t") as reader:
-                mirror = edge.node.core.mirror  # type: ignore[attr-defined]
+                mirror = edge.node.edge_core.mirror
                 take = mirror.take
-                held: list[tuple[bytes, object]] = []
+                held: list[tuple[bytes, BatchHeader]] = []
                 mirror.take = lambda data, header: held.append((data, header))
                 for i in range(1, 4):
                     await broker.publish("t", str(i))

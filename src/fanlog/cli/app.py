@@ -10,7 +10,7 @@ from typing import Annotated, Protocol, runtime_checkable
 import typer
 from typer.main import get_command
 
-from fanlog.cli import generate, health, publish, serve, tail
+from fanlog.cli import edge, generate, health, publish, serve, tail
 from fanlog.cli.bench import bench_app
 from fanlog.cli.configuration import config_app
 from fanlog.cli.dead import dead_app
@@ -60,6 +60,7 @@ def root(
 
 
 app.command(epilog=serve.EXAMPLE)(serve.serve)
+app.command(epilog=edge.EXAMPLE)(edge.edge)
 app.command(epilog=publish.EXAMPLE)(publish.publish)
 app.command(epilog=tail.EXAMPLE)(tail.tail)
 app.command(epilog=generate.EXAMPLE)(generate.generate)

@@ -10,10 +10,11 @@ import os
 import shutil
 import signal
 import sys
+from collections.abc import Coroutine
 from itertools import combinations
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
@@ -109,29 +110,38 @@ def serve(
     set_up_logging(log_level, as_json=log_json)
     for remark in settings.remarks:
         logger.warning("%s", remark)
+    prepare_process()
+    run_on_loop(_serve(settings, memory=memory))
+
+
+def prepare_process() -> None:
+    """What a process that serves many connections needs of its machine."""
     posix.require()
     posix.raise_open_files_max()
     sys.setswitchinterval(_SWITCH_SECONDS)
+
+
+def run_on_loop(work: Coroutine[Any, Any, None]) -> None:
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(_serve(settings, memory=memory))
+        runner.run(work)
 
 
 async def _serve(settings: Settings, *, memory: bool) -> None:
     config = settings.config
-    _check_ports(config)
+    check_ports(config)
     node = Node(None if memory else config.data, config)
     node.start()
     try:
         listener = node.listen()
-        redis = _listen_redis(node, settings)
-        site = await _listen_web(node, settings)
+        redis = listen_redis(node, settings)
+        site = await listen_web(node, settings)
     except BaseException:
         await node.stop()
         raise
-    _warn_of_strangers(config)
+    warn_of_strangers(config)
     logger.info("%s.", node.describe_files())
-    _calm_garbage_collector()
-    stopped = _on_signals()
+    calm_garbage_collector()
+    stopped = on_signals()
     _print_banner(config, listener.port, redis, site, memory=memory)
     sent = await stopped
     logger.info("%s: draining; once more ends at once.", signal.Signals(sent).name)
@@ -139,7 +149,7 @@ async def _serve(settings: Settings, *, memory: bool) -> None:
     logger.info("Drained and stopped.")
 
 
-def _check_ports(config: Config) -> None:
+def check_ports(config: Config) -> None:
     places = [
         ("Fanlog's own clients", "--port", config.listener.host, config.listener.port),
         ("Redis clients", "--redis-port", config.redis.host, config.redis.port),
@@ -153,7 +163,7 @@ def _check_ports(config: Config) -> None:
             )
 
 
-def _listen_redis(node: Node, settings: Settings) -> RedisListener | None:
+def listen_redis(node: Node, settings: Settings) -> RedisListener | None:
     """The Redis listener. If nobody chose its port and another has it, it is left out."""
     setting = settings.by_path["redis.port"]
     if settings.config.redis.port < 0:
@@ -167,7 +177,7 @@ def _listen_redis(node: Node, settings: Settings) -> RedisListener | None:
         return None
 
 
-async def _listen_web(node: Node, settings: Settings) -> WebListener | None:
+async def listen_web(node: Node, settings: Settings) -> WebListener | None:
     """The web listener. If nobody chose its port and another has it, it is left out."""
     if settings.config.web.port < 0:
         return None
@@ -180,7 +190,7 @@ async def _listen_web(node: Node, settings: Settings) -> WebListener | None:
         return None
 
 
-def _warn_of_strangers(config: Config) -> None:
+def warn_of_strangers(config: Config) -> None:
     """Until there are logins, whoever reaches a port may do everything."""
     ports = (
         ("listener.host", config.listener.host),
@@ -208,7 +218,7 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _calm_garbage_collector() -> None:
+def calm_garbage_collector() -> None:
     """What start-up made lives as long as the broker: a full collection would walk all of it, over
     and over, while every reader waits. And a broker's garbage is freed by reference counts, so
     that rare collections are enough for the few cycles that errors leave behind."""
@@ -217,7 +227,7 @@ def _calm_garbage_collector() -> None:
     gc.set_threshold(*_GC_THRESHOLDS)
 
 
-def _on_signals() -> asyncio.Future[int]:
+def on_signals() -> asyncio.Future[int]:
     """Is done with the first signal; the one after that ends the process. One that comes together
     with the first was meant as one."""
     loop = asyncio.get_running_loop()
@@ -252,17 +262,17 @@ def _print_banner(
     memory: bool,
 ) -> None:
     host = config.listener.host
-    url = _url(host, port)
-    near = _url("127.0.0.1" if host in _ANYWHERE else host, port)
-    option = "" if near == _url(DEFAULT_HOST, NATIVE_PORT) else f" --url {near}"
+    url = native_url(host, port)
+    near = native_url("127.0.0.1" if host in _ANYWHERE else host, port)
+    option = "" if near == native_url(DEFAULT_HOST, NATIVE_PORT) else f" --url {near}"
     data = "in memory only: nothing survives a restart" if memory else os.path.abspath(config.data)
     program = _program()
     console = out()
     console.print(
         Text.assemble(("Fanlog", "bold cyan"), f" {VERSION} listens on ", (url, "bold")),
         Text.assemble(("  data  ", "dim"), data),
-        Text.assemble(("  redis ", "dim"), _redis_line(redis)),
-        Text.assemble(("  web   ", "dim"), _web_line(site)),
+        Text.assemble(("  redis ", "dim"), redis_line(redis)),
+        Text.assemble(("  web   ", "dim"), web_line(site)),
         Text("Try it, in two other terminals:"),
         Text(f"  {program} tail greetings{option}", style="green"),
         Text(f"  {program} publish greetings hello{option}", style="green"),
@@ -272,14 +282,14 @@ def _print_banner(
     console.file.flush()
 
 
-def _redis_line(redis: RedisListener | None) -> str:
+def redis_line(redis: RedisListener | None) -> str:
     if redis is None:
         return "off"
     host = f"[{redis.host}]" if ":" in redis.host else redis.host
     return f"redis://{host}:{redis.port}, for any client of Redis Pub/Sub"
 
 
-def _web_line(site: WebListener | None) -> str:
+def web_line(site: WebListener | None) -> str:
     if site is None:
         return "off"
     host = f"[{site.host}]" if ":" in site.host else site.host
@@ -294,5 +304,5 @@ def _program() -> str:
     return os.path.relpath(called)
 
 
-def _url(host: str, port: int) -> str:
+def native_url(host: str, port: int) -> str:
     return f"fanlog://[{host}]:{port}" if ":" in host else f"fanlog://{host}:{port}"

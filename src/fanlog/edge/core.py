@@ -3,7 +3,9 @@ upstream. Listeners use it like any other."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
+
+import msgspec
 
 from fanlog.broker.authority import Permit
 from fanlog.broker.core import Broker, log_fault
@@ -11,13 +13,13 @@ from fanlog.broker.cursors import Subscription
 from fanlog.broker.ledger import Done
 from fanlog.broker.loader import BlockSource
 from fanlog.broker.loader import Done as BlockDone
-from fanlog.broker.ports import Outlet, Reader
+from fanlog.broker.ports import Origin, Outlet, Reader
 from fanlog.broker.subscriptions import Subscriptions
 from fanlog.broker.topics import Partition, Topic
 from fanlog.broker.views import TopicViews
 from fanlog.edge.mirror import Mirror
 from fanlog.errors import InvalidArgumentError
-from fanlog.format.messages import Joined, Subscribe
+from fanlog.format.messages import BrokerStatus, Joined, Subscribe
 from fanlog.model import Start
 
 
@@ -37,6 +39,19 @@ class Upstream(BlockSource, Protocol):
     async def find_offset(self, partition: Partition, start: Start) -> int:
         """Where a start lies: the earliest record, a time, or an offset."""
         ...
+
+
+class Relay(Protocol):
+    """A peer's own connection to upstream."""
+
+    def resume_reading(self) -> None: ...
+
+
+@runtime_checkable
+class Relaying(Protocol):
+    """A peer whose batches go upstream over a connection of its own."""
+
+    def pass_on_batches(self, data: bytes, at: int) -> int: ...
 
 
 class MirrorSubscriptions(Subscriptions):
@@ -81,6 +96,10 @@ class EdgeCore(Broker):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options, blocks=self)
         self.mirror = Mirror(self)
+        # Peers that have a connection of their own to upstream.
+        self.relays: dict[Outlet, Relay] = {}
+        # Why upstream can't be reached; empty if it can.
+        self.problem = ""
         self.subscriptions = MirrorSubscriptions(self)
 
     @property
@@ -92,6 +111,27 @@ class EdgeCore(Broker):
         """Speaks for the bus from now on, as it is since its last start."""
         self._store.epoch = epoch
         self.release = release
+
+    def take(self, data: bytes, at: int, origin: Origin) -> int:
+        """Batches go upstream as they are."""
+        if isinstance(origin, Relaying):
+            return origin.pass_on_batches(data, at)
+        raise InvalidArgumentError("Publish upstream: an edge has no log of its own.")
+
+    def resume(self, outlet: Outlet) -> None:
+        super().resume(outlet)
+        relay = self.relays.get(outlet)
+        if relay is not None and not outlet.blocked:
+            relay.resume_reading()
+
+    def status(self) -> BrokerStatus:
+        status = super().status()
+        if not self.problem:
+            return status
+        state = "degraded" if status.state == "ok" else status.state
+        return msgspec.structs.replace(
+            status, state=state, problems=(self.problem, *status.problems)
+        )
 
     def create_topic(self, name: str, settings: dict[str, int | str], **options: Any) -> Topic:
         raise InvalidArgumentError(

@@ -4,21 +4,28 @@ and the listeners."""
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
 from collections.abc import Callable
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from fanlog.broker.core import Broker as Core
 from fanlog.client.address import parse_url
 from fanlog.client.aio import Client
 from fanlog.client.link import tcp_dial
 from fanlog.config import ClientOptions, Config
-from fanlog.edge.core import EdgeCore
+from fanlog.edge.core import EdgeCore, Upstream
 from fanlog.edge.fanlog_upstream import FanlogUpstream
+from fanlog.edge.native import EdgeListener
 from fanlog.errors import FanlogError
+from fanlog.log import posix
 from fanlog.model import TopicSettings
 from fanlog.node import LoopRuntime, Node
 from fanlog.release import VERSION
+
+if TYPE_CHECKING:
+    from fanlog.listeners.server import NativeListener
+    from fanlog.listeners.web.ports import Bus
+    from fanlog.listeners.web.server import WebListener
 
 logger = logging.getLogger("fanlog.edge")
 
@@ -28,8 +35,71 @@ _CLIENT = ClientOptions(name="edge", wait_seconds=_FOR_EVER_SECONDS, backoff_max
 
 
 class EdgeNode(Node):
-    """An edge of a Fanlog broker. `start`, then `connect`, which waits for upstream; `listen` opens
-    the network, and `stop` ends it."""
+    """An edge. `start`, then `connect`, which waits for upstream; `listen` and its siblings open
+    the network, and `stop` ends it. `address` is upstream's, without a password."""
+
+    # Whether native and Redis clients can be served as well.
+    speaks_fanlog = False
+
+    def __init__(self, address: str, config: Config, *, runtime: LoopRuntime | None = None) -> None:
+        super().__init__(None, config, runtime)
+        self.address = address
+        # They hear of it when upstream is lost, and when it is back.
+        self.on_state: list[Callable[[bool], None]] = []
+        self.edge_core: EdgeCore
+
+    @property
+    @abstractmethod
+    def up(self) -> bool:
+        """Whether upstream can be reached."""
+
+    @abstractmethod
+    async def connect(self) -> None:
+        """Waits until upstream is there, for as long as it takes."""
+
+    @abstractmethod
+    def make_upstream(self, core: EdgeCore) -> Upstream:
+        """What the core asks."""
+
+    @abstractmethod
+    def make_bus(self) -> Bus:
+        """What stands behind the web listener."""
+
+    def _make_core(self, defaults: TopicSettings) -> Core:
+        config = self._config
+        core = self.edge_core = EdgeCore(
+            self._store,
+            self._runtime,
+            release=VERSION,
+            options=config.broker,
+            log_options=config.log,
+            topic_defaults=defaults,
+            sync_group=self._sync_group,
+            authority=self._authority,
+        )
+        core.upstream = self.make_upstream(core)
+        return core
+
+    async def listen_web(self) -> WebListener:
+        # aiohttp takes a while to import, and not every edge has a use for it.
+        from fanlog.listeners.web.server import WebListener  # noqa: PLC0415
+
+        posix.require()
+        listener = WebListener(self.make_bus(), self._config.web, self._admission)
+        await listener.start()
+        self.listeners.append(listener)
+        return listener
+
+    def tell(self, up: bool) -> None:
+        """Upstream is lost, or back."""
+        for hear in list(self.on_state):
+            hear(up)
+
+
+class FanlogEdge(EdgeNode):
+    """An edge of a Fanlog broker."""
+
+    speaks_fanlog = True
 
     def __init__(
         self,
@@ -40,59 +110,54 @@ class EdgeNode(Node):
         client_options: ClientOptions = _CLIENT,
     ) -> None:
         address = parse_url(upstream)
-        super().__init__(None, config, runtime)
-        dial = tcp_dial(address, client_options.connect_timeout_seconds)
-        self.client = Client(dial, client_options)
-        # They hear of it when upstream is lost, and when it is back.
-        self.on_state: list[Callable[[bool], None]] = []
+        super().__init__(f"fanlog://{address}", config, runtime=runtime)
+        self._dial = tcp_dial(address, client_options.connect_timeout_seconds)
+        self._upstream_address = address
+        self.client = Client(self._dial, client_options)
         self.upstream: FanlogUpstream
 
-    def _make_core(self, defaults: TopicSettings) -> Core:
-        config = self._config
-        core = EdgeCore(
-            self._store,
-            self._runtime,
-            release=VERSION,
-            options=config.broker,
-            log_options=config.log,
-            topic_defaults=defaults,
-            sync_group=self._sync_group,
-            authority=self._authority,
-        )
-        self.upstream = core.upstream = FanlogUpstream(core, self.client, config.edge)
-        return core
+    def make_upstream(self, core: EdgeCore) -> Upstream:
+        self.upstream = FanlogUpstream(core, self.client, self._config.edge)
+        return self.upstream
+
+    def make_bus(self) -> Bus:
+        from fanlog.edge.fanlog_bus import FanlogBus  # noqa: PLC0415 - as in `listen_web`
+
+        return FanlogBus(self)
 
     @property
     def up(self) -> bool:
-        """Whether upstream can be reached."""
         return self.client.connected
 
     async def connect(self) -> None:
-        """Waits until upstream is there, for as long as it takes."""
         self.client.on_lost = self._lost
         self.client.on_back = self._back
         await self.client.open()
         self.upstream.greeted()
 
     def _lost(self, error: FanlogError) -> None:
-        self._tell(False)
+        self.edge_core.problem = f"The upstream {self.address} is away: {error}"
+        self.tell(False)
 
     def _back(self) -> None:
         self.upstream.greeted()
-        self._tell(True)
+        self.edge_core.problem = ""
+        self.tell(True)
 
-    def _tell(self, up: bool) -> None:
-        for hear in list(self.on_state):
-            hear(up)
+    def listen(self) -> NativeListener:
+        posix.require()
+        listener = EdgeListener(
+            self.edge_core,
+            self._config.listener,
+            self._admission,
+            upstream=self._upstream_address,
+            welcome=lambda: self.client.welcome,
+        )
+        listener.open()
+        self.listeners.append(listener)
+        return listener
 
     async def stop(self) -> None:
+        await super().stop()
         await self.upstream.close()
         await self.client.close(flush=False)
-        await super().stop()
-
-
-def with_upstream(config: Config, upstream: str) -> Config:
-    """The settings with another upstream."""
-    return msgspec.structs.replace(
-        config, edge=msgspec.structs.replace(config.edge, upstream=upstream)
-    )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from fanlog.client.aio import Client
 from fanlog.config import ClientOptions
 from fanlog.listeners.web.ports import Hear, Incoming, Outgoing, Published
+from fanlog.listeners.web.signals import Signals
 
 if TYPE_CHECKING:
     from fanlog.broker.core import Broker
@@ -31,12 +32,14 @@ class LocalBus:
         self.up = True
         self.on_state: list[Callable[[bool], None]] = []
         self.client = Client(dial, _OPTIONS, verify=False)
-        self._hearers: dict[str, list[Hear]] = {}
+        self._signals = Signals(self.client)
 
     async def open(self) -> None:
         await self.client.open()
+        self._signals.open()
 
     async def close(self) -> None:
+        await self._signals.close()
         await self.client.close()
 
     async def follow(self, target: str, *, wildcard: bool) -> None:
@@ -73,8 +76,7 @@ class LocalBus:
         return Incoming(answer.value, headers)
 
     def signal(self, channel: str, data: bytes) -> None:
-        for hear in self._hearers.get(channel, ()):
-            hear(data)
+        self._signals.signal(channel, data)
 
     def on_signal(self, channel: str, hear: Hear) -> None:
-        self._hearers.setdefault(channel, []).append(hear)
+        self._signals.on_signal(channel, hear)

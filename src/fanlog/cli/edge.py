@@ -1,0 +1,177 @@
+"""`fanlog edge`: a process without data of its own in front of a bus, until a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from fanlog.cli.logs import LogLevel, set_up_logging
+from fanlog.cli.serve import (
+    ConfigFile,
+    Host,
+    HttpPort,
+    Port,
+    RedisPort,
+    calm_garbage_collector,
+    check_ports,
+    listen_redis,
+    listen_web,
+    native_url,
+    on_signals,
+    prepare_process,
+    redis_line,
+    run_on_loop,
+    warn_of_strangers,
+    web_line,
+)
+from fanlog.cli.settings import Settings, load_settings
+from fanlog.cli.terminal import out
+from fanlog.edge.node import EdgeNode
+from fanlog.edge.upstreams import make_edge
+from fanlog.errors import ConfigError, InvalidArgumentError
+from fanlog.listeners.redis.server import RedisListener
+from fanlog.listeners.server import NativeListener
+from fanlog.listeners.web.server import WebListener
+from fanlog.release import VERSION
+
+logger = logging.getLogger("fanlog")
+
+EXAMPLE = "Example: [bold]fanlog edge --upstream fanlog://10.0.0.5:7420 --http-port 7422[/]"
+# Upstream is usually there. Whoever waits for longer wants to know what for.
+_PATIENCE_SECONDS = 1.0
+
+Upstream = Annotated[
+    str | None,
+    typer.Option(
+        "--upstream",
+        help="The bus: fanlog://host:port, redis://host:port or nats://host:port.",
+        metavar="URL",
+    ),
+]
+
+
+def edge(
+    *,
+    upstream: Upstream = None,
+    host: Host = None,
+    port: Port = None,
+    redis_port: RedisPort = None,
+    http_port: HttpPort = None,
+    config: ConfigFile = None,
+    log_level: Annotated[
+        LogLevel, typer.Option("--log-level", help="Lowest level to log, on stderr.")
+    ] = LogLevel.INFO,
+    log_json: Annotated[
+        bool, typer.Option("--log-json", help="Log one JSON object per line.")
+    ] = False,
+) -> None:
+    """Run an edge in front of a bus until Ctrl-C."""
+    flags = {
+        "edge.upstream": upstream,
+        "listener.host": host,
+        "listener.port": port,
+        "redis.port": redis_port,
+        "web.host": host,
+        "web.port": http_port,
+    }
+    settings = load_settings(config, flags)
+    if not settings.config.edge.upstream:
+        raise InvalidArgumentError(
+            "An edge stands in front of a bus: give its address with --upstream, such as "
+            "fanlog://127.0.0.1:7420, redis://127.0.0.1:6379 or nats://127.0.0.1:4222."
+        )
+    set_up_logging(log_level, as_json=log_json)
+    if log_level is LogLevel.INFO:
+        # The edge itself says that its upstream is away, and once.
+        logging.getLogger("fanlog.client").setLevel(logging.WARNING)
+    for remark in settings.remarks:
+        logger.warning("%s", remark)
+    prepare_process()
+    run_on_loop(_run(settings))
+
+
+async def _run(settings: Settings) -> None:
+    config = settings.config
+    check_ports(config)
+    node = make_edge(config.edge.upstream, config)
+    node.start()
+    stopped = on_signals()
+    try:
+        if not await _connected(node, stopped):
+            return
+        native = _listen_native(node, settings)
+        redis = listen_redis(node, settings) if node.speaks_fanlog else None
+        site = await listen_web(node, settings)
+        if native is None and redis is None and site is None:
+            raise ConfigError(
+                "No listener could be opened, so that nobody could connect: choose free ports, "
+                "with --port, --redis-port and --http-port."
+            )
+        warn_of_strangers(config)
+        calm_garbage_collector()
+        _print_banner(node, native, redis, site)
+        sent = await stopped
+        logger.info("%s: draining; once more ends at once.", signal.Signals(sent).name)
+    finally:
+        await node.stop()
+    logger.info("Drained and stopped.")
+
+
+async def _connected(node: EdgeNode, stopped: asyncio.Future[int]) -> bool:
+    """Waits for upstream, and says so once. False if it was told to stop meanwhile."""
+    connecting = asyncio.create_task(node.connect())
+    try:
+        await asyncio.wait(
+            {connecting, stopped},
+            timeout=_PATIENCE_SECONDS,
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        if not connecting.done() and not stopped.done():
+            logger.warning("%s does not answer yet: the edge waits for it.", node.address)
+            await asyncio.wait({connecting, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if not connecting.done():
+            return False
+        connecting.result()
+        return True
+    finally:
+        connecting.cancel()
+
+
+def _listen_native(node: EdgeNode, settings: Settings) -> NativeListener | None:
+    """The native listener. If nobody chose its port and another has it, it is left out: the broker
+    itself may be on this machine."""
+    if not node.speaks_fanlog:
+        return None
+    try:
+        return node.listen()
+    except ConfigError as fault:
+        if settings.by_path["listener.port"].source != "default":
+            raise
+        logger.warning("Fanlog's own clients can't connect: %s", fault)
+        return None
+
+
+def _print_banner(
+    node: EdgeNode,
+    native: NativeListener | None,
+    redis: RedisListener | None,
+    site: WebListener | None,
+) -> None:
+    console = out()
+    line = "off" if native is None else native_url(native.host, native.port)
+    console.print(
+        Text.assemble(
+            ("Fanlog", "bold cyan"), f" {VERSION} is an edge of ", (node.address, "bold")
+        ),
+        Text.assemble(("  fanlog ", "dim"), line),
+        Text.assemble(("  redis  ", "dim"), redis_line(redis)),
+        Text.assemble(("  web    ", "dim"), web_line(site)),
+        sep="\n",
+    )
+    # A parent process that waits for this must not wait for a full buffer.
+    console.file.flush()

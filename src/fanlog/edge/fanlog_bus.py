@@ -1,0 +1,46 @@
+"""An upstream Fanlog broker as the bus of an edge's web listener: subscriptions read the mirrors,
+and everything else goes through the edge's one client."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fanlog.listeners.web.local_bus import LocalBus
+from fanlog.listeners.web.signals import Signals
+
+if TYPE_CHECKING:
+    from fanlog.edge.node import FanlogEdge
+
+
+class FanlogBus(LocalBus):
+    """What is published, asked for and signalled goes upstream."""
+
+    def __init__(self, node: FanlogEdge) -> None:
+        self.process = secrets.token_hex(8)
+        self.core = node.core
+        self.up = node.up
+        self.on_state: list[Callable[[bool], None]] = []
+        self.client = node.client
+        self._upstream = node.upstream
+        self._signals = Signals(node.client)
+        node.on_state.append(self._changed)
+
+    async def open(self) -> None:
+        """The node connects the client."""
+        self._signals.open()
+
+    async def close(self) -> None:
+        await self._signals.close()
+
+    def _changed(self, up: bool) -> None:
+        self.up = up
+        for hear in list(self.on_state):
+            hear(up)
+
+    async def follow(self, target: str, *, wildcard: bool) -> None:
+        await self._upstream.follow(target, wildcard)
+
+    def unfollow(self, target: str, *, wildcard: bool) -> None:
+        self._upstream.unfollow(target, wildcard)
