@@ -26,13 +26,13 @@ from fanlog.cli.settings import Settings, load_settings
 from fanlog.cli.terminal import out
 from fanlog.config import DEFAULT_HOST, NATIVE_PORT, Config
 from fanlog.errors import ConfigError, InvalidArgumentError
-from fanlog.listeners.redis.server import RedisListener
 from fanlog.log import posix
-from fanlog.node import Node
 from fanlog.release import VERSION
 
 if TYPE_CHECKING:
+    from fanlog.listeners.redis.server import RedisListener
     from fanlog.listeners.web.server import WebListener
+    from fanlog.node import Node
 
 logger = logging.getLogger("fanlog")
 
@@ -127,6 +127,9 @@ def run_on_loop(work: Coroutine[Any, Any, None]) -> None:
 
 
 async def _serve(settings: Settings, *, memory: bool) -> None:
+    # Other commands need no broker, and would take twice as long to start with one.
+    from fanlog.node import Node  # noqa: PLC0415
+
     config = settings.config
     check_ports(config)
     node = Node(None if memory else config.data, config)
