@@ -3,7 +3,8 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
-# Test files run side by side, one process for each core. JOBS=0: one after another.
+# Test files run side by side, in one process more than there are cores (tests/sharing.py says why).
+# JOBS=0: one after another.
 JOBS ?= auto
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 
@@ -14,7 +15,7 @@ export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check format docs docs-serve power bench dist servers clean
+.PHONY: help run test check style format docs docs-serve power bench dist servers clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,13 +23,21 @@ help: ## Show this list
 run: $(VENV)/.core ## Install the broker and start it (ARGS="--port 7000" is passed on)
 	$(BIN)/fanlog serve $(ARGS)
 
-test: check servers ## Run every check and every test (ARGS="-k batch" is passed on to pytest)
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
+test: style servers ## Run every check and every test (ARGS="-k batch" is passed on to pytest)
+	@# Types are checked beside the tests: that takes one core most of a minute.
+	@$(BIN)/pyright >$(VENV)/types.txt 2>&1 & types=$$!; \
+	status=0; \
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS) || status=$$?; \
+	wait $$types || status=$$?; \
+	cat $(VENV)/types.txt; \
+	exit $$status
 
-check: $(VENV)/.dev ## Lint, formatting, types and layers
+check: style ## Lint, formatting, layers and types
+	$(BIN)/pyright
+
+style: $(VENV)/.dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/pyright
 	$(BIN)/lint-imports
 
 format: $(VENV)/.dev ## Format the code, and fix what ruff can fix

@@ -14,6 +14,7 @@ import xdist.remote
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.power.machine import Machine, machine_of
+from tests.sharing import group_of, longest_first, processes
 
 # A slow machine is no fault of the code: neither in a test, nor where its examples are made.
 hypothesis.settings.register_profile(
@@ -36,18 +37,29 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    return processes()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Files that take long begin first, where files are shared out among processes."""
+    if hasattr(config, "workerinput"):
+        seconds = longest_first()
+        items.sort(key=lambda item: -seconds.get(group_of(item.nodeid), 0.0))
+
+
 class FilesTogether(LoadScopeScheduling):
-    """Gives each file to one process (`pytest -n 2`), and all files of Spark to the same one: they
-    share a session. Groups with many tests go first, and Spark's has most."""
+    """Gives each file to one process, in the order in which they were collected."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.split("::", 1)[0]
-        return "spark" if file.startswith("tests/spark/") else file
+        return group_of(nodeid)
 
 
 def pytest_xdist_make_scheduler(
     config: pytest.Config, log: xdist.remote.Producer
 ) -> LoadScopeScheduling:
+    # It would begin with those that have many tests, however short they are.
+    config.option.loadscopereorder = False
     return FilesTogether(config, log)
 
 

@@ -82,6 +82,7 @@ def test_the_documented_commands_leave_the_documented_rows(tmp_path: Path) -> No
     assert {name: ends[name] for name in records} == records
     got = [json.loads(message.text) for message in windows]
     assert [window["start"] for window in got] == sorted(window["start"] for window in got)
+    assert all(window["records"] > 0 for window in got)
     assert all("E" not in message.text.partition('"records"')[2] for message in windows)
     shown = documented_windows()
     for found, window in zip(got, shown, strict=False):
