@@ -72,3 +72,68 @@ class WebOptions(msgspec.Struct, frozen=True, kw_only=True):
     page_entries_max: Annotated[
         int, Meta(ge=1, description="Most entries in one page of a list.")
     ] = 1000
+    user_topic: Annotated[
+        str,
+        Meta(
+            pattern=r"\{user\}",
+            description="Topic of a user's own messages; {user} stands for the user.",
+        ),
+    ] = "user.{user}"
+    accepts_per_second_max: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="New connections a second. Others wait in the kernel until it is their "
+            "turn, so that a wave of reconnects does not stop everybody else. 0 means no limit.",
+        ),
+    ] = 2000.0
+    ping_seconds: Annotated[
+        float,
+        Meta(
+            gt=0,
+            description="How often a silent client is pinged. One that is silent for twice as "
+            "long is disconnected.",
+        ),
+    ] = 25.0
+    message_bytes_max: Annotated[
+        int,
+        Meta(ge=1 * KIB, le=64 * MIB, description="Largest message of a WebSocket client."),
+    ] = 2 * MIB
+    messages_per_second_max: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="Messages a second of one WebSocket client. One that sends more is read "
+            "more slowly. 0 means no limit.",
+        ),
+    ] = 2000.0
+    bytes_per_second_max: Annotated[
+        float,
+        Meta(ge=0, description="The same for the bytes that one WebSocket client sends."),
+    ] = 16.0 * MIB
+    subscriptions_max: Annotated[
+        int, Meta(ge=1, description="Subscriptions of one connection.")
+    ] = 1000
+    requests_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Unanswered operations of one WebSocket client. Above it, the broker "
+            "stops reading from that client.",
+        ),
+    ] = 256
+    control_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=16 * KIB,
+            description="Answers that a client has not read yet. Above it, the broker stops "
+            "reading from that client.",
+        ),
+    ] = 1 * MIB
+    reconnect_spread_seconds: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="Over how long a process that stops spreads the reconnects of its clients.",
+        ),
+    ] = 10.0

@@ -281,6 +281,16 @@ def messages_json(
     return [(front + message[1:]).encode() for message in messages]
 
 
+def reply_json(value: bytes | None, headers: Mapping[str, bytes]) -> bytes:
+    """A message that is in no log, as JSON: the reply to a request.
+
+    >>> reply_json(b"pong", {"a": b"b"})
+    b'{"headers":{"a":"b"},"text":"pong"}'
+    """
+    pairs = tuple((name.encode(), content) for name, content in headers.items())
+    return f"{{{_headers_json(pairs)}{value_json(value, said=_said_json(pairs))}}}".encode()
+
+
 class OutgoingMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A message to publish. Its value is one of `json`, `text` and `base64`; `deleted` makes it a
     tombstone."""
@@ -298,6 +308,12 @@ class OutgoingMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     deleted: Annotated[
         bool, Meta(description="No value: deletes the key from a compacted topic.")
     ] = False
+
+    def is_empty(self) -> bool:
+        """Whether nothing of a message is given."""
+        given = (self.key, self.key_base64, self.headers, self.headers_base64)
+        values = (self.json, self.text, self.base64)
+        return not self.deleted and given == (None,) * 4 and values == (UNSET,) * 3
 
     def record(self) -> tuple[bytes | None, bytes | None, dict[str, bytes] | None]:
         """Key, value and headers as they are published."""

@@ -27,6 +27,10 @@ class Site:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.listener.port}"
 
+    @property
+    def ws(self) -> str:
+        return f"ws://127.0.0.1:{self.listener.port}"
+
 
 Serving = Callable[..., AbstractAsyncContextManager[Site]]
 

@@ -10,8 +10,9 @@ from aiohttp.typedefs import Handler
 
 from fanlog.errors import FanlogError
 from fanlog.listeners.faults import OUR_FAULT
-from fanlog.listeners.web import status
+from fanlog.listeners.web import status, streams
 from fanlog.listeners.web.files import add_files
+from fanlog.listeners.web.origins import cross_origin
 from fanlog.listeners.web.problems import http_problem, problem_response
 from fanlog.listeners.web.routes import Route, adapted
 
@@ -20,14 +21,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("fanlog.listeners")
 
-ROUTES: list[Route] = [*status.ROUTES]
+ROUTES: list[Route] = [*status.ROUTES, *streams.ROUTES]
 
 
 def make_app(listener: WebListener) -> web.Application:
     """The application, for one listener."""
     app = web.Application(
         client_max_size=listener.options.body_bytes_max,
-        middlewares=[_count(listener), _explain],
+        middlewares=[_count(listener), cross_origin(listener.origins), _explain],
     )
     for route in ROUTES:
         app.router.add_route(route.method, route.path, adapted(route, listener))

@@ -5,6 +5,7 @@ can take the connection over for a stream of messages."""
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
@@ -16,12 +17,24 @@ if TYPE_CHECKING:
 class HttpPeer(asyncio.Protocol):
     """A connection with `http`, aiohttp's protocol, behind it."""
 
-    __slots__ = ("_listener", "active", "half_since", "http", "peer", "taken", "transport")
+    __slots__ = (
+        "_listener",
+        "active",
+        "half_since",
+        "http",
+        "peer",
+        "sock",
+        "taken",
+        "transport",
+    )
 
-    def __init__(self, listener: WebListener, http: RequestHandler, peer: str) -> None:
+    def __init__(
+        self, listener: WebListener, http: RequestHandler, peer: str, sock: socket.socket
+    ) -> None:
         self._listener = listener
         self.http = http
         self.peer = peer
+        self.sock = sock
         self.active = 0
         # Since when a request is begun and not here whole; a new connection owes one.
         self.half_since: float | None = listener.loop.time()
@@ -62,6 +75,7 @@ class HttpPeer(asyncio.Protocol):
         transport.set_write_buffer_limits(high=0)
         transport.set_protocol(protocol)
         self._listener.disconnected(self, still_open=True)
-        # aiohttp forgets the connection; the transport stays open.
+        # aiohttp forgets the connection. It would close the transport if it still had it.
+        self.http.transport = None
         self.http.connection_lost(None)
         return transport

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import socket
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,15 +13,19 @@ from aiohttp import web
 
 from fanlog.listeners.accepting import Acceptor
 from fanlog.listeners.web.app import make_app
+from fanlog.listeners.web.origins import Origins
 from fanlog.listeners.web.peers import HttpPeer
 from fanlog.listeners.web.problems import CONTENT_TYPE, Problem
 
 if TYPE_CHECKING:
     from aiohttp.web_protocol import RequestHandler
 
+    from fanlog.broker.core import Broker
     from fanlog.config_web import WebOptions
     from fanlog.listeners.admission import Admission
+    from fanlog.listeners.web.connection import Talk, WebConnection
     from fanlog.listeners.web.ports import Bus
+    from fanlog.model import Identity
 
 logger = logging.getLogger("fanlog.listeners")
 
@@ -41,10 +46,16 @@ class WebListener(Acceptor):
         self.options = options
         self._peers: dict[RequestHandler, HttpPeer] = {}
         # Connections that were taken over, by the protocols that have them now.
-        self._streams: dict[asyncio.Protocol, None] = {}
+        self._streams: dict[WebConnection, None] = {}
+        self.origins = Origins(options.origins)
         self._joining: set[asyncio.Task[Any]] = set()
         self._sweeper: asyncio.TimerHandle | None = None
         self._runner: web.AppRunner
+
+    @property
+    def core(self) -> Broker:
+        """What the subscriptions read."""
+        return self.bus.core
 
     async def start(self) -> None:
         """Listens; `host` and `port` then say where."""
@@ -86,7 +97,9 @@ class WebListener(Acceptor):
         server = self._runner.server
         assert server is not None
         http = server()
-        connecting = self.loop.connect_accepted_socket(lambda: HttpPeer(self, http, peer), sock)
+        connecting = self.loop.connect_accepted_socket(
+            lambda: HttpPeer(self, http, peer, sock), sock
+        )
         task = self.loop.create_task(connecting)
         self._joining.add(task)
         task.add_done_callback(self._joined)
@@ -109,18 +122,28 @@ class WebListener(Acceptor):
             self._admission.connections -= 1
             self.bus.core.connections -= 1
 
-    def take_over(self, request: web.Request, stream: asyncio.Protocol) -> asyncio.Transport:
-        """Gives a request's connection to a stream, which says `left` when it has ended."""
+    def take_over(
+        self, request: web.Request, stream: WebConnection, talk: Talk, head: bytes
+    ) -> None:
+        """Gives a request's connection to a stream, and sends the head of the answer. The stream
+        says `left` when it has ended."""
         peer = self._peers[request.protocol]
+        stream.peer = peer.peer
         self._streams[stream] = None
-        return peer.take_over(stream)
+        transport = peer.take_over(stream)
+        stream.opened(transport, peer.sock, talk)
+        stream.write(head)
 
-    def left(self, stream: asyncio.Protocol) -> None:
+    def left(self, stream: WebConnection) -> None:
         """A stream's connection is closed."""
         if stream in self._streams:
             del self._streams[stream]
             self._admission.connections -= 1
             self.bus.core.connections -= 1
+
+    def identify(self, who: Identity, token: str) -> Identity:
+        """Who a client is by its token. Until there are tokens it stays who it said it is."""
+        return who
 
     def begun(self, request: web.Request) -> None:
         """A request has come, at least its headers."""
@@ -142,15 +165,21 @@ class WebListener(Acceptor):
             if peer.half_since is not None and now - peer.half_since > limit:
                 logger.debug("%s: no request within web.header_timeout_seconds", peer.peer)
                 peer.transport.abort()
+        for stream in list(self._streams):
+            stream.swept(now)
         self.bus.core.fan_out.sweep()
         self._sweeper = self.loop.call_later(_SWEEP_SECONDS, self._sweep)
 
     async def drain(self, deadline: float) -> None:
-        """Stops accepting, and waits until the requests that are under way are answered, or until
-        `deadline` on the loop's clock."""
+        """Stops accepting, sends streaming clients elsewhere, each at a time of its own, and waits
+        until all that is under way is answered, or until `deadline` on the loop's clock."""
         self.stop_accepting()
-        while self.loop.time() < deadline and any(  # noqa: ASYNC110 - counters, no event
-            peer.active for peer in self._peers.values()
+        spread_ms = int(self.options.reconnect_spread_seconds * 1000)
+        for stream in list(self._streams):
+            # No secret: it only keeps clients from coming back all at once.
+            stream.drain(random.randint(0, spread_ms))
+        while self.loop.time() < deadline and (  # noqa: ASYNC110 - counters, no event
+            self._streams or any(peer.active for peer in self._peers.values())
         ):
             await asyncio.sleep(0.01)
 
@@ -161,5 +190,7 @@ class WebListener(Acceptor):
             self._sweeper.cancel()
         for peer in list(self._peers.values()):
             peer.transport.abort()
+        for stream in list(self._streams):
+            stream.abort()
         await self._runner.cleanup()
         await self.bus.close()

@@ -1,0 +1,395 @@
+"""A connection that streams messages: the broker's `Outlet` over a transport that aiohttp had.
+
+What goes to many readers is sent straight into the socket, as the native listener does. What the
+socket does not take is handed to the transport, which then tells us to pause: the connection is
+`blocked`, holds the rest of one piece and the few answers behind it, and is sent nothing else until
+the transport says that all is gone. Nothing is queued here. Over TLS there is no such socket, and
+the transport takes everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from fanlog.errors import FanlogError, FormatError, LimitError
+from fanlog.listeners.faults import OUR_FAULT
+
+if TYPE_CHECKING:
+    from fanlog.broker.core import Broker
+    from fanlog.broker.cursors import Cursor, Subscription
+    from fanlog.broker.ports import Piece
+    from fanlog.config_web import WebOptions
+
+logger = logging.getLogger("fanlog.listeners")
+
+_VECTORS_MAX = 64
+_LINGER_SECONDS = 1.0
+# A peer that was silent for so many times `web.ping_seconds` is gone.
+_SILENT_PINGS = 2
+
+
+class Talk(Protocol):
+    """What is spoken on a connection."""
+
+    def feed(self, data: bytes) -> None:
+        """Takes what the peer sent; nothing, to go on with what is kept."""
+        ...
+
+    def held_up(self) -> bool:
+        """Whether what has come must wait; `go_on` says when it need not."""
+        ...
+
+    def swept(self, now: float) -> None:
+        """Once a second: pings, and peers that are overdue."""
+        ...
+
+    def farewell(self, error: FanlogError) -> bytes:
+        """What tells the peer why it is cut off."""
+        ...
+
+    def drain(self, after_ms: int) -> None:
+        """Tells the peer to come back later, elsewhere, and ends."""
+        ...
+
+    def closed(self) -> None: ...
+
+
+class _Ended:
+    """What a closed connection has in the place of its talk, so that neither keeps the other."""
+
+    def feed(self, data: bytes) -> None: ...
+    def held_up(self) -> bool:
+        return False
+
+    def swept(self, now: float) -> None: ...
+    def farewell(self, error: FanlogError) -> bytes:
+        return b""
+
+    def drain(self, after_ms: int) -> None: ...
+    def closed(self) -> None: ...
+
+
+_ENDED = _Ended()
+
+
+class ConnectionHost(Protocol):
+    """The listener, as far as its connections need it."""
+
+    loop: asyncio.AbstractEventLoop
+
+    @property
+    def options(self) -> WebOptions: ...
+    @property
+    def core(self) -> Broker: ...
+    def left(self, stream: WebConnection, /) -> None: ...
+
+
+class WebConnection(asyncio.Protocol):
+    """One peer that reads messages."""
+
+    __slots__ = (
+        "__weakref__",
+        "_answer_bytes",
+        "_closing",
+        "_core",
+        "_host",
+        "_in_turn",
+        "_linger",
+        "_loop",
+        "_sock",
+        "_stalled",
+        "_stuck",
+        "_transport",
+        "_why",
+        "blocked",
+        "feed",
+        "heard_at",
+        "paused",
+        "peer",
+        "raw_send",
+        "send",
+        "talk",
+        "waiting",
+    )
+
+    def __init__(self, host: ConnectionHost, peer: str) -> None:
+        self._host = host
+        self._core = host.core
+        self._loop = host.loop
+        self.peer = peer
+        self.talk: Talk = _ENDED
+        self.feed: Subscription | None = None
+        self.waiting: list[Cursor] = []
+        self.blocked = False
+        self.paused = False
+        self._stuck = False
+        self._closing = False
+        self._in_turn = False
+        # What waits for a peer that takes nothing, and since when that is so much.
+        self._stalled: tuple[int, float] = (0, 0.0)
+        self._answer_bytes = 0
+        self._why = "the client closed"
+        self._linger: asyncio.TimerHandle | None = None
+        self._sock: socket.socket | None = None
+        self._transport: asyncio.Transport
+        self.heard_at = host.loop.time()
+        self.raw_send = self._send_by_transport
+        self.send = self._send_by_transport
+
+    def opened(self, transport: asyncio.Transport, sock: socket.socket | None, talk: Talk) -> None:
+        """The transport is ours. `sock` is its own, unless bytes are changed on their way."""
+        self._transport = transport
+        self.talk = talk
+        if sock is not None:
+            self._sock = sock
+            self.raw_send = self.send = sock.send
+        # aiohttp may not have got rid of everything.
+        self._stuck = self.blocked = transport.get_write_buffer_size() > 0
+        transport.resume_reading()
+
+    # Reading
+
+    def data_received(self, data: bytes) -> None:
+        self.heard_at = self._loop.time()
+        if not self._closing:
+            self._take(data)
+
+    def eof_received(self) -> None:
+        """The transport closes."""
+
+    def _take(self, data: bytes) -> None:
+        try:
+            self.talk.feed(data)
+        except FormatError as fault:
+            logger.debug("%s is cut off: %s", self.peer, fault)
+            self.turn_out(fault)
+        except Exception:
+            logger.exception("a fault of ours in serving %s", self.peer)
+            self.turn_out(FanlogError(OUR_FAULT))
+        if self.paused or self._closing:
+            return
+        if self.full() or self.talk.held_up():
+            self._pause()
+        elif self._core.congested():
+            self._pause()
+            self._core.commits.when_relieved(self.go_on)
+
+    def _pause(self) -> None:
+        self.paused = True
+        self._transport.pause_reading()
+
+    def go_on(self) -> None:
+        """What held the peer up may be over."""
+        if self._closing or self.full():
+            return
+        if self.paused:
+            if self._core.congested():
+                self._core.commits.when_relieved(self.go_on)
+                return
+            self.paused = False
+            self.heard_at = self._loop.time()
+            self._transport.resume_reading()
+        self._take(b"")
+
+    def soon(self, call: Callable[[], None]) -> None:
+        self._loop.call_soon(call)
+
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        self._loop.call_later(seconds, call)
+
+    def full(self) -> bool:
+        """Whether so many answers wait for the peer that it is asked nothing more for now."""
+        return self._answer_bytes > self._host.options.control_bytes_max
+
+    # Writing
+
+    def _send_by_transport(self, piece: Piece) -> int:
+        self._transport.write(piece)
+        return len(piece)
+
+    def write(self, data: bytes) -> None:
+        """Sends an answer, in order with everything else."""
+        if self._closing:
+            return
+        if self.blocked:
+            self._answer_bytes += len(data)
+            self._transport.write(data)
+            return
+        self.deliver(data)
+
+    def tell(self, data: bytes) -> None:
+        """Sends what the peer did not ask for. One that takes nothing is not told without end: it
+        is cut off, and comes back with its positions. What it is told in one turn it can't have
+        taken, however much that is."""
+        if self.full() and not self._in_turn:
+            self.turn_out(
+                LimitError(
+                    "Too much waits for this client, which takes nothing: read what it is sent, or "
+                    "use more connections (web.control_bytes_max)."
+                )
+            )
+            return
+        if not self._in_turn:
+            self._in_turn = True
+            self._loop.call_soon(self._end_turn)
+        self.write(data)
+
+    def _end_turn(self) -> None:
+        self._in_turn = False
+
+    def deliver(self, piece: Piece) -> None:
+        """Sends all of a piece, or holds the rest."""
+        try:
+            sent = self.raw_send(piece)
+        except BlockingIOError:
+            sent = 0
+        except OSError as fault:
+            self.lost(fault)
+            return
+        if sent != len(piece):
+            self.hold(piece, sent)
+
+    def hold(self, piece: Piece, sent: int) -> None:
+        self.blocked = True
+        self._transport.write(memoryview(piece)[sent:])
+        if not self._stuck:
+            # The kernel took it after all; whoever called us counts on `blocked`.
+            self._loop.call_soon(self._unblock)
+
+    def push(self, subscription: Subscription, pieces: list[memoryview]) -> None:
+        """What a reader gets that is behind. The pieces are whole frames."""
+        if self._closing:
+            return
+        if self._sock is None or self.blocked:
+            for piece in pieces:
+                self._transport.write(piece)
+            return
+        for at in range(0, len(pieces), _VECTORS_MAX):
+            self._send_several(pieces[at : at + _VECTORS_MAX])
+
+    def _send_several(self, pieces: list[memoryview]) -> None:
+        assert self._sock is not None
+        sent = 0
+        if not self.blocked:
+            try:
+                sent = self._sock.sendmsg(pieces)
+            except BlockingIOError:
+                pass
+            except OSError as fault:
+                self.lost(fault)
+                return
+        for piece in pieces:
+            if sent >= len(piece):
+                sent -= len(piece)
+            elif self.blocked:
+                self._transport.write(piece)
+            else:
+                self.hold(piece, sent)
+                sent = 0
+
+    def pause_writing(self) -> None:
+        self._stuck = self.blocked = True
+
+    def resume_writing(self) -> None:
+        self._stuck = False
+        self._unblock()
+
+    def _unblock(self) -> None:
+        if self._stuck or self._closing or not self.blocked:
+            return
+        self.blocked = False
+        self._answer_bytes = 0
+        if self.paused:
+            self.go_on()
+        self._core.resume(self)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes that wait for the peer to take them."""
+        return self._transport.get_write_buffer_size()
+
+    # Ending
+
+    def swept(self, now: float) -> None:
+        """Once a second."""
+        if not self._closing:
+            self.talk.swept(now)
+
+    def is_silent(self, now: float) -> bool:
+        """Whether a peer that is pinged has been silent for too long."""
+        if self.paused:
+            # It is not read: what it has sent is not known.
+            self.heard_at = now
+        return now - self.heard_at > _SILENT_PINGS * self._host.options.ping_seconds
+
+    def is_stalled(self, now: float) -> bool:
+        """Whether a peer has taken nothing of what waits for it for too long."""
+        kept = self.kept_bytes if self.blocked else 0
+        before, since = self._stalled
+        if not kept or kept != before:
+            self._stalled = (kept, now)
+            return False
+        return now - since > _SILENT_PINGS * self._host.options.ping_seconds
+
+    def lost(self, fault: Exception) -> None:
+        """Ends the connection after the pass that noticed."""
+        self.blocked = True
+        self._why = str(fault)
+        self._loop.call_soon(self.abort)
+
+    def turn_out(self, error: FanlogError, subscription: Subscription | None = None) -> None:
+        """Tells the peer why, and ends the connection."""
+        if not self._closing:
+            self.finish(f"cut off ({error.code}): {error}", self.talk.farewell(error))
+
+    def finish(self, why: str, last: bytes = b"") -> None:
+        """Closes once everything has gone out. The peer's last bytes are read and dropped for a
+        moment, or the close would overtake what it is told."""
+        if self._closing:
+            return
+        self._why = why
+        self._closing = self.blocked = True
+        self.talk.closed()
+        if self._transport.is_closing():
+            return
+        if last:
+            self._transport.write(last)
+        self._transport.resume_reading()
+        with contextlib.suppress(OSError, RuntimeError):
+            self._transport.write_eof()
+        self._linger = self._loop.call_later(_LINGER_SECONDS, self.abort)
+
+    def drain(self, after_ms: int) -> None:
+        """Sends the client elsewhere."""
+        self.talk.drain(after_ms)
+
+    @property
+    def closing(self) -> bool:
+        return self._closing
+
+    def abort(self) -> None:
+        """Ends the connection now."""
+        self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.blocked = True
+        if not self._closing:
+            self._closing = True
+            self.talk.closed()
+        if self._linger is not None:
+            self._linger.cancel()
+        logger.debug("%s: disconnected: %s", self.peer, exc or self._why)
+        self._host.left(self)
+        self.talk = _ENDED
+        self.waiting = []
+        # They are bound to this very object.
+        self.raw_send = self.send = _gone
+
+
+def _gone(piece: Piece) -> int:
+    raise BrokenPipeError("the connection is closed")

@@ -1,0 +1,234 @@
+"""The subscriptions of one web connection: what is asked for, checked, followed on the bus, and
+read from the core in a view. WebSocket and SSE share it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fanlog.broker.missing import maybe_notice
+from fanlog.client.starts import as_start
+from fanlog.errors import ClosedError, InvalidArgumentError, LimitError, allow_more
+from fanlog.format.messages import Joined, Position, Subscribe
+from fanlog.format.patterns import is_pattern
+from fanlog.format.web_filters import Filter
+from fanlog.format.web_positions import parse_position
+from fanlog.format.web_views import ViewKind, views_for
+from fanlog.listeners.web.operations import Missing, StartSpec
+from fanlog.model import Start, Verb
+
+if TYPE_CHECKING:
+    from fanlog.broker.authority import Permit
+    from fanlog.broker.cursors import Subscription
+    from fanlog.broker.ports import Reader
+    from fanlog.config_web import WebOptions
+    from fanlog.listeners.web.connection import WebConnection
+    from fanlog.listeners.web.ports import Bus
+
+# Topics that the answer to a subscription tells of; the others follow one by one.
+JOINED_AT_ONCE = 1000
+Key = tuple[str, str]
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """A subscription that is asked for. `positions` (also none) means that the reader was here
+    before: it wins over `start`."""
+
+    target: str
+    kind: ViewKind
+    start: Start = Start()
+    partitions: tuple[int, ...] | None = None
+    positions: tuple[Position, ...] | None = None
+    filter: Filter | None = None
+    missing: Missing = "wait"
+
+    @property
+    def key(self) -> Key:
+        return self.target, "" if self.filter is None else self.filter.text
+
+    @property
+    def wildcard(self) -> bool:
+        return is_pattern(self.target)
+
+
+class Followed:
+    """A subscription, and what it has joined that its reader is not told of yet."""
+
+    __slots__ = ("joined", "subscription", "wanted")
+
+    def __init__(self, wanted: Wanted, subscription: Subscription, joined: list[Joined]) -> None:
+        self.wanted = wanted
+        self.subscription = subscription
+        self.joined = joined
+
+    def positions(self) -> list[Position]:
+        """Where it begins, as far as one answer tells. What is known of topics that are not there
+        stands as it was handed in: they may come back."""
+        absent = self.subscription.absent
+        return [
+            *positions_of(self.joined[:JOINED_AT_ONCE]),
+            *(absent.values() if absent else ()),
+        ]
+
+    def numbers(self) -> dict[str, str]:
+        return {str(joined.number): joined.name for joined in self.joined[:JOINED_AT_ONCE]}
+
+
+class Following:
+    """All subscriptions of one connection."""
+
+    def __init__(
+        self, bus: Bus, connection: WebConnection, permit: Permit, options: WebOptions
+    ) -> None:
+        self._bus = bus
+        self._connection = connection
+        self._permit = permit
+        self._options = options
+        self._numbers = itertools.count(1)
+        self._begun: dict[Key, Followed] = {}
+        self._beginning: dict[Key, Wanted] = {}
+        self._closed = False
+
+    def targets(self) -> list[str]:
+        return [followed.wanted.target for followed in self._begun.values()]
+
+    def __len__(self) -> int:
+        return len(self._begun) + len(self._beginning)
+
+    def check(self, wanted: Wanted) -> None:
+        """Raises if it can't begin, and reserves its place if it can."""
+        self._permit.ask(Verb.SUBSCRIBE, wanted.target)
+        if wanted.key in self._begun or wanted.key in self._beginning:
+            raise InvalidArgumentError(
+                f"This connection already follows {wanted.target!r} with that filter. Unsubscribe "
+                "first, or use another connection."
+            )
+        if len(self) >= self._options.subscriptions_max:
+            raise LimitError(
+                f"This connection has {len(self)} subscriptions, as many as it may. Follow many "
+                "topics with one pattern, or use another connection. "
+                + allow_more("web.subscriptions_max")
+            )
+        self._beginning[wanted.key] = wanted
+
+    async def begin(self, wanted: Wanted, reader: Reader, client: str) -> Followed:
+        """The subscription that `check` has let through. `start` sets it going; the caller first
+        tells the reader where it begins."""
+        key, bus = wanted.key, self._bus
+        following = False
+        try:
+            await bus.follow(wanted.target, wildcard=wanted.wildcard)
+            following = True
+            subscription, joined = await bus.core.subscriptions.add(
+                next(self._numbers),
+                Subscribe(
+                    target=wanted.target,
+                    wildcard=wanted.wildcard,
+                    start=wanted.start,
+                    partitions=wanted.partitions,
+                    resume=wanted.positions,
+                    missing=wanted.missing,
+                ),
+                self._connection,
+                reader,
+                client,
+                permit=self._permit,
+                views=views_for(wanted.kind, wanted.target, wanted.filter),
+            )
+        except BaseException:
+            if following:
+                bus.unfollow(wanted.target, wildcard=wanted.wildcard)
+            if self._beginning.get(key) is wanted:
+                del self._beginning[key]
+            raise
+        if self._beginning.get(key) is not wanted:
+            bus.core.subscriptions.remove(subscription)
+            bus.unfollow(wanted.target, wildcard=wanted.wildcard)
+            raise ClosedError(f"The subscription to {wanted.target!r} was ended before it began.")
+        del self._beginning[key]
+        followed = self._begun[key] = Followed(wanted, subscription, joined)
+        return followed
+
+    def start(self, followed: Followed) -> None:
+        """Sets a subscription going that its reader knows of."""
+        subscription = followed.subscription
+        untold, followed.joined = followed.joined[JOINED_AT_ONCE:], []
+        core = self._bus.core
+        notice = maybe_notice(core, subscription.target, wildcard=subscription.wildcard)
+        if notice is not None and self._permit.may(Verb.DESCRIBE, notice.topic):
+            subscription.reader.notice(notice)
+        core.subscriptions.start(subscription, untold)
+
+    def end(self, key: Key) -> bool:
+        """Whether there was one."""
+        if self._beginning.pop(key, None) is not None:
+            return True
+        followed = self._begun.pop(key, None)
+        if followed is None:
+            return False
+        followed.subscription.keeper.leave(followed.subscription)
+        self._unfollow(followed)
+        return True
+
+    def forbidden(self) -> list[Key]:
+        """Those that the connection may not read any more."""
+        return [
+            key
+            for key, followed in self._begun.items()
+            if not self._permit.may(Verb.SUBSCRIBE, followed.wanted.target)
+        ]
+
+    def close(self) -> None:
+        """The connection is gone."""
+        begun, self._begun = self._begun, {}
+        self._beginning.clear()
+        for followed in begun.values():
+            followed.subscription.keeper.lost(followed.subscription)
+            self._unfollow(followed)
+
+    def _unfollow(self, followed: Followed) -> None:
+        wanted = followed.wanted
+        self._bus.unfollow(wanted.target, wildcard=wanted.wildcard)
+
+
+def positions_of(joined: Iterable[Joined]) -> list[Position]:
+    """Where a reader begins in topics that it has joined."""
+    return [
+        Position(topic.name, start.partition, start.offset, topic.epoch, topic.number)
+        for topic in joined
+        for start in topic.starts
+    ]
+
+
+def read_start(given: str | StartSpec) -> tuple[Start, tuple[int, ...] | None]:
+    """Where to begin, and in which partitions, as a client writes it."""
+    if isinstance(given, str):
+        return as_start("latest" if given == "live" else given), None
+    named = {
+        name: value
+        for name in ("offset", "time", "last")
+        if (value := getattr(given, name)) is not None
+    }
+    if len(named) != 1:
+        raise InvalidArgumentError(
+            "A start is 'live', 'earliest', or one of offset, time and last, such as "
+            '{"last": 50}.'
+        )
+    partitions = None if given.partition is None else (given.partition,)
+    if given.offset is not None:
+        return Start("offset", given.offset), partitions
+    if partitions is not None:
+        raise InvalidArgumentError("A partition goes with an offset, not with a time or last.")
+    if given.last is not None:
+        raise InvalidArgumentError("A start with `last` is not possible yet.")
+    return as_start(given.time or "", "time"), None
+
+
+def read_before(given: str | int | None) -> int | None:
+    """The offset that history is wanted before; a position may stand for it."""
+    if given is None or isinstance(given, int):
+        return given
+    return parse_position(given).offset

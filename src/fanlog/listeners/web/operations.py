@@ -1,0 +1,262 @@
+"""What a WebSocket client may ask, and what it is told: JSON, one object a frame.
+
+| a client's `op` | what it does                       | answer (`ok`)                        |
+| --------------- | ---------------------------------- | ------------------------------------ |
+| `subscribe`     | follows a topic or a pattern       | `target`, `filter`, `positions`      |
+| `unsubscribe`   | ends that                          | `target`                             |
+| `publish`       | stores one message or several      | `published`                          |
+| `request`       | publishes, and waits for the reply | the reply                            |
+| `history`       | reads messages before an offset    | `messages`, `positions`, `before`    |
+| `presence`      | says who is in a topic             | `topic`, `count`, `users`            |
+| `token`         | shows a new token                  | nothing                              |
+| `ping`          | asks whether the server is there   | nothing                              |
+
+Every operation may have an `id`, which stands in its answer: `{"id":1,"ok":{...}}`, or
+`{"id":1,"error":{"code":...,"message":...}}`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Raw
+
+from fanlog.errors import FanlogError
+from fanlog.format.web import OutgoingMessage
+from fanlog.format.web_filters import FilterSpec
+
+Id = int | str | None
+Missing = Literal["wait", "fail"]
+
+
+class StartSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where to begin: one of these. `partition` goes with `offset`."""
+
+    offset: Annotated[int, Meta(ge=0)] | None = None
+    partition: Annotated[int, Meta(ge=0)] | None = None
+    time: str | None = None
+    last: Annotated[int, Meta(ge=0)] | None = None
+
+
+class _Operation(msgspec.Struct, frozen=True, tag_field="op", kw_only=True):
+    id: Id = None
+
+
+class SubscribeOp(_Operation, frozen=True, tag="subscribe", forbid_unknown_fields=True):
+    target: str
+    start: str | StartSpec = "live"
+    positions: dict[str, str] | None = None
+    filter: FilterSpec | None = None
+    latest: bool = False
+    presence: bool | dict[str, Any] = False
+    missing: Missing = "wait"
+
+
+class UnsubscribeOp(_Operation, frozen=True, tag="unsubscribe", forbid_unknown_fields=True):
+    target: str
+    filter: FilterSpec | None = None
+
+
+class PublishOp(
+    OutgoingMessage, tag_field="op", tag="publish", kw_only=True, forbid_unknown_fields=True
+):
+    topic: str
+    id: Id = None
+    messages: list[OutgoingMessage] | None = None
+    dedupe: str = ""
+
+
+class RequestOp(
+    OutgoingMessage, tag_field="op", tag="request", kw_only=True, forbid_unknown_fields=True
+):
+    topic: str
+    id: Id = None
+    timeout_seconds: Annotated[float, Meta(gt=0)] = 5.0
+
+
+class HistoryOp(_Operation, frozen=True, tag="history", forbid_unknown_fields=True):
+    topic: str
+    partition: Annotated[int, Meta(ge=0)] = 0
+    before: str | int | None = None
+    limit: Annotated[int, Meta(ge=1)] = 50
+
+
+class PresenceOp(_Operation, frozen=True, tag="presence", forbid_unknown_fields=True):
+    topic: str
+
+
+class TokenOp(_Operation, frozen=True, tag="token", forbid_unknown_fields=True):
+    token: str
+
+
+class PingOp(_Operation, frozen=True, tag="ping", forbid_unknown_fields=True):
+    pass
+
+
+Operation = (
+    SubscribeOp | UnsubscribeOp | PublishOp | RequestOp | HistoryOp | PresenceOp | TokenOp | PingOp
+)
+decode_operation = msgspec.json.Decoder(Operation).decode
+
+
+class _OnlyId(msgspec.Struct):
+    id: Id = None
+
+
+_decode_id = msgspec.json.Decoder(_OnlyId).decode
+
+
+def id_of(data: bytes) -> Id:
+    """The id of an operation that is wrong, if it can be told."""
+    try:
+        return _decode_id(data).id
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+# What a client is told
+
+
+class _Frame(msgspec.Struct, frozen=True, tag_field="type", kw_only=True, omit_defaults=True):
+    pass
+
+
+class Welcome(msgspec.Struct, frozen=True, tag_field="type", tag="welcome", kw_only=True):
+    version: int = 1
+    connection: str
+    process: str
+    user: str
+    ping_seconds: float
+    bus: str
+    up: bool
+
+
+class GapFrame(_Frame, frozen=True, tag="gap", kw_only=True):
+    """Messages that will not come: those from `begin` up to `end`."""
+
+    target: str
+    filter: str = ""
+    topic: str
+    partition: int
+    begin: str = msgspec.field(name="from")
+    end: str = msgspec.field(name="to")
+    reason: str
+
+
+class JoinedFrame(_Frame, frozen=True, tag="joined", kw_only=True):
+    """A topic that the target fits has appeared, or has more partitions."""
+
+    target: str
+    filter: str = ""
+    topic: str
+    positions: dict[str, str]
+    numbers: dict[str, str] = {}
+
+
+class LeftFrame(_Frame, frozen=True, tag="left", kw_only=True):
+    """A topic was deleted."""
+
+    target: str
+    filter: str = ""
+    topic: str
+
+
+class NoticeFrame(_Frame, frozen=True, tag="notice", kw_only=True):
+    """`missing`: the topic does not exist yet; the subscription waits for it. `parent`: a pattern
+    such as `a.>` does not include the topic `a`, which exists."""
+
+    target: str
+    filter: str = ""
+    kind: str
+    topic: str
+
+
+class EndedFrame(_Frame, frozen=True, tag="ended", kw_only=True):
+    """The server has ended a subscription."""
+
+    target: str
+    filter: str = ""
+    error: Failed
+
+
+class UpstreamFrame(_Frame, frozen=True, tag="upstream", kw_only=True):
+    up: bool
+
+
+class ReconnectFrame(_Frame, frozen=True, tag="reconnect", kw_only=True):
+    after_ms: int
+    reason: str
+
+
+class Failed(msgspec.Struct, frozen=True, omit_defaults=True):
+    code: str
+    message: str
+
+
+class Answer(msgspec.Struct, frozen=True):
+    id: Id
+    ok: Any
+
+
+class PlainAnswer(msgspec.Struct, frozen=True):
+    ok: Any
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    id: Id
+    error: Failed
+
+
+class PlainRefusal(msgspec.Struct, frozen=True):
+    error: Failed
+
+
+class Subscribed(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """`positions` are where the subscription begins: they can be handed back as they are."""
+
+    target: str
+    filter: str = ""
+    positions: dict[str, str]
+    numbers: dict[str, str] = {}
+
+
+class PublishedAt(msgspec.Struct, frozen=True):
+    topic: str
+    partition: int
+    offset: int
+    position: str
+
+
+class PublishedMessages(msgspec.Struct, frozen=True):
+    published: list[PublishedAt]
+
+
+class History(msgspec.Struct, frozen=True):
+    """Messages in the order of their offsets. `before` is where to go on reading backwards; null at
+    the first message that is kept."""
+
+    messages: list[Raw]
+    positions: dict[str, str]
+    before: int | None
+
+
+class Nothing(msgspec.Struct, frozen=True):
+    pass
+
+
+NOTHING = Nothing()
+encode = msgspec.json.Encoder().encode
+
+
+def answer(id: Id, ok: Any) -> bytes:
+    return encode(PlainAnswer(ok) if id is None else Answer(id, ok))
+
+
+def refusal(id: Id, error: FanlogError) -> bytes:
+    failed = failed_of(error)
+    return encode(PlainRefusal(failed) if id is None else Refusal(id, failed))
+
+
+def failed_of(error: FanlogError) -> Failed:
+    return Failed(error.code, str(error))

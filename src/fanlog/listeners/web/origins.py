@@ -1,0 +1,108 @@
+"""Which pages may use the listener: those of the same host, and those of `web.origins`. One
+function decides it for REST, SSE and WebSocket.
+
+A request without an origin is not from a page: programs and `curl` send none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from aiohttp import hdrs, web
+from aiohttp.typedefs import Handler
+
+from fanlog.listeners.web.problems import http_problem
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from multidict import CIMultiDictProxy
+
+# How long a browser may remember the answer to a preflight request.
+_MAX_AGE_SECONDS = 600
+_METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE"
+_HEADERS = "content-type, idempotency-key, last-event-id, if-none-match, if-match, authorization"
+_EXPOSED = "ETag, Link, Location, Retry-After"
+_PORTS = {"http": 80, "https": 443}
+
+
+class Origins:
+    """The origins that are allowed, from the setting."""
+
+    def __init__(self, setting: str) -> None:
+        listed = setting.split()
+        self._all = "*" in listed
+        self._allowed = frozenset(origin.rstrip("/").lower() for origin in listed)
+
+    def allow(self, headers: Mapping[str, str]) -> bool:
+        """Whether a request comes from a page that may send it, or from no page."""
+        origin = headers.get(hdrs.ORIGIN)
+        if origin is None or self._all or origin.lower() in self._allowed:
+            return True
+        return _is_same_host(origin, headers.get(hdrs.HOST, ""))
+
+    def answer_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
+        """What lets a page read the answer to an allowed request."""
+        origin = headers.get(hdrs.ORIGIN)
+        if origin is None:
+            return {}
+        return {
+            hdrs.ACCESS_CONTROL_ALLOW_ORIGIN: origin,
+            hdrs.ACCESS_CONTROL_EXPOSE_HEADERS: _EXPOSED,
+            hdrs.VARY: "Origin",
+        }
+
+
+def _is_same_host(origin: str, host: str) -> bool:
+    """Whether an origin is the host that the request was sent to. A proxy may have ended TLS on the
+    way, so the scheme says nothing but its own port."""
+    try:
+        from_page, to_us = urlsplit(origin), urlsplit(f"//{host}")
+        usual = _PORTS.get(from_page.scheme)
+        if usual is None or not from_page.hostname or from_page.hostname != to_us.hostname:
+            return False
+        return (from_page.port or usual) == (to_us.port or usual)
+    except ValueError:
+        return False
+
+
+def refused(headers: CIMultiDictProxy[str]) -> web.Response:
+    origin = headers.get(hdrs.ORIGIN, "")[:200]
+    return http_problem(
+        403,
+        f"Pages of {origin} may not use this server. To allow them, add the origin to web.origins.",
+        "origin_not_allowed",
+        Vary="Origin",
+    )
+
+
+def cross_origin(origins: Origins):
+    """Answers preflight requests, refuses pages of other origins, and lets those that are allowed
+    read their answers."""
+
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        headers = request.headers
+        if hdrs.ORIGIN not in headers:
+            return await handler(request)
+        if not origins.allow(headers):
+            return refused(headers)
+        if request.method == "OPTIONS" and hdrs.ACCESS_CONTROL_REQUEST_METHOD in headers:
+            return web.Response(status=204, headers=_preflight(origins, headers))
+        response = await handler(request)
+        if not response.prepared:
+            response.headers.update(origins.answer_headers(headers))
+        return response
+
+    return guard
+
+
+def _preflight(origins: Origins, headers: Mapping[str, str]) -> dict[str, str]:
+    return origins.answer_headers(headers) | {
+        hdrs.ACCESS_CONTROL_ALLOW_METHODS: _METHODS,
+        hdrs.ACCESS_CONTROL_ALLOW_HEADERS: headers.get(
+            hdrs.ACCESS_CONTROL_REQUEST_HEADERS, _HEADERS
+        ),
+        hdrs.ACCESS_CONTROL_MAX_AGE: str(_MAX_AGE_SECONDS),
+    }

@@ -1,0 +1,284 @@
+"""One client's conversation over a WebSocket: operations in, answers and frames out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from fanlog.broker.authority import Permit
+from fanlog.errors import (
+    DrainingError,
+    FanlogError,
+    InvalidArgumentError,
+    LimitError,
+    allow_more,
+    wrong_value,
+)
+from fanlog.format.web import reply_json
+from fanlog.format.web_filters import make_filter
+from fanlog.format.web_frames import text_frame
+from fanlog.format.web_positions import parse_positions, print_position, print_positions
+from fanlog.listeners.faults import OUR_FAULT
+from fanlog.listeners.web import operations as ops
+from fanlog.listeners.web.following import Followed, Following, Wanted, read_start
+from fanlog.listeners.web.ports import Outgoing, Published
+from fanlog.listeners.web.readers import JsonReader
+from fanlog.listeners.web.websocket import DISCONNECTED, WebSocketTalk
+from fanlog.model import Identity, Verb
+
+if TYPE_CHECKING:
+    from fanlog.format.web import OutgoingMessage
+    from fanlog.listeners.web.connection import WebConnection
+    from fanlog.listeners.web.server import WebListener
+
+logger = logging.getLogger("fanlog.listeners")
+
+# The connection's own user, as a target.
+OWN_USER = "$user"
+_RECONNECT_CODE = 1012
+
+
+class WebSession:
+    """A client with a name. It is on one WebSocket, and gone with it."""
+
+    transport = "websocket"
+
+    def __init__(
+        self, listener: WebListener, connection: WebConnection, user: str, *, binary: bool
+    ) -> None:
+        self.listener = listener
+        self.bus = listener.bus
+        self.connection = connection
+        self.id = secrets.token_hex(8)
+        self.user = user
+        self.address = connection.peer
+        self.since_us = time.time_ns() // 1000
+        self.binary = binary
+        who = Identity(user=user, address=connection.peer, listener="web", connection=self.id)
+        self.permit = Permit(listener.bus.core, who)
+        self.following = Following(listener.bus, connection, self.permit, listener.options)
+        self.talk: WebSocketTalk
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._draining: int | None = None
+        self._reason = ""
+        self._closed = False
+
+    def greet(self) -> None:
+        bus = self.bus
+        welcome = ops.Welcome(
+            connection=self.id,
+            process=bus.process,
+            user=self.user,
+            ping_seconds=self.listener.options.ping_seconds,
+            bus=bus.name,
+            up=bus.up,
+        )
+        self.connection.write(text_frame(ops.encode(welcome)))
+
+    # What the client says
+
+    def hear(self, data: bytes) -> None:
+        """Takes an operation. What is wrong with it is its answer."""
+        try:
+            operation = ops.decode_operation(data)
+        except msgspec.ValidationError as fault:
+            problem = InvalidArgumentError(f"The operation is wrong: {wrong_value(str(fault))}.")
+            self.refuse(ops.id_of(data), problem)
+            return
+        except (msgspec.DecodeError, RecursionError) as fault:
+            self.refuse(None, InvalidArgumentError(f"This is not a JSON object: {fault}."))
+            return
+        try:
+            if self._draining is not None:
+                raise DrainingError("The server drains: connect again, and repeat the operation.")
+            HANDLERS[type(operation)](self, operation)
+        except FanlogError as fault:
+            self.refuse(operation.id, fault)
+
+    def is_busy(self) -> bool:
+        """Whether so many operations are under way that no more are taken."""
+        return len(self._tasks) >= self.listener.options.requests_max
+
+    def answer(self, id: ops.Id, ok: Any = ops.NOTHING) -> None:
+        self.connection.write(text_frame(ops.answer(id, ok)))
+
+    def refuse(self, id: ops.Id, error: FanlogError) -> None:
+        self.connection.write(text_frame(ops.refusal(id, error)))
+
+    def later(self, id: ops.Id, work: Coroutine[Any, Any, None]) -> None:
+        """Answers from a task."""
+
+        async def run() -> None:
+            try:
+                await work
+            except FanlogError as fault:
+                self.refuse(id, fault)
+            except Exception:
+                logger.exception("an operation of %s failed", self.address)
+                self.refuse(id, FanlogError(OUR_FAULT))
+
+        def ended(task: asyncio.Task[None]) -> None:
+            was_busy = self.is_busy()
+            self._tasks.discard(task)
+            if self._draining is not None and not self._tasks:
+                self._leave()
+            elif was_busy and not self._closed:
+                self.connection.go_on()
+
+        task = self.listener.loop.create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(ended)
+
+    # Subscriptions
+
+    def subscribe(self, op: ops.SubscribeOp) -> None:
+        start, partitions = read_start(op.start)
+        wanted = Wanted(
+            target=self.target_of(op.target),
+            kind="binary" if self.binary else "json",
+            start=start,
+            partitions=partitions,
+            positions=None if op.positions is None else parse_positions(op.positions),
+            filter=make_filter(op.filter),
+            missing=op.missing,
+        )
+        self.following.check(wanted)
+        self.later(op.id, self._subscribing(op, wanted))
+
+    async def _subscribing(self, op: ops.SubscribeOp, wanted: Wanted) -> None:
+        reader = JsonReader(self.bus.core, self.connection, wanted, numbered=self.binary)
+        followed = await self.following.begin(wanted, reader, self.user)
+        self._tell_begin(op.id, followed)
+        self.following.start(followed)
+
+    def _tell_begin(self, id: ops.Id, followed: Followed) -> None:
+        target, filter_text = followed.wanted.key
+        self.answer(
+            id,
+            ops.Subscribed(
+                target=target,
+                filter=filter_text,
+                positions=print_positions(followed.positions()),
+                numbers=followed.numbers() if self.binary else {},
+            ),
+        )
+
+    def target_of(self, target: str) -> str:
+        if target != OWN_USER:
+            return target
+        if not self.user:
+            raise InvalidArgumentError(
+                "This connection has no user, so there is no topic of its own. Connect with ?user=."
+            )
+        return self.listener.options.user_topic.replace("{user}", self.user)
+
+    def unsubscribe(self, op: ops.UnsubscribeOp) -> None:
+        target, chosen = self.target_of(op.target), make_filter(op.filter)
+        if not self.following.end((target, "" if chosen is None else chosen.text)):
+            raise InvalidArgumentError(
+                f"This connection does not follow {target!r} with that filter."
+            )
+        self.answer(op.id, {"target": target})
+
+    # Messages
+
+    def publish(self, op: ops.PublishOp) -> None:
+        topic = self.target_of(op.topic)
+        self.permit.ask(Verb.PUBLISH, topic)
+        if op.messages is not None and (not op.messages or not op.is_empty()):
+            raise InvalidArgumentError(
+                "Publish one message, or `messages` with at least one; not both."
+            )
+        given = [op] if op.messages is None else op.messages
+        messages = [_outgoing(message) for message in given]
+        self.later(op.id, self._publishing(op, topic, messages))
+
+    async def _publishing(self, op: ops.PublishOp, topic: str, messages: list[Outgoing]) -> None:
+        stored = await self.bus.publish(topic, messages, dedupe=op.dedupe)
+        published = [self._published(one) for one in stored]
+        self.answer(op.id, ops.PublishedMessages(published))
+
+    def _published(self, one: Published) -> ops.PublishedAt:
+        position = one.position
+        if not position:
+            topic = self.bus.core.catalog.find(one.topic)
+            number = 0 if topic is None else topic.number
+            position = print_position(one.offset + 1, self.bus.core.epoch, number)
+        return ops.PublishedAt(one.topic, one.partition, one.offset, position)
+
+    def request(self, op: ops.RequestOp) -> None:
+        topic = self.target_of(op.topic)
+        self.permit.ask(Verb.PUBLISH, topic)
+        longest = self.listener.options.wait_seconds_max
+        if op.timeout_seconds > longest:
+            raise LimitError(
+                f"A request waits {longest} s at most. " + allow_more("web.wait_seconds_max")
+            )
+        self.later(op.id, self._requesting(op, topic, _outgoing(op)))
+
+    async def _requesting(self, op: ops.RequestOp, topic: str, message: Outgoing) -> None:
+        answer = await self.bus.request(topic, message, op.timeout_seconds)
+        self.answer(op.id, msgspec.Raw(reply_json(answer.value, answer.headers)))
+
+    # The connection itself
+
+    def ping(self, op: ops.PingOp) -> None:
+        self.answer(op.id)
+
+    def renew(self, op: ops.TokenOp) -> None:
+        """A new token may change what the client may do: what it may not read any more ends."""
+        self.permit.who = self.listener.identify(self.permit.who, op.token)
+        for key in self.following.forbidden():
+            self.following.end(key)
+            error = ops.Failed("forbidden", f"The new token does not allow to read {key[0]!r}.")
+            frame = ops.EndedFrame(target=key[0], filter=key[1], error=error)
+            self.connection.tell(text_frame(ops.encode(frame)))
+        self.answer(op.id)
+
+    def subscriptions(self) -> list[str]:
+        """The targets that it follows."""
+        return self.following.targets()
+
+    def disconnect(self, reason: str, reconnect: bool) -> None:
+        """The server API ends the connection."""
+        if reconnect:
+            self.drained(0, reason)
+        else:
+            self.talk.close(DISCONNECTED, reason)
+
+    def drained(self, after_ms: int, reason: str = "draining") -> None:
+        """Answers what is under way, then sends the client away."""
+        if self._draining is None:
+            self._draining = after_ms
+            self._reason = reason
+            if not self._tasks:
+                self._leave()
+
+    def _leave(self) -> None:
+        frame = ops.ReconnectFrame(after_ms=self._draining or 0, reason=self._reason)
+        self.talk.close(_RECONNECT_CODE, self._reason, text_frame(ops.encode(frame)))
+
+    def closed(self) -> None:
+        self._closed = True
+        self.following.close()
+
+
+def _outgoing(message: OutgoingMessage) -> Outgoing:
+    key, value, headers = message.record()
+    return Outgoing(value, key, headers or {})
+
+
+HANDLERS: dict[type[Any], Callable[[WebSession, Any], None]] = {
+    ops.SubscribeOp: WebSession.subscribe,
+    ops.UnsubscribeOp: WebSession.unsubscribe,
+    ops.PublishOp: WebSession.publish,
+    ops.RequestOp: WebSession.request,
+    ops.TokenOp: WebSession.renew,
+    ops.PingOp: WebSession.ping,
+}
