@@ -69,6 +69,14 @@ class WebOptions(msgspec.Struct, frozen=True, kw_only=True):
         float, Meta(ge=0, description="Longest time that a request may wait for messages.")
     ] = 30.0
     read_messages_max: Annotated[int, Meta(ge=1, description="Most messages in one answer.")] = 1000
+    read_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=4 * KIB,
+            le=64 * MIB,
+            description="Bytes of messages in one answer. A larger message comes alone.",
+        ),
+    ] = 1 * MIB
     page_entries_max: Annotated[
         int, Meta(ge=1, description="Most entries in one page of a list.")
     ] = 1000

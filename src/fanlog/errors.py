@@ -32,6 +32,8 @@ FanlogError
 │   ├── GroupNotFoundError
 │   ├── GroupActiveError
 │   ├── LeaseLostError
+│   ├── KeyReusedError
+│   ├── NotSupportedError
 │   ├── NoRespondersError
 │   ├── StreamEndedError       a resumable stream has ended, and takes nothing more
 │   ├── StreamFailedError      a resumable stream ended with an error
@@ -331,6 +333,25 @@ class ForbiddenError(RequestError):
         super().__init__(message)
         self.verb = verb
         self.name = name
+
+
+class KeyReusedError(RequestError):
+    """An idempotency key came again with other messages. Nothing was stored this time.
+
+    What to do: Use a new key for each request, and the same key only to repeat a request as it
+    was.
+    """
+
+    code = "key_reused"
+
+
+class NotSupportedError(RequestError):
+    """What stands behind this listener can't do that, such as groups on an edge over Redis.
+
+    What to do: Ask a Fanlog broker, or an edge of one.
+    """
+
+    code = "not_supported"
 
 
 class NoPositionError(RequestError):

@@ -304,6 +304,22 @@ class Publisher:
             outbox.scheduled = True
             self._schedule(topic, outbox)
 
+    def check(
+        self,
+        topic: TopicOutbox,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers | None,
+        partition: int | None,
+    ) -> None:
+        """Raises what `put` would, and puts nothing: for messages that are published together."""
+        own = own_headers(headers) if headers else None
+        size = RECORD_OVERHEAD_BYTES + len(value or b"") + record_extra_bytes(key, own)
+        if size > topic.message_bytes_max:
+            topic.check_size(size)
+        if partition is not None:
+            topic.partition(partition)
+
     def _as_stored(self, value: Value, headers: Headers | None) -> tuple[bytes, Headers | None]:
         if is_plain(value):
             return as_bytes(value, "value"), headers

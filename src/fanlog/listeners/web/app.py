@@ -10,7 +10,7 @@ from aiohttp.typedefs import Handler
 
 from fanlog.errors import FanlogError
 from fanlog.listeners.faults import OUR_FAULT
-from fanlog.listeners.web import status, streams
+from fanlog.listeners.web import messages, publishing, status, streams, topics
 from fanlog.listeners.web.files import add_files
 from fanlog.listeners.web.origins import cross_origin
 from fanlog.listeners.web.problems import http_problem, problem_response
@@ -21,7 +21,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("fanlog.listeners")
 
-ROUTES: list[Route] = [*status.ROUTES, *streams.ROUTES]
+ROUTES: list[Route] = [
+    *topics.ROUTES,
+    *messages.ROUTES,
+    *publishing.ROUTES,
+    *streams.ROUTES,
+    *status.ROUTES,
+]
 
 
 def make_app(listener: WebListener) -> web.Application:

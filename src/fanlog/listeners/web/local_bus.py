@@ -3,15 +3,18 @@ client in the same process; subscriptions read the broker's own topics."""
 
 from __future__ import annotations
 
-import asyncio
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fanlog.client.aio import Client
+from fanlog.client.once import OncePublisher, OnceRecord
 from fanlog.config import ClientOptions
+from fanlog.format.web_positions import print_position
 from fanlog.listeners.web.ports import Hear, Incoming, Outgoing, Published
 from fanlog.listeners.web.signals import Signals
+from fanlog.listeners.web.waiting import wait_for_more
+from fanlog.model import Receipt
 
 if TYPE_CHECKING:
     from fanlog.broker.core import Broker
@@ -19,6 +22,12 @@ if TYPE_CHECKING:
 
 # It is in the same process: what waits is sent at the end of the turn.
 _OPTIONS = ClientOptions(name="web", linger_ms=0)
+
+
+def published(receipt: Receipt, number: int, epoch: int) -> Published:
+    """What is answered for a message."""
+    position = print_position(receipt.offset + 1, epoch, number)
+    return Published(receipt.topic, receipt.partition, receipt.offset, position)
 
 
 class LocalBus:
@@ -33,6 +42,7 @@ class LocalBus:
         self.on_state: list[Callable[[bool], None]] = []
         self.client = Client(dial, _OPTIONS, verify=False)
         self._signals = Signals(self.client)
+        self._once = OncePublisher(dial, _OPTIONS, verify=False)
 
     async def open(self) -> None:
         await self.client.open()
@@ -40,6 +50,7 @@ class LocalBus:
 
     async def close(self) -> None:
         await self._signals.close()
+        await self._once.close()
         await self.client.close()
 
     async def follow(self, target: str, *, wildcard: bool) -> None:
@@ -50,19 +61,16 @@ class LocalBus:
     async def publish(
         self, topic: str, messages: Sequence[Outgoing], *, dedupe: str = ""
     ) -> list[Published]:
-        receipts = await asyncio.gather(
-            *(
-                self.client.publish(
-                    topic,
-                    message.value,
-                    key=message.key,
-                    headers=message.headers or None,
-                    partition=message.partition,
-                )
-                for message in messages
-            )
-        )
-        return [Published(r.topic, r.partition, r.offset) for r in receipts]
+        records = [OnceRecord(m.value, m.key, m.headers or None, m.partition) for m in messages]
+        if dedupe:
+            stored = await self._once.publish(dedupe, topic, records)
+            return [published(s.receipt, s.number, s.epoch) for s in stored]
+        receipts = await self.client.publish_each(topic, records)
+        number = self.core.catalog.number_of(topic)
+        return [published(receipt, number, self.core.epoch) for receipt in receipts]
+
+    async def wait_for_more(self, topic: str, offsets: Mapping[int, int], seconds: float) -> None:
+        await wait_for_more(self.core, topic, offsets, seconds)
 
     async def request(self, topic: str, message: Outgoing, timeout_seconds: float) -> Incoming:
         answer = await self.client.request(

@@ -3,7 +3,7 @@ that the edge stands in front of."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -69,6 +69,11 @@ class Bus(Protocol):
     ) -> list[Published]:
         """Returns when all are stored. With `dedupe`, a repeated call publishes nothing again and
         gets the same answer."""
+        ...
+
+    async def wait_for_more(self, topic: str, offsets: Mapping[int, int], seconds: float) -> None:
+        """Returns when there is more behind one of these offsets, by partition, when the topic
+        goes, or after so many seconds."""
         ...
 
     async def request(self, topic: str, message: Outgoing, timeout_seconds: float) -> Incoming: ...

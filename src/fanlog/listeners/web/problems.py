@@ -27,6 +27,8 @@ STATUS: dict[type[errors.FanlogError], int] = {
     errors.FencedError: 409,
     errors.GroupActiveError: 409,
     errors.LeaseLostError: 409,
+    errors.KeyReusedError: 422,
+    errors.NotSupportedError: 501,
     errors.OffsetOutOfRangeError: 416,
     errors.MessageTooLargeError: 413,
     errors.NoRespondersError: 503,

@@ -11,9 +11,18 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 import msgspec
 from aiohttp import web
 
-from fanlog.errors import FanlogError, InvalidArgumentError, RequestTimeoutError, wrong_value
+from fanlog.broker.authority import Permit
+from fanlog.errors import (
+    FanlogError,
+    InvalidArgumentError,
+    NotSupportedError,
+    RequestTimeoutError,
+    wrong_value,
+)
+from fanlog.model import Identity
 
 if TYPE_CHECKING:
+    from fanlog.client.aio import Client
     from fanlog.listeners.web.ports import Bus
     from fanlog.listeners.web.server import WebListener
 
@@ -37,6 +46,25 @@ class Call(Generic[Q, B]):
     @property
     def bus(self) -> Bus:
         return self.listener.bus
+
+    @property
+    def client(self) -> Client:
+        """The whole API, where the bus is Fanlog."""
+        client = self.bus.client
+        if client is None:
+            raise NotSupportedError(
+                f"This edge stands in front of {self.bus.name}, which can't do that. Publishing, "
+                "subscriptions and presence work here; for the rest ask a Fanlog broker."
+            )
+        return client
+
+    @property
+    def permit(self) -> Permit:
+        """What whoever asks may do."""
+        request = self.request
+        user = request.headers.get("Fanlog-User", "")
+        who = Identity(user, request.remote or "", "web")
+        return Permit(self.bus.core, who)
 
     def path(self, name: str) -> str:
         """A part of the path."""

@@ -1,0 +1,248 @@
+"""Publishing over REST: one message or many, as JSON or as a plain body, to one topic or several.
+
+| the body                                          | is                                          |
+| ------------------------------------------------- | ------------------------------------------- |
+| any, with `?raw=true`                             | the message                                 |
+| `application/json`                                | a message as JSON, or `{"messages": [...]}` |
+| of no type, or a form's, which is what `curl -d`  | the same if it begins with `{` or `[`, else |
+| says                                              | the message                                 |
+| of any other type                                 | the message; its type becomes the header    |
+|                                                   | `content-type`                              |
+
+A message that is the body has its key and headers in `Fanlog-Key` and `Fanlog-Header-NAME`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from aiohttp import web
+from msgspec import UNSET, Meta, UnsetType
+
+from fanlog.client.once import ONCE_KEY_BYTES_MAX
+from fanlog.errors import (
+    InvalidArgumentError,
+    InvalidNameError,
+    KeyReusedError,
+    LimitError,
+    MessageTooLargeError,
+    PartitionNotFoundError,
+    StorageError,
+    TopicNotFoundError,
+    wrong_value,
+)
+from fanlog.format.web import CONTENT_TYPE, OutgoingMessage
+from fanlog.listeners.web.ports import Outgoing, Published
+from fanlog.listeners.web.routes import Call, Nothing, Route
+from fanlog.model import PARTITIONS_MAX, Verb
+
+KEY_HEADER = "Fanlog-Key"
+HEADER_PREFIX = "Fanlog-Header-"
+IDEMPOTENCY_KEY = "Idempotency-Key"
+_FORM = "application/x-www-form-urlencoded"
+_JSON = "application/json"
+
+Partition = Annotated[
+    int,
+    Meta(
+        ge=0,
+        lt=PARTITIONS_MAX,
+        description="The partition to publish to. Without it, the key chooses it.",
+    ),
+]
+
+
+class PublishQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """How to take the body."""
+
+    raw: Annotated[
+        bool, Meta(description="The body is the message, whatever its type: JSON too.")
+    ] = False
+    partition: Partition | None = None
+
+
+class Publication(OutgoingMessage, kw_only=True, forbid_unknown_fields=True):
+    """A message to publish, or several as `messages`."""
+
+    messages: (
+        Annotated[list[OutgoingMessage], Meta(description="Several messages, in order.")]
+        | UnsetType
+    ) = UNSET
+
+
+class TopicPublication(Publication, kw_only=True, forbid_unknown_fields=True):
+    """Messages for one topic."""
+
+    topic: Annotated[str, Meta(min_length=1, max_length=255)]
+    partition: Partition | None = None
+
+
+class Publications(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Messages for several topics."""
+
+    publish: Annotated[list[TopicPublication], Meta(min_length=1, max_length=1000)]
+
+
+class PublishedAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the messages are, in the order in which they were given."""
+
+    published: list[Published]
+
+
+_decode = msgspec.json.Decoder(Publication).decode
+
+
+async def publish(call: Call[PublishQuery, bytes]) -> PublishedAnswer:
+    topic, request = call.path("topic"), call.request
+    call.permit.ask(Verb.PUBLISH, topic)
+    wanted = _messages(request, call.body, call.query)
+    stored = await call.bus.publish(topic, wanted, dedupe=_idempotency_key(request))
+    return PublishedAnswer(published=stored)
+
+
+async def publish_all(call: Call[Nothing, Publications]) -> PublishedAnswer:
+    permit, dedupe = call.permit, _idempotency_key(call.request)
+    wanted: dict[str, list[Outgoing]] = {}
+    order: list[tuple[str, int]] = []
+    for one in call.body.publish:
+        permit.ask(Verb.PUBLISH, one.topic)
+        messages = wanted.setdefault(one.topic, [])
+        for message in _outgoing(one, one.partition):
+            order.append((one.topic, len(messages)))
+            messages.append(message)
+    stored = {
+        topic: await call.bus.publish(topic, messages, dedupe=dedupe)
+        for topic, messages in wanted.items()
+    }
+    return PublishedAnswer(published=[stored[topic][index] for topic, index in order])
+
+
+def _idempotency_key(request: web.Request) -> str:
+    key = request.headers.get(IDEMPOTENCY_KEY)
+    if key is None:
+        return ""
+    # Some clients quote it: the draft of the standard wants a structured string.
+    key = key.strip().strip('"')
+    if not 1 <= len(key.encode(errors="replace")) <= ONCE_KEY_BYTES_MAX:
+        raise InvalidArgumentError(
+            f"The header {IDEMPOTENCY_KEY} has 1 to {ONCE_KEY_BYTES_MAX} bytes. A UUID is a good "
+            "one."
+        )
+    return key
+
+
+def _messages(request: web.Request, body: bytes, query: PublishQuery) -> list[Outgoing]:
+    said = "Content-Type" in request.headers
+    kind = request.content_type if said else _FORM
+    if not query.raw and (kind == _JSON or (kind == _FORM and body.lstrip()[:1] in (b"{", b"["))):
+        _check_no_headers(request)
+        return _outgoing(_envelope(body), query.partition)
+    if not body and not query.raw:
+        raise InvalidArgumentError(
+            "The body is empty. Send the message as the body, or with ?raw=true if it is to be "
+            "empty."
+        )
+    key, headers = _from_headers(request)
+    if said and kind != _FORM:
+        headers.setdefault(CONTENT_TYPE, request.headers["Content-Type"].encode())
+    return [Outgoing(body, key, headers, query.partition)]
+
+
+def _envelope(body: bytes) -> Publication:
+    try:
+        return _decode(body)
+    except msgspec.ValidationError as fault:
+        raise InvalidArgumentError(
+            f"The body is JSON, but not a message: {wrong_value(str(fault))}. Put the value into "
+            '`json`, `text` or `base64`, such as {"key": "order-1", "json": {...}}, and several '
+            "messages into `messages`; or add ?raw=true to publish the body as it is."
+        ) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
+        raise InvalidArgumentError(
+            f"The body is not JSON: {fault}. To publish it as it is, add ?raw=true, or give it "
+            "another Content-Type, such as text/plain."
+        ) from None
+
+
+def _outgoing(given: Publication, partition: int | None) -> list[Outgoing]:
+    if given.messages is UNSET:
+        return [_message(given, partition)]
+    if not given.messages:
+        raise InvalidArgumentError("`messages` is empty: there is nothing to publish.")
+    if _fields(given) - {"messages", "topic", "partition"}:
+        raise InvalidArgumentError(
+            "Beside `messages` there is another message. Put it into the list too."
+        )
+    return [_message(message, partition) for message in given.messages]
+
+
+def _fields(given: Any) -> set[str]:
+    """The fields of a message that are not as they would be without it."""
+    fields = msgspec.structs.fields(given)
+    return {f.name for f in fields if getattr(given, f.name) is not f.default}
+
+
+def _message(given: OutgoingMessage, partition: int | None) -> Outgoing:
+    key, value, headers = given.record()
+    return Outgoing(value, key, headers or {}, partition)
+
+
+def _from_headers(request: web.Request) -> tuple[bytes | None, dict[str, bytes]]:
+    key = request.headers.get(KEY_HEADER)
+    headers = {
+        name[len(HEADER_PREFIX) :].lower(): _bytes(value)
+        for name, value in request.headers.items()
+        if name.lower().startswith(HEADER_PREFIX.lower()) and len(name) > len(HEADER_PREFIX)
+    }
+    return None if key is None else _bytes(key), headers
+
+
+def _bytes(value: str) -> bytes:
+    """A header as it was sent: aiohttp reads it as UTF-8, and keeps what is not."""
+    return value.encode("utf-8", "surrogateescape")
+
+
+def _check_no_headers(request: web.Request) -> None:
+    key, headers = _from_headers(request)
+    if key is not None or headers:
+        raise InvalidArgumentError(
+            f"{KEY_HEADER} and {HEADER_PREFIX}NAME are for a body that is the message. Put `key` "
+            "and `headers` into the JSON, or add ?raw=true."
+        )
+
+
+_ERRORS = (
+    InvalidArgumentError,
+    InvalidNameError,
+    TopicNotFoundError,
+    PartitionNotFoundError,
+    MessageTooLargeError,
+    KeyReusedError,
+    LimitError,
+    StorageError,
+)
+
+ROUTES = [
+    Route(
+        "POST",
+        "/v1/topics/{topic}/messages",
+        publish,
+        "Publish one message, or several",
+        "messages",
+        query=PublishQuery,
+        body=bytes,
+        answer=PublishedAnswer,
+        errors=_ERRORS,
+    ),
+    Route(
+        "POST",
+        "/v1/publish",
+        publish_all,
+        "Publish to several topics",
+        "messages",
+        body=Publications,
+        answer=PublishedAnswer,
+        errors=_ERRORS,
+    ),
+]

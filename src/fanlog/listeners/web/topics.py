@@ -1,0 +1,286 @@
+"""Topics over REST: create, list, describe, alter, grow, truncate, compact and delete."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
+
+import msgspec
+from aiohttp import web
+from msgspec import UNSET, Meta, UnsetType
+
+from fanlog.client.starts import as_start
+from fanlog.errors import (
+    InvalidArgumentError,
+    InvalidNameError,
+    LimitError,
+    OffsetOutOfRangeError,
+    PartitionNotFoundError,
+    TopicExistsError,
+    TopicNotFoundError,
+)
+from fanlog.format import messages
+from fanlog.format.frames import FrameKind
+from fanlog.listeners.web.routes import Call, Nothing, Route
+from fanlog.model import PARTITIONS_MAX, TopicInfo, TopicSettings, Verb
+
+if TYPE_CHECKING:
+    from fanlog.client.aio import Client
+
+# The role of a topic is the broker's own business.
+_SETTINGS = [f for f in msgspec.structs.fields(TopicSettings) if f.name != "role"]
+
+
+class TopicsQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which topics."""
+
+    limit: Annotated[int, Meta(ge=1, description="Most topics in the answer.")] = 100
+    after: Annotated[
+        str, Meta(description="Begin behind this name: the `next` of the page before.")
+    ] = ""
+    pattern: Annotated[
+        str,
+        Meta(description="Only topics that it includes, such as orders.*", examples=["orders.>"]),
+    ] = ">"
+    internal: Annotated[bool, Meta(description="Also the broker's own topics.")] = False
+
+
+class TopicsPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Some topics, by name. With `next` there are more."""
+
+    topics: list[TopicInfo]
+    next: Annotated[str, Meta(description="Ask for the next page with `after=` this.")] | None = (
+        None
+    )
+
+
+def _given(name: str, doc: str, *more: tuple[str, Any, Any], without: str = "") -> Any:
+    """A struct of settings that may all be left out."""
+    given = [(f.name, f.type | UnsetType, UNSET) for f in _SETTINGS if f.name != without]
+    made = msgspec.defstruct(
+        name, [*more, *given], kw_only=True, frozen=True, forbid_unknown_fields=True
+    )
+    made.__doc__ = doc
+    return made
+
+
+NewTopic = _given(
+    "NewTopic",
+    "A topic to create. A setting that is left out has the broker's default.",
+    (
+        "name",
+        Annotated[str, Meta(min_length=1, max_length=255, examples=["orders"])],
+        msgspec.NODEFAULT,
+    ),
+    (
+        "exist_ok",
+        Annotated[
+            bool,
+            Meta(description="It may exist already, if the settings that are given here agree."),
+        ],
+        False,
+    ),
+)
+TopicChanges = _given(
+    "TopicChanges",
+    "Settings to change; the others stay. Partitions grow with `grow`.",
+    without="partitions",
+)
+
+
+class Growth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How many partitions there are to be."""
+
+    partitions: Annotated[int, Meta(ge=1, le=PARTITIONS_MAX)]
+
+
+Offset = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+
+
+class Truncation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which messages to delete: those before an offset in each partition, or before a time."""
+
+    offsets: Annotated[
+        dict[str, Offset], Meta(description="The first offset to keep, by partition.")
+    ] = {}
+    before: Annotated[
+        str,
+        Meta(
+            description="A time such as 2026-01-31T12:00Z, an age such as 7d, or `latest` for "
+            "everything.",
+            examples=["7d"],
+        ),
+    ] = ""
+
+
+class Truncated(msgspec.Struct, frozen=True, kw_only=True):
+    """Where each partition begins now."""
+
+    offsets: dict[str, int]
+
+
+def _settings(body: Any) -> dict[str, Any]:
+    found = {f.name: getattr(body, f.name, UNSET) for f in _SETTINGS}
+    return {name: value for name, value in found.items() if value is not UNSET}
+
+
+async def create(call: Call[Nothing, Any]) -> web.StreamResponse:
+    body = call.body
+    call.permit.ask(Verb.MANAGE, body.name)
+    made = await call.client.create_topic(body.name, exist_ok=body.exist_ok, **_settings(body))
+    return web.Response(
+        status=201,
+        body=msgspec.json.encode(made),
+        content_type="application/json",
+        headers={"Location": f"/v1/topics/{quote(made.name, safe='')}"},
+    )
+
+
+async def list_topics(call: Call[TopicsQuery, None]) -> TopicsPage:
+    query = call.query
+    limit = min(query.limit, call.listener.options.page_entries_max)
+    permit = call.permit
+    found: list[TopicInfo] = []
+    after = query.after
+    while True:
+        page = await _page(call.client, query, after)
+        found += [topic for topic in page.topics if permit.may(Verb.DESCRIBE, topic.name)]
+        after = page.next
+        if len(found) > limit or not after:
+            break
+    if len(found) > limit:
+        del found[limit:]
+        after = found[-1].name
+    return TopicsPage(topics=found, next=after or None)
+
+
+async def _page(client: Client, query: TopicsQuery, after: str) -> messages.TopicPage:
+    wanted = messages.ListTopics(query.pattern, query.internal, after)
+    return messages.decode(messages.TopicPage, await client.ask(FrameKind.LIST_TOPICS, wanted))
+
+
+async def describe(call: Call[Nothing, None]) -> TopicInfo:
+    name = call.path("topic")
+    call.permit.ask(Verb.DESCRIBE, name)
+    return await call.client.describe_topic(name)
+
+
+async def alter(call: Call[Nothing, Any]) -> TopicInfo:
+    name = call.path("topic")
+    call.permit.ask(Verb.MANAGE, name)
+    return await call.client.alter_topic(name, **_settings(call.body))
+
+
+async def grow(call: Call[Nothing, Growth]) -> TopicInfo:
+    name = call.path("topic")
+    call.permit.ask(Verb.MANAGE, name)
+    return await call.client.grow_topic(name, call.body.partitions)
+
+
+async def truncate(call: Call[Nothing, Truncation]) -> Truncated:
+    name, body = call.path("topic"), call.body
+    call.permit.ask(Verb.MANAGE, name)
+    if bool(body.offsets) == bool(body.before):
+        raise InvalidArgumentError("Say what to delete: either `offsets` or `before`.")
+    if body.before:
+        start = as_start(body.before, "before")
+        if start.kind == "offset":
+            raise InvalidArgumentError("Give offsets as `offsets`, by partition.")
+        kept = await call.client.delete_records(name, start)
+    else:
+        kept = await call.client.delete_records(name, _by_partition(body.offsets))
+    return Truncated(offsets={str(partition): offset for partition, offset in kept.items()})
+
+
+def _by_partition(offsets: dict[str, int]) -> dict[int, int]:
+    for partition in offsets:
+        if not (partition.isascii() and partition.isdecimal() and len(partition) < 6):
+            raise InvalidArgumentError(f"{partition[:40]!r} is not the number of a partition.")
+    return {int(partition): offset for partition, offset in offsets.items()}
+
+
+async def compact(call: Call[Nothing, None]) -> TopicInfo:
+    name = call.path("topic")
+    call.permit.ask(Verb.MANAGE, name)
+    return await call.client.compact_topic(name)
+
+
+async def delete(call: Call[Nothing, None]) -> None:
+    name = call.path("topic")
+    call.permit.ask(Verb.MANAGE, name)
+    await call.client.delete_topic(name)
+
+
+_PATH = "/v1/topics/{topic}"
+_WRONG = (InvalidArgumentError, InvalidNameError)
+_MISSING = (InvalidNameError, TopicNotFoundError)
+
+ROUTES = [
+    Route(
+        "POST",
+        "/v1/topics",
+        create,
+        "Create a topic",
+        "topics",
+        body=NewTopic,
+        answer=TopicInfo,
+        status=201,
+        errors=(*_WRONG, TopicExistsError, LimitError),
+    ),
+    Route(
+        "GET",
+        "/v1/topics",
+        list_topics,
+        "List topics",
+        "topics",
+        query=TopicsQuery,
+        answer=TopicsPage,
+        errors=_WRONG,
+    ),
+    Route("GET", _PATH, describe, "Describe a topic", "topics", answer=TopicInfo, errors=_MISSING),
+    Route(
+        "PATCH",
+        _PATH,
+        alter,
+        "Change settings of a topic",
+        "topics",
+        body=TopicChanges,
+        answer=TopicInfo,
+        errors=(InvalidArgumentError, *_MISSING),
+    ),
+    Route("DELETE", _PATH, delete, "Delete a topic", "topics", status=204, errors=_MISSING),
+    Route(
+        "POST",
+        f"{_PATH}/grow",
+        grow,
+        "Give a topic more partitions",
+        "topics",
+        body=Growth,
+        answer=TopicInfo,
+        errors=(InvalidArgumentError, *_MISSING),
+    ),
+    Route(
+        "POST",
+        f"{_PATH}/truncate",
+        truncate,
+        "Delete the oldest messages of a topic",
+        "topics",
+        body=Truncation,
+        answer=Truncated,
+        errors=(
+            InvalidArgumentError,
+            *_MISSING,
+            PartitionNotFoundError,
+            OffsetOutOfRangeError,
+        ),
+    ),
+    Route(
+        "POST",
+        f"{_PATH}/compact",
+        compact,
+        "Compact a topic now",
+        "topics",
+        answer=TopicInfo,
+        errors=(InvalidArgumentError, *_MISSING),
+    ),
+]

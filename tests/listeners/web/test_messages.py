@@ -1,0 +1,124 @@
+"""Reading over REST."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tests.listeners.web.conftest import Serving, Site
+
+URL = "/v1/topics/orders/messages"
+
+
+async def get(site: Site, path: str, status: int = 200) -> Any:
+    async with site.http.get(path) as answer:
+        assert answer.status == status, await answer.text()
+        return await answer.json(content_type=None)
+
+
+async def fill(site: Site, count: int, **settings: Any) -> None:
+    client = site.broker
+    await client.create_topic("orders", **settings)
+    for number in range(count):
+        await client.publish("orders", str(number), key=f"k{number}")
+
+
+async def test_pages_have_each_message_once_in_the_order_of_time(serving: Serving) -> None:
+    async with serving() as site:
+        await fill(site, 100, partitions=4)
+        path, found = f"{URL}?limit=7", []
+        while True:
+            page = await get(site, path)
+            found += [message["text"] for message in page["messages"]]
+            path = page["next"]
+            if page["at_end"]:
+                break
+            assert len(page["messages"]) == 7
+        assert found == [str(number) for number in range(100)]
+        assert (await get(site, path))["messages"] == []
+
+
+async def test_a_page_begins_where_it_is_asked_to(serving: Serving) -> None:
+    async with serving() as site:
+        await fill(site, 10)
+        parted = "/v1/topics/orders/partitions/0/messages"
+        for path, first in (
+            (f"{URL}?offset=4", 4),
+            (f"{parted}?offset=4&limit=10", 4),
+            (f"{URL}?start=earliest", 0),
+            (f"{URL}?time=10m", 0),
+            (f"{URL}?time=2020-01-01T00:00:00Z", 0),
+            (f"{URL}?last=3", 7),
+            (f"{URL}?partition=0&offset=9", 9),
+        ):
+            page = await get(site, path)
+            assert page["messages"][0]["offset"] == first, path
+        assert (await get(site, f"{URL}?start=latest"))["messages"] == []
+        assert (await get(site, f"{URL}?offset=10"))["messages"] == []
+        assert (await get(site, f"{URL}?offset=11", 416))["code"] == "offset_out_of_range"
+        assert (await get(site, f"{URL}?partition=1", 404))["code"] == "partition_not_found"
+        for wrong in ("offset=-1", "offset=1&last=2", "time=x", "time=5", "start=x", "position=x"):
+            assert (await get(site, f"{URL}?{wrong}", 400))["code"] == "invalid_argument", wrong
+
+
+async def test_a_long_poll_ends_with_the_message_it_waits_for(serving: Serving) -> None:
+    async with serving() as site:
+        await fill(site, 3, partitions=2)
+        end = (await get(site, f"{URL}?start=latest"))["next"]
+        waiting = asyncio.ensure_future(get(site, f"{end}&wait_seconds=30"))
+        core = site.listener.bus.core
+        while not any(p.waiters for p in core.catalog.get("orders").partitions):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        async with site.http.post(URL, data="new") as answer:
+            assert answer.status == 200
+        page = await waiting
+        assert [message["text"] for message in page["messages"]] == ["new"]
+        assert "wait_seconds" in page["next"]
+        assert not any(p.waiters for p in core.catalog.get("orders").partitions)
+
+
+async def test_a_long_poll_without_messages_ends(serving: Serving) -> None:
+    async with serving(wait_seconds_max=0.05) as site:
+        await fill(site, 1)
+        page = await get(site, f"{URL}?start=latest&wait_seconds=3000")
+        assert page["messages"] == []
+        assert page["at_end"]
+
+
+async def test_a_position_of_a_topic_that_was_made_again_is_a_gap(serving: Serving) -> None:
+    async with serving() as site:
+        await fill(site, 5)
+        end = (await get(site, URL))["next"]
+        async with site.http.delete("/v1/topics/orders"):
+            pass
+        await fill(site, 2)
+        page = await get(site, end)
+        assert page["gaps"] == [{"partition": 0, "from": 5, "to": 0, "reason": "reset"}]
+        assert len(page["messages"]) == 2
+
+
+async def test_what_has_not_changed_is_not_sent_again(serving: Serving) -> None:
+    async with serving() as site:
+        await fill(site, 5)
+        async with site.http.get(URL) as answer:
+            tag = answer.headers["ETag"]
+            assert answer.headers["Cache-Control"] == "private, no-cache"
+        async with site.http.get(URL, headers={"If-None-Match": f'"x", {tag}'}) as answer:
+            assert answer.status == 304
+            assert await answer.read() == b""
+        async with site.http.post(URL, data="new"):
+            pass
+        async with site.http.get(URL, headers={"If-None-Match": tag}) as answer:
+            assert answer.status == 200
+
+
+async def test_a_large_message_comes_alone(serving: Serving) -> None:
+    async with serving(read_bytes_max=4096) as site:
+        client = site.broker
+        for size in (10, 500_000, 10):
+            await client.publish("orders", "x" * size)
+        page = await get(site, URL)
+        sizes = [len(message["text"]) for message in page["messages"]]
+        assert sizes == [10, 500_000]
+        page = await get(site, page["next"])
+        assert [len(message["text"]) for message in page["messages"]] == [10]
