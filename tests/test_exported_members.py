@@ -98,7 +98,7 @@ def test_the_blocking_client_can_do_what_the_asyncio_client_can() -> None:
     theirs = methods(fanlog.sync.Client)
     ours = methods(fanlog.Client)
     inner = {"open", "attach", "detach", "decoded", "write", "ask", "take_number", "open_topic"}
-    inner.add("forget_topic")
+    inner |= {"forget_topic", "publish_each"}
     assert set(theirs) == set(ours) - inner
     for name, parameters in theirs.items():
         if name != "close":

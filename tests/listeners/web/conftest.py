@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import aiohttp
 import msgspec
@@ -36,11 +37,13 @@ Serving = Callable[..., AbstractAsyncContextManager[Site]]
 
 
 @asynccontextmanager
-async def _serving(config: Config | None = None, **web: object) -> AsyncIterator[Site]:
+async def _serving(
+    config: Config | None = None, path: Path | None = None, **web: object
+) -> AsyncIterator[Site]:
     config = config or Config()
     options = msgspec.structs.replace(config.web, port=0, **web)
     config = msgspec.structs.replace(config, web=options)
-    async with fanlog.Broker(None, config) as broker:
+    async with fanlog.Broker(path, config) as broker:
         listener = await broker.listen_web()
         base = f"http://127.0.0.1:{listener.port}"
         async with aiohttp.ClientSession(base) as http:

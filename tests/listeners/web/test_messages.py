@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import zlib
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+import aiohttp
+import msgspec
+import zstandard
 
 from tests.listeners.web.conftest import Serving, Site
 
 URL = "/v1/topics/orders/messages"
+DECODERS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.decompress,
+    "deflate": zlib.decompress,
+    "zstd": lambda data: zstandard.ZstdDecompressor().decompress(data),
+}
 
 
 async def get(site: Site, path: str, status: int = 200) -> Any:
@@ -122,3 +135,40 @@ async def test_a_large_message_comes_alone(serving: Serving) -> None:
         assert sizes == [10, 500_000]
         page = await get(site, page["next"])
         assert [len(message["text"]) for message in page["messages"]] == [10]
+
+
+async def test_answers_are_compressed_for_who_asks(serving: Serving) -> None:
+    async with (
+        serving() as site,
+        aiohttp.ClientSession(site.url, auto_decompress=False) as as_sent,
+    ):
+        client = site.broker
+        await client.publish("orders", "x" * 2000)
+        await client.publish("large", "y" * 200_000)
+        for topic in ("orders", "large"):
+            path = f"/v1/topics/{topic}/messages"
+            plain = await get(site, path)
+            for encoding, decode in DECODERS.items():
+                headers = {"Accept-Encoding": encoding}
+                async with as_sent.get(path, headers=headers) as answer:
+                    assert answer.headers["Content-Encoding"] == encoding
+                    assert answer.headers["Vary"] == "Accept-Encoding"
+                    data = await answer.read()
+                    assert len(data) < 1000
+                    assert msgspec.json.decode(decode(data)) == plain
+            async with site.http.get(path, headers={"Accept-Encoding": "br"}) as answer:
+                assert "Content-Encoding" not in answer.headers
+        async with site.http.get("/v1/status", headers={"Accept-Encoding": "gzip"}) as answer:
+            assert "Content-Encoding" not in answer.headers
+
+
+async def test_a_page_that_can_not_change_may_be_kept(serving: Serving, tmp_path: Path) -> None:
+    async with serving(path=tmp_path / "data") as site:
+        await fill(site, 10, durability="fsync")
+        first = await get(site, f"{URL}?limit=3")
+        for path, kept in ((f"{URL}?limit=3", False), (first["next"], True)):
+            async with site.http.get(path) as answer:
+                assert ("immutable" in answer.headers["Cache-Control"]) == kept
+        await site.broker.alter_topic("orders", cleanup="compact")
+        async with site.http.get(first["next"]) as answer:
+            assert "immutable" not in answer.headers["Cache-Control"]

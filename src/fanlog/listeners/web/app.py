@@ -11,6 +11,7 @@ from aiohttp.typedefs import Handler
 from fanlog.errors import FanlogError
 from fanlog.listeners.faults import OUR_FAULT
 from fanlog.listeners.web import messages, publishing, status, streams, topics
+from fanlog.listeners.web.compression import compress
 from fanlog.listeners.web.files import add_files
 from fanlog.listeners.web.origins import cross_origin
 from fanlog.listeners.web.problems import http_problem, problem_response
@@ -34,7 +35,7 @@ def make_app(listener: WebListener) -> web.Application:
     """The application, for one listener."""
     app = web.Application(
         client_max_size=listener.options.body_bytes_max,
-        middlewares=[_count(listener), cross_origin(listener.origins), _explain],
+        middlewares=[_count(listener), cross_origin(listener.origins), compress, _explain],
     )
     for route in ROUTES:
         app.router.add_route(route.method, route.path, adapted(route, listener))
