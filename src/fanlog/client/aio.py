@@ -23,7 +23,7 @@ from fanlog.client.groups.running import Handled, MessageHandler
 from fanlog.client.link import Dial, tcp_dial
 from fanlog.client.message import Message
 from fanlog.client.notices import missing_policy
-from fanlog.client.once import OnceRecord
+from fanlog.client.once import OnceReceipt, OnceRecord
 from fanlog.client.publishing import Headers, PublishOptions, TopicOutbox, Value
 from fanlog.client.queues.options import WorkOptions, working
 from fanlog.client.queues.requests import Handler, Requests, serve
@@ -348,21 +348,24 @@ class Client(TopicCalls):
                 return done[0]
         return put(await self._ready_outbox(topic, partition))
 
-    async def publish_each(self, topic: str, records: Iterable[OnceRecord]) -> list[Receipt]:
+    async def publish_each(self, topic: str, records: Iterable[OnceRecord]) -> list[OnceReceipt]:
         """Publishes messages that each have their own key and headers, in order, and waits for all
         of them. If one of them can't be published, none is. For listeners."""
         publisher, wanted = self._publisher, list(records)
 
-        def put(outbox: TopicOutbox) -> list[asyncio.Future[Receipt]]:
+        def put(outbox: TopicOutbox) -> tuple[TopicOutbox, list[asyncio.Future[Receipt]]]:
             for record in wanted:
                 publisher.check(outbox, *record)
-            return [
+            return outbox, [
                 publisher.publish(outbox, r.value, r.key, r.headers, partition=r.partition)
                 for r in wanted
             ]
 
         last = max((r.partition for r in wanted if r.partition is not None), default=None)
-        return await asyncio.gather(*await self._put_in_turn(topic, last, put))
+        outbox, waiting = await self._put_in_turn(topic, last, put)
+        receipts = await asyncio.gather(*waiting)
+        epoch = 0 if self.welcome is None else self.welcome.epoch
+        return [OnceReceipt(receipt, outbox.number, epoch) for receipt in receipts]
 
     async def _ready_outbox(self, topic: str, partition: int | None = None) -> TopicOutbox:
         while True:

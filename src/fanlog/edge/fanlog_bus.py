@@ -4,9 +4,10 @@ and everything else goes through the edge's one client."""
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from fanlog.client.once import OncePublisher
 from fanlog.listeners.web.local_bus import LocalBus
 from fanlog.listeners.web.signals import Signals
 
@@ -25,6 +26,7 @@ class FanlogBus(LocalBus):
         self.client = node.client
         self._upstream = node.upstream
         self._signals = Signals(node.client)
+        self._once = OncePublisher(node.dial, node.client_options)
         node.on_state.append(self._changed)
 
     async def open(self) -> None:
@@ -33,11 +35,19 @@ class FanlogBus(LocalBus):
 
     async def close(self) -> None:
         await self._signals.close()
+        await self._once.close()
 
     def _changed(self, up: bool) -> None:
         self.up = up
         for hear in list(self.on_state):
             hear(up)
+
+    async def wait_for_more(self, topic: str, offsets: Mapping[int, int], seconds: float) -> None:
+        await self.follow(topic, wildcard=False)
+        try:
+            await super().wait_for_more(topic, offsets, seconds)
+        finally:
+            self.unfollow(topic, wildcard=False)
 
     async def follow(self, target: str, *, wildcard: bool) -> None:
         await self._upstream.follow(target, wildcard)

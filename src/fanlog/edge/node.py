@@ -111,9 +111,10 @@ class FanlogEdge(EdgeNode):
     ) -> None:
         address = parse_url(upstream)
         super().__init__(f"fanlog://{address}", config, runtime=runtime)
-        self._dial = tcp_dial(address, client_options.connect_timeout_seconds)
+        self.dial = tcp_dial(address, client_options.connect_timeout_seconds)
         self._upstream_address = address
-        self.client = Client(self._dial, client_options)
+        self.client_options = client_options
+        self.client = Client(self.dial, client_options)
         self.upstream: FanlogUpstream
 
     def make_upstream(self, core: EdgeCore) -> Upstream:

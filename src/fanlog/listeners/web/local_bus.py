@@ -8,13 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fanlog.client.aio import Client
-from fanlog.client.once import OncePublisher, OnceRecord
+from fanlog.client.once import OncePublisher, OnceReceipt, OnceRecord
 from fanlog.config import ClientOptions
 from fanlog.format.web_positions import print_position
 from fanlog.listeners.web.ports import Hear, Incoming, Outgoing, Published
 from fanlog.listeners.web.signals import Signals
 from fanlog.listeners.web.waiting import wait_for_more
-from fanlog.model import Receipt
 
 if TYPE_CHECKING:
     from fanlog.broker.core import Broker
@@ -24,9 +23,9 @@ if TYPE_CHECKING:
 _OPTIONS = ClientOptions(name="web", linger_ms=0)
 
 
-def published(receipt: Receipt, number: int, epoch: int) -> Published:
-    """What is answered for a message."""
-    position = print_position(receipt.offset + 1, epoch, number)
+def _published(stored: OnceReceipt) -> Published:
+    receipt = stored.receipt
+    position = print_position(receipt.offset + 1, stored.epoch, stored.number)
     return Published(receipt.topic, receipt.partition, receipt.offset, position)
 
 
@@ -64,10 +63,9 @@ class LocalBus:
         records = [OnceRecord(m.value, m.key, m.headers or None, m.partition) for m in messages]
         if dedupe:
             stored = await self._once.publish(dedupe, topic, records)
-            return [published(s.receipt, s.number, s.epoch) for s in stored]
-        receipts = await self.client.publish_each(topic, records)
-        number = self.core.catalog.number_of(topic)
-        return [published(receipt, number, self.core.epoch) for receipt in receipts]
+        else:
+            stored = await self.client.publish_each(topic, records)
+        return [_published(one) for one in stored]
 
     async def wait_for_more(self, topic: str, offsets: Mapping[int, int], seconds: float) -> None:
         await wait_for_more(self.core, topic, offsets, seconds)
