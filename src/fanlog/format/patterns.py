@@ -92,3 +92,18 @@ def fits(name: str, target: str) -> bool:
     return len(tokens) == len(wanted) and all(
         one in (token, ONE) for token, one in zip(tokens, wanted, strict=True)
     )
+
+
+def meet(one: str, other: str) -> bool:
+    """Whether there can be a topic that both targets, names or patterns, include.
+
+    >>> meet("a.*", "*.b"), meet("a.>", "a.b.c"), meet("a.*", "b.>")
+    (True, True, False)
+    """
+    tokens, wanted = one.split("."), other.split(".")
+    for token, same in zip(tokens, wanted, strict=False):
+        if REST in (token, same):
+            return True
+        if ONE not in (token, same) and token != same:
+            return False
+    return len(tokens) == len(wanted)

@@ -52,6 +52,10 @@ class Acceptor(ABC):
     def let_in(self, sock: socket.socket, peer: str) -> None:
         """Takes a peer in. Raises OSError if it is gone already."""
 
+    def wait_seconds(self) -> float:
+        """How long the next peer has to wait in the kernel's queue; 0 lets it in."""
+        return 0.0
+
     def open(self) -> None:
         """Listens; `host` and `port` then say where."""
         self.loop = asyncio.get_running_loop()
@@ -74,6 +78,10 @@ class Acceptor(ABC):
     def _accept(self) -> None:
         for _ in range(_ACCEPTS_A_TURN):
             if self._sock is None:
+                return
+            if (wait := self.wait_seconds()) > 0:
+                self.loop.remove_reader(self._sock.fileno())
+                self.loop.call_later(wait, self._accept_again)
                 return
             try:
                 sock, address = self._sock.accept()

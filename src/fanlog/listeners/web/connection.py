@@ -56,6 +56,10 @@ class Talk(Protocol):
         """Tells the peer to come back later, elsewhere, and ends."""
         ...
 
+    def upstream(self, *, up: bool) -> None:
+        """Tells the peer that the bus is lost, or back."""
+        ...
+
     def closed(self) -> None: ...
 
 
@@ -71,6 +75,7 @@ class _Ended:
         return b""
 
     def drain(self, after_ms: int) -> None: ...
+    def upstream(self, *, up: bool) -> None: ...
     def closed(self) -> None: ...
 
 
@@ -97,16 +102,19 @@ class WebConnection(asyncio.Protocol):
         "_answer_bytes",
         "_closing",
         "_core",
+        "_early",
         "_host",
         "_in_turn",
         "_linger",
         "_loop",
         "_sock",
         "_stalled",
+        "_stamp",
         "_stuck",
         "_transport",
         "_why",
         "blocked",
+        "fault",
         "feed",
         "heard_at",
         "paused",
@@ -125,7 +133,11 @@ class WebConnection(asyncio.Protocol):
         self.talk: Talk = _ENDED
         self.feed: Subscription | None = None
         self.waiting: list[Cursor] = []
-        self.blocked = False
+        # Nothing goes out before the connection is ours; what a reader is told meanwhile waits.
+        self.blocked = True
+        self._early: list[bytes] | None = []
+        self.fault: FanlogError | None = None
+        self._stamp: Callable[[Piece], bytes] | None = None
         self.paused = False
         self._stuck = False
         self._closing = False
@@ -141,16 +153,31 @@ class WebConnection(asyncio.Protocol):
         self.raw_send = self._send_by_transport
         self.send = self._send_by_transport
 
-    def opened(self, transport: asyncio.Transport, sock: socket.socket | None, talk: Talk) -> None:
-        """The transport is ours. `sock` is its own, unless bytes are changed on their way."""
+    def opened(
+        self, transport: asyncio.Transport, sock: socket.socket | None, talk: Talk, head: bytes
+    ) -> None:
+        """The transport is ours, and the head of the answer goes out. `sock` is the transport's
+        own, unless bytes are changed on their way."""
         self._transport = transport
         self.talk = talk
         if sock is not None:
             self._sock = sock
-            self.raw_send = self.send = sock.send
+            self.raw_send = sock.send
+            if self._stamp is None:
+                self.send = sock.send
         # aiohttp may not have got rid of everything.
         self._stuck = self.blocked = transport.get_write_buffer_size() > 0
+        early, self._early = self._early, None
+        for data in (head, *(early or ())):
+            self.write(data)
+        if self.waiting:
+            self._loop.call_soon(self._core.resume, self)
         transport.resume_reading()
+
+    def stamp_with(self, stamp: Callable[[Piece], bytes]) -> None:
+        """Pieces are completed for this connection before they are sent."""
+        self._stamp = stamp
+        self.send = self._send_stamped
 
     # Reading
 
@@ -212,9 +239,17 @@ class WebConnection(asyncio.Protocol):
         self._transport.write(piece)
         return len(piece)
 
+    def _send_stamped(self, piece: Piece) -> int:
+        assert self._stamp is not None
+        self.deliver(self._stamp(piece))
+        return len(piece)
+
     def write(self, data: bytes) -> None:
         """Sends an answer, in order with everything else."""
         if self._closing:
+            return
+        if self._early is not None:
+            self._early.append(data)
             return
         if self.blocked:
             self._answer_bytes += len(data)
@@ -265,6 +300,8 @@ class WebConnection(asyncio.Protocol):
         """What a reader gets that is behind. The pieces are whole frames."""
         if self._closing:
             return
+        if self._stamp is not None:
+            pieces = [memoryview(self._stamp(piece)) for piece in pieces]
         if self._sock is None or self.blocked:
             for piece in pieces:
                 self._transport.write(piece)
@@ -344,7 +381,9 @@ class WebConnection(asyncio.Protocol):
 
     def turn_out(self, error: FanlogError, subscription: Subscription | None = None) -> None:
         """Tells the peer why, and ends the connection."""
-        if not self._closing:
+        if self._early is not None:
+            self.fault = error
+        elif not self._closing:
             self.finish(f"cut off ({error.code}): {error}", self.talk.farewell(error))
 
     def finish(self, why: str, last: bytes = b"") -> None:

@@ -43,6 +43,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[int, ...] | None = None
     positions: tuple[Position, ...] | None = None
     filter: Filter | None = None
+    latest: bool = False
     missing: Missing = "wait"
 
     @property
@@ -64,12 +65,12 @@ class Followed:
         self.subscription = subscription
         self.joined = joined
 
-    def positions(self) -> list[Position]:
+    def positions(self, limit: int | None = JOINED_AT_ONCE) -> list[Position]:
         """Where it begins, as far as one answer tells. What is known of topics that are not there
         stands as it was handed in: they may come back."""
         absent = self.subscription.absent
         return [
-            *positions_of(self.joined[:JOINED_AT_ONCE]),
+            *positions_of(self.joined[:limit]),
             *(absent.values() if absent else ()),
         ]
 
@@ -152,10 +153,11 @@ class Following:
         followed = self._begun[key] = Followed(wanted, subscription, joined)
         return followed
 
-    def start(self, followed: Followed) -> None:
-        """Sets a subscription going that its reader knows of."""
+    def start(self, followed: Followed, *, told: bool = False) -> None:
+        """Sets a subscription going that its reader knows of; `told`: of all that it has joined."""
         subscription = followed.subscription
-        untold, followed.joined = followed.joined[JOINED_AT_ONCE:], []
+        untold = [] if told else followed.joined[JOINED_AT_ONCE:]
+        followed.joined = []
         core = self._bus.core
         notice = maybe_notice(core, subscription.target, wildcard=subscription.wildcard)
         if notice is not None and self._permit.may(Verb.DESCRIBE, notice.topic):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fanlog.format.messages import Joined, Notice
+from fanlog.format.messages import Joined, Notice, Position
 from fanlog.format.web_frames import text_frame
 from fanlog.format.web_positions import print_position, print_positions
 from fanlog.listeners.web.following import Wanted, positions_of
@@ -25,33 +25,20 @@ if TYPE_CHECKING:
 class JsonReader:
     """The reader of a subscription on a WebSocket."""
 
-    __slots__ = ("_connection", "_core", "_filter", "_known", "_numbered", "_target")
+    __slots__ = ("_connection", "_core", "_filter", "_numbered", "_target", "_wanted")
 
     def __init__(
         self, core: Broker, connection: WebConnection, wanted: Wanted, *, numbered: bool
     ) -> None:
         self._core = core
         self._connection = connection
+        self._wanted = wanted
         self._target, self._filter = wanted.key
         # Binary frames name topics by their numbers.
         self._numbered = numbered
-        self._known = {(p.topic, p.partition): p for p in wanted.positions or ()}
 
     def gap(self, gap: Gap, number: int) -> None:
-        begin, end = gap_ends(self._core, gap, number)
-        known = self._known.pop((gap.topic, gap.partition), None)
-        if known is not None and gap.reason is GapReason.RESET:
-            # It was of another log: its position stands as the client knows it.
-            begin = print_position(known.offset, known.epoch, known.number)
-        frame = GapFrame(
-            target=self._target,
-            filter=self._filter,
-            topic=gap.topic,
-            partition=gap.partition,
-            begin=begin,
-            end=end,
-            reason=gap.reason.value,
-        )
+        frame, _ = gap_frame(self._core.epoch, self._wanted, gap, number)
         self._tell(frame)
 
     def joined(self, joined: Joined) -> None:
@@ -78,7 +65,23 @@ class JsonReader:
         self._connection.tell(text_frame(encode(frame)))
 
 
-def gap_ends(core: Broker, gap: Gap, number: int) -> tuple[str, str]:
-    """The positions around what will not come."""
-    epoch = core.epoch
-    return print_position(gap.first, epoch, number), print_position(gap.next, epoch, number)
+def gap_frame(epoch: int, wanted: Wanted, gap: Gap, number: int) -> tuple[GapFrame, Position]:
+    """What will not come, and where the reader is behind it."""
+    target, filter_text = wanted.key
+    begin = print_position(gap.first, epoch, number)
+    end = Position(gap.topic, gap.partition, gap.next, epoch, number)
+    if gap.reason is GapReason.RESET:
+        # The reader was in another log: it is told its position as it knows it.
+        for known in wanted.positions or ():
+            if (known.topic, known.partition) == (gap.topic, gap.partition):
+                begin = print_position(known.offset, known.epoch, known.number)
+    frame = GapFrame(
+        target=target,
+        filter=filter_text,
+        topic=gap.topic,
+        partition=gap.partition,
+        begin=begin,
+        end=print_position(end.offset, epoch, number),
+        reason=gap.reason.value,
+    )
+    return frame, end

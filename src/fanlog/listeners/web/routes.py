@@ -108,6 +108,10 @@ def read_query(request: web.Request, kind: type[Q]) -> Q:
     given: dict[str, Any] = {}
     known = {f.encode_name: f for f in msgspec.structs.fields(cast("Any", kind))}
     for name in request.query:
+        group, _, member = name.partition(".")
+        if member and group in known and "dict" in str(known[group].type):
+            given.setdefault(group, {})[member] = request.query.getall(name)
+            continue
         if name not in known:
             names = ", ".join(known) or "none"
             raise InvalidArgumentError(f"There is no parameter {name!r} here; known: {names}.")

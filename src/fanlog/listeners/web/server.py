@@ -6,16 +6,19 @@ import asyncio
 import logging
 import random
 import socket
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 from aiohttp import web
 
+from fanlog.format.web_positions import Vectors
 from fanlog.listeners.accepting import Acceptor
 from fanlog.listeners.web.app import make_app
 from fanlog.listeners.web.origins import Origins
 from fanlog.listeners.web.peers import HttpPeer
 from fanlog.listeners.web.problems import CONTENT_TYPE, Problem
+from fanlog.listeners.web.rates import Rate
 
 if TYPE_CHECKING:
     from aiohttp.web_protocol import RequestHandler
@@ -48,8 +51,11 @@ class WebListener(Acceptor):
         # Connections that were taken over, by the protocols that have them now.
         self._streams: dict[WebConnection, None] = {}
         self.origins = Origins(options.origins)
+        # The ids of events, shared by all streams that are at the same place.
+        self.vectors = Vectors()
         self._joining: set[asyncio.Task[Any]] = set()
         self._sweeper: asyncio.TimerHandle | None = None
+        self._accepts: Rate
         self._runner: web.AppRunner
 
     @property
@@ -71,6 +77,8 @@ class WebListener(Acceptor):
             max_field_size=options.header_bytes_max,
         )
         await self._runner.setup()
+        self._accepts = Rate(options.accepts_per_second_max, asyncio.get_running_loop().time())
+        self.bus.on_state.append(self._upstream_changed)
         self.open()
         self._sweeper = self.loop.call_later(_SWEEP_SECONDS, self._sweep)
 
@@ -93,7 +101,11 @@ class WebListener(Acceptor):
         )
         return head.encode() + body
 
+    def wait_seconds(self) -> float:
+        return self._accepts.wait_seconds(self.loop.time())
+
     def let_in(self, sock: socket.socket, peer: str) -> None:
+        self._accepts.take(1, self.loop.time())
         server = self._runner.server
         assert server is not None
         http = server()
@@ -122,17 +134,19 @@ class WebListener(Acceptor):
             self._admission.connections -= 1
             self.bus.core.connections -= 1
 
+    def peer_of(self, request: web.Request) -> str:
+        """Where a request comes from."""
+        return self._peers[request.protocol].peer
+
     def take_over(
         self, request: web.Request, stream: WebConnection, talk: Talk, head: bytes
     ) -> None:
         """Gives a request's connection to a stream, and sends the head of the answer. The stream
         says `left` when it has ended."""
         peer = self._peers[request.protocol]
-        stream.peer = peer.peer
         self._streams[stream] = None
         transport = peer.take_over(stream)
-        stream.opened(transport, peer.sock, talk)
-        stream.write(head)
+        stream.opened(transport, peer.sock, talk, head)
 
     def left(self, stream: WebConnection) -> None:
         """A stream's connection is closed."""
@@ -140,6 +154,15 @@ class WebListener(Acceptor):
             del self._streams[stream]
             self._admission.connections -= 1
             self.bus.core.connections -= 1
+
+    def _upstream_changed(self, up: bool) -> None:
+        for stream in list(self._streams):
+            stream.talk.upstream(up=up)
+
+    @property
+    def streams(self) -> Collection[WebConnection]:
+        """The connections that stream."""
+        return self._streams
 
     def identify(self, who: Identity, token: str) -> Identity:
         """Who a client is by its token. Until there are tokens it stays who it said it is."""

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -34,6 +34,7 @@ from fanlog.model import Identity, Verb
 
 if TYPE_CHECKING:
     from fanlog.format.web import OutgoingMessage
+    from fanlog.format.web_views import ViewKind
     from fanlog.listeners.web.connection import WebConnection
     from fanlog.listeners.web.server import WebListener
 
@@ -65,11 +66,25 @@ class WebSession:
         self.following = Following(listener.bus, connection, self.permit, listener.options)
         self.talk: WebSocketTalk
         self._tasks: set[asyncio.Task[None]] = set()
+        self._first: list[Followed] = []
         self._draining: int | None = None
         self._reason = ""
         self._closed = False
 
-    def greet(self) -> None:
+    # Beginning
+
+    async def begin(self, wanted: Sequence[Wanted]) -> None:
+        """Adds the subscriptions that the address asks for. Nothing is sent yet, so that what is
+        wrong can be answered with a status."""
+        kind: ViewKind = "binary" if self.binary else "json"
+        for one in wanted:
+            chosen = msgspec.structs.replace(one, kind=kind)
+            self.following.check(chosen)
+            reader = JsonReader(self.bus.core, self.connection, chosen, numbered=self.binary)
+            self._first.append(await self.following.begin(chosen, reader, self.user))
+
+    def start(self) -> None:
+        """The connection is open."""
         bus = self.bus
         welcome = ops.Welcome(
             connection=self.id,
@@ -80,6 +95,10 @@ class WebSession:
             up=bus.up,
         )
         self.connection.write(text_frame(ops.encode(welcome)))
+        first, self._first = self._first, []
+        for followed in first:
+            self._tell_begin(None, followed)
+            self.following.start(followed)
 
     # What the client says
 
@@ -170,13 +189,7 @@ class WebSession:
         )
 
     def target_of(self, target: str) -> str:
-        if target != OWN_USER:
-            return target
-        if not self.user:
-            raise InvalidArgumentError(
-                "This connection has no user, so there is no topic of its own. Connect with ?user=."
-            )
-        return self.listener.options.user_topic.replace("{user}", self.user)
+        return own_topic(target, self.user, self.listener.options.user_topic)
 
     def unsubscribe(self, op: ops.UnsubscribeOp) -> None:
         target, chosen = self.target_of(op.target), make_filter(op.filter)
@@ -245,12 +258,15 @@ class WebSession:
         """The targets that it follows."""
         return self.following.targets()
 
-    def disconnect(self, reason: str, reconnect: bool) -> None:
+    def disconnect(self, reason: str, *, reconnect: bool) -> None:
         """The server API ends the connection."""
         if reconnect:
             self.drained(0, reason)
         else:
             self.talk.close(DISCONNECTED, reason)
+
+    def upstream(self, *, up: bool) -> None:
+        self.connection.tell(text_frame(ops.encode(ops.UpstreamFrame(up=up))))
 
     def drained(self, after_ms: int, reason: str = "draining") -> None:
         """Answers what is under way, then sends the client away."""
@@ -267,6 +283,17 @@ class WebSession:
     def closed(self) -> None:
         self._closed = True
         self.following.close()
+
+
+def own_topic(target: str, user: str, user_topic: str) -> str:
+    """The target, or the user's own topic where that is meant."""
+    if target != OWN_USER:
+        return target
+    if not user:
+        raise InvalidArgumentError(
+            "This connection has no user, so there is no topic of its own. Connect with ?user=."
+        )
+    return user_topic.replace("{user}", user)
 
 
 def _outgoing(message: OutgoingMessage) -> Outgoing:

@@ -1,5 +1,5 @@
-"""The endpoints that stream: `/v1/ws`, and streams of some topics. aiohttp has read the request;
-from here on the connection is ours."""
+"""The endpoints that stream: `/v1/ws`, and streams of some topics as WebSocket or as server-sent
+events. aiohttp has read the request; once its subscriptions have begun, the connection is ours."""
 
 from __future__ import annotations
 
@@ -7,20 +7,39 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-from aiohttp import web
+from aiohttp import hdrs, web
 from msgspec import Meta
 
+from fanlog.errors import InvalidArgumentError
+from fanlog.format.patterns import fits, is_pattern, meet
+from fanlog.format.web_filters import make_filter
+from fanlog.format.web_positions import parse_positions
 from fanlog.listeners.web.connection import WebConnection
+from fanlog.listeners.web.events import EventStream, positions_for, read_event_id
+from fanlog.listeners.web.following import Wanted, read_start
+from fanlog.listeners.web.operations import Missing, StartSpec
 from fanlog.listeners.web.problems import http_problem
 from fanlog.listeners.web.routes import Call, Route
-from fanlog.listeners.web.session import WebSession
-from fanlog.listeners.web.websocket import HandshakeError, WebSocketTalk, shake_hands
+from fanlog.listeners.web.session import WebSession, own_topic
+from fanlog.listeners.web.websocket import (
+    HandshakeError,
+    WebSocketTalk,
+    shake_hands,
+    wants_websocket,
+)
 
 if TYPE_CHECKING:
-    from fanlog.listeners.web.server import WebListener
+    from collections.abc import Sequence
+
+    from fanlog.format.messages import Position
 
 _User = Annotated[str, Meta(max_length=200, description="The user's name. It is not verified.")]
 _Token = Annotated[str, Meta(description="A token that shows who the user is.")]
+_EVENTS_HEAD = (
+    "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
+    # Proxies keep nothing of it, and hold nothing back.
+    "Cache-Control: no-store\r\nX-Accel-Buffering: no\r\nConnection: close\r\n"
+)
 
 
 class WsQuery(msgspec.Struct, frozen=True):
@@ -30,37 +49,197 @@ class WsQuery(msgspec.Struct, frozen=True):
     token: _Token = ""
 
 
+class StreamQuery(WsQuery, frozen=True, kw_only=True):
+    """Where a stream begins, and what it lets through."""
+
+    start: Annotated[str, Meta(description="`live`, `earliest`, an offset, a time or an age.")] = ""
+    offset: Annotated[int, Meta(ge=0, description="Begin at this offset.")] | None = None
+    partition: (
+        Annotated[int, Meta(ge=0, description="The partition that `offset` is of.")] | None
+    ) = None
+    time: (
+        Annotated[str, Meta(description="Begin at a time (RFC 3339) or an age such as `10m`.")]
+        | None
+    ) = None
+    last: Annotated[int, Meta(ge=0, description="Begin so many before the end.")] | None = None
+    position: (
+        Annotated[str, Meta(description="Continue at a position, or at an event's id.")] | None
+    ) = None
+    positions: (
+        Annotated[str, Meta(description="Continue at the positions in this JSON object.")] | None
+    ) = None
+    last_event_id: (
+        Annotated[str, Meta(description="The same as the header `Last-Event-ID`.")] | None
+    ) = None
+    key: Annotated[str, Meta(description="Only messages whose key fits this glob.")] | None = None
+    header: Annotated[
+        dict[str, list[str]],
+        Meta(description="`header.NAME=value`: only messages with this header."),
+    ] = {}
+    latest: Annotated[
+        bool, Meta(description="First the latest value of each key of a compacted topic.")
+    ] = False
+    missing: Annotated[
+        Missing, Meta(description="Whether to wait for a topic that does not exist.")
+    ] = "wait"
+
+
+class TopicsQuery(StreamQuery, frozen=True, kw_only=True):
+    """The same for several topics."""
+
+    topic: Annotated[
+        list[str], Meta(description="A topic or a pattern. It may stand several times.")
+    ] = []
+
+
 async def open_websocket(call: Call[WsQuery, Any]) -> web.StreamResponse:
     """One WebSocket for any number of subscriptions."""
-    session = begin_websocket(call.listener, call.request, call.query.user)
-    if isinstance(session, WebSession):
-        session.greet()
-        return taken()
-    return session
+    return await _websocket(call, [])
 
 
-def begin_websocket(
-    listener: WebListener, request: web.Request, user: str
-) -> WebSession | web.Response:
-    """Takes the connection over, or says why not."""
+async def stream_topic(call: Call[StreamQuery, Any]) -> web.StreamResponse:
+    return await _stream(call, [call.path("topic")])
+
+
+async def stream_topics(call: Call[TopicsQuery, Any]) -> web.StreamResponse:
+    if not call.query.topic:
+        raise InvalidArgumentError("Name a topic or a pattern, such as ?topic=chat.*.")
+    return await _stream(call, call.query.topic)
+
+
+async def _stream(call: Call[Any, Any], targets: Sequence[str]) -> web.StreamResponse:
+    options = call.listener.options
+    targets = [own_topic(target, call.query.user, options.user_topic) for target in targets]
+    targets = _distinct(targets)
+    if len(targets) > options.subscriptions_max:
+        raise InvalidArgumentError(
+            f"{len(targets)} targets are more than web.subscriptions_max allows."
+        )
+    wanted = _wanted(call.query, targets, call.request)
+    if wants_websocket(call.request):
+        return await _websocket(call, wanted)
+    return await _events(call, wanted)
+
+
+async def _websocket(call: Call[Any, Any], wanted: Sequence[Wanted]) -> web.StreamResponse:
+    """Takes the connection over as a WebSocket, or says why not."""
+    listener, request = call.listener, call.request
     try:
         agreed = shake_hands(request)
     except HandshakeError as fault:
         asked = {"Sec-WebSocket-Version": "13", "Upgrade": "websocket", "Connection": "Upgrade"}
         headers = asked if fault.status == HTTPStatus.UPGRADE_REQUIRED else {}
         return http_problem(fault.status, str(fault), "bad_handshake", **headers)
-    connection = WebConnection(listener, request.remote or "")
-    session = WebSession(listener, connection, user, binary=agreed.binary)
-    talk = WebSocketTalk(connection, listener.options, session, listener.loop.time())
-    session.talk = talk
-    listener.take_over(request, connection, talk, agreed.head)
-    return session
+    connection = WebConnection(listener, listener.peer_of(request))
+    session = WebSession(listener, connection, call.query.user, binary=agreed.binary)
+    session.talk = WebSocketTalk(connection, listener.options, session, listener.loop.time())
+    try:
+        await session.begin(wanted)
+        _check_open(connection)
+    except BaseException:
+        session.closed()
+        raise
+    listener.take_over(request, connection, session.talk, agreed.head)
+    session.start()
+    return taken()
+
+
+async def _events(call: Call[Any, Any], wanted: Sequence[Wanted]) -> web.StreamResponse:
+    """Takes the connection over as a stream of events."""
+    listener, request = call.listener, call.request
+    connection = WebConnection(listener, listener.peer_of(request))
+    events = EventStream(listener, connection, call.query.user)
+    try:
+        await events.begin(wanted)
+        _check_open(connection)
+    except BaseException:
+        events.closed()
+        raise
+    allowed = listener.origins.answer_headers(request.headers)
+    head = _EVENTS_HEAD + "".join(f"{name}: {value}\r\n" for name, value in allowed.items())
+    listener.take_over(request, connection, events, f"{head}\r\n".encode())
+    events.start()
+    return taken()
+
+
+def _check_open(connection: WebConnection) -> None:
+    """What happened to the subscriptions while they began."""
+    if connection.fault is not None:
+        raise connection.fault
 
 
 def taken() -> web.StreamResponse:
     """What a handler returns whose connection is not aiohttp's any more: nobody will see it."""
     return web.Response(status=101)
 
+
+def _distinct(targets: Sequence[str]) -> list[str]:
+    """Targets of one stream, without those that another one includes. Two that share only some
+    topics would make it unclear where the reader is."""
+    unique = list(dict.fromkeys(targets))
+    kept = [
+        target
+        for target in unique
+        if is_pattern(target)
+        or not any(is_pattern(other) and fits(target, other) for other in unique)
+    ]
+    for i, target in enumerate(kept):
+        for other in kept[i + 1 :]:
+            if meet(target, other):
+                raise InvalidArgumentError(
+                    f"{target!r} and {other!r} share topics. Use a stream for each, or a WebSocket."
+                )
+    return kept
+
+
+def _wanted(query: StreamQuery, targets: Sequence[str], request: web.Request) -> list[Wanted]:
+    positions = _positions(query, targets, request)
+    at = StartSpec(query.offset, query.partition, query.time, query.last)
+    if query.start and at != StartSpec():
+        raise InvalidArgumentError("Give one of start, offset, time and last.")
+    start, partitions = read_start(query.start or ("live" if at == StartSpec() else at))
+    spec: dict[str, object] = {} if query.key is None else {"key": query.key}
+    if query.header:
+        spec["headers"] = query.header
+    chosen = make_filter(spec)
+    return [
+        Wanted(
+            target=target,
+            kind="json",
+            start=start,
+            partitions=partitions,
+            positions=None if positions is None else positions_for(positions, target),
+            filter=chosen,
+            latest=query.latest,
+            missing=query.missing,
+        )
+        for target in targets
+    ]
+
+
+def _positions(
+    query: StreamQuery, targets: Sequence[str], request: web.Request
+) -> tuple[Position, ...] | None:
+    """Where the reader was. A browser that comes back by itself says it in a header; the address
+    that it uses is the old one, so that the header wins."""
+    own = request.headers.get(hdrs.LAST_EVENT_ID) or query.last_event_id or query.position
+    if own:
+        return read_event_id(own, targets)
+    if query.positions is None:
+        return None
+    try:
+        given = msgspec.json.decode(query.positions, type=dict[str, str])
+    except msgspec.DecodeError as fault:
+        raise InvalidArgumentError(
+            f"`positions` is not a JSON object of positions: {fault}."
+        ) from None
+    return parse_positions(given)
+
+
+_STREAM_NOTE = (
+    "A WebSocket if the request asks for one, else server-sent events. The id of an event "
+    "continues exactly behind it, on any process."
+)
 
 ROUTES = [
     Route(
@@ -71,5 +250,23 @@ ROUTES = [
         "streams",
         query=WsQuery,
         status=101,
+    ),
+    Route(
+        "GET",
+        "/v1/topics/{topic}/stream",
+        stream_topic,
+        "Follow a topic or a pattern",
+        "streams",
+        query=StreamQuery,
+        description=_STREAM_NOTE,
+    ),
+    Route(
+        "GET",
+        "/v1/stream",
+        stream_topics,
+        "Follow several topics or patterns",
+        "streams",
+        query=TopicsQuery,
+        description=_STREAM_NOTE,
     ),
 ]

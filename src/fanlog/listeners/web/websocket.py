@@ -111,6 +111,7 @@ class Hearer(Protocol):
     def hear(self, data: bytes) -> None: ...
     def is_busy(self) -> bool: ...
     def drained(self, after_ms: int) -> None: ...
+    def upstream(self, *, up: bool) -> None: ...
     def closed(self) -> None: ...
 
 
@@ -278,6 +279,9 @@ class WebSocketTalk:
 
     def drain(self, after_ms: int) -> None:
         self._hearer.drained(after_ms)
+
+    def upstream(self, *, up: bool) -> None:
+        self._hearer.upstream(up=up)
 
     def closed(self) -> None:
         self._pending.clear()

@@ -1,0 +1,158 @@
+"""A server that stops sends its clients elsewhere. Slow readers and crowds cost nobody anything."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+
+import pytest
+
+from tests.listeners.web.conftest import Serving
+from tests.listeners.web.event_source import following
+from tests.listeners.web.wire import handshake, raw
+
+
+async def test_draining_answers_what_is_under_way_and_sends_clients_away(
+    serving: Serving,
+) -> None:
+    async with serving(reconnect_spread_seconds=5) as site, raw(site.listener.port) as client:
+        await client.told("welcome")
+        for i in range(20):
+            client.say(op="publish", topic="t", text=str(i), id=i)
+        answered = [(await client.told())["id"] for _ in range(1)]
+        loop = asyncio.get_running_loop()
+        draining = asyncio.create_task(site.listener.drain(loop.time() + 30))
+        while True:
+            frame = await client.told()
+            if frame.get("type") == "reconnect":
+                break
+            answered.append(frame["id"])
+        assert answered == list(range(len(answered)))
+        assert 0 <= frame["after_ms"] <= 5000
+        assert frame["reason"] == "draining"
+        assert await client.close_code() == 1012
+        await draining
+        assert not site.listener.streams
+        with pytest.raises(ConnectionError):
+            await asyncio.open_connection("127.0.0.1", site.listener.port)
+
+
+async def test_clients_come_back_at_different_times(serving: Serving) -> None:
+    async with serving() as site:
+        async with contextlib.AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(raw(site.listener.port)) for _ in range(8)]
+            for client in clients:
+                await client.told("welcome")
+            draining = asyncio.create_task(
+                site.listener.drain(asyncio.get_running_loop().time() + 30)
+            )
+            delays = {(await client.told("reconnect"))["after_ms"] for client in clients}
+            assert len(delays) > 1
+        await draining
+
+
+async def test_draining_tells_readers_of_events_when_to_come_back(serving: Serving) -> None:
+    async with serving() as site, following(site.http, "/v1/topics/t/stream") as source:
+        await source.next("subscribed")
+        draining = asyncio.create_task(site.listener.drain(asyncio.get_running_loop().time() + 30))
+        event = await source.next("reconnect")
+        assert event.data["after_ms"] == source.retry_ms
+        with pytest.raises(EOFError):
+            await source.next()
+        await draining
+
+
+async def test_a_lost_bus_is_told_to_everybody(serving: Serving) -> None:
+    async with (
+        serving() as site,
+        raw(site.listener.port) as client,
+        following(site.http, "/v1/topics/t/stream") as source,
+    ):
+        await client.told("welcome")
+        await source.next("subscribed")
+        for up in (False, True):
+            for tell in site.listener.bus.on_state:
+                tell(up)
+            assert (await client.told("upstream"))["up"] is up
+            assert (await source.next("upstream")).data["up"] is up
+
+
+@pytest.mark.parametrize("path", ["/v1/ws", "/v1/topics/t/stream"])
+async def test_a_reader_that_takes_nothing_costs_nobody_anything(
+    serving: Serving, path: str
+) -> None:
+    async with serving() as site, raw(site.listener.port) as reader:
+        await site.broker.create_topic("t")
+        await reader.ask(op="subscribe", target="t")
+        stuck = socket.create_connection(("127.0.0.1", site.listener.port))
+        stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        if path == "/v1/ws":
+            stuck.sendall(handshake("/v1/topics/t/stream"))
+        else:
+            stuck.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        value = b"x" * 100_000
+        got = 0
+        while len(site.listener.streams) < 2:  # noqa: ASYNC110 - a counter, no event
+            await asyncio.sleep(0.01)
+        for _ in range(120):
+            await site.broker.publish("t", value)
+            got += len((await reader.told("messages"))["messages"])
+        assert got == 120
+        held = max(stream.kept_bytes for stream in site.listener.streams)
+        assert 0 < held < 2_000_000
+        stuck.close()
+
+
+async def test_a_slow_reader_gets_everything_in_the_end(serving: Serving) -> None:
+    async with serving() as site, raw(site.listener.port) as reader:
+        await site.broker.create_topic("t")
+        await reader.ask(op="subscribe", target="t")
+        for i in range(200):
+            await site.broker.publish("t", str(i).encode() + b"x" * 50_000)
+        seen: list[int] = []
+        while len(seen) < 200:
+            frame = await reader.told("messages")
+            seen += [m["offset"] for m in frame["messages"]]
+        assert seen == list(range(200))
+
+
+async def test_connections_are_admitted_at_a_limited_rate(serving: Serving) -> None:
+    async with serving(accepts_per_second_max=20) as site:
+        port = site.listener.port
+        pairs = [await asyncio.open_connection("127.0.0.1", port) for _ in range(30)]
+        # The kernel has them all; the listener takes them in one after another.
+        assert site.listener.connection_count() < 30
+        while site.listener.connection_count() < 30:  # noqa: ASYNC110 - a counter, no event
+            await asyncio.sleep(0.01)
+        for _, writer in pairs:
+            writer.close()
+
+
+async def test_a_crowd_that_says_nothing_or_nonsense_is_not_noticed(serving: Serving) -> None:
+    """Each needs two open files here. `FANLOG_TEST_CROWD=10000` makes it as large as that."""
+    limits = {"header_timeout_seconds": 60, "accepts_per_second_max": 0}
+    size = int(os.environ.get("FANLOG_TEST_CROWD", "1000"))
+    async with serving(**limits) as site, raw(site.listener.port) as client:
+        port = site.listener.port
+        await client.ask(op="subscribe", target="t")
+        nonsense = (
+            b"",
+            b"\x00\xff" * 50,
+            b"GET /v1/ws HTTP/1.1\r\nHost: x\r\n",
+            b"GET / HTTP/1.1\r\nX: " + b"y" * 20_000 + b"\r\n\r\n",
+            handshake() + b"\xff" * 40,
+        )
+        crowd: list[socket.socket] = []
+        for i in range(size):
+            sock = socket.create_connection(("127.0.0.1", port))
+            crowd.append(sock)
+            sock.send(nonsense[i % len(nonsense)])
+            if i % 50 == 0:
+                await site.broker.publish("t", str(i).encode())
+                frame = await client.told("messages")
+                assert frame["messages"][0]["text"] == str(i)
+        for sock in crowd:
+            sock.close()
+        assert (await client.ask(op="ping"))["ok"] == {}
