@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,11 @@ hypothesis.settings.register_profile(
     "fanlog", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("fanlog")
+
+# What is started in the background ignores Ctrl-C, and so does all that it starts. Tests end
+# programs that way, and would wait for each of them.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Longer than whatever a test waits for, and shorter than the limit of pytest itself.
 ASYNC_TEST_SECONDS = 100

@@ -123,7 +123,7 @@ class TestPlainCode:
 
         def read() -> str:
             with broker.consume("t", group="g", reset="earliest", on_assign=function) as member:
-                return member.next(5).text
+                return member.next(PATIENCE_SECONDS).text
 
         assert in_time(read) == "1"
         for call in (
@@ -160,7 +160,7 @@ class TestPlainCode:
         broker.flush()
         for topic in ("sent", "staged"):
             with broker.subscribe(topic, start="earliest") as messages:
-                found = [messages.next(5).headers["n"] for _ in range(20)]
+                found = [messages.next(PATIENCE_SECONDS).headers["n"] for _ in range(20)]
             assert found == [str(number).encode() for number in range(20)]
 
     def test_a_callback_in_the_clients_own_thread_does_not_wait_for_itself(self) -> None:
@@ -259,7 +259,7 @@ class TestOptions:
             topic = broker.topic(f"of.{kind.__name__}", kind)
             topic.publish(value, headers={"content-type": "text/plain; charset=utf-8"})
             with topic.subscribe(start="earliest") as messages:
-                assert messages.next(5).data == value
+                assert messages.next(PATIENCE_SECONDS).data == value
 
     def test_a_message_that_is_refused_takes_no_other_out_of_its_transaction(
         self, broker: Any
@@ -271,4 +271,10 @@ class TestOptions:
             with pytest.raises(errors.PartitionNotFoundError):
                 tx.flush()
         with broker.subscribe("t", start="earliest") as messages:
-            assert [messages.next(5).text for _ in range(5)] == ["1", "2", "3", "4", "5"]
+            assert [messages.next(PATIENCE_SECONDS).text for _ in range(5)] == [
+                "1",
+                "2",
+                "3",
+                "4",
+                "5",
+            ]

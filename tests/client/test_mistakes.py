@@ -217,7 +217,7 @@ async def test_a_value_that_is_not_json_is_named_by_its_place() -> None:
     async with fanlog.Broker() as broker:
         await broker.publish("a", b"{not json")
         async with broker.subscribe("a", start="earliest") as messages:
-            message = await messages.next(timeout_seconds=10)
+            message = await messages.next(timeout_seconds=PATIENCE_SECONDS)
     with pytest.raises(
         errors.DecodeError, match=r"The value of a/0@0 is not JSON: .*message\.value"
     ):

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from types import TracebackType
 
+from tests.scenarios.broker_process import STOP_SECONDS_MAX
+
 _FANLOG = re.compile(r"^ *fanlog +(?:off|fanlog://[^\s:]+:(\d+))")
 _REDIS = re.compile(r"^ *redis +(?:off|redis://[^\s:]+:(\d+))")
 _WEB = re.compile(r"^ *web +(?:off|http://[^\s:]+:(\d+))")
@@ -52,7 +54,7 @@ class EdgeProcess:
         process = self._process
         if process.poll() is None:
             process.send_signal(how)
-        code = process.wait(timeout=30)
+        code = process.wait(timeout=STOP_SECONDS_MAX)
         if process.stdout is not None:
             process.stdout.close()
         return code

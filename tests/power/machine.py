@@ -147,7 +147,7 @@ def fuse_machine(folder: Path, mode: Mode = "drop", seed: int = 0) -> Iterator[F
         assert process.stdin is not None
         process.stdin.close()
         try:
-            process.wait(timeout=10)
+            process.wait(timeout=60)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

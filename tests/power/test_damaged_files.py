@@ -58,11 +58,11 @@ async def fill(folder: Path, copy: Path) -> None:
                 await tx.publish("right", b"%d" % i)
         async with broker.consume("orders", group="g", reset="earliest", commit="manual") as member:
             for _ in range(10):
-                await member.next(10)
+                await member.next(60)
             await member.commit()
         async with broker.work("orders", queue="q", prefetch=1, reset="earliest") as worker:
             for _ in range(10):
-                await (await worker.next(10)).ack()
+                await (await worker.next(60)).ack()
         shutil.copytree(folder, copy)
 
 

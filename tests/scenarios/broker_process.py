@@ -17,6 +17,10 @@ REDIS = re.compile(r"^ *redis +(?:off|redis://[^\s:]+:(\d+))")
 HTTP = re.compile(r"^ *web +(?:off|http://[^\s:]+:(\d+))")
 
 
+# A stop takes a moment; on a busy machine with a slow disk it may take long.
+STOP_SECONDS_MAX = 100
+
+
 class BrokerProcess:
     """Started on 127.0.0.1; the first start takes a free port, later ones the same, which nobody
     is given by chance while the broker is down."""
@@ -95,7 +99,7 @@ class BrokerProcess:
         if process is None:
             return 0
         process.send_signal(how)
-        code = process.wait(timeout=30)
+        code = process.wait(timeout=STOP_SECONDS_MAX)
         if process.stdout is not None:
             process.stdout.close()
         return code

@@ -25,10 +25,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     machine makes it very slow, which is no fault: whoever has no limit of its own gets a long one.
     """
     for item in items:
-        if "tests/spark/" in str(item.path) and "spark" in getattr(item, "fixturenames", ()):
+        if "tests/spark/" not in str(item.path):
+            continue
+        if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.filterwarnings("ignore"))
-            if item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(TEST_SECONDS_MAX))
+        # Also for those that start a Spark of their own.
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TEST_SECONDS_MAX))
 
 
 @pytest.fixture(scope="session")

@@ -99,7 +99,7 @@ def test_it(fanlog_redis_url, fanlog_broker):
     with redis.Redis.from_url(fanlog_redis_url) as client:
         with fanlog_broker.subscribe("news", start="earliest") as news:
             client.publish("news", '{"n": 1}')
-            assert news.next(5).decode() == {"n": 1}
+            assert news.next(60).decode() == {"n": 1}
 
 def test_a_connection_that_is_left_open_does_not_hold_up_the_end(fanlog_sync_client, fanlog_url):
     import socket

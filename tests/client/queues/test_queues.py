@@ -558,7 +558,9 @@ async def test_under_cuts_at_random_bytes_every_job_is_done_and_none_after_its_a
                     proxy.cut_after = None
                 await flaky.close()
 
-            await asyncio.wait_for(asyncio.gather(*(labour() for _ in range(3))), 30)
+            await asyncio.wait_for(
+                asyncio.gather(*(labour() for _ in range(3))), 2 * PATIENCE_SECONDS
+            )
             assert acked == set(range(400))
             assert again == []
             assert proxy.cuts > 3

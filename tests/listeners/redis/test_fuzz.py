@@ -41,7 +41,7 @@ def healthy(fuzzed: BrokerProcess) -> Iterator[None]:
             began = time.monotonic()
             publisher.tell("PUBLISH", "well", part, wanted=b":1\r\n")
             reader.expect(push("message", "well", part))
-            assert time.monotonic() - began < 20
+            assert time.monotonic() - began < 60
 
 
 def broken(source: random.Random) -> bytes:

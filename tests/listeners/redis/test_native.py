@@ -65,7 +65,7 @@ def test_a_native_reader_of_a_channel_with_a_star_escapes_it(broker: BrokerProce
         with client.subscribe("jobs%2A", start="earliest") as reader:
             publisher.tell("PUBLISH", "jobs*", "one", wanted=b":2\r\n")
             follower.expect(push("message", "jobs*", "one"))
-            assert reader.next(10).value == b"one"
+            assert reader.next(WAIT_S).value == b"one"
         client.publish("jobs%2A", "two")
         follower.expect(push("message", "jobs*", "two"))
 
