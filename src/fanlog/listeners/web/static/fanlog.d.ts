@@ -74,6 +74,7 @@ export interface ConnectOptions {
   transports?: Transport[];
   backoffMinMs?: number;
   backoffMaxMs?: number;
+  stableMs?: number;
   connectTimeoutMs?: number;
   pingMs?: number;
   pongTimeoutMs?: number;
@@ -243,7 +244,7 @@ export declare class Client extends EventTarget {
   history<V = Value>(
     topic: string,
     options?: { partition?: number; before?: Position | number; limit?: number },
-  ): Promise<{ messages: Message<V>[]; positions: Positions }>;
+  ): Promise<{ messages: Message<V>[]; positions: Positions; before: number | null }>;
   setToken(token: NonNullable<ConnectOptions["token"]>): Promise<void>;
   reconnect(): void;
   close(): void;

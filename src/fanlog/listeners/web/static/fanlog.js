@@ -13,6 +13,7 @@ const DEFAULTS = {
   transports: ["websocket", "sse"],
   backoffMinMs: 500, // the first retry comes within this time
   backoffMaxMs: 20_000, // later ones within this time
+  stableMs: 5_000, // after so long a connection counts as a success
   connectTimeoutMs: 6_000, // a proxy may swallow a WebSocket without an answer
   pingMs: 25_000, // until the server says its own
   pongTimeoutMs: 10_000,
@@ -73,6 +74,7 @@ export class Client extends EventTarget {
   #candidate = null; // the one being opened
   #welcome = {};
   #failures = 0;
+  #openedAt = 0;
   #attemptTimer;
   #upgradeTimer;
   #upgrades = 0;
@@ -171,7 +173,7 @@ export class Client extends EventTarget {
     return this.#call("presence", { topic }, { retry: true, timeoutMs: this.#options.requestTimeoutMs });
   }
 
-  /** Older messages, oldest first: `{ messages, positions }`. */
+  /** Older messages, oldest first, and what to give as `before` for still older ones. */
   async history(topic, { partition, before, limit = 50 } = {}) {
     const body = { topic, partition, before, limit };
     const ok = await this.#call("history", body,
@@ -179,6 +181,7 @@ export class Client extends EventTarget {
     return {
       messages: ok.messages.map((raw) => toMessage(raw, topic, partition ?? 0)),
       positions: ok.positions ?? {},
+      before: ok.before ?? null,
     };
   }
 
@@ -234,7 +237,7 @@ export class Client extends EventTarget {
     }
     this.#transport = transport;
     this.#welcome = welcome;
-    this.#failures = 0;
+    this.#openedAt = Date.now();
     if (transport.kind === "websocket") {
       Object.assign(url, { worked: true, failed: 0, blockedUntil: 0 });
       this.#upgrades = 0;
@@ -263,6 +266,8 @@ export class Client extends EventTarget {
         }
       }
     } else if (transport === this.#transport) {
+      // A server that breaks each connection at once is as good as one that is down.
+      if (Date.now() - this.#openedAt >= this.#options.stableMs) this.#failures = 0;
       this.#transport = null;
       clearTimeout(this.#upgradeTimer);
       this.#candidate?.close();
@@ -572,7 +577,9 @@ export class Subscription extends EventTarget {
   wanted() {
     const { start, last, offset, partition, time, filter, latest, presence, missing } = this.options;
     const wanted = { target: this.target };
-    if (Object.keys(this.#positions).length > 0) wanted.positions = this.#positions;
+    // Also none, once accepted: then what appeared since comes from its first message.
+    const known = Object.keys(this.#positions).length > 0;
+    if (known || (this.#accepted && !this.#unsettled)) wanted.positions = this.#positions;
     if (last !== undefined) wanted.start = { last };
     else if (offset !== undefined) wanted.start = { offset, partition: partition ?? 0 };
     else if (time !== undefined) wanted.start = { time: time instanceof Date ? time.toISOString() : time };
@@ -610,6 +617,7 @@ export class Subscription extends EventTarget {
         this.#adopt(frame.positions ?? {});
         return this.#tell("joined", frame);
       case "left": return this.#hearLeft(frame);
+      case "ended": return this.finish(toError(frame.error ?? {}));
       case "end":
         this.#tell("end", frame);
         if (!isPattern(this.target)) this.finish(null);
@@ -625,11 +633,13 @@ export class Subscription extends EventTarget {
     const left = new Set((frame.left ?? []).map(userOf));
     const joined = (frame.joined ?? []).map((one) => (typeof one === "string" ? { user: one } : one));
     const news = new Set(joined.map(userOf));
-    if (!isPattern(this.target)) {
+    if (frame.users) {
+      this.users = frame.users;
+    } else if (!isPattern(this.target)) {
       this.users = this.users.filter((one) => !left.has(one.user) && !news.has(one.user)).concat(joined);
     }
     this.count = frame.count ?? this.users.length;
-    this.#tell("presence", { ...frame, users: this.users });
+    this.#tell("presence", { ...frame, joined, left: frame.left ?? [], users: this.users });
   }
 
   finish(error) {
@@ -863,7 +873,7 @@ class SocketTransport {
   async start() {
     this.#timer = setTimeout(() => this.#lose("no answer in time"), this.#options.connectTimeoutMs);
     try {
-      const url = await endpoint(this.#base, "v1/ws", this.#options, true);
+      const url = await endpoint(this.#base, "v1/ws", this.#options);
       url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
       if (this.#closed) return;
       const Socket = this.#options.WebSocket ?? globalThis.WebSocket;
@@ -1090,14 +1100,28 @@ class EventTransport {
       case "presence":
         return this.#fetch("GET", `v1/presence/${path}`, {});
       case "history":
-        return this.#fetch("GET", `v1/topics/${path}/messages`, { query: body });
+        return this.#history(path, body);
       default: // a token goes with each request
         return {};
     }
   }
 
+  async #history(path, { partition = 0, before, limit }) {
+    const end = before === undefined ? undefined : offsetOf(before);
+    if (end === 0) return { messages: [], before: null };
+    const offset = end === undefined ? undefined : Math.max(end - limit, 0);
+    const query = end === undefined ? { last: limit } : { offset, limit: end - offset };
+    const page = await this.#fetch("GET", `v1/topics/${path}/partitions/${partition}/messages`, { query });
+    const messages = page.messages.filter((one) => end === undefined || one.offset < end);
+    return { ...page, messages, before: messages[0]?.offset || null };
+  }
+
   async #fetch(method, path, { body, headers = {}, query = {} }) {
-    const url = await endpoint(this.#base, path, this.#options, true);
+    const url = new URL(path, this.#base);
+    const { user } = this.#options;
+    const token = await given(this.#options.token);
+    if (user) headers["Fanlog-User"] = encodeURIComponent(user);
+    if (token) headers.Authorization = `Bearer ${token}`;
     for (const [name, value] of Object.entries(query)) {
       if (value !== undefined) url.searchParams.set(name, value);
     }
@@ -1226,7 +1250,7 @@ class EventStream {
   }
 
   async #url() {
-    const url = await endpoint(this.#setup.base, "v1/stream", this.#setup.options, true);
+    const url = await endpoint(this.#setup.base, "v1/stream", this.#setup.options);
     const query = url.searchParams;
     const positions = {};
     for (const subscription of this.subscriptions) {
@@ -1482,5 +1506,5 @@ function retryAfterMs(response) {
 
 function fatalOf(code, message) {
   // The server closed the connection on purpose, and does not want this user back.
-  return code === 4403 ? new FanlogError("forbidden", message) : undefined;
+  return code === 4001 ? new FanlogError("disconnected", message) : undefined;
 }
