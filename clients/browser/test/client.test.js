@@ -392,6 +392,11 @@ test("subscriptions share a stream of events, and keep their positions", async (
   assert.equal(broker.streams.size, 1);
   for (const topic of topics) broker.publish(topic, topic);
   for (const [i, room] of rooms.entries()) assert.deepEqual(await take(room, 1), [topics[i]]);
+  const late = client.subscribe("room.late", { last: 1 }); // another start, so a stream of its own
+  await late.ready;
+  await until(() => broker.streams.size === 1);
+  broker.publish("room.late", "late");
+  assert.deepEqual(await take(late, 1), ["late"]);
   rooms.slice(1).forEach((room) => room.close());
   broker.publish("room.0", "still");
   assert.deepEqual(await take(rooms[0], 1), ["still"]);

@@ -188,10 +188,9 @@ export class FakeBroker {
     const stream = { names, reached: {}, encoder: new TextEncoder() };
     const body = new ReadableStream({ start: (controller) => { stream.controller = controller; } });
     for (const name of names) stream.reached[name] = this.#begin(name, start, positions).offset;
-    for (const topic of names) {
-      const at = JSON.stringify({ topic, positions: { [`${topic}/0`]: this.position(topic, stream.reached[topic]) } });
-      stream.controller.enqueue(stream.encoder.encode(`: hello\nevent: joined\ndata: ${at}\n\n`));
-    }
+    const at = names.map((name) => [`${name}/0`, this.position(name, stream.reached[name])]);
+    const begin = JSON.stringify({ targets: names, positions: Object.fromEntries(at) });
+    stream.controller.enqueue(stream.encoder.encode(`retry: 1000\nevent: subscribed\ndata: ${begin}\n\n`));
     for (const name of names) this.#stream(stream, name, stream.reached[name]);
     this.streams.add(stream);
     init.signal?.addEventListener("abort", () => {

@@ -484,7 +484,7 @@ export class Subscription extends EventTarget {
   #positions = {}; // "topic/partition" -> what the server was asked to continue with
   #next = {}; // "topic/partition" -> the lowest offset that has not come yet
   #saved = {}; // "topic/partition" -> { position, next } of what the page has taken
-  #unsettled = null; // positions that count once a snapshot is complete
+  #unsettled = null; // { positions, waiting }: they count once all snapshots are complete
   #buffer = []; // { message?, gap?, at, position? }
   #messages = 0; // of the buffer
   #taken = null; // the entry whose message the page works on
@@ -573,13 +573,17 @@ export class Subscription extends EventTarget {
 
   // --- called by the client and its transports -----------------------------------------------
 
+  /** Whether it continues somewhere, where a new one would start as asked. */
+  get hasBegun() {
+    return Object.keys(this.#positions).length > 0 || (this.#accepted && !this.#unsettled);
+  }
+
   /** What to send to subscribe: the options, and the positions once there are some. */
   wanted() {
     const { start, last, offset, partition, time, filter, latest, presence, missing } = this.options;
     const wanted = { target: this.target };
     // Also none, once accepted: then what appeared since comes from its first message.
-    const known = Object.keys(this.#positions).length > 0;
-    if (known || (this.#accepted && !this.#unsettled)) wanted.positions = this.#positions;
+    if (this.hasBegun) wanted.positions = this.#positions;
     if (last !== undefined) wanted.start = { last };
     else if (offset !== undefined) wanted.start = { offset, partition: partition ?? 0 };
     else if (time !== undefined) wanted.start = { time: time instanceof Date ? time.toISOString() : time };
@@ -595,7 +599,7 @@ export class Subscription extends EventTarget {
     const again = this.#accepted;
     this.#accepted = true;
     const known = Object.keys(this.#positions).length > 0;
-    if (this.options.latest && !known) this.#unsettled = { ...positions };
+    if (this.options.latest && !known) this.#awaitSnapshots(positions);
     else this.#adopt(positions);
     this.#settleReady.resolve(this);
     this.#tell(again ? "recovered" : "subscribed", { positions });
@@ -634,7 +638,11 @@ export class Subscription extends EventTarget {
     const joined = (frame.joined ?? []).map((one) => (typeof one === "string" ? { user: one } : one));
     const news = new Set(joined.map(userOf));
     if (frame.users) {
+      // A large room is small again: this is everybody.
       this.users = frame.users;
+    } else if (!frame.joined && !frame.left) {
+      // The room is too large for a list; only the count is told.
+      this.users = [];
     } else if (!isPattern(this.target)) {
       this.users = this.users.filter((one) => !left.has(one.user) && !news.has(one.user)).concat(joined);
     }
@@ -701,12 +709,21 @@ export class Subscription extends EventTarget {
       message.snapshot = true;
       this.#push({ message, at: placeOf(frame) });
     }
-    this.#unsettled ??= {};
-    if (frame.position) this.#unsettled[placeOf(frame)] = frame.position;
     if (frame.more) return;
-    this.#adopt(this.#unsettled);
-    this.#unsettled = null;
     this.#tell("snapshot", { topic: frame.topic, partition: frame.partition });
+    const unsettled = this.#unsettled;
+    if (!unsettled) return;
+    if (frame.position) unsettled.positions[placeOf(frame)] = frame.position;
+    unsettled.waiting.delete(placeOf(frame));
+    if (unsettled.waiting.size > 0) return;
+    this.#unsettled = null;
+    this.#adopt(unsettled.positions);
+  }
+
+  // If it breaks off before all are complete, the next connection begins anew.
+  #awaitSnapshots(positions) {
+    const waiting = new Set(Object.keys(positions));
+    this.#unsettled = waiting.size > 0 ? { positions: { ...positions }, waiting } : null;
   }
 
   #hearGap(frame) {
@@ -736,6 +753,10 @@ export class Subscription extends EventTarget {
 
   #advance(frame) {
     const at = placeOf(frame);
+    if (this.#unsettled) {
+      this.#unsettled.positions[at] = frame.position;
+      return;
+    }
     this.#positions[at] = frame.position;
     // Behind what the page has not taken yet, this position has to wait.
     let i = this.#buffer.length - 1;
@@ -1144,7 +1165,7 @@ class EventTransport {
       if (this.#closed) return;
       const groups = new Map();
       for (const [subscription, stream] of this.#subscriptions) {
-        if (stream) continue;
+        if (stream || subscription.closed) continue;
         const key = this.#alone.has(subscription) ? subscription : groupKey(subscription.wanted());
         groups.set(key, [...(groups.get(key) ?? []), subscription]);
       }
@@ -1153,25 +1174,30 @@ class EventTransport {
   }
 
   #openStream(group) {
-    // Those that are under way with the same options move in: they continue at their positions.
-    const key = groupKey({ ...group[0].wanted(), start: undefined });
-    for (const other of this.#streams) {
-      const alone = other.subscriptions.some((one) => this.#alone.has(one)) || this.#alone.has(group[0]);
-      if (alone || other.key !== key || !other.subscriptions.every(hasPositions)) continue;
-      group.push(...other.subscriptions);
-      other.close();
-      this.#streams.delete(other);
-    }
+    const key = groupKey({ ...group[0].wanted(), start: undefined, positions: {} });
     const stream = new EventStream({
       key, base: this.#base, options: this.#options, subscriptions: group, pingMs: this.#pingMs,
       lost: (reason) => this.#lose(reason),
       frame: (frame) => this.#owner.frame(frame),
       refused: (error) => this.#refused(stream, error),
       empty: () => this.#streams.delete(stream),
+      begun: () => this.#merge(key),
     });
     for (const subscription of group) this.#subscriptions.set(subscription, stream);
     this.#streams.add(stream);
     stream.run();
+  }
+
+  // Those that are under way with the same options continue in one stream, at their positions.
+  #merge(key) {
+    const alike = [...this.#streams].filter((one) => one.key === key && one.subscriptions
+      .every((each) => each.hasBegun && !this.#alone.has(each)));
+    if (alike.length < 2) return;
+    for (const stream of alike) {
+      stream.close();
+      this.#streams.delete(stream);
+    }
+    this.#openStream(alike.flatMap((one) => one.subscriptions));
   }
 
   #refused(stream, error) {
@@ -1219,7 +1245,6 @@ class EventStream {
         else if (!this.#abort.signal.aborted) this.#setup.refused(error);
         return;
       }
-      for (const subscription of this.subscriptions) subscription.accepted();
       await this.#read(response.body);
       this.subscriptions = this.subscriptions.filter((one) => !one.closed);
       if (this.subscriptions.length > 0) this.#lose("the stream ended");
@@ -1256,11 +1281,15 @@ class EventStream {
     for (const subscription of this.subscriptions) {
       const wanted = subscription.wanted();
       query.append("topic", wanted.target);
-      Object.assign(positions, wanted.positions);
-      if (!wanted.positions) setStart(query, wanted.start);
       setOptions(query, wanted);
+      if (!wanted.positions) setStart(query, wanted.start);
+      for (const [at, position] of Object.entries(wanted.positions ?? {})) {
+        // Two subscriptions may share a topic: the one that is further drops what it knows.
+        if (!(offsetOf(positions[at] ?? "") <= offsetOf(position))) positions[at] = position;
+      }
     }
-    if (Object.keys(positions).length > 0) query.set("positions", JSON.stringify(positions));
+    // All of them, or none: see groupKey.
+    if (this.subscriptions[0].hasBegun) query.set("positions", JSON.stringify(positions));
     return url;
   }
 
@@ -1296,20 +1325,35 @@ class EventStream {
     const content = JSON.parse(data);
     const positions = { ...parseEventId(id, content), ...content.positions };
     if (type === "reconnect") return this.#lose(content.reason ?? "draining", content.after_ms);
+    if (type === "error") return this.#fail(toError(content));
+    if (type === "subscribed") {
+      for (const one of [...this.subscriptions]) one.accepted(matching(one.target, positions));
+      return this.#setup.begun();
+    }
     if (type === "upstream" || type === "presence" || type === "notice") {
       return this.#setup.frame({ ...content, type });
     }
     for (const subscription of [...this.subscriptions]) {
       if (content.topic !== undefined && !matches(subscription.target, content.topic)) continue;
-      if (type === "message" || type === "snapshot") {
-        const { topic, partition } = content;
-        const position = positions[`${topic}/${partition}`];
-        const frame = { topic, partition, position, messages: content.messages ?? [content] };
-        subscription.hear({ ...frame, type: type === "message" ? "messages" : type, more: content.more });
+      const { topic, partition } = content;
+      const position = positions[`${topic}/${partition}`];
+      if (type === "message") {
+        subscription.hear({ type: "messages", topic, partition, position, messages: [content] });
+      } else if (type === "snapshot") {
+        subscription.hear({ type, topic, partition, messages: [content], more: true });
+      } else if (type === "snapshot-end") {
+        subscription.hear({ type: "snapshot", topic, partition, position, messages: [], more: false });
       } else {
         subscription.hear({ ...content, type, positions: matching(subscription.target, positions) });
       }
     }
+  }
+
+  #fail(error) {
+    const fatal = error.code === "disconnected" ? error : undefined;
+    if (fatal || error.temporary) return this.#lose(error.message, undefined, fatal);
+    this.close();
+    this.#setup.refused(error);
   }
 
   #watch(timeoutMs) {
@@ -1317,10 +1361,10 @@ class EventStream {
     this.#timer = setTimeout(() => this.#lose("nothing came for too long"), timeoutMs);
   }
 
-  #lose(message, afterMs) {
+  #lose(message, afterMs, fatal) {
     if (this.#abort.signal.aborted) return;
     this.close();
-    this.#setup.lost({ message, afterMs });
+    this.#setup.lost({ message, afterMs, fatal });
   }
 }
 
@@ -1373,23 +1417,19 @@ function groupKey({ filter, latest, presence, missing, positions, start }) {
   return JSON.stringify([filter, latest, presence, missing, positions ? null : start]);
 }
 
-function hasPositions(subscription) {
-  return Object.keys(subscription.positions).length > 0;
-}
-
 function setStart(query, start) {
   if (typeof start === "string") return query.set("start", start);
   for (const [name, value] of Object.entries(start)) query.set(name, value);
 }
 
-function setOptions(query, { filter, latest, presence }) {
+function setOptions(query, { filter, latest, missing }) {
   if (filter?.key !== undefined) query.set("key", filter.key);
   for (const [name, values] of Object.entries(filter?.headers ?? {})) {
     query.delete(`header.${name}`);
     for (const value of [values].flat()) query.append(`header.${name}`, value);
   }
   if (latest) query.set("latest", "true");
-  if (presence) query.set("presence", presence === true ? "true" : JSON.stringify(presence));
+  if (missing) query.set("missing", missing);
 }
 
 /** The positions in an SSE id: `offset.epoch.number`, or `topic:number:partition.offset.epoch,…;…`. */
