@@ -145,3 +145,63 @@ class WebOptions(msgspec.Struct, frozen=True, kw_only=True):
             description="Over how long a process that stops spreads the reconnects of its clients.",
         ),
     ] = 10.0
+    broadcast_topics_max: Annotated[
+        int, Meta(ge=1, description="Most topics that one broadcast to a pattern may reach.")
+    ] = 10_000
+    ask_timeout_seconds: Annotated[
+        float,
+        Meta(
+            gt=0,
+            description="How long a process waits for the other processes' answers: to list "
+            "connections, or to disconnect a user.",
+        ),
+    ] = 2.0
+    presence_heartbeat_seconds: Annotated[
+        float,
+        Meta(gt=0, description="How often each process tells the others that it is there."),
+    ] = 5.0
+    presence_timeout_seconds: Annotated[
+        float,
+        Meta(
+            gt=0,
+            description="A process that is not heard of for so long is dropped, and its people "
+            "have left. Several times presence_heartbeat_seconds.",
+        ),
+    ] = 15.0
+    presence_grace_seconds: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="A user whose last connection is lost has left after this time, unless the "
+            "user is back.",
+        ),
+    ] = 10.0
+    presence_info_bytes_max: Annotated[
+        int,
+        Meta(ge=2, le=64 * KIB, description="Longest info that a connection gives with itself."),
+    ] = 1 * KIB
+    presence_joins_max: Annotated[
+        int, Meta(ge=1, description="Topics that one connection may be present in.")
+    ] = 100
+    presence_connections_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Connections in topics that one process knows of, on all processes "
+            "together. One that is in two topics counts twice.",
+        ),
+    ] = 200_000
+    presence_processes_max: Annotated[
+        int, Meta(ge=1, description="Other processes that one process knows of.")
+    ] = 1000
+    presence_list_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="A topic with more users is large: it is told as a count, without a list.",
+        ),
+    ] = 200
+    presence_count_seconds: Annotated[
+        float,
+        Meta(ge=0, description="Time between two counts of a large topic."),
+    ] = 2.0

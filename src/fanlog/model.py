@@ -85,6 +85,24 @@ class Identity(msgspec.Struct, frozen=True):
     connection: str = ""
 
 
+class WebConnectionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A browser, or another client of a web listener, that is connected. `process` is the one that
+    it is connected to; `since_us` when it came, by that one's clock. Of very many subscriptions
+    only some are listed."""
+
+    id: str
+    user: str
+    address: str
+    transport: str
+    process: str
+    since_us: int
+    subscriptions: list[str] = []
+
+    @property
+    def since(self) -> dt.datetime:
+        return dt.datetime.fromtimestamp(self.since_us / 1e6, tz=dt.UTC)
+
+
 class SlowPolicy(StrEnum):
     """What happens to a reader that can't keep up. It is the reader's own choice."""
 

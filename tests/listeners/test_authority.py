@@ -327,6 +327,25 @@ async def test_a_refused_publish_raises_the_error_in_the_client() -> None:
             await client.publish("t", b"x")
 
 
+async def test_signals_between_processes_need_the_verb_admin() -> None:
+    rules = Rules(publish=">", subscribe=">", describe=">", manage=">")
+    signals = "_fanlog.signals"
+    async with ruled(rules) as served, served.client() as client:
+        with pytest.raises(ForbiddenError, match="'admin'"):
+            await client.publish(signals, b"x", key="web")
+        with pytest.raises(ForbiddenError, match="'admin'"):
+            async with client.subscribe(signals):
+                raise AssertionError("it may not be read")
+        number = served.node.core.open_topic(signals, create=True).number
+        peer = await served.greeted()
+        await peer.send(one_message(number))
+        refused = (await peer.until(FrameKind.REFUSED)).read(messages.Refused)
+        assert refused.code == "forbidden"
+        rules.allowed[Verb.ADMIN] = [""]
+        async with served.client() as operator:
+            await operator.publish(signals, b"x", key="web")
+
+
 async def test_the_program_around_an_embedded_broker_is_not_asked() -> None:
     rules = Rules()
 

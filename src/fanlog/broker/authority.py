@@ -12,6 +12,7 @@ from typing import Protocol
 from fanlog.broker.ports import Authority
 from fanlog.errors import ForbiddenError
 from fanlog.format.schedules import SCHEDULED_TOPIC
+from fanlog.format.signals import SIGNALS_TOPIC
 from fanlog.model import Identity, Verb
 
 # Answers that a connection keeps. Past it they are asked for again: it bounds what a client can
@@ -65,8 +66,12 @@ class Permit:
 
     def ask(self, verb: Verb, name: str) -> None:
         """Raises ForbiddenError if this connection may not do it."""
-        if self.guarded:
-            self._broker.authority.authorize(self._who, verb, name)
+        if not self.guarded:
+            return
+        # Signals command other processes.
+        if name == SIGNALS_TOPIC:
+            verb, name = Verb.ADMIN, ""
+        self._broker.authority.authorize(self._who, verb, name)
 
     def may(self, verb: Verb, name: str) -> bool:
         return self.maybe_refusal(verb, name) is None

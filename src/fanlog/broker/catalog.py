@@ -24,6 +24,7 @@ from fanlog.errors import (
 )
 from fanlog.format.patterns import fits, literal_prefix
 from fanlog.format.schedules import SCHEDULED_TOPIC
+from fanlog.format.signals import SIGNALS_TOPIC
 from fanlog.log.store import LogStore, StoredTopic
 from fanlog.model import INTERNAL_PREFIX, PARTITIONS_MAX, TopicSettings
 
@@ -201,8 +202,9 @@ class Catalog:
     def _add(self, topic: Topic) -> None:
         self._by_name[topic.name] = topic
         self._tree.add(topic.name, topic)
-        # Delayed messages are published like others.
-        internal = topic.name.startswith(INTERNAL_PREFIX) and topic.name != SCHEDULED_TOPIC
+        # Delayed messages, and signals, are published like others.
+        open_to_all = topic.name in (SCHEDULED_TOPIC, SIGNALS_TOPIC)
+        internal = topic.name.startswith(INTERNAL_PREFIX) and not open_to_all
         partitions = self._internal if internal else self.partitions
         for partition in topic.partitions:
             partitions[partition_key(topic.number, partition.index)] = partition

@@ -38,6 +38,7 @@ from fanlog.broker.publish_log import PublishLog
 from fanlog.broker.queues.queues import Queues
 from fanlog.broker.raising import Raising
 from fanlog.broker.schedule.schedule import Schedule
+from fanlog.broker.signals import SIGNALS_SETTINGS
 from fanlog.broker.slices import Slices
 from fanlog.broker.subscriptions import Subscriptions
 from fanlog.broker.topics import Partition, Topic
@@ -62,6 +63,7 @@ from fanlog.format.messages import (
     TopicPage,
 )
 from fanlog.format.schedules import SCHEDULED_TOPIC
+from fanlog.format.signals import SIGNALS_TOPIC
 from fanlog.log.lookup import out_of_range
 from fanlog.log.partition import Block
 from fanlog.log.store import LogStore
@@ -262,6 +264,8 @@ class Broker:
             return topic
         if name == SCHEDULED_TOPIC and create:
             return self.schedule.open()
+        if name == SIGNALS_TOPIC:
+            return self.catalog.create(SIGNALS_TOPIC, SIGNALS_SETTINGS, exist_ok=True)
         allowed = self._options.auto_create_topics or is_inbox(name)
         # Whatever is late for a stream that has expired must not bring it back.
         if not create or not allowed or is_stream(name):

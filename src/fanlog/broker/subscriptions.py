@@ -26,6 +26,7 @@ from fanlog.errors import (
 )
 from fanlog.format.messages import Joined, Notice, PartitionOffset, Position, Subscribe
 from fanlog.format.patterns import fits
+from fanlog.format.signals import SIGNALS_TOPIC
 from fanlog.model import (
     HIDDEN_PREFIXES,
     INTERNAL_PREFIX,
@@ -356,6 +357,8 @@ class Subscriptions:
         if not wanted.wildcard:
             if wanted.target == DROPS_TOPIC:
                 self._broker.drops.make_topic()
+            elif wanted.target == SIGNALS_TOPIC:
+                self._broker.open_topic(SIGNALS_TOPIC, create=True)
             topic = maybe_topic(self._broker, wanted.target, wanted.missing)
             if topic is not None:
                 yield topic

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from fanlog.client.once import OncePublisher
+from fanlog.client.signals import Signals
 from fanlog.listeners.web.local_bus import LocalBus
-from fanlog.listeners.web.signals import Signals
 
 if TYPE_CHECKING:
     from fanlog.edge.node import FanlogEdge
@@ -31,7 +31,7 @@ class FanlogBus(LocalBus):
 
     async def open(self) -> None:
         """The node connects the client."""
-        self._signals.open()
+        await self._signals.open()
 
     async def close(self) -> None:
         await self._signals.close()

@@ -13,6 +13,7 @@ from fanlog.format import messages
 from fanlog.format.frames import FrameKind
 from fanlog.format.messages import decode
 from fanlog.format.schedules import SCHEDULED_TOPIC
+from fanlog.format.signals import SIGNALS_TOPIC
 from fanlog.model import Verb
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ logger = logging.getLogger("fanlog.listeners")
 
 def open_topic(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.OpenTopic, payload)
-    if wanted.create and wanted.name != SCHEDULED_TOPIC:
+    if wanted.create and wanted.name not in (SCHEDULED_TOPIC, SIGNALS_TOPIC):
         check_public_name(wanted.name)
     _ask_to_open(session, wanted)
     topic = session.broker.open_topic(wanted.name, create=wanted.create)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from fanlog.client.aio import Client
 from fanlog.client.once import OncePublisher, OnceReceipt, OnceRecord
+from fanlog.client.signals import Signals
 from fanlog.config import ClientOptions
 from fanlog.format.web_positions import print_position
 from fanlog.listeners.web.ports import Hear, Incoming, Outgoing, Published
-from fanlog.listeners.web.signals import Signals
 from fanlog.listeners.web.waiting import wait_for_more
 
 if TYPE_CHECKING:
@@ -40,12 +40,13 @@ class LocalBus:
         self.up = True
         self.on_state: list[Callable[[bool], None]] = []
         self.client = Client(dial, _OPTIONS, verify=False)
+        # Over the broker, so that edges hear them too.
         self._signals = Signals(self.client)
         self._once = OncePublisher(dial, _OPTIONS, verify=False)
 
     async def open(self) -> None:
         await self.client.open()
-        self._signals.open()
+        await self._signals.open()
 
     async def close(self) -> None:
         await self._signals.close()
@@ -82,7 +83,7 @@ class LocalBus:
         return Incoming(answer.value, headers)
 
     def signal(self, channel: str, data: bytes) -> None:
-        self._signals.signal(channel, data)
+        self._signals.send(channel, data)
 
     def on_signal(self, channel: str, hear: Hear) -> None:
-        self._signals.on_signal(channel, hear)
+        self._signals.on(channel, hear)

@@ -25,6 +25,7 @@ STATUS: dict[type[errors.FanlogError], int] = {
     errors.TopicDeletedError: 409,
     errors.OutOfSequenceError: 409,
     errors.FencedError: 409,
+    errors.ForbiddenError: 403,
     errors.GroupActiveError: 409,
     errors.LeaseLostError: 409,
     errors.KeyReusedError: 422,

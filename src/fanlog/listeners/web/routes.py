@@ -19,7 +19,7 @@ from fanlog.errors import (
     RequestTimeoutError,
     wrong_value,
 )
-from fanlog.model import Identity
+from fanlog.model import Identity, Verb
 
 if TYPE_CHECKING:
     from fanlog.client.aio import Client
@@ -77,7 +77,9 @@ Handler = Callable[[Call[Any, Any]], Awaitable[Answer]]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """`body` is a msgspec type for JSON, `bytes` for a body as it is, or None for none."""
+    """`body` is a msgspec type for JSON, `bytes` for a body as it is, or None for none. `verb` is
+    what a user needs, about the part of the path that `about` names, or about the broker. It is
+    None where the handler asks by itself, because the names are in the body, or a list."""
 
     method: str
     path: str
@@ -90,6 +92,8 @@ class Route:
     status: int = 200
     description: str = ""
     errors: tuple[type[FanlogError], ...] = field(default=())
+    verb: Verb | None = None
+    about: str = ""
 
 
 async def read_body(request: web.Request, timeout_seconds: float) -> bytes:
@@ -142,6 +146,9 @@ def adapted(
 
     async def handle(request: web.Request) -> web.StreamResponse:
         query = read_query(request, route.query)
+        if route.verb is not None:
+            name = request.match_info[route.about] if route.about else ""
+            Call(request, listener, query, None).permit.ask(route.verb, name)
         body: Any = None
         if route.body is not None:
             data = await read_body(request, listener.options.body_timeout_seconds)

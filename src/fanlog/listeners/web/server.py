@@ -15,10 +15,13 @@ from aiohttp import web
 from fanlog.format.web_positions import Vectors
 from fanlog.listeners.accepting import Acceptor
 from fanlog.listeners.web.app import make_app
+from fanlog.listeners.web.connections import Connections
 from fanlog.listeners.web.origins import Origins
 from fanlog.listeners.web.peers import HttpPeer
+from fanlog.listeners.web.presence import Presence
 from fanlog.listeners.web.problems import CONTENT_TYPE, Problem
 from fanlog.listeners.web.rates import Rate
+from fanlog.listeners.web.server_api import ServerApi
 
 if TYPE_CHECKING:
     from aiohttp.web_protocol import RequestHandler
@@ -57,6 +60,9 @@ class WebListener(Acceptor):
         self._sweeper: asyncio.TimerHandle | None = None
         self._accepts: Rate
         self._runner: web.AppRunner
+        self.connections = Connections(bus.process)
+        self.presence: Presence
+        self.server_api: ServerApi
 
     @property
     def core(self) -> Broker:
@@ -67,6 +73,9 @@ class WebListener(Acceptor):
         """Listens; `host` and `port` then say where."""
         options = self.options
         await self.bus.open()
+        self.presence = Presence(self.bus, options)
+        self.presence.start()
+        self.server_api = ServerApi(self.bus, options, self.presence, self.connections)
         self._runner = web.AppRunner(
             make_app(self),
             access_log=None,
@@ -216,4 +225,5 @@ class WebListener(Acceptor):
         for stream in list(self._streams):
             stream.abort()
         await self._runner.cleanup()
+        self.presence.close()
         await self.bus.close()

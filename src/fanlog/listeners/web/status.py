@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from fanlog.listeners.web.routes import Call, Nothing, Route
+from fanlog.model import Verb
 from fanlog.release import VERSION
 
 
@@ -32,5 +33,13 @@ async def describe(call: Call[Nothing, Any]) -> Status:
 
 
 ROUTES = [
-    Route("GET", "/v1/status", describe, "How the broker is", "status", answer=Status),
+    Route(
+        "GET",
+        "/v1/status",
+        describe,
+        "How the broker is",
+        "status",
+        answer=Status,
+        verb=Verb.DESCRIBE,
+    ),
 ]

@@ -1,0 +1,1 @@
+"""Who is in which topic, on all processes of a bus."""

@@ -1,0 +1,264 @@
+"""Rooms: who is in each topic, over all processes, and what watchers are told of it.
+
+A user is in a room while one of its connections is, on whatever process, and for the grace time
+after the last one has gone: a page that reloads neither leaves nor joins. Watchers are told the
+difference between what they know and what is true, so that whatever came and went in between costs
+nothing. Time is handed in.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from fanlog.format.presence import Member
+
+# A connection: its process, and its id there.
+Place = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoomLimits:
+    """Rooms of more users than `list_max` are told as a count, at most every `count_seconds`."""
+
+    grace_seconds: float = 10.0
+    list_max: int = 200
+    count_seconds: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """A user in a room. `connections` 0: the last one has gone a moment ago."""
+
+    user: str
+    connections: int
+    info: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoomChange:
+    """What watchers of a room are told. With `users`, that is everybody who is there."""
+
+    topic: str
+    count: int
+    joined: list[Present] = field(default_factory=list["Present"])
+    left: list[str] = field(default_factory=list["str"])
+    users: list[Present] | None = None
+
+
+class _User:
+    """One user in one room. `info` stays known while the last connection has gone."""
+
+    __slots__ = ("absent_since", "info", "places")
+
+    def __init__(self) -> None:
+        self.places: dict[Place, Member] = {}
+        self.info = b""
+        self.absent_since: float | None = None
+
+    def settle(self) -> None:
+        """The newest connection's info is the user's."""
+        if self.places:
+            newest = max(self.places.items(), key=lambda item: (item[1].order, item[0]))
+            self.info = newest[1].info
+
+
+class _Room:
+    __slots__ = ("connections", "counted_at", "dirty", "large", "told", "told_count", "users")
+
+    def __init__(self) -> None:
+        self.users: dict[str, _User] = {}
+        self.connections = 0
+        # What watchers know: each user's info. None: nobody watches.
+        self.told: dict[str, bytes] | None = None
+        self.told_count = 0
+        self.dirty: set[str] = set()
+        self.large = False
+        self.counted_at = float("-inf")
+
+
+class Rooms:
+    """All rooms that one process knows of."""
+
+    def __init__(self, limits: RoomLimits) -> None:
+        self._limits = limits
+        self.grace_seconds = limits.grace_seconds
+        self._rooms: dict[str, _Room] = {}
+        self._dirty: dict[str, None] = {}
+        # Who has no connection left, in the order in which their time is up.
+        self._absent: deque[tuple[float, str, str]] = deque()
+        # Connections in rooms, in all.
+        self.size = 0
+
+    # Who comes and goes
+
+    def put(self, topic: str, place: Place, member: Member) -> None:
+        room = self._rooms.get(topic)
+        if room is None:
+            room = self._rooms[topic] = _Room()
+        user = room.users.get(member.user)
+        if user is None:
+            user = room.users[member.user] = _User()
+        if place not in user.places:
+            room.connections += 1
+            self.size += 1
+        user.places[place] = member
+        user.absent_since = None
+        user.settle()
+        self._note(topic, room, member.user)
+
+    def take(self, topic: str, place: Place, name: str, now: float, *, at_once: bool) -> None:
+        """A connection of a user has gone. `at_once`: it has been gone for longer than the grace
+        time, for all that is known."""
+        room = self._rooms.get(topic)
+        user = None if room is None else room.users.get(name)
+        if room is None or user is None or user.places.pop(place, None) is None:
+            return
+        room.connections -= 1
+        self.size -= 1
+        if user.places:
+            user.settle()
+        elif at_once or not self._limits.grace_seconds:
+            self._remove(topic, room, name)
+            return
+        else:
+            user.absent_since = now
+            self._absent.append((now + self._limits.grace_seconds, topic, name))
+        self._note(topic, room, name)
+
+    def tick(self, now: float) -> None:
+        """Those who have not come back in time have left."""
+        absent = self._absent
+        while absent and absent[0][0] <= now:
+            _, topic, name = absent.popleft()
+            room = self._rooms.get(topic)
+            user = None if room is None else room.users.get(name)
+            if room is None or user is None or user.absent_since is None:
+                continue
+            # It may have come and gone again since.
+            if user.absent_since + self._limits.grace_seconds <= now:
+                self._remove(topic, room, name)
+
+    def _remove(self, topic: str, room: _Room, name: str) -> None:
+        del room.users[name]
+        self._note(topic, room, name)
+        if not room.users and room.told is None:
+            self._rooms.pop(topic, None)
+            self._dirty.pop(topic, None)
+
+    def _note(self, topic: str, room: _Room, name: str) -> None:
+        if room.told is not None:
+            room.dirty.add(name)
+            self._dirty[topic] = None
+
+    # Watchers
+
+    def watch(self, topic: str) -> None:
+        """Somebody has asked who is there, and is told of changes from now on."""
+        room = self._rooms.get(topic)
+        if room is None:
+            room = self._rooms[topic] = _Room()
+        if room.told is None:
+            room.large = len(room.users) > self._limits.list_max
+            self._tell_all(room)
+
+    def unwatch(self, topic: str) -> None:
+        """Nobody watches any more."""
+        room = self._rooms.get(topic)
+        if room is None:
+            return
+        room.told = None
+        room.dirty.clear()
+        self._dirty.pop(topic, None)
+        if not room.users:
+            del self._rooms[topic]
+
+    def _tell_all(self, room: _Room) -> None:
+        room.told = {} if room.large else {name: u.info for name, u in room.users.items()}
+        room.told_count = len(room.users)
+        room.dirty.clear()
+
+    def take_changes(self, now: float) -> list[RoomChange]:
+        """What watchers have to be told."""
+        changes: list[RoomChange] = []
+        later: dict[str, None] = {}
+        for topic in self._dirty:
+            room = self._rooms[topic]
+            self._turn_size(room)
+            if room.large and now - room.counted_at < self._limits.count_seconds:
+                later[topic] = None
+                continue
+            change = self._counted(topic, room, now) if room.large else self._listed(topic, room)
+            if change is not None:
+                changes.append(change)
+        self._dirty = later
+        return changes
+
+    def _turn_size(self, room: _Room) -> None:
+        """A large room is a small one again only when it is a good deal smaller."""
+        most = self._limits.list_max
+        if not room.large and len(room.users) > most:
+            room.large = True
+            room.told = {}
+        elif room.large and len(room.users) <= most * 3 // 4:
+            room.large = False
+            # `_listed` then tells everybody.
+            room.told_count = -1
+
+    def _counted(self, topic: str, room: _Room, now: float) -> RoomChange | None:
+        room.dirty.clear()
+        count = len(room.users)
+        if count == room.told_count:
+            return None
+        room.told_count = count
+        room.counted_at = now
+        return RoomChange(topic=topic, count=count)
+
+    def _listed(self, topic: str, room: _Room) -> RoomChange | None:
+        count = len(room.users)
+        if room.told_count < 0:
+            self._tell_all(room)
+            return RoomChange(topic=topic, count=count, users=_list(room))
+        told = room.told if room.told is not None else {}
+        joined: list[Present] = []
+        left: list[str] = []
+        for name in sorted(room.dirty):
+            user = room.users.get(name)
+            if user is None:
+                if told.pop(name, None) is not None:
+                    left.append(name)
+            elif told.get(name) != user.info:
+                told[name] = user.info
+                joined.append(Present(name, len(user.places), user.info))
+        room.dirty.clear()
+        room.told_count = count
+        if not joined and not left:
+            return None
+        return RoomChange(topic=topic, count=count, joined=joined, left=left)
+
+    # What there is
+
+    def count(self, topic: str) -> int:
+        room = self._rooms.get(topic)
+        return 0 if room is None else len(room.users)
+
+    def connections(self, topic: str) -> int:
+        room = self._rooms.get(topic)
+        return 0 if room is None else room.connections
+
+    def users(self, topic: str) -> list[Present] | None:
+        """Who is there, by name; None if they are too many to list."""
+        room = self._rooms.get(topic)
+        if room is None:
+            return []
+        # Those who watch it are told changes only while it is not large.
+        large = room.large if room.told is not None else False
+        return None if large or len(room.users) > self._limits.list_max else _list(room)
+
+    def __len__(self) -> int:
+        return len(self._rooms)
+
+
+def _list(room: _Room) -> list[Present]:
+    users = room.users
+    return [Present(name, len(users[name].places), users[name].info) for name in sorted(users)]

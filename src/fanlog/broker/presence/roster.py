@@ -1,0 +1,331 @@
+"""One process's knowledge of all processes' connections in topics. It does no I/O: signals of
+others go in by `hear`, its own come out of `take_signals`, and time is handed in.
+
+Each process owns its own connections, and nobody else changes them. It counts its changes in
+versions. Whoever misses a version asks for it: the owner sends the changes since then if it still
+has them, and otherwise everything, in parts. Everybody hears the answer, so one is enough for all.
+A process that is not heard of for a while is dropped with its people.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from dataclasses import dataclass
+
+from fanlog.broker.presence.rooms import Rooms
+from fanlog.errors import FormatError
+from fanlog.format.presence import (
+    Ask,
+    Beat,
+    Bye,
+    Change,
+    Delta,
+    Member,
+    Part,
+    Signal,
+    change_bytes,
+    decode_signal,
+    encode_signal,
+    is_info,
+)
+
+logger = logging.getLogger("fanlog.presence")
+
+# Deltas that came too early, of one process: what they wait for has been asked for.
+_EARLY_MAX = 64
+# Deltas that are kept for those who ask.
+_KEPT_MAX = 64
+# Parts of a snapshot that go out with one tick.
+_PARTS_A_TICK = 16
+# Processes that have said goodbye, so that a late signal does not bring them back.
+_ENDED_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RosterLimits:
+    heartbeat_seconds: float = 5.0
+    timeout_seconds: float = 15.0
+    connections_max: int = 200_000
+    processes_max: int = 1000
+    signal_bytes_max: int = 32 * 1024
+    info_bytes_max: int = 1024
+
+
+class _Process:
+    """Another process: what it has at `version`, and what of it is on its way."""
+
+    __slots__ = ("asked_at", "early", "heard_at", "members", "parts", "parts_version", "version")
+
+    def __init__(self, now: float) -> None:
+        self.heard_at = now
+        self.asked_at = float("-inf")
+        self.version = -1
+        self.members: dict[tuple[str, str], Member] = {}
+        self.early: dict[int, Delta] = {}
+        self.parts: dict[int, list[Change]] = {}
+        self.parts_version = -1
+
+
+class Roster:
+    def __init__(self, process: str, rooms: Rooms, limits: RosterLimits, now: float) -> None:
+        self.process = process
+        self._rooms = rooms
+        self._limits = limits
+        self._own: dict[tuple[str, str], Member] = {}
+        self._version = 0
+        self._order = 0
+        self._changes: list[Change] = []
+        self._kept: deque[Delta] = deque(maxlen=_KEPT_MAX)
+        self._others: dict[str, _Process] = {}
+        self._ended: dict[str, None] = {}
+        self._out: list[bytes] = []
+        self._parts: deque[bytes] = deque()
+        # The lowest version that somebody has and asked about; None: nobody has.
+        self._wanted: int | None = None
+        self._all_sent_at = float("-inf")
+        self._beat_at = float("-inf")
+        self._ticked_at = now
+        self._hello = True
+        # What others had, and this process had no room for.
+        self.left_out = 0
+
+    @property
+    def processes(self) -> int:
+        """Processes that are known, this one too."""
+        return len(self._others) + 1
+
+    def names(self) -> list[str]:
+        """Their names."""
+        return [self.process, *self._others]
+
+    # This process's own connections
+
+    def join(self, topic: str, connection: str, user: str, info: bytes, now: float) -> None:
+        self._order += 1
+        member = Member(user, info, self._order)
+        key = (topic, connection)
+        known = self._own.get(key)
+        if known is not None and known.user != user:
+            self.leave(topic, connection, now)
+        self._own[key] = member
+        self._rooms.put(topic, (self.process, connection), member)
+        self._changes.append(Change(topic, connection, member))
+
+    def leave(self, topic: str, connection: str, now: float) -> None:
+        member = self._own.pop((topic, connection), None)
+        if member is not None:
+            place = (self.process, connection)
+            self._rooms.take(topic, place, member.user, now, at_once=False)
+            self._changes.append(Change(topic, connection))
+
+    def stop(self) -> None:
+        """Says goodbye: the others need not wait until this process is not heard of."""
+        self._flush()
+        self._out.append(encode_signal(Bye(self.process)))
+
+    def rejoin(self) -> None:
+        """The way to the others was lost, and is back."""
+        self._hello = True
+        self._beat_at = float("-inf")
+
+    # What goes out
+
+    def tick(self, now: float) -> None:
+        """Sends what is due, and drops who is not heard of. Called several times a second."""
+        self._forgive(now)
+        self._flush()
+        self._answer(now)
+        limits = self._limits
+        if now - self._beat_at >= limits.heartbeat_seconds:
+            self._beat_at = now
+            self._out.append(encode_signal(Beat(self.process, self._version, self._hello)))
+            self._hello = False
+        for name, process in list(self._others.items()):
+            if now - process.heard_at > limits.timeout_seconds:
+                logger.info("process %s is not heard of any more", name)
+                self._drop(name, now, at_once=limits.timeout_seconds >= self._rooms.grace_seconds)
+
+    def _forgive(self, now: float) -> None:
+        """Time in which this process did not run is not the others' silence."""
+        stalled = now - self._ticked_at - self._limits.heartbeat_seconds
+        self._ticked_at = now
+        if stalled > 0:
+            for process in self._others.values():
+                process.heard_at += stalled
+
+    def _flush(self) -> None:
+        """The changes since the last tick, as few signals as they fit into."""
+        changes, self._changes = self._changes, []
+        for some in _split(changes, self._limits.signal_bytes_max):
+            self._version += 1
+            delta = Delta(self.process, self._version, some)
+            self._kept.append(delta)
+            self._out.append(encode_signal(delta))
+
+    def _answer(self, now: float) -> None:
+        """Sends again what others have missed."""
+        for _ in range(min(_PARTS_A_TICK, len(self._parts))):
+            self._out.append(self._parts.popleft())
+        wanted, oldest = self._wanted, self._kept[0].version if self._kept else self._version + 1
+        if wanted is None:
+            return
+        if wanted >= oldest - 1:
+            self._wanted = None
+            self._out += [encode_signal(delta) for delta in self._kept if delta.version > wanted]
+        elif not self._parts and now - self._all_sent_at >= self._limits.heartbeat_seconds / 4:
+            self._wanted = None
+            self._all_sent_at = now
+            everything = [Change(topic, id, m) for (topic, id), m in self._own.items()]
+            parts = _split(everything, self._limits.signal_bytes_max) or [[]]
+            self._parts.extend(
+                encode_signal(Part(self.process, self._version, at, len(parts), part))
+                for at, part in enumerate(parts)
+            )
+
+    def take_signals(self) -> list[bytes]:
+        """What is to be sent to all others."""
+        out, self._out = self._out, []
+        return out
+
+    # What comes in
+
+    def hear(self, data: bytes, now: float) -> None:
+        try:
+            signal = decode_signal(data)
+        except FormatError as fault:
+            logger.debug("%s", fault)
+            return
+        name = signal.process
+        if name == self.process or name in self._ended:
+            return
+        if isinstance(signal, Bye):
+            self._end(name, now)
+            return
+        process = self._others.get(name)
+        if process is None:
+            if len(self._others) >= self._limits.processes_max:
+                return
+            process = self._others[name] = _Process(now)
+        process.heard_at = now
+        self._take(name, process, signal, now)
+
+    def _take(self, name: str, process: _Process, signal: Signal, now: float) -> None:
+        if isinstance(signal, Ask):
+            if signal.of == self.process:
+                known = self._wanted
+                self._wanted = signal.version if known is None else min(known, signal.version)
+        elif isinstance(signal, Beat):
+            if signal.hello:
+                # It knows nothing yet: it hears of us at once, and asks for the rest.
+                self._beat_at = float("-inf")
+            if not signal.version and process.version < 0:
+                process.version = 0
+            if signal.version > process.version:
+                self._ask(name, process, now)
+        elif isinstance(signal, Delta):
+            self._take_delta(name, process, signal, now)
+        elif isinstance(signal, Part):
+            self._take_part(name, process, signal, now)
+
+    def _ask(self, name: str, process: _Process, now: float) -> None:
+        """Asks for what is missing, but not with every signal that shows it."""
+        if now - process.asked_at >= self._limits.heartbeat_seconds / 4:
+            process.asked_at = now
+            self._out.append(encode_signal(Ask(self.process, name, process.version)))
+
+    def _take_delta(self, name: str, process: _Process, delta: Delta, now: float) -> None:
+        if delta.version <= process.version:
+            return
+        if process.version < 0 and delta.version == 1:
+            process.version = 0
+        if delta.version == process.version + 1:
+            self._apply(name, process, delta, now)
+            self._catch_up(name, process, now)
+            return
+        if len(process.early) < _EARLY_MAX:
+            process.early[delta.version] = delta
+        self._ask(name, process, now)
+
+    def _catch_up(self, name: str, process: _Process, now: float) -> None:
+        """Applies deltas that came too early, as far as it is their turn."""
+        early = process.early
+        while (delta := early.pop(process.version + 1, None)) is not None:
+            self._apply(name, process, delta, now)
+        for version in [version for version in early if version <= process.version]:
+            del early[version]
+
+    def _apply(self, name: str, process: _Process, delta: Delta, now: float) -> None:
+        process.version = delta.version
+        for change in delta.changes:
+            self._change(name, process, change, now)
+
+    def _change(self, name: str, process: _Process, change: Change, now: float) -> None:
+        key = (change.topic, change.connection)
+        place = (name, change.connection)
+        known, member = process.members.get(key), change.member
+        if known is not None and (member is None or member.user != known.user):
+            del process.members[key]
+            self._rooms.take(change.topic, place, known.user, now, at_once=False)
+        if member is None:
+            return
+        if key not in process.members and self._rooms.size >= self._limits.connections_max:
+            self.left_out += 1
+            return
+        self._order = max(self._order, member.order)
+        if not is_info(member.info, self._limits.info_bytes_max):
+            member = Member(member.user, b"", member.order)
+        process.members[key] = member
+        self._rooms.put(change.topic, place, member)
+
+    def _take_part(self, name: str, process: _Process, part: Part, now: float) -> None:
+        if part.version <= process.version or part.version < process.parts_version:
+            return
+        if part.version > process.parts_version:
+            process.parts_version = part.version
+            process.parts = {}
+        process.parts[part.index] = part.changes
+        if len(process.parts) < part.parts:
+            # The rest is on its way: there is no need to ask for it.
+            process.asked_at = now
+            return
+        there = {
+            (change.topic, change.connection): change
+            for changes in process.parts.values()
+            for change in changes
+        }
+        process.parts = {}
+        process.version = part.version
+        for topic, connection in [key for key in process.members if key not in there]:
+            self._change(name, process, Change(topic, connection), now)
+        for key, change in there.items():
+            if process.members.get(key) != change.member:
+                self._change(name, process, change, now)
+        self._catch_up(name, process, now)
+
+    def _end(self, name: str, now: float) -> None:
+        """A process has said goodbye. Its people have the grace time to come back elsewhere."""
+        self._ended[name] = None
+        if len(self._ended) > _ENDED_MAX:
+            del self._ended[next(iter(self._ended))]
+        if name in self._others:
+            self._drop(name, now, at_once=False)
+
+    def _drop(self, name: str, now: float, *, at_once: bool) -> None:
+        process = self._others.pop(name)
+        for (topic, connection), member in process.members.items():
+            self._rooms.take(topic, (name, connection), member.user, now, at_once=at_once)
+
+
+def _split(changes: list[Change], bytes_max: int) -> list[list[Change]]:
+    """Changes in stretches that fit into a signal each."""
+    stretches: list[list[Change]] = []
+    room = 0
+    for change in changes:
+        size = change_bytes(change)
+        if size > room:
+            stretches.append([])
+            room = bytes_max
+        stretches[-1].append(change)
+        room -= size
+    return stretches

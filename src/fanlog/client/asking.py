@@ -1,0 +1,65 @@
+"""Asks all web listeners of a bus something, and waits for all of them. Each answer names the
+processes that its sender knows of: when all of these have answered, nobody is missing."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+
+import msgspec
+
+from fanlog.errors import FormatError
+from fanlog.format.signals import Ask, Told, decode_web, encode_web
+
+
+class _Waiting:
+    """One question, and the answers so far, by process."""
+
+    def __init__(self, enough: int) -> None:
+        self.enough = enough
+        self.told: dict[str, Told] = {}
+        self.complete = asyncio.Event()
+
+    def take(self, told: Told) -> None:
+        self.told[told.process] = told
+        expected = {name for one in self.told.values() for name in one.processes}
+        if len(self.told) >= self.enough > 0 or expected <= set(self.told):
+            self.complete.set()
+
+
+class Asker:
+    """`send` is how signals go out; what comes in is brought to `hear`."""
+
+    def __init__(self, send: Callable[[bytes], None]) -> None:
+        self._send = send
+        self._waiting: dict[str, _Waiting] = {}
+
+    def hear(self, told: Told) -> None:
+        waiting = self._waiting.get(told.id)
+        if waiting is not None:
+            waiting.take(told)
+
+    def hear_signal(self, data: bytes) -> None:
+        """The same for the bytes of a signal, whatever it is."""
+        try:
+            signal = decode_web(data)
+        except FormatError:
+            return
+        if isinstance(signal, Told):
+            self.hear(signal)
+
+    async def ask(self, question: Ask, timeout_seconds: float, *, enough: int = 0) -> list[Told]:
+        """The answers of all processes, or of those that answered in time. With `enough`, so many
+        answers are."""
+        question = msgspec.structs.replace(question, id=secrets.token_hex(8))
+        waiting = self._waiting[question.id] = _Waiting(enough)
+        try:
+            self._send(encode_web(question))
+            async with asyncio.timeout(timeout_seconds):
+                await waiting.complete.wait()
+        except TimeoutError:
+            pass
+        finally:
+            del self._waiting[question.id]
+        return list(waiting.told.values())

@@ -1,0 +1,107 @@
+"""Signals to all processes on a broker, and from them: small, live only, and lost if nobody hears
+them. Sending never waits; what can't be sent now is dropped and counted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fanlog.errors import FanlogError
+from fanlog.format.signals import SIGNALS_TOPIC
+
+if TYPE_CHECKING:
+    from fanlog.client.aio import Client
+    from fanlog.client.subscription import Subscription
+
+logger = logging.getLogger("fanlog.client")
+
+# Signals that wait to be sent. Past it the oldest are lost, as they would be on a bad network.
+_WAITING_MAX = 4096
+# Signals that are on their way at a time.
+_SENT_AT_ONCE = 256
+
+
+class Signals:
+    """`on` before `open`, or after it; `lost` counts what was never sent."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._hearers: dict[str, list[Callable[[bytes], None]]] = {}
+        self._waiting: deque[tuple[str, bytes]] = deque()
+        self._wake = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self.lost = 0
+
+    def on(self, channel: str, hear: Callable[[bytes], None]) -> None:
+        """Calls `hear` with each signal of a channel."""
+        self._hearers.setdefault(channel, []).append(hear)
+
+    def send(self, channel: str, data: bytes) -> None:
+        """Tells everybody who hears the channel, this program too."""
+        if len(self._waiting) >= _WAITING_MAX:
+            self._waiting.popleft()
+            self.lost += 1
+        self._waiting.append((channel, data))
+        self._wake.set()
+
+    async def open(self) -> None:
+        """Hears from now on."""
+        subscription = self._client.subscribe(SIGNALS_TOPIC, on_gap=lambda gap: None)
+        await subscription.__aenter__()
+        self._tasks = [
+            asyncio.create_task(self._hearing(subscription)),
+            asyncio.create_task(self._sending()),
+        ]
+
+    async def close(self) -> None:
+        """Sends what waits, as far as that goes at once, and stops."""
+        if self._tasks and self._waiting and self._client.state == "connected":
+            with contextlib.suppress(FanlogError, TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await self._send_some()
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _hearing(self, subscription: Subscription) -> None:
+        try:
+            async for message in subscription:
+                channel = (message.key or b"").decode(errors="replace")
+                for hear in self._hearers.get(channel, ()):
+                    try:
+                        hear(message.value or b"")
+                    except Exception:
+                        logger.exception("a signal of %s was not understood", channel)
+        except FanlogError as fault:
+            logger.debug("signals are not heard any more: %s", fault)
+        finally:
+            with contextlib.suppress(FanlogError):
+                await subscription.close()
+
+    async def _sending(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._waiting:
+                await self._send_some()
+
+    async def _send_some(self) -> None:
+        some = [self._waiting.popleft() for _ in range(min(_SENT_AT_ONCE, len(self._waiting)))]
+        if self._client.state != "connected":
+            self.lost += len(some)
+            return
+        sent = await asyncio.gather(
+            *(self._client.publish(SIGNALS_TOPIC, data, key=channel) for channel, data in some),
+            return_exceptions=True,
+        )
+        for fault in sent:
+            if isinstance(fault, FanlogError):
+                self.lost += 1
+                logger.debug("a signal was not sent: %s", fault)
+            elif isinstance(fault, BaseException):
+                raise fault

@@ -1,0 +1,59 @@
+"""Signals between the processes of a bus: records of the broker's own topic `_fanlog.signals`. It
+lives in memory. The key is the channel. They are live only: whoever is not there misses them.
+
+Some are requests to all web listeners, on the channel `web`, as MessagePack arrays: `Ask` goes to
+all of them, and each answers with a `Told`. It names the processes that it knows of, so that who
+asks knows for how many to wait.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from fanlog.errors import FormatError
+from fanlog.model import INTERNAL_PREFIX, WebConnectionInfo
+
+SIGNALS_TOPIC = INTERNAL_PREFIX + "signals"
+WEB_CHANNEL = "web"
+
+_Id = Annotated[str, Meta(min_length=1, max_length=64)]
+
+
+class Ask(msgspec.Struct, frozen=True, array_like=True, tag="q"):
+    """`kind` says what is asked; the other fields are for some kinds only."""
+
+    id: _Id
+    kind: Literal["connections", "disconnect", "presence", "topics"]
+    user: str | None = None
+    connection: str = ""
+    topic: str = ""
+    reason: str = ""
+    reconnect: bool = False
+    after: str = ""
+    limit: int = 0
+
+
+class Told(msgspec.Struct, frozen=True, array_like=True, tag="r"):
+    """What one process answers. `processes` are all that it knows of."""
+
+    id: _Id
+    process: _Id
+    processes: list[str]
+    connections: list[WebConnectionInfo] = []
+    count: int = 0
+    presence: bytes = b""
+    topics: list[str] = []
+
+
+encode_web = msgspec.msgpack.Encoder().encode
+_decoder = msgspec.msgpack.Decoder(Ask | Told)
+
+
+def decode_web(data: bytes) -> Ask | Told:
+    try:
+        return _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
+        raise FormatError(f"A signal to web listeners does not decode: {fault}.") from fault

@@ -1,0 +1,99 @@
+"""The connections of this process that stay: WebSockets and streams of events, by their id and by
+their user. The server API lists and disconnects them."""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from typing import Protocol
+
+from fanlog.model import WebConnectionInfo
+
+# Subscriptions of a connection that a list shows.
+_SUBSCRIPTIONS_SHOWN = 100
+
+
+class WebPeer(Protocol):
+    """A connection, as far as the server API needs it. `transport` is "websocket" or "sse"."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def user(self) -> str: ...
+    @property
+    def address(self) -> str: ...
+    @property
+    def transport(self) -> str: ...
+    @property
+    def since_us(self) -> int: ...
+
+    def subscriptions(self) -> list[str]:
+        """The topics and patterns that it follows."""
+        ...
+
+    def disconnect(self, reason: str, *, reconnect: bool) -> None:
+        """Closes the connection. Without `reconnect` the client is told not to come back."""
+        ...
+
+
+class Connections:
+    """In the order of their ids, so that a list has pages while connections come and go."""
+
+    def __init__(self, process: str) -> None:
+        self._process = process
+        self._ids: list[str] = []
+        self._by_id: dict[str, WebPeer] = {}
+        self._by_user: dict[str, dict[str, WebPeer]] = {}
+        self._user_of: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def add(self, peer: WebPeer) -> None:
+        if peer.id not in self._by_id:
+            insort(self._ids, peer.id)
+            self._by_id[peer.id] = peer
+            self._user_of[peer.id] = peer.user
+            self._by_user.setdefault(peer.user, {})[peer.id] = peer
+
+    def remove(self, peer: WebPeer) -> None:
+        if self._by_id.pop(peer.id, None) is None:
+            return
+        del self._ids[bisect_right(self._ids, peer.id) - 1]
+        # The peer's user may be another by now.
+        user = self._user_of.pop(peer.id)
+        mine = self._by_user[user]
+        del mine[peer.id]
+        if not mine:
+            del self._by_user[user]
+
+    def page(self, after: str, limit: int, user: str | None = None) -> list[WebConnectionInfo]:
+        """Connections behind an id; of one user, if that is given."""
+        if user is not None:
+            mine = sorted(id for id in self._by_user.get(user, ()) if id > after)
+            return [self._info(self._by_id[id]) for id in mine[:limit]]
+        at = bisect_right(self._ids, after)
+        return [self._info(self._by_id[id]) for id in self._ids[at : at + limit]]
+
+    def disconnect(
+        self, *, user: str | None = None, connection: str = "", reason: str, reconnect: bool
+    ) -> int:
+        """Closes the connections of a user, or one; how many there were."""
+        if connection:
+            one = self._by_id.get(connection)
+            peers = [] if one is None else [one]
+        else:
+            peers = list(self._by_user.get(user or "", {}).values())
+        for peer in peers:
+            peer.disconnect(reason, reconnect=reconnect)
+        return len(peers)
+
+    def _info(self, peer: WebPeer) -> WebConnectionInfo:
+        return WebConnectionInfo(
+            id=peer.id,
+            user=peer.user,
+            address=peer.address,
+            transport=peer.transport,
+            process=self._process,
+            since_us=peer.since_us,
+            subscriptions=peer.subscriptions()[:_SUBSCRIPTIONS_SHOWN],
+        )

@@ -1,0 +1,106 @@
+"""What programs ask of all web listeners on a bus: who is connected, who is in a topic, and to
+disconnect somebody. Each process answers for itself; who asks puts the answers together."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fanlog.client.asking import Asker
+from fanlog.errors import FormatError
+from fanlog.format.signals import WEB_CHANNEL, Ask, Told, decode_web, encode_web
+from fanlog.model import WebConnectionInfo
+
+if TYPE_CHECKING:
+    from fanlog.config_web import WebOptions
+    from fanlog.listeners.web.connections import Connections
+    from fanlog.listeners.web.ports import Bus
+    from fanlog.listeners.web.presence import Presence
+
+logger = logging.getLogger("fanlog.listeners")
+
+# What one process answers at most: an answer is one signal.
+_CONNECTIONS_MAX = 500
+_TOPICS_MAX = 10_000
+
+
+class ServerApi:
+    """One process's part in it, and the way to ask the others."""
+
+    def __init__(
+        self, bus: Bus, options: WebOptions, presence: Presence, connections: Connections
+    ) -> None:
+        self._bus = bus
+        self._options = options
+        self._presence = presence
+        self._connections = connections
+        self._asker = Asker(lambda data: bus.signal(WEB_CHANNEL, data))
+        bus.on_signal(WEB_CHANNEL, self._hear)
+
+    # Answers
+
+    def _hear(self, data: bytes) -> None:
+        try:
+            signal = decode_web(data)
+        except FormatError as fault:
+            logger.debug("%s", fault)
+            return
+        if isinstance(signal, Told):
+            self._asker.hear(signal)
+        else:
+            self._bus.signal(WEB_CHANNEL, encode_web(self._answer(signal)))
+
+    def _answer(self, asked: Ask) -> Told:
+        told = Told(asked.id, self._bus.process, self._presence.roster.names())
+        if asked.kind == "connections":
+            limit = max(0, min(asked.limit, _CONNECTIONS_MAX))
+            page = self._connections.page(asked.after, limit, asked.user)
+            return msgspec.structs.replace(told, connections=page, count=len(self._connections))
+        if asked.kind == "disconnect":
+            count = self._connections.disconnect(
+                user=asked.user,
+                connection=asked.connection,
+                reason=asked.reason,
+                reconnect=asked.reconnect,
+            )
+            return msgspec.structs.replace(told, count=count)
+        if asked.kind == "presence":
+            found = msgspec.json.encode(self._presence.snapshot(asked.topic))
+            return msgspec.structs.replace(told, presence=found)
+        names = [topic.name for topic in self._bus.core.catalog.each_matching(asked.topic)]
+        return msgspec.structs.replace(told, topics=names[:_TOPICS_MAX])
+
+    # Questions
+
+    async def _ask(self, asked: Ask) -> list[Told]:
+        return await self._asker.ask(asked, self._options.ask_timeout_seconds)
+
+    async def connections(
+        self, after: str, limit: int, user: str | None
+    ) -> tuple[list[WebConnectionInfo], int]:
+        """A page of all processes' connections, by id, and how many there are in all."""
+        limit = min(limit, _CONNECTIONS_MAX)
+        told = await self._ask(Ask("-", "connections", user=user, after=after, limit=limit))
+        found = sorted((c for one in told for c in one.connections), key=lambda c: c.id)
+        return found[:limit], sum(one.count for one in told)
+
+    async def disconnect(
+        self, *, user: str | None = None, connection: str = "", reason: str, reconnect: bool
+    ) -> int:
+        """Closes connections on all processes; how many."""
+        asked = Ask(
+            "-",
+            "disconnect",
+            user=user,
+            connection=connection,
+            reason=reason,
+            reconnect=reconnect,
+        )
+        return sum(one.count for one in await self._ask(asked))
+
+    async def topics(self, pattern: str) -> list[str]:
+        """The topics that match, on a bus that has no list of them: those that are followed."""
+        told = await self._ask(Ask("-", "topics", topic=pattern))
+        return sorted({name for one in told for name in one.topics})
