@@ -24,12 +24,15 @@ from fanlog.model import (
     Gap,
     GroupInfo,
     PendingMessage,
+    PresenceInfo,
+    PresentUser,
     Receipt,
     Scheduled,
     ScheduleInfo,
     SlowPolicy,
     TopicInfo,
     TopicSettings,
+    WebConnectionInfo,
 )
 from fanlog.release import VERSION
 
@@ -116,6 +119,8 @@ __all__ = [
     "MessagesLostError",
     "Outgoing",
     "PendingMessage",
+    "PresenceInfo",
+    "PresentUser",
     "Receipt",
     "ScheduleInfo",
     "Scheduled",
@@ -132,6 +137,7 @@ __all__ = [
     "TypedMessage",
     "TypedSubscription",
     "TypedWorker",
+    "WebConnectionInfo",
     "Worker",
     "__version__",
     "connect",

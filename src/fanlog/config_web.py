@@ -175,7 +175,7 @@ class WebOptions(msgspec.Struct, frozen=True, kw_only=True):
             description="A user whose last connection is lost has left after this time, unless the "
             "user is back.",
         ),
-    ] = 10.0
+    ] = 15.0
     presence_info_bytes_max: Annotated[
         int,
         Meta(ge=2, le=64 * KIB, description="Longest info that a connection gives with itself."),

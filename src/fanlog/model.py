@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from enum import IntEnum, StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -101,6 +101,25 @@ class WebConnectionInfo(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def since(self) -> dt.datetime:
         return dt.datetime.fromtimestamp(self.since_us / 1e6, tz=dt.UTC)
+
+
+class PresentUser(msgspec.Struct, frozen=True):
+    """A user in a topic. `info` is what the user's newest connection says of itself; `connections`
+    0 means that the last one was lost a moment ago."""
+
+    user: str
+    connections: int
+    info: Any = None
+
+
+class PresenceInfo(msgspec.Struct, frozen=True):
+    """Who is in a topic. `count` is of users. A topic with very many has no list of them: `users`
+    is None."""
+
+    topic: str
+    count: int
+    connections: int
+    users: list[PresentUser] | None = None
 
 
 class SlowPolicy(StrEnum):

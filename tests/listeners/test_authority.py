@@ -535,3 +535,12 @@ def test_a_glob_is_asked_for_as_the_narrowest_pattern_over_it(glob: bytes, patte
 def test_an_identity_is_plain_data() -> None:
     who = Identity("ann", "10.0.0.1:5", "web", "c1")
     assert msgspec.json.decode(msgspec.json.encode(who), type=Identity) == who
+
+
+async def test_the_server_api_of_web_listeners_needs_the_verb_admin() -> None:
+    async with ruled(Rules(publish=">")) as served, served.client() as client:
+        with pytest.raises(ForbiddenError, match="'admin'"):
+            await client.web.presence("t")
+        with pytest.raises(ForbiddenError, match="'admin'"):
+            await client.web.disconnect("ann")
+        await client.web.send_to_user("ann", b"x")

@@ -47,6 +47,7 @@ from fanlog.client.transactions.transform import Function, Transform, TransformO
 from fanlog.client.typed.kind import Kind
 from fanlog.client.typed.topic import Topic
 from fanlog.client.values import Encoding, check_several, encode_as
+from fanlog.client.web import Web
 from fanlog.config import ClientOptions
 from fanlog.errors import InvalidArgumentError, RequestTimeoutError, wrong_value
 from fanlog.format import messages
@@ -73,6 +74,7 @@ class Client(TopicCalls):
         self._requests = Requests(self)
         self.groups = Groups(self)
         self.dead_letters = DeadLetters(self)
+        self.web = Web(self)
         self._delayed = DelayedMessages(self._session, self._publisher, self._ready_outbox)
 
     async def _take_leave(self) -> None:

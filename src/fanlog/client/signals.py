@@ -10,17 +10,18 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fanlog.errors import FanlogError
+from fanlog.errors import ClosedError, FanlogError, ForbiddenError
 from fanlog.format.signals import SIGNALS_TOPIC
 
 if TYPE_CHECKING:
     from fanlog.client.aio import Client
-    from fanlog.client.subscription import Subscription
 
 logger = logging.getLogger("fanlog.client")
 
 # Signals that wait to be sent. Past it the oldest are lost, as they would be on a bad network.
 _WAITING_MAX = 4096
+# Before it is tried again to hear.
+_PAUSE_SECONDS = 0.5
 # Signals that are on their way at a time.
 _SENT_AT_ONCE = 256
 
@@ -33,6 +34,7 @@ class Signals:
         self._hearers: dict[str, list[Callable[[bytes], None]]] = {}
         self._waiting: deque[tuple[str, bytes]] = deque()
         self._wake = asyncio.Event()
+        self._opened = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self.lost = 0
 
@@ -49,13 +51,17 @@ class Signals:
         self._wake.set()
 
     async def open(self) -> None:
-        """Hears from now on."""
-        subscription = self._client.subscribe(SIGNALS_TOPIC, on_gap=lambda gap: None)
-        await subscription.__aenter__()
-        self._tasks = [
-            asyncio.create_task(self._hearing(subscription)),
-            asyncio.create_task(self._sending()),
-        ]
+        """Hears from now on; where the broker is not reached yet, as soon as it is. Raises why it
+        may not hear."""
+        hearing = asyncio.create_task(self._hearing())
+        self._tasks = [hearing, asyncio.create_task(self._sending())]
+        if self._client.state == "connected":
+            opened = asyncio.create_task(self._opened.wait())
+            await asyncio.wait([hearing, opened], return_when=asyncio.FIRST_COMPLETED)
+            opened.cancel()
+            if hearing.done():
+                await self.close()
+                hearing.result()
 
     async def close(self) -> None:
         """Sends what waits, as far as that goes at once, and stops."""
@@ -68,20 +74,30 @@ class Signals:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _hearing(self, subscription: Subscription) -> None:
-        try:
-            async for message in subscription:
-                channel = (message.key or b"").decode(errors="replace")
-                for hear in self._hearers.get(channel, ()):
-                    try:
-                        hear(message.value or b"")
-                    except Exception:
-                        logger.exception("a signal of %s was not understood", channel)
-        except FanlogError as fault:
-            logger.debug("signals are not heard any more: %s", fault)
-        finally:
-            with contextlib.suppress(FanlogError):
-                await subscription.close()
+    async def _hearing(self) -> None:
+        while self._client.state != "closed":
+            try:
+                hearing = self._client.subscribe(
+                    SIGNALS_TOPIC, policy="skip", on_gap=lambda gap: None
+                )
+                async with hearing:
+                    self._opened.set()
+                    async for message in hearing:
+                        self._hear((message.key or b"").decode(errors="replace"), message.value)
+            except (ClosedError, ForbiddenError):
+                if not self._opened.is_set():
+                    raise
+                return
+            except FanlogError as fault:
+                logger.info("signals are not heard for now: %s", fault)
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    def _hear(self, channel: str, data: bytes | None) -> None:
+        for hear in self._hearers.get(channel, ()):
+            try:
+                hear(data or b"")
+            except Exception:
+                logger.exception("a signal of %s was not understood", channel)
 
     async def _sending(self) -> None:
         while True:

@@ -235,6 +235,34 @@ def test_the_newest_connection_says_what_a_user_is_doing() -> None:
     assert (first.rooms.users("lobby") or [])[0].info == b'"old"'
 
 
+def test_a_user_may_have_very_many_connections() -> None:
+    """Guests who share a name: each of them costs the same, however many there are."""
+    world, first, second = two()
+    for n in range(20_000):
+        world.join(first, "lobby", f"c{n}", "guest", b"%d" % n)
+    world.run(3)
+    (guest,) = second.rooms.users("lobby") or []
+    assert (guest.connections, guest.info) == (20_000, b"19999")
+    for n in reversed(range(1, 20_000)):
+        world.leave(first, "lobby", f"c{n}")
+    world.run(3)
+    (guest,) = second.rooms.users("lobby") or []
+    assert (guest.connections, guest.info) == (1, b"0")
+
+
+def test_a_connection_that_changes_its_info_all_the_time_costs_no_memory() -> None:
+    world, first, second = two()
+    world.join(first, "lobby", "c1", "ann")
+    for n in range(2000):
+        world.join(first, "lobby", "c2", "ann", b"%d" % n)
+    world.leave(first, "lobby", "c2")
+    world.run(1)
+    for site in (first, second):
+        (ann,) = site.rooms.users("lobby") or []
+        assert (ann.connections, ann.info) == (1, b"")
+        assert len(site.rooms._rooms["lobby"].users["ann"]._newest) <= 20
+
+
 def test_a_connection_that_becomes_another_user_leaves_as_the_first() -> None:
     world, first, second = two()
     world.join(first, "lobby", "c1", "guest")

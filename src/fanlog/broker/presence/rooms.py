@@ -8,6 +8,7 @@ nothing. Time is handed in.
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -47,20 +48,41 @@ class RoomChange:
 
 
 class _User:
-    """One user in one room. `info` stays known while the last connection has gone."""
+    """One user in one room. The newest connection's info is the user's, and stays known when the
+    last one has gone. A user may have very many: guests who share a name."""
 
-    __slots__ = ("absent_since", "info", "places")
+    __slots__ = ("_newest", "absent_since", "info", "places")
 
     def __init__(self) -> None:
         self.places: dict[Place, Member] = {}
         self.info = b""
         self.absent_since: float | None = None
+        # A heap with the newest in front. Of those that have gone or changed, some are still in it.
+        self._newest: list[tuple[int, Place]] = []
 
-    def settle(self) -> None:
-        """The newest connection's info is the user's."""
-        if self.places:
-            newest = max(self.places.items(), key=lambda item: (item[1].order, item[0]))
-            self.info = newest[1].info
+    def put(self, place: Place, member: Member) -> None:
+        self.places[place] = member
+        heapq.heappush(self._newest, (-member.order, place))
+        if len(self._newest) > 2 * len(self.places) + 16:
+            self._newest = [(-known.order, at) for at, known in self.places.items()]
+            heapq.heapify(self._newest)
+        self._settle()
+
+    def take(self, place: Place) -> bool:
+        if self.places.pop(place, None) is None:
+            return False
+        self._settle()
+        return True
+
+    def _settle(self) -> None:
+        while self.places:
+            order, place = self._newest[0]
+            member = self.places.get(place)
+            if member is not None and member.order == -order:
+                self.info = member.info
+                return
+            heapq.heappop(self._newest)
+        self._newest.clear()
 
 
 class _Room:
@@ -102,9 +124,8 @@ class Rooms:
         if place not in user.places:
             room.connections += 1
             self.size += 1
-        user.places[place] = member
+        user.put(place, member)
         user.absent_since = None
-        user.settle()
         self._note(topic, room, member.user)
 
     def take(self, topic: str, place: Place, name: str, now: float, *, at_once: bool) -> None:
@@ -112,16 +133,14 @@ class Rooms:
         time, for all that is known."""
         room = self._rooms.get(topic)
         user = None if room is None else room.users.get(name)
-        if room is None or user is None or user.places.pop(place, None) is None:
+        if room is None or user is None or not user.take(place):
             return
         room.connections -= 1
         self.size -= 1
-        if user.places:
-            user.settle()
-        elif at_once or not self._limits.grace_seconds:
-            self._remove(topic, room, name)
-            return
-        else:
+        if not user.places:
+            if at_once or not self._limits.grace_seconds:
+                self._remove(topic, room, name)
+                return
             user.absent_since = now
             self._absent.append((now + self._limits.grace_seconds, topic, name))
         self._note(topic, room, name)

@@ -33,6 +33,7 @@ from fanlog.client.blocking.transactions import (
     work_in_thread,
 )
 from fanlog.client.blocking.typed import Topic
+from fanlog.client.blocking.web import Web
 from fanlog.client.core import Fetched
 from fanlog.client.groups.running import Handled
 from fanlog.client.message import Message
@@ -75,6 +76,7 @@ class Client:
         self._client = client
         self.groups = Groups(loop, client.groups)
         self.dead_letters = DeadLetters(loop, client.dead_letters)
+        self.web = Web(loop, client.web)
         self._outgoing = Outgoing(loop, client)
         self._closing = threading.RLock()
 

@@ -10,7 +10,7 @@ from aiohttp.typedefs import Handler
 
 from fanlog.errors import FanlogError
 from fanlog.listeners.faults import OUR_FAULT
-from fanlog.listeners.web import messages, publishing, status, streams, topics
+from fanlog.listeners.web import messages, publishing, server_routes, status, streams, topics
 from fanlog.listeners.web.compression import compress
 from fanlog.listeners.web.files import add_files
 from fanlog.listeners.web.origins import cross_origin
@@ -27,6 +27,7 @@ ROUTES: list[Route] = [
     *messages.ROUTES,
     *publishing.ROUTES,
     *streams.ROUTES,
+    *server_routes.ROUTES,
     *status.ROUTES,
 ]
 

@@ -4,12 +4,13 @@ their user. The server API lists and disconnects them."""
 from __future__ import annotations
 
 from bisect import bisect_right, insort
+from collections.abc import Iterable
 from typing import Protocol
 
 from fanlog.model import WebConnectionInfo
 
-# Subscriptions of a connection that a list shows.
-_SUBSCRIPTIONS_SHOWN = 100
+# As much of a connection's subscriptions as a list shows, so that a page fits into a signal.
+_SUBSCRIPTIONS_BYTES = 400
 
 
 class WebPeer(Protocol):
@@ -95,5 +96,16 @@ class Connections:
             transport=peer.transport,
             process=self._process,
             since_us=peer.since_us,
-            subscriptions=peer.subscriptions()[:_SUBSCRIPTIONS_SHOWN],
+            subscriptions=fitting(peer.subscriptions(), _SUBSCRIPTIONS_BYTES),
         )
+
+
+def fitting(names: Iterable[str], bytes_max: int) -> list[str]:
+    """As many of the names as fit."""
+    found: list[str] = []
+    for name in names:
+        bytes_max -= len(name.encode(errors="replace"))
+        if bytes_max < 0:
+            break
+        found.append(name)
+    return found

@@ -7,10 +7,12 @@ import logging
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec import UNSET
 
 from fanlog.client.asking import Asker
 from fanlog.errors import FormatError
 from fanlog.format.signals import WEB_CHANNEL, Ask, Told, decode_web, encode_web
+from fanlog.listeners.web.connections import fitting
 from fanlog.model import WebConnectionInfo
 
 if TYPE_CHECKING:
@@ -21,9 +23,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("fanlog.listeners")
 
-# What one process answers at most: an answer is one signal.
+# What one process answers at most: an answer is one signal, and must not be too large for any bus.
 _CONNECTIONS_MAX = 500
-_TOPICS_MAX = 10_000
+_ANSWER_BYTES_MAX = 400_000
 
 
 class ServerApi:
@@ -67,10 +69,13 @@ class ServerApi:
             )
             return msgspec.structs.replace(told, count=count)
         if asked.kind == "presence":
-            found = msgspec.json.encode(self._presence.snapshot(asked.topic))
+            snapshot = self._presence.snapshot(asked.topic)
+            found = msgspec.json.encode(snapshot)
+            if len(found) > _ANSWER_BYTES_MAX:
+                found = msgspec.json.encode(msgspec.structs.replace(snapshot, users=UNSET))
             return msgspec.structs.replace(told, presence=found)
-        names = [topic.name for topic in self._bus.core.catalog.each_matching(asked.topic)]
-        return msgspec.structs.replace(told, topics=names[:_TOPICS_MAX])
+        names = (topic.name for topic in self._bus.core.catalog.each_matching(asked.topic))
+        return msgspec.structs.replace(told, topics=fitting(names, _ANSWER_BYTES_MAX))
 
     # Questions
 

@@ -1,0 +1,257 @@
+"""The server API over REST: what programs do with users and connections of all web listeners."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from fanlog.broker.names import check_pattern, check_public_name
+from fanlog.errors import (
+    ForbiddenError,
+    InvalidArgumentError,
+    InvalidNameError,
+    LimitError,
+    MessageTooLargeError,
+    allow_more,
+)
+from fanlog.format.patterns import is_pattern
+from fanlog.format.web import OutgoingMessage
+from fanlog.listeners.web.ports import Outgoing, Published
+from fanlog.listeners.web.presence import PresenceOf
+from fanlog.listeners.web.routes import Call, Nothing, Route
+from fanlog.listeners.web.users import user_topic
+from fanlog.model import Verb
+
+_REASON_BYTES_MAX = 120
+# Topics that a broadcast publishes to at a time.
+_TOGETHER = 200
+
+
+class ConnectionAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A client that is connected to one of the web listeners."""
+
+    id: str
+    user: str
+    address: str
+    transport: Annotated[str, Meta(description="websocket or sse.")]
+    process: Annotated[str, Meta(description="The process that it is connected to.")]
+    since: Annotated[str, Meta(description="When it connected, RFC 3339 in UTC.")]
+    subscriptions: Annotated[list[str], Meta(description="The topics and patterns it follows.")]
+
+
+class ConnectionsAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of connections. With `next` there are more: give it as `after`."""
+
+    connections: list[ConnectionAnswer]
+    total: Annotated[int, Meta(description="Connections of all processes.")]
+    next: str = ""
+
+
+class ConnectionsQuery(msgspec.Struct, frozen=True, kw_only=True):
+    user: Annotated[str, Meta(max_length=255, description="Only this user's.")] | None = None
+    after: Annotated[str, Meta(max_length=64, description="The `next` of the page before.")] = ""
+    limit: Annotated[int, Meta(ge=1, le=500, description="Most connections on the page.")] = 100
+
+
+class DisconnectQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Why, and whether the clients are to come back."""
+
+    reason: Annotated[
+        str, Meta(max_length=_REASON_BYTES_MAX, description="The clients are told.")
+    ] = ""
+    reconnect: Annotated[
+        bool, Meta(description="Whether the clients are asked to connect again.")
+    ] = False
+
+
+class DisconnectedAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    disconnected: Annotated[int, Meta(description="Connections that were closed.")]
+
+
+class BroadcastBody(OutgoingMessage, kw_only=True, forbid_unknown_fields=True):
+    """A message for every topic that matches."""
+
+    pattern: Annotated[str, Meta(min_length=1, max_length=255, examples=["room.*"])]
+
+
+class PublishedToAll(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the message is, in each topic."""
+
+    published: list[Published]
+
+
+async def connections(call: Call[ConnectionsQuery, None]) -> ConnectionsAnswer:
+    query = call.query
+    found, total = await call.listener.server_api.connections(query.after, query.limit, query.user)
+    answers = [
+        ConnectionAnswer(
+            id=one.id,
+            user=one.user,
+            address=one.address,
+            transport=one.transport,
+            process=one.process,
+            since=one.since.isoformat().replace("+00:00", "Z"),
+            subscriptions=one.subscriptions,
+        )
+        for one in found
+    ]
+    after = found[-1].id if len(found) == query.limit else ""
+    return ConnectionsAnswer(connections=answers, total=total, next=after)
+
+
+async def disconnect_connection(call: Call[DisconnectQuery, None]) -> DisconnectedAnswer:
+    count = await call.listener.server_api.disconnect(
+        connection=call.path("connection"),
+        reason=_reason(call.query.reason),
+        reconnect=call.query.reconnect,
+    )
+    return DisconnectedAnswer(disconnected=count)
+
+
+async def disconnect_user(call: Call[DisconnectQuery, None]) -> DisconnectedAnswer:
+    count = await call.listener.server_api.disconnect(
+        user=call.path("user"),
+        reason=_reason(call.query.reason),
+        reconnect=call.query.reconnect,
+    )
+    return DisconnectedAnswer(disconnected=count)
+
+
+def _reason(reason: str) -> str:
+    """A reason that fits into a WebSocket's close frame."""
+    if len(reason.encode(errors="replace")) > _REASON_BYTES_MAX:
+        raise InvalidArgumentError(f"The reason has more than {_REASON_BYTES_MAX} bytes.")
+    return reason
+
+
+def _message(given: OutgoingMessage) -> Outgoing:
+    key, value, headers = given.record()
+    return Outgoing(value, key, headers or {})
+
+
+async def send_to_user(call: Call[Nothing, OutgoingMessage]) -> PublishedToAll:
+    topic = user_topic(call.listener.options.user_topic, call.path("user"))
+    return PublishedToAll(published=await call.bus.publish(topic, [_message(call.body)]))
+
+
+async def broadcast(call: Call[Nothing, BroadcastBody]) -> PublishedToAll:
+    pattern, message = call.body.pattern, _message(call.body)
+    names = await _matching(call, pattern)
+    permit = call.permit
+    for name in names:
+        permit.ask(Verb.PUBLISH, name)
+    published: list[Published] = []
+    for at in range(0, len(names), _TOGETHER):
+        some = names[at : at + _TOGETHER]
+        stored = await asyncio.gather(*(call.bus.publish(name, [message]) for name in some))
+        published += [one for several in stored for one in several]
+    return PublishedToAll(published=published)
+
+
+async def _matching(call: Call[Any, Any], pattern: str) -> list[str]:
+    """The topics that a broadcast goes to. A bus without a list of topics has those that somebody
+    follows."""
+    if not is_pattern(pattern):
+        return [check_public_name(pattern)]
+    check_pattern(pattern)
+    client = call.bus.client
+    if client is None:
+        names = await call.listener.server_api.topics(pattern)
+    else:
+        names = [topic.name for topic in await client.topics(pattern)]
+    most = call.listener.options.broadcast_topics_max
+    if len(names) > most:
+        raise LimitError(
+            f"{len(names)} topics match {pattern!r}, and a broadcast may reach {most}. Use a "
+            "narrower pattern. " + allow_more("web.broadcast_topics_max")
+        )
+    return names
+
+
+async def presence(call: Call[Nothing, None]) -> PresenceOf:
+    return call.listener.presence.snapshot(check_public_name(call.path("topic")))
+
+
+_PUBLISH_ERRORS = (
+    ForbiddenError,
+    InvalidArgumentError,
+    InvalidNameError,
+    LimitError,
+    MessageTooLargeError,
+)
+
+ROUTES = [
+    Route(
+        "POST",
+        "/v1/users/{user}/messages",
+        send_to_user,
+        "Send a message to a user",
+        "users",
+        body=OutgoingMessage,
+        answer=PublishedToAll,
+        description="Publishes to the topic of the user, which is `web.user_topic`. All of the "
+        "user's connections that follow `$user` get it, also after they were away.",
+        errors=_PUBLISH_ERRORS,
+        verb=Verb.USER,
+        about="user",
+    ),
+    Route(
+        "POST",
+        "/v1/users/{user}/disconnect",
+        disconnect_user,
+        "Close all connections of a user",
+        "users",
+        query=DisconnectQuery,
+        answer=DisconnectedAnswer,
+        description="On all processes. Nothing keeps the user from connecting again.",
+        errors=(ForbiddenError, InvalidArgumentError),
+        verb=Verb.USER,
+        about="user",
+    ),
+    Route(
+        "POST",
+        "/v1/broadcast",
+        broadcast,
+        "Publish one message to every topic that matches a pattern",
+        "users",
+        body=BroadcastBody,
+        answer=PublishedToAll,
+        errors=_PUBLISH_ERRORS,
+    ),
+    Route(
+        "GET",
+        "/v1/connections",
+        connections,
+        "List the connections of all processes",
+        "connections",
+        query=ConnectionsQuery,
+        answer=ConnectionsAnswer,
+        errors=(ForbiddenError,),
+        verb=Verb.ADMIN,
+    ),
+    Route(
+        "DELETE",
+        "/v1/connections/{connection}",
+        disconnect_connection,
+        "Close one connection",
+        "connections",
+        query=DisconnectQuery,
+        answer=DisconnectedAnswer,
+        errors=(ForbiddenError, InvalidArgumentError),
+        verb=Verb.ADMIN,
+    ),
+    Route(
+        "GET",
+        "/v1/presence/{topic}",
+        presence,
+        "Who is in a topic",
+        "presence",
+        answer=PresenceOf,
+        errors=(ForbiddenError, InvalidNameError),
+        verb=Verb.PRESENCE,
+        about="topic",
+    ),
+]
