@@ -26,8 +26,9 @@ from fanlog.format.web_frames import text_frame
 from fanlog.format.web_positions import parse_positions, print_position, print_positions
 from fanlog.listeners.faults import OUR_FAULT
 from fanlog.listeners.web import operations as ops
-from fanlog.listeners.web.following import Followed, Following, Wanted, read_start
+from fanlog.listeners.web.following import Followed, Following, Key, Wanted, read_start
 from fanlog.listeners.web.ports import Outgoing, Published
+from fanlog.listeners.web.present import Present
 from fanlog.listeners.web.readers import JsonReader
 from fanlog.listeners.web.websocket import DISCONNECTED, WebSocketTalk
 from fanlog.model import Identity, Verb
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from fanlog.format.web import OutgoingMessage
     from fanlog.format.web_views import ViewKind
     from fanlog.listeners.web.connection import WebConnection
+    from fanlog.listeners.web.presence import PresenceEvent
     from fanlog.listeners.web.server import WebListener
 
 logger = logging.getLogger("fanlog.listeners")
@@ -64,6 +66,9 @@ class WebSession:
         who = Identity(user=user, address=connection.peer, listener="web", connection=self.id)
         self.permit = Permit(listener.bus.core, who)
         self.following = Following(listener.bus, connection, self.permit, listener.options)
+        self.present = Present(listener.presence, self.permit, self.id, user, self._tell_presence)
+        # Subscriptions with presence.
+        self._seen: set[Key] = set()
         self.talk: WebSocketTalk
         self._tasks: set[asyncio.Task[None]] = set()
         self._first: list[Followed] = []
@@ -86,6 +91,7 @@ class WebSession:
     def start(self) -> None:
         """The connection is open."""
         bus = self.bus
+        self.listener.connections.add(self)
         welcome = ops.Welcome(
             connection=self.id,
             process=bus.process,
@@ -167,14 +173,36 @@ class WebSession:
             filter=make_filter(op.filter),
             missing=op.missing,
         )
+        if op.presence:
+            self.present.check(wanted.target)
         self.following.check(wanted)
         self.later(op.id, self._subscribing(op, wanted))
 
     async def _subscribing(self, op: ops.SubscribeOp, wanted: Wanted) -> None:
         reader = JsonReader(self.bus.core, self.connection, wanted, numbered=self.binary)
         followed = await self.following.begin(wanted, reader, self.user)
+        if op.presence:
+            self._begin_presence(wanted, op.presence)
         self._tell_begin(op.id, followed)
         self.following.start(followed)
+
+    def _begin_presence(self, wanted: Wanted, presence: bool | dict[str, Any]) -> None:
+        try:
+            self.present.begin(wanted.target, presence)
+        except FanlogError:
+            self.following.end(wanted.key)
+            raise
+        self._seen.add(wanted.key)
+
+    def _tell_presence(self, event: PresenceEvent) -> None:
+        self.connection.tell(event.rendered("websocket", text_frame))
+
+    def _end(self, key: Key) -> bool:
+        """Ends a subscription; whether there was one."""
+        if key in self._seen:
+            self._seen.discard(key)
+            self.present.end(key[0])
+        return self.following.end(key)
 
     def _tell_begin(self, id: ops.Id, followed: Followed) -> None:
         target, filter_text = followed.wanted.key
@@ -193,7 +221,7 @@ class WebSession:
 
     def unsubscribe(self, op: ops.UnsubscribeOp) -> None:
         target, chosen = self.target_of(op.target), make_filter(op.filter)
-        if not self.following.end((target, "" if chosen is None else chosen.text)):
+        if not self._end((target, "" if chosen is None else chosen.text)):
             raise InvalidArgumentError(
                 f"This connection does not follow {target!r} with that filter."
             )
@@ -239,6 +267,9 @@ class WebSession:
         answer = await self.bus.request(topic, message, op.timeout_seconds)
         self.answer(op.id, msgspec.Raw(reply_json(answer.value, answer.headers)))
 
+    def who_is_there(self, op: ops.PresenceOp) -> None:
+        self.answer(op.id, self.present.of(self.target_of(op.topic)))
+
     # The connection itself
 
     def ping(self, op: ops.PingOp) -> None:
@@ -248,10 +279,13 @@ class WebSession:
         """A new token may change what the client may do: what it may not read any more ends."""
         self.permit.who = self.listener.identify(self.permit.who, op.token)
         for key in self.following.forbidden():
-            self.following.end(key)
+            self._end(key)
             error = ops.Failed("forbidden", f"The new token does not allow to read {key[0]!r}.")
             frame = ops.EndedFrame(target=key[0], filter=key[1], error=error)
             self.connection.tell(text_frame(ops.encode(frame)))
+        for key in [key for key in self._seen if not self.permit.may(Verb.PRESENCE, key[0])]:
+            self._seen.discard(key)
+            self.present.end(key[0])
         self.answer(op.id)
 
     def subscriptions(self) -> list[str]:
@@ -283,6 +317,8 @@ class WebSession:
     def closed(self) -> None:
         self._closed = True
         self.following.close()
+        self.present.close()
+        self.listener.connections.remove(self)
 
 
 def own_topic(target: str, user: str, user_topic: str) -> str:
@@ -306,6 +342,7 @@ HANDLERS: dict[type[Any], Callable[[WebSession, Any], None]] = {
     ops.UnsubscribeOp: WebSession.unsubscribe,
     ops.PublishOp: WebSession.publish,
     ops.RequestOp: WebSession.request,
+    ops.PresenceOp: WebSession.who_is_there,
     ops.TokenOp: WebSession.renew,
     ops.PingOp: WebSession.ping,
 }

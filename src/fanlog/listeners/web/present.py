@@ -1,0 +1,79 @@
+"""One connection's part in presence: the topics that it is seen in, and sees others in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from fanlog.errors import InvalidArgumentError
+from fanlog.format.patterns import is_pattern
+from fanlog.model import Verb
+
+if TYPE_CHECKING:
+    from fanlog.broker.authority import Permit
+    from fanlog.listeners.web.presence import Presence, PresenceEvent, PresenceOf
+
+
+class Present:
+    """`tell` gets each change in a topic that the connection is present in. Several subscriptions
+    to a topic, with different filters, are one presence."""
+
+    def __init__(
+        self,
+        presence: Presence,
+        permit: Permit,
+        connection: str,
+        user: str,
+        tell: Callable[[PresenceEvent], None],
+    ) -> None:
+        self._presence = presence
+        self._permit = permit
+        self._connection = connection
+        self._user = user
+        self._tell = tell
+        # By topic: how many subscriptions want it.
+        self._wanted: dict[str, int] = {}
+
+    def check(self, target: str) -> None:
+        """That the connection may be present there."""
+        if is_pattern(target):
+            raise InvalidArgumentError(
+                f"{target!r} is a pattern, and presence is of one topic: subscribe to that one."
+            )
+        self._permit.ask(Verb.PRESENCE, target)
+
+    def begin(self, topic: str, wanted: bool | dict[str, Any]) -> None:
+        """A subscription wants presence, `True` or with info."""
+        self.check(topic)
+        info = msgspec.json.encode(wanted) if isinstance(wanted, dict) else b""
+        self._presence.join(topic, self._connection, self._user, info)
+        self._wanted[topic] = self._wanted.get(topic, 0) + 1
+        self._presence.watch(topic, self)
+
+    def end(self, topic: str) -> None:
+        """A subscription that wanted it has ended."""
+        left = self._wanted.get(topic, 0) - 1
+        if left > 0:
+            self._wanted[topic] = left
+        elif left == 0:
+            del self._wanted[topic]
+            self._presence.unwatch(topic, self)
+            self._presence.leave(topic, self._connection)
+
+    def of(self, topic: str) -> PresenceOf:
+        """Who is in a topic, whether the connection is there or not."""
+        self.check(topic)
+        return self._presence.snapshot(topic)
+
+    def close(self) -> None:
+        for topic in self._wanted:
+            self._presence.unwatch(topic, self)
+        self._wanted.clear()
+        self._presence.gone(self._connection)
+
+    # The presence's Watcher
+
+    def presence_changed(self, event: PresenceEvent) -> None:
+        self._tell(event)
