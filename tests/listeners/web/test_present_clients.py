@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import AsyncIterator
 from typing import Any
 
+import aiohttp
 import pytest
 from websockets.exceptions import ConnectionClosed
 
@@ -150,6 +153,64 @@ async def test_a_message_to_a_user_reaches_all_of_the_users_clients() -> None:
                     frame = await client.told("messages")
                     numbers += [message["json"]["n"] for message in frame["messages"]]
                 assert numbers == [0, 1]
+
+
+async def events_of(answer: aiohttp.ClientResponse, kind: str) -> AsyncIterator[Any]:
+    """The data of events of one kind."""
+    event = ""
+    async for line in answer.content:
+        name, _, value = line.decode().strip().partition(": ")
+        if name == "event":
+            event = value
+        elif name == "data":
+            if event == kind:
+                yield json.loads(value)
+            event = ""
+
+
+async def test_a_reader_of_events_is_present_and_can_be_disconnected() -> None:
+    async with two_processes() as two:
+        await two.broker.create_topic("lobby")
+        path = """/v1/topics/lobby/stream?user=ann&presence={"name":"Ann"}"""
+        async with talking(ws(two.second, "bob")) as bob:
+            await bob.ask(op="subscribe", target="lobby", presence=True)
+            async with two.http.get(two.url(two.first, path)) as answer:
+                event = await bob.next(lambda f: "ann" in str(f.get("joined")))
+                assert event["joined"] == [{"user": "ann", "info": {"name": "Ann"}}]
+                (ann,) = [one async for one in two.broker.web.connections(user="ann")]
+                assert (ann.transport, ann.subscriptions) == ("sse", ["lobby"])
+                async with talking(ws(two.second, "cyd")) as cyd:
+                    await cyd.ask(op="subscribe", target="lobby", presence=True)
+                    async for event in events_of(answer, "presence"):
+                        if "cyd" in str(event["joined"]):
+                            break
+                assert await two.broker.web.disconnect("ann", reason="banned") == 1
+                (fault,) = [event async for event in events_of(answer, "error")]
+                assert fault["message"] == "banned"
+            event = await bob.next(lambda f: "ann" in str(f.get("left")))
+            assert {"user": "ann"} in event["left"]
+
+
+async def test_a_stream_with_impossible_presence_is_refused_with_a_status() -> None:
+    async with two_processes(presence_info_bytes_max=10) as two:
+        await two.broker.create_topic("lobby")
+        for path, status in (
+            ("/v1/topics/lob.*/stream?presence=true", 400),
+            ("/v1/topics/lobby/stream?presence=yes", 400),
+            ('/v1/topics/lobby/stream?presence={"name":"very long"}', 429),
+        ):
+            async with two.http.get(two.url(two.first, path)) as answer:
+                assert answer.status == status, path
+        assert not len(two.first.connections)
+        assert two.first.presence.snapshot("lobby").count == 0
+
+
+async def test_a_websocket_of_one_topic_is_present_by_its_address() -> None:
+    async with two_processes() as two:
+        await two.broker.create_topic("lobby")
+        url = f"ws://127.0.0.1:{two.first.port}/v1/topics/lobby/stream?user=ann&presence=true"
+        async with talking(url) as ann:
+            assert await here(ann) == ["ann"]
 
 
 class NoPresence:

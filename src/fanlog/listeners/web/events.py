@@ -28,6 +28,7 @@ from fanlog.format.web_frames import sse_event
 from fanlog.format.web_positions import Vector, parse_event_id, print_position, print_positions
 from fanlog.listeners.web import operations as ops
 from fanlog.listeners.web.following import Followed, Following, Wanted, positions_of
+from fanlog.listeners.web.present import Present, Wish
 from fanlog.listeners.web.readers import gap_frame
 from fanlog.model import Gap, Identity
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from fanlog.broker.ports import Piece
     from fanlog.format.web_views import ViewKind
     from fanlog.listeners.web.connection import WebConnection
+    from fanlog.listeners.web.presence import PresenceEvent
     from fanlog.listeners.web.server import WebListener
 
 NO_TOPIC = "-"
@@ -63,16 +65,22 @@ class EventStream:
         who = Identity(user=user, address=connection.peer, listener="web", connection=self.id)
         self.permit = Permit(listener.bus.core, who)
         self.following = Following(listener.bus, connection, self.permit, listener.options)
+        self.present = Present(listener.presence, self.permit, self.id, user, self._tell_presence)
         self._followed: list[Followed] = []
         # None: one partition, whose position is the whole id.
         self._vector: Vector | None = None
+        self._presence: Wish = False
         self._pinged_at = listener.loop.time()
 
     # Beginning
 
-    async def begin(self, wanted: Sequence[Wanted]) -> None:
+    async def begin(self, wanted: Sequence[Wanted], presence: Wish = False) -> None:
         """Adds the subscriptions. Nothing is sent yet, so that what is wrong can be answered with a
         status."""
+        self._presence = presence
+        if presence:
+            for one in wanted:
+                self.present.check(one.target, presence)
         kind = self._kind_of(wanted)
         self._followed = await self._add(wanted, kind)
         if kind == "sse" and not self._is_single():
@@ -118,6 +126,19 @@ class EventStream:
         self._connection.write(b"retry: %d\n" % _RETRY_MS + event)
         for followed in self._followed:
             self.following.start(followed, told=True)
+        self._listener.connections.add(self)
+        self._begin_presence()
+
+    def _begin_presence(self) -> None:
+        try:
+            if self._presence:
+                for followed in self._followed:
+                    self.present.begin(followed.wanted.target, self._presence)
+        except FanlogError as fault:
+            self.fail(fault)
+
+    def _tell_presence(self, event: PresenceEvent) -> None:
+        self._connection.tell(event.rendered("sse", _presence_event))
 
     def _stamp(self, piece: Piece) -> bytes:
         """Completes the ids in a piece. Readers at the same place share the bytes."""
@@ -212,6 +233,8 @@ class EventStream:
 
     def closed(self) -> None:
         self.following.close()
+        self.present.close()
+        self._listener.connections.remove(self)
 
     # The server API
 
@@ -226,6 +249,10 @@ class EventStream:
         else:
             error = sse_event(ops.encode(ops.Failed("disconnected", reason)), "error")
             self._connection.finish(f"disconnected: {reason}", error)
+
+
+def _presence_event(json: bytes) -> bytes:
+    return sse_event(json, "presence")
 
 
 class EventReader:

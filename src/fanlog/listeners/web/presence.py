@@ -134,8 +134,7 @@ class Presence:
     def join(self, topic: str, connection: str, user: str, info: bytes = b"") -> None:
         """A connection is present in a topic; again, it has other info. A connection without a user
         is a user of its own."""
-        user = user or f"~{connection}"
-        self._check(topic, connection, user, info)
+        self.check(topic, connection, user, info)
         joins = self._joins.setdefault(connection, set())
         if topic not in joins:
             try:
@@ -145,13 +144,14 @@ class Presence:
                     del self._joins[connection]
                 raise
             joins.add(topic)
-        self.roster.join(topic, connection, user, info, self._clock())
+        self.roster.join(topic, connection, _name(user, connection), info, self._clock())
 
-    def _check(self, topic: str, connection: str, user: str, info: bytes) -> None:
+    def check(self, topic: str, connection: str, user: str, info: bytes) -> None:
+        """Raises what is wrong with a connection that wants to join."""
         for what, text, most in (
             ("topic's name", topic, TOPIC_NAME_BYTES_MAX),
             ("connection's id", connection, CONNECTION_BYTES_MAX),
-            ("user's name", user, USER_BYTES_MAX),
+            ("user's name", _name(user, connection), USER_BYTES_MAX),
         ):
             if not 1 <= len(text.encode(errors="replace")) <= most:
                 raise InvalidArgumentError(f"A {what} has 1 to {most} bytes: use a shorter one.")
@@ -250,6 +250,10 @@ class Presence:
     def _send(self) -> None:
         for data in self.roster.take_signals():
             self._bus.signal(CHANNEL, data)
+
+
+def _name(user: str, connection: str) -> str:
+    return user or f"~{connection}"
 
 
 def _info(info: bytes) -> msgspec.Raw | UnsetType:

@@ -16,6 +16,26 @@ if TYPE_CHECKING:
     from fanlog.listeners.web.presence import Presence, PresenceEvent, PresenceOf
 
 
+# Without info, or with it.
+Wish = bool | dict[str, Any]
+
+
+def read_wish(text: str) -> Wish:
+    """The same as a parameter of a request: `true`, or the info as a JSON object."""
+    if text in ("", "false"):
+        return False
+    try:
+        return msgspec.json.decode(text, type=bool | dict[str, Any])
+    except msgspec.DecodeError:
+        raise InvalidArgumentError(
+            f"`presence` is true, or the info as a JSON object, not {text[:80]!r}."
+        ) from None
+
+
+def _info(wanted: Wish) -> bytes:
+    return msgspec.json.encode(wanted) if isinstance(wanted, dict) else b""
+
+
 class Present:
     """`tell` gets each change in a topic that the connection is present in. Several subscriptions
     to a topic, with different filters, are one presence."""
@@ -36,19 +56,19 @@ class Present:
         # By topic: how many subscriptions want it.
         self._wanted: dict[str, int] = {}
 
-    def check(self, target: str) -> None:
-        """That the connection may be present there."""
+    def check(self, target: str, wanted: Wish = True) -> None:
+        """That the connection may be present there, with this info."""
         if is_pattern(target):
             raise InvalidArgumentError(
                 f"{target!r} is a pattern, and presence is of one topic: subscribe to that one."
             )
         self._permit.ask(Verb.PRESENCE, target)
+        self._presence.check(target, self._connection, self._user, _info(wanted))
 
-    def begin(self, topic: str, wanted: bool | dict[str, Any]) -> None:
+    def begin(self, topic: str, wanted: Wish) -> None:
         """A subscription wants presence, `True` or with info."""
-        self.check(topic)
-        info = msgspec.json.encode(wanted) if isinstance(wanted, dict) else b""
-        self._presence.join(topic, self._connection, self._user, info)
+        self.check(topic, wanted)
+        self._presence.join(topic, self._connection, self._user, _info(wanted))
         self._wanted[topic] = self._wanted.get(topic, 0) + 1
         self._presence.watch(topic, self)
 

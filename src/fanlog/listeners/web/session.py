@@ -28,7 +28,7 @@ from fanlog.listeners.faults import OUR_FAULT
 from fanlog.listeners.web import operations as ops
 from fanlog.listeners.web.following import Followed, Following, Key, Wanted, read_start
 from fanlog.listeners.web.ports import Outgoing, Published
-from fanlog.listeners.web.present import Present
+from fanlog.listeners.web.present import Present, Wish
 from fanlog.listeners.web.readers import JsonReader
 from fanlog.listeners.web.websocket import DISCONNECTED, WebSocketTalk
 from fanlog.model import Identity, Verb
@@ -67,6 +67,7 @@ class WebSession:
         self.permit = Permit(listener.bus.core, who)
         self.following = Following(listener.bus, connection, self.permit, listener.options)
         self.present = Present(listener.presence, self.permit, self.id, user, self._tell_presence)
+        self._presence: Wish = False
         # Subscriptions with presence.
         self._seen: set[Key] = set()
         self.talk: WebSocketTalk
@@ -78,9 +79,13 @@ class WebSession:
 
     # Beginning
 
-    async def begin(self, wanted: Sequence[Wanted]) -> None:
+    async def begin(self, wanted: Sequence[Wanted], presence: Wish = False) -> None:
         """Adds the subscriptions that the address asks for. Nothing is sent yet, so that what is
         wrong can be answered with a status."""
+        self._presence = presence
+        if presence:
+            for one in wanted:
+                self.present.check(one.target, presence)
         kind: ViewKind = "binary" if self.binary else "json"
         for one in wanted:
             chosen = msgspec.structs.replace(one, kind=kind)
@@ -105,6 +110,11 @@ class WebSession:
         for followed in first:
             self._tell_begin(None, followed)
             self.following.start(followed)
+            if self._presence:
+                try:
+                    self._begin_presence(followed.wanted, self._presence)
+                except FanlogError as fault:
+                    self.refuse(None, fault)
 
     # What the client says
 
@@ -174,7 +184,7 @@ class WebSession:
             missing=op.missing,
         )
         if op.presence:
-            self.present.check(wanted.target)
+            self.present.check(wanted.target, op.presence)
         self.following.check(wanted)
         self.later(op.id, self._subscribing(op, wanted))
 
@@ -186,7 +196,7 @@ class WebSession:
         self._tell_begin(op.id, followed)
         self.following.start(followed)
 
-    def _begin_presence(self, wanted: Wanted, presence: bool | dict[str, Any]) -> None:
+    def _begin_presence(self, wanted: Wanted, presence: Wish) -> None:
         try:
             self.present.begin(wanted.target, presence)
         except FanlogError:

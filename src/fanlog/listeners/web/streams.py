@@ -18,6 +18,7 @@ from fanlog.listeners.web.connection import WebConnection
 from fanlog.listeners.web.events import EventStream, positions_for, read_event_id
 from fanlog.listeners.web.following import Wanted, read_start
 from fanlog.listeners.web.operations import Missing, StartSpec
+from fanlog.listeners.web.present import Wish, read_wish
 from fanlog.listeners.web.problems import http_problem
 from fanlog.listeners.web.routes import Call, Route
 from fanlog.listeners.web.session import WebSession, own_topic
@@ -79,6 +80,13 @@ class StreamQuery(WsQuery, frozen=True, kw_only=True):
     latest: Annotated[
         bool, Meta(description="First the latest value of each key of a compacted topic.")
     ] = False
+    presence: Annotated[
+        str,
+        Meta(
+            description="`true`, or a JSON object with info: be present in the topic, and hear who "
+            "else is."
+        ),
+    ] = ""
     missing: Annotated[
         Missing, Meta(description="Whether to wait for a topic that does not exist.")
     ] = "wait"
@@ -116,12 +124,15 @@ async def _stream(call: Call[Any, Any], targets: Sequence[str]) -> web.StreamRes
             f"{len(targets)} targets are more than web.subscriptions_max allows."
         )
     wanted = _wanted(call.query, targets, call.request)
+    presence = read_wish(call.query.presence)
     if wants_websocket(call.request):
-        return await _websocket(call, wanted)
-    return await _events(call, wanted)
+        return await _websocket(call, wanted, presence)
+    return await _events(call, wanted, presence)
 
 
-async def _websocket(call: Call[Any, Any], wanted: Sequence[Wanted]) -> web.StreamResponse:
+async def _websocket(
+    call: Call[Any, Any], wanted: Sequence[Wanted], presence: Wish = False
+) -> web.StreamResponse:
     """Takes the connection over as a WebSocket, or says why not."""
     listener, request = call.listener, call.request
     try:
@@ -134,7 +145,7 @@ async def _websocket(call: Call[Any, Any], wanted: Sequence[Wanted]) -> web.Stre
     session = WebSession(listener, connection, call.query.user, binary=agreed.binary)
     session.talk = WebSocketTalk(connection, listener.options, session, listener.loop.time())
     try:
-        await session.begin(wanted)
+        await session.begin(wanted, presence)
         _check_open(connection)
     except BaseException:
         session.closed()
@@ -144,13 +155,15 @@ async def _websocket(call: Call[Any, Any], wanted: Sequence[Wanted]) -> web.Stre
     return taken()
 
 
-async def _events(call: Call[Any, Any], wanted: Sequence[Wanted]) -> web.StreamResponse:
+async def _events(
+    call: Call[Any, Any], wanted: Sequence[Wanted], presence: Wish
+) -> web.StreamResponse:
     """Takes the connection over as a stream of events."""
     listener, request = call.listener, call.request
     connection = WebConnection(listener, listener.peer_of(request))
     events = EventStream(listener, connection, call.query.user)
     try:
-        await events.begin(wanted)
+        await events.begin(wanted, presence)
         _check_open(connection)
     except BaseException:
         events.closed()
