@@ -81,5 +81,5 @@ $(VENV)/.docs: $(VENV)/.made pyproject.toml
 	@touch $(VENV)/.core $@
 
 $(VENV)/.dev: $(VENV)/.made pyproject.toml
-	$(PIP) install --editable '.[dev]'
+	$(PIP) install --no-compile --editable '.[dev]'
 	@touch $(VENV)/.core $(VENV)/.docs $@

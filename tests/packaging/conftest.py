@@ -18,4 +18,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def distributions(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
-    return Distributions.build(tmp_path_factory.mktemp("dist"))
+    return Distributions.shared(tmp_path_factory)

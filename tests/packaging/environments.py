@@ -14,6 +14,8 @@ INSTALL_SECONDS_MAX = 500.0
 STEP_SECONDS_MAX = 120.0
 # What a user's shell has, besides where the programs are.
 _KEPT = ("HOME", "LANG", "LC_ALL", "TMPDIR", "JAVA_HOME")
+# What is never imported need not be compiled. 0 is how pip wants its options of "no" to be set.
+_QUICK = {"PIP_NO_COMPILE": "0"}
 _SYSTEM_PATHS = "/usr/local/bin:/usr/bin:/bin"
 
 
@@ -21,7 +23,7 @@ def pip() -> dict[str, str]:
     """This process's environment, which says where packages come from, but not where Fanlog is."""
     ours = {name: value for name, value in os.environ.items() if not name.startswith("FANLOG_")}
     ours.pop("PYTHONPATH", None)
-    return {**ours, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
+    return {**ours, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", **_QUICK}
 
 
 def pythons() -> dict[str, str]:
@@ -102,6 +104,7 @@ class Bare:
         }
         return {
             **kept,
+            **_QUICK,
             "PATH": f"{self.bin}:{_SYSTEM_PATHS}",
             "VIRTUAL_ENV": str(self.folder),
             **given,
