@@ -79,3 +79,51 @@ async def test_a_tab_that_slept_gets_what_it_missed(
         await tools.send("Page.setWebLifecycleState", {"state": "active"})
         assert await seen(page, 50) == [str(i) for i in range(1, 51)]
         assert await page.evaluate("gaps") == []
+
+
+async def test_without_websocket_a_page_uses_events_and_posts(
+    serving: Serving, chromium: Chromium, folder: str
+) -> None:
+    async with (
+        serving(folder=folder) as site,
+        chromium.driven() as browser,
+        blocking_proxy(site.listener.port) as proxy,
+    ):
+        page = await opened(browser, proxy.url)
+        assert await page.evaluate("follow({ backoffMinMs: 50, upgradeMs: 200 })") == "sse"
+        await site.broker.publish("news", b'{"n": 1}')
+        assert await seen(page, 1) == [{"n": 1}]
+        published = await page.evaluate("client.publish('news', { n: 2 })")
+        assert published["offset"] == 1
+        await seen(page, 2)
+        proxy.cut()
+        await site.broker.publish("news", b'{"n": 3}')
+        assert await seen(page, 3) == [{"n": 1}, {"n": 2}, {"n": 3}]
+        assert proxy.refused > 0
+        proxy.blocks = False
+        await until(page, "() => client.transport === 'websocket'")
+        await site.broker.publish("news", b'{"n": 4}')
+        assert await seen(page, 4) == [{"n": 1}, {"n": 2}, {"n": 3}, {"n": 4}]
+        assert await page.evaluate("gaps") == []
+
+
+async def test_an_event_source_continues_by_itself(
+    serving: Serving, chromium: Chromium, folder: str
+) -> None:
+    async with (
+        serving(folder=folder) as site,
+        chromium.driven() as browser,
+        blocking_proxy(site.listener.port) as proxy,
+    ):
+        await site.broker.publish("news", b"1")
+        page = await opened(browser, proxy.url)
+        await page.evaluate(
+            "() => { window.seen = []; window.source = new EventSource("
+            "'/v1/topics/news/stream?start=earliest');"
+            "source.onmessage = e => seen.push(JSON.parse(e.data).text) }"
+        )
+        assert await seen(page, 1) == ["1"]
+        for i in range(2, 5):
+            proxy.cut()
+            await site.broker.publish("news", str(i).encode())
+            assert await seen(page, i) == [str(n) for n in range(1, i + 1)]

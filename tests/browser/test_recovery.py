@@ -27,7 +27,7 @@ def package(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("pace", ["fast", "slow"])
-@pytest.mark.parametrize("transport", ["websocket"])
+@pytest.mark.parametrize("transport", ["websocket", "sse"])
 async def test_a_reader_whose_connection_breaks_gets_every_message_once(
     transport: str, pace: str, serving: Serving, package: Path
 ) -> None:
