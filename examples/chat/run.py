@@ -93,7 +93,7 @@ def serve(*args: str) -> list[str]:
 
 
 def edge(*args: str) -> list[str]:
-    return fanlog("edge", "--port", "-1", "--redis-port", "-1", *args)
+    return fanlog("edge", "--port", "0", "--redis-port", "-1", *args)
 
 
 def start_bus(stack: ExitStack, options: argparse.Namespace, folder: Path) -> str:
