@@ -51,7 +51,7 @@ class WebOptions(msgspec.Struct, frozen=True, kw_only=True):
     header_bytes_max: Annotated[
         int,
         Meta(ge=1 * KIB, le=1 * MIB, description="Longest request line, and longest header."),
-    ] = 8 * KIB
+    ] = 32 * KIB
     body_bytes_max: Annotated[
         int, Meta(ge=1 * KIB, le=1024 * MIB, description="Largest body of a request.")
     ] = 16 * MIB
@@ -77,6 +77,14 @@ class WebOptions(msgspec.Struct, frozen=True, kw_only=True):
             description="Bytes of messages in one answer. A larger message comes alone.",
         ),
     ] = 1 * MIB
+    read_cache_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Bytes of rendered messages kept, so that the next page of a large batch "
+            "is not rendered again.",
+        ),
+    ] = 8 * MIB
     page_entries_max: Annotated[
         int, Meta(ge=1, description="Most entries in one page of a list.")
     ] = 1000

@@ -124,8 +124,9 @@ CASES: dict[str, Case] = {
     "GET /v1/presence/{topic}": Case((Verb.PRESENCE, "t")),
     "GET /v1/status": Case((Verb.DESCRIBE, "")),
 }
-# They are open to all: a WebSocket asks with each operation, and the others are documents.
-FREE = {"GET /v1/ws", "GET /v1/openapi.json", "GET /v1/reference"}
+# They are open to all: a WebSocket asks with each operation, a load balancer has no user, and the
+# others are documents.
+FREE = {"GET /v1/ws", "GET /v1/health", "GET /v1/openapi.json", "GET /v1/reference"}
 THERE = [f"{route.method} {route.path}" for route in ROUTES]
 PARTS = {
     "{topic}": "t",

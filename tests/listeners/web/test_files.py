@@ -27,10 +27,12 @@ async def test_the_browser_client_is_served_and_cached(serving: Serving) -> None
             assert "export declare function connect(" in await answer.text()
 
 
-async def test_without_a_folder_there_is_no_page(serving: Serving) -> None:
-    async with serving() as site, site.http.get("/") as answer:
-        assert answer.status == 404
-        assert answer.content_type == "application/problem+json"
+async def test_without_a_folder_the_front_page_is_the_brokers(serving: Serving) -> None:
+    async with serving() as site:
+        async with site.http.get("/", headers={"Accept": "text/html"}) as answer:
+            assert "/v1/reference" in await answer.text()
+        async with site.http.get("/") as answer:
+            assert (await answer.json())["openapi"] == "/v1/openapi.json"
 
 
 async def test_a_folder_is_served_and_nothing_beside_it(serving: Serving, tmp_path: Path) -> None:

@@ -11,8 +11,13 @@ from typing import Any
 
 import aiohttp
 import msgspec
+import pytest
 import zstandard
 
+from fanlog.format.batch import Batch
+from fanlog.format.web import messages_json
+from fanlog.listeners.web import reading
+from tests.format.crafted import column, crafted
 from tests.listeners.web.conftest import Serving, Site
 
 URL = "/v1/topics/orders/messages"
@@ -70,7 +75,7 @@ async def test_a_page_begins_where_it_is_asked_to(serving: Serving) -> None:
         assert (await get(site, f"{URL}?offset=10"))["messages"] == []
         assert (await get(site, f"{URL}?offset=11", 416))["code"] == "offset_out_of_range"
         assert (await get(site, f"{URL}?partition=1", 404))["code"] == "partition_not_found"
-        for wrong in ("offset=-1", "offset=1&last=2", "time=x", "time=5", "start=x", "position=x"):
+        for wrong in ("offset=-1", "time=x", "time=5", "time=0.5", "start=x", "position=x"):
             assert (await get(site, f"{URL}?{wrong}", 400))["code"] == "invalid_argument", wrong
 
 
@@ -172,3 +177,43 @@ async def test_a_page_that_can_not_change_may_be_kept(serving: Serving, tmp_path
         await site.broker.alter_topic("orders", cleanup="compact")
         async with site.http.get(first["next"]) as answer:
             assert "immutable" not in answer.headers["Cache-Control"]
+
+
+async def test_a_large_batch_is_rendered_once_for_all_its_pages(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rendered: list[int] = []
+
+    def count(batch: Batch, **options: Any) -> list[bytes]:
+        rendered.append(batch.base_offset)
+        return messages_json(batch, **options)
+
+    monkeypatch.setattr(reading, "messages_json", count)
+    async with serving() as site:
+        body = {"messages": [{"text": str(number)} for number in range(1000)]}
+        async with site.http.post(URL, json=body, headers={"Idempotency-Key": "one-batch"}):
+            pass
+        path, found = f"{URL}?limit=30", []
+        while True:
+            page = await get(site, path)
+            found += [int(message["text"]) for message in page["messages"]]
+            path = page["next"]
+            if page["at_end"]:
+                break
+        assert found == list(range(1000))
+        assert rendered == [0]
+
+
+async def test_what_can_not_be_read_is_a_gap_in_its_place(serving: Serving) -> None:
+    async with serving() as site:
+        await fill(site, 3)
+        topic = site.listener.core.catalog.get("orders")
+        site.broker.write(crafted(column([0, 9, 2], b"xy"), count=2, topic=topic.number))
+        await site.broker.publish("orders", "last")
+        page = await get(site, URL)
+        assert page["gaps"] == [{"partition": 0, "from": 3, "to": 5, "reason": "unreadable"}]
+        assert [message["text"] for message in page["messages"]] == ["0", "1", "2", "last"]
+        page = await get(site, f"{URL}?limit=3")
+        assert "gaps" not in page
+        page = await get(site, page["next"])
+        assert len(page["gaps"]) == len(page["messages"]) == 1

@@ -14,6 +14,7 @@ from fanlog.listeners.web import messages, publishing, server_routes, status, st
 from fanlog.listeners.web.compression import compress
 from fanlog.listeners.web.files import add_files
 from fanlog.listeners.web.origins import cross_origin
+from fanlog.listeners.web.pages import add_pages
 from fanlog.listeners.web.problems import http_problem, problem_response
 from fanlog.listeners.web.routes import Route, adapted
 
@@ -36,11 +37,15 @@ def make_app(listener: WebListener) -> web.Application:
     """The application, for one listener."""
     app = web.Application(
         client_max_size=listener.options.body_bytes_max,
-        middlewares=[_count(listener), cross_origin(listener.origins), compress, _explain],
+        middlewares=[_count(listener), compress, cross_origin(listener.origins), _explain],
     )
     for route in ROUTES:
         app.router.add_route(route.method, route.path, adapted(route, listener))
-    add_files(app, listener.options.folder)
+        if route.method == "GET" and route.answer_type == "application/json":
+            app.router.add_route("HEAD", route.path, adapted(route, listener))
+    folder = listener.options.folder
+    add_pages(app, ROUTES, front_page=not folder)
+    add_files(app, folder)
     return app
 
 

@@ -15,6 +15,7 @@ from fanlog.client.starts import as_start
 from fanlog.errors import (
     InvalidArgumentError,
     InvalidNameError,
+    LimitError,
     OffsetOutOfRangeError,
     PartitionNotFoundError,
     StorageError,
@@ -23,19 +24,38 @@ from fanlog.errors import (
     no_partition,
 )
 from fanlog.format.web_positions import Vectors, parse_event_id, print_position, print_positions
+from fanlog.listeners.web.openapi_names import POSITION_PATTERN, TIME_SCHEMAS
 from fanlog.listeners.web.reading import GapAnswer, Page, Reader, continue_at
-from fanlog.listeners.web.routes import Call, Route
+from fanlog.listeners.web.routes import Call, Param, Route
 from fanlog.model import PARTITIONS_MAX, Start, TopicInfo, Verb
 
 _OFFSET_MAX = (1 << 63) - 1
 # A page that never changes. Not for ever, all the same: who deletes messages wants them gone.
 _IMMUTABLE = "private, max-age=86400, immutable"
 _CHECK_AGAIN = "private, no-cache"
+# A position of about a thousand partitions. It must fit the first line of a request.
+POSITION_LENGTH_MAX = 24_000
+# Many proxies take no longer headers.
+_LINK_LENGTH_MAX = 4000
 
 
 class PartitionQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Where to begin, and how much to read. Without a start it is the first message."""
+    """Where to begin, and how much to read. Of several starts the first here counts; without one it
+    is the first message."""
 
+    position: (
+        Annotated[
+            str,
+            Meta(
+                min_length=1,
+                max_length=POSITION_LENGTH_MAX,
+                description="Begin at a position that an answer gave. It wins over other starts.",
+                examples=["42.3.7"],
+                extra_json_schema={"pattern": POSITION_PATTERN},
+            ),
+        ]
+        | None
+    ) = None
     offset: (
         Annotated[int, Meta(ge=0, le=_OFFSET_MAX, description="Begin at this offset.")] | None
     ) = None
@@ -46,14 +66,8 @@ class PartitionQuery(msgspec.Struct, frozen=True, kw_only=True):
                 description="Begin at this time, such as 2026-01-31T12:00:00Z, or so long ago, "
                 "such as 10m.",
                 examples=["10m"],
+                extra_json_schema={"anyOf": TIME_SCHEMAS},
             ),
-        ]
-        | None
-    ) = None
-    position: (
-        Annotated[
-            str,
-            Meta(max_length=8192, description="Begin at a position that an answer gave."),
         ]
         | None
     ) = None
@@ -146,15 +160,16 @@ async def _read(
     info = await client.describe_topic(topic)
     if partition is not None and partition >= len(info.partitions):
         raise no_partition(topic, len(info.partitions), partition)
+    rendered = call.listener.rendered
     starts, resets = await _starts(call, query, info, partition)
     limits = (min(query.limit, options.read_messages_max), options.read_bytes_max)
-    page = await Reader(client, info, starts, limits).read()
+    page = await Reader(client, rendered, info, starts, limits).read()
     wait_seconds = min(query.wait_seconds, options.wait_seconds_max)
     if wait_seconds and not page.messages and not page.gaps and not resets:
-        await call.bus.wait_for_more(topic, page.next, wait_seconds)
+        await call.listener.unless_draining(call.bus.wait_for_more(topic, page.next, wait_seconds))
         again = await client.describe_topic(topic)
         if again.number == info.number:
-            page = await Reader(client, again, page.next, limits).read()
+            page = await Reader(client, rendered, again, page.next, limits).read()
     page.gaps[:0] = resets
     return _answer(call, query, partition, page)
 
@@ -163,10 +178,6 @@ async def _starts(
     call: Call[Any, None], query: PartitionQuery, info: TopicInfo, partition: int | None
 ) -> tuple[dict[int, int], list[GapAnswer]]:
     """The offset to begin at in each partition, and what a position has lost."""
-    names = ("offset", "time", "position", "last", "start")
-    given = [name for name in names if getattr(query, name) is not None]
-    if len(given) > 1:
-        raise InvalidArgumentError(f"Give one start only, not {' and '.join(given)}.")
     chosen = range(len(info.partitions)) if partition is None else (partition,)
     ends = {index: info.partitions[index].visible_end for index in chosen}
     if query.position is not None:
@@ -190,7 +201,8 @@ async def _starts(
 def _named_start(query: PartitionQuery) -> Start:
     if query.time is not None:
         start = as_start(query.time, "time")
-        if start.kind != "time":
+        # A bare number may be anything: an offset, or seconds since 1970.
+        if start.kind != "time" or query.time.replace(".", "").isdecimal():
             raise InvalidArgumentError(
                 f"{query.time!r} is not a time: write it as 2026-01-31T12:00:00Z, or as an age "
                 "such as 10m or 2h."
@@ -232,6 +244,11 @@ def _answer(
         position = print_position(one.offset, one.epoch, one.number)
     else:
         position = Vectors().of(positions).text
+    if len(position) > POSITION_LENGTH_MAX:
+        raise LimitError(
+            f"Topic {page.info.name!r} has {len(page.info.partitions)} partitions, too many for "
+            "one page. Read it partition by partition, with partition=."
+        )
     path = _next(call, query, partition, position)
     body = msgspec.json.encode(
         _Answer(
@@ -247,8 +264,9 @@ def _answer(
     headers = {
         "ETag": tag,
         "Cache-Control": _IMMUTABLE if _never_changes(query, page) else _CHECK_AGAIN,
-        "Link": f'<{path}>; rel="next"',
     }
+    if len(path) < _LINK_LENGTH_MAX:
+        headers["Link"] = f'<{path}>; rel="next"'
     if tag in (given.strip() for given in call.request.headers.get("If-None-Match", "").split(",")):
         return web.Response(status=304, headers=headers)
     return web.Response(body=body, content_type="application/json", headers=headers)
@@ -291,6 +309,30 @@ _ERRORS = (
     StorageError,
 )
 
+_CACHED = (
+    Param("ETag", "Send it as `If-None-Match`: the answer is 304 if nothing has changed."),
+    Param("Cache-Control", "Whether the page may be kept."),
+    Param("Link", "The next page, as `rel=next`."),
+)
+_IF_CHANGED = Param("If-None-Match", "The `ETag` of an answer that is there already.")
+_EXAMPLE = {
+    "messages": [
+        {
+            "topic": "orders",
+            "partition": 0,
+            "offset": 41,
+            "time": "2026-01-31T12:00:00.000000Z",
+            "key": "order-1",
+            "headers": {"content-type": "application/json"},
+            "json": {"tea": 2},
+        }
+    ],
+    "positions": {"orders/0": "42.3.7"},
+    "position": "42.3.7",
+    "next": "/v1/topics/orders/messages?position=42.3.7&limit=100",
+    "at_end": True,
+}
+
 ROUTES = [
     Route(
         "GET",
@@ -298,8 +340,15 @@ ROUTES = [
         read_topic,
         "Read messages of a topic",
         "messages",
+        description="Messages of all partitions in the order of time. Follow `next` to get each "
+        "message once; with `wait_seconds` it waits for the next one at the end.",
         query=MessagesQuery,
+        query_example={"limit": 10, "wait_seconds": 5},
+        headers=(_IF_CHANGED,),
         answer=MessagesAnswer,
+        answer_headers=_CACHED,
+        answer_example=_EXAMPLE,
+        also=(304,),
         errors=_ERRORS,
     ),
     Route(
@@ -309,7 +358,12 @@ ROUTES = [
         "Read messages of a partition",
         "messages",
         query=PartitionQuery,
+        query_example={"offset": 0, "limit": 10},
+        headers=(_IF_CHANGED,),
         answer=MessagesAnswer,
+        answer_headers=_CACHED,
+        answer_example=_EXAMPLE,
+        also=(304,),
         errors=_ERRORS,
     ),
 ]

@@ -9,7 +9,8 @@
 | of any other type                                 | the message; its type becomes the header    |
 |                                                   | `content-type`                              |
 
-A message that is the body has its key and headers in `Fanlog-Key` and `Fanlog-Header-NAME`.
+`Fanlog-Key` and `Fanlog-Header-NAME` are the key and the headers of a message that is the body, and
+of others that have none of their own.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ from fanlog.errors import (
     wrong_value,
 )
 from fanlog.format.web import CONTENT_TYPE, OutgoingMessage
+from fanlog.listeners.web.openapi_names import NAME_PATTERN
 from fanlog.listeners.web.ports import Outgoing, Published
-from fanlog.listeners.web.routes import Call, Nothing, Route
+from fanlog.listeners.web.routes import Call, Nothing, Param, Route
 from fanlog.model import PARTITIONS_MAX, Verb
 
 KEY_HEADER = "Fanlog-Key"
@@ -50,6 +52,11 @@ Partition = Annotated[
         lt=PARTITIONS_MAX,
         description="The partition to publish to. Without it, the key chooses it.",
     ),
+]
+
+
+TopicName = Annotated[
+    str, Meta(min_length=1, max_length=255, extra_json_schema={"pattern": NAME_PATTERN})
 ]
 
 
@@ -71,11 +78,28 @@ class Publication(OutgoingMessage, kw_only=True, forbid_unknown_fields=True):
     ) = UNSET
 
 
-class TopicPublication(Publication, kw_only=True, forbid_unknown_fields=True):
-    """Messages for one topic."""
+class MessageList(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Several messages, in order."""
 
-    topic: Annotated[str, Meta(min_length=1, max_length=255)]
-    partition: Partition | None = None
+    messages: Annotated[list[OutgoingMessage], Meta(min_length=1)]
+
+
+class TopicPublication(Publication, kw_only=True, forbid_unknown_fields=True):
+    """A message for a topic, or several."""
+
+    topic: TopicName
+
+
+class TopicMessage(OutgoingMessage, kw_only=True, forbid_unknown_fields=True):
+    """A message for a topic."""
+
+    topic: TopicName
+
+
+class TopicMessageList(MessageList, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Several messages for a topic, in order."""
+
+    topic: TopicName
 
 
 class Publications(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -108,7 +132,7 @@ async def publish_all(call: Call[Nothing, Publications]) -> PublishedAnswer:
     for one in call.body.publish:
         permit.ask(Verb.PUBLISH, one.topic)
         messages = wanted.setdefault(one.topic, [])
-        for message in _outgoing(one, one.partition):
+        for message in _outgoing(one):
             order.append((one.topic, len(messages)))
             messages.append(message)
     stored = {
@@ -136,12 +160,10 @@ def _messages(request: web.Request, body: bytes, query: PublishQuery) -> list[Ou
     said = "Content-Type" in request.headers
     kind = request.content_type if said else _FORM
     if not query.raw and (kind == _JSON or (kind == _FORM and body.lstrip()[:1] in (b"{", b"["))):
-        _check_no_headers(request)
-        return _outgoing(_envelope(body), query.partition)
-    if not body and not query.raw:
+        return _outgoing(_envelope(body), query.partition, *_from_headers(request))
+    if not body and kind == _FORM and not query.raw:
         raise InvalidArgumentError(
-            "The body is empty. Send the message as the body, or with ?raw=true if it is to be "
-            "empty."
+            "The body is empty. Send the message as the body. If it is to be empty, add ?raw=true."
         )
     key, headers = _from_headers(request)
     if said and kind != _FORM:
@@ -165,27 +187,41 @@ def _envelope(body: bytes) -> Publication:
         ) from None
 
 
-def _outgoing(given: Publication, partition: int | None) -> list[Outgoing]:
+def _outgoing(
+    given: Publication,
+    partition: int | None = None,
+    key: bytes | None = None,
+    headers: dict[str, bytes] | None = None,
+) -> list[Outgoing]:
+    """The messages. `key` and `headers` are for those that have none of their own."""
     if given.messages is UNSET:
-        return [_message(given, partition)]
-    if not given.messages:
+        several: list[OutgoingMessage] = [given]
+    elif not given.messages:
         raise InvalidArgumentError("`messages` is empty: there is nothing to publish.")
-    if _fields(given) - {"messages", "topic", "partition"}:
+    elif _fields(given) - {"messages", "topic"}:
         raise InvalidArgumentError(
             "Beside `messages` there is another message. Put it into the list too."
         )
-    return [_message(message, partition) for message in given.messages]
+    else:
+        several = given.messages
+    found: list[Outgoing] = []
+    for message in several:
+        own_key, value, own = message.record()
+        found.append(
+            Outgoing(
+                value,
+                key if own_key is None else own_key,
+                {**(headers or {}), **(own or {})},
+                partition,
+            )
+        )
+    return found
 
 
 def _fields(given: Any) -> set[str]:
     """The fields of a message that are not as they would be without it."""
     fields = msgspec.structs.fields(given)
     return {f.name for f in fields if getattr(given, f.name) is not f.default}
-
-
-def _message(given: OutgoingMessage, partition: int | None) -> Outgoing:
-    key, value, headers = given.record()
-    return Outgoing(value, key, headers or {}, partition)
 
 
 def _from_headers(request: web.Request) -> tuple[bytes | None, dict[str, bytes]]:
@@ -203,15 +239,6 @@ def _bytes(value: str) -> bytes:
     return value.encode("utf-8", "surrogateescape")
 
 
-def _check_no_headers(request: web.Request) -> None:
-    key, headers = _from_headers(request)
-    if key is not None or headers:
-        raise InvalidArgumentError(
-            f"{KEY_HEADER} and {HEADER_PREFIX}NAME are for a body that is the message. Put `key` "
-            "and `headers` into the JSON, or add ?raw=true."
-        )
-
-
 _ERRORS = (
     InvalidArgumentError,
     InvalidNameError,
@@ -223,6 +250,14 @@ _ERRORS = (
     StorageError,
 )
 
+_RETRY = Param(
+    IDEMPOTENCY_KEY,
+    "A retry under the same key publishes nothing again, and gets the same answer. A UUID is a "
+    "good one.",
+    {"minLength": 1, "maxLength": ONCE_KEY_BYTES_MAX},
+)
+_ANSWER = {"published": [{"topic": "orders", "partition": 0, "offset": 41, "position": "42.3.7"}]}
+
 ROUTES = [
     Route(
         "POST",
@@ -230,9 +265,24 @@ ROUTES = [
         publish,
         "Publish one message, or several",
         "messages",
+        description="JSON is a message, or several as `messages`. Any other body is the message as "
+        "it is, with its key and headers in `Fanlog-Key` and `Fanlog-Header-NAME`. What `curl -d` "
+        "sends is JSON if it begins with a brace.",
         query=PublishQuery,
+        headers=(
+            _RETRY,
+            Param(KEY_HEADER, "The key of messages that have none of their own."),
+            Param(f"{HEADER_PREFIX}NAME", "A header of the messages, under any name."),
+        ),
         body=bytes,
+        bodies={
+            _JSON: (OutgoingMessage, MessageList),
+            "text/plain": str,
+            "application/octet-stream": bytes,
+        },
+        example={"key": "order-1", "json": {"tea": 2}},
         answer=PublishedAnswer,
+        answer_example=_ANSWER,
         errors=_ERRORS,
     ),
     Route(
@@ -241,7 +291,15 @@ ROUTES = [
         publish_all,
         "Publish to several topics",
         "messages",
+        headers=(_RETRY,),
         body=Publications,
+        types=(TopicMessage, TopicMessageList),
+        example={
+            "publish": [
+                {"topic": "orders", "key": "order-1", "json": {"tea": 2}},
+                {"topic": "log", "messages": [{"text": "one"}, {"text": "two"}]},
+            ]
+        },
         answer=PublishedAnswer,
         errors=_ERRORS,
     ),

@@ -7,7 +7,8 @@ page, never an error and never silent.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from bisect import bisect_left
+from collections import OrderedDict, deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -52,6 +53,51 @@ class GapAnswer(msgspec.Struct, frozen=True, kw_only=True):
             "producer made it wrong. reset: the topic was made again, or a crash took its end."
         ),
     ]
+
+
+class RenderedBatches:
+    """Batches that were rendered lately, up to so many bytes. Who reads a large batch page by page,
+    or many who read the same history, have it rendered once."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._kept: OrderedDict[tuple[int, ...], list[bytes]] = OrderedDict()
+
+    async def messages(self, batch: Batch, topic: str) -> list[bytes]:
+        """All messages of a batch as JSON. Raises `UnreadableError`."""
+        header = batch.header
+        key = (
+            header.topic,
+            header.partition,
+            header.base_offset,
+            header.header_crc,
+            header.body_crc,
+        )
+        found = self._kept.get(key)
+        if found is not None:
+            self._kept.move_to_end(key)
+            return found
+        if batch.unpacked_bytes > _LOOP_BYTES_MAX:
+            found = await asyncio.to_thread(messages_json, batch, topic=topic)
+        else:
+            found = messages_json(batch, topic=topic)
+        self._keep(key, found)
+        return found
+
+    def _keep(self, key: tuple[int, ...], messages: list[bytes]) -> None:
+        size = _size(messages)
+        if key in self._kept or size > self._bytes_max:
+            return
+        self._kept[key] = messages
+        self._bytes += size
+        while self._bytes > self._bytes_max:
+            _, oldest = self._kept.popitem(last=False)
+            self._bytes -= _size(oldest)
+
+
+def _size(messages: list[bytes]) -> int:
+    return sum(map(len, messages)) + 64 * len(messages)
 
 
 class Page:
@@ -125,9 +171,15 @@ class Reader:
     """Reads one page."""
 
     def __init__(
-        self, client: Client, info: TopicInfo, starts: Mapping[int, int], limits: tuple[int, int]
+        self,
+        client: Client,
+        rendered: RenderedBatches,
+        info: TopicInfo,
+        starts: Mapping[int, int],
+        limits: tuple[int, int],
     ) -> None:
         self._client = client
+        self._rendered = rendered
         self._limit, self._bytes_max = limits
         epoch = 0 if client.welcome is None else client.welcome.epoch
         self.page = Page(info, epoch)
@@ -214,27 +266,21 @@ class Reader:
 
     async def _render(self, partition: _Partition, batch: Batch) -> None:
         header = batch.header
-        left = self._limit - len(partition.fetched)
-        if left <= 0:
-            return
-        if header.next_offset <= partition.offset:
+        if len(partition.fetched) >= self._limit or header.next_offset <= partition.offset:
             return
         try:
-            if batch.unpacked_bytes > _LOOP_BYTES_MAX:
-                messages = await asyncio.to_thread(self._messages, batch, partition.offset)
-            else:
-                messages = self._messages(batch, partition.offset)
+            messages = await self._rendered.messages(batch, self.page.info.name)
         except UnreadableError:
             self._skip(partition, header.next_offset, "unreadable")
             return
+        offsets = batch.offsets
+        first = bisect_left(offsets, partition.offset)
+        last = first + self._limit - len(partition.fetched)
         partition.time_us = time_us = header.append_time_us
-        offsets = [offset for offset in batch.offsets if offset >= partition.offset]
-        for offset, message in zip(offsets, messages, strict=True):
+        for offset, message in zip(offsets[first:last], messages[first:last], strict=True):
             partition.fetched.append(_Found(time_us, offset, header.leader_epoch, message))
-        partition.offset = header.next_offset
-
-    def _messages(self, batch: Batch, offset: int) -> list[bytes]:
-        return messages_json(batch, offset, topic=self.page.info.name)
+        # What is past the limit is not for this page.
+        partition.offset = offsets[last] if last < len(offsets) else header.next_offset
 
     def _skip(self, partition: _Partition, to: int, reason: str) -> None:
         """Goes on behind what can't be read."""

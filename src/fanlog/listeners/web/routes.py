@@ -4,9 +4,21 @@ check the requests and make the OpenAPI document."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from functools import cache
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Generic,
+    NamedTuple,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+)
 
 import msgspec
 from aiohttp import web
@@ -76,10 +88,23 @@ Handler = Callable[[Call[Any, Any]], Awaitable[Answer]]
 
 
 @dataclass(frozen=True, slots=True)
+class Param:
+    """A header, as the OpenAPI document describes it; `schema` beside that it is a string."""
+
+    name: str
+    description: str
+    schema: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True)
 class Route:
     """`body` is a msgspec type for JSON, `bytes` for a body as it is, or None for none. `verb` is
     what a user needs, about the part of the path that `about` names, or about the broker. It is
-    None where the handler asks by itself, because the names are in the body, or a list."""
+    None where the handler asks by itself, because the names are in the body, or a list.
+
+    The rest is for the OpenAPI document: `bodies` are the types of a body of bytes by content type
+    (several: one of them), `types` further ones, `also` further statuses of an answer without a
+    body, `unavailable` what is answered with status 503, and the examples show JSON."""
 
     method: str
     path: str
@@ -94,6 +119,16 @@ class Route:
     errors: tuple[type[FanlogError], ...] = field(default=())
     verb: Verb | None = None
     about: str = ""
+    headers: tuple[Param, ...] = ()
+    bodies: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    example: Any = None
+    query_example: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    answer_type: str = "application/json"
+    answer_headers: tuple[Param, ...] = ()
+    answer_example: Any = None
+    also: tuple[int, ...] = ()
+    types: tuple[Any, ...] = ()
+    unavailable: Any = None
 
 
 async def read_body(request: web.Request, timeout_seconds: float) -> bytes:
@@ -107,36 +142,95 @@ async def read_body(request: web.Request, timeout_seconds: float) -> bytes:
         ) from None
 
 
+class _Field(NamedTuple):
+    """A parameter. It is there or not; it is never null, although its field may be None. One of
+    `names` is given as `header.NAME`."""
+
+    name: str
+    kind: Any
+    several: bool
+    names: bool
+    required: bool
+
+
+@cache
+def _fields(kind: Any) -> dict[str, _Field]:
+    found: dict[str, _Field] = {}
+    for given in msgspec.structs.fields(kind):
+        options = [option for option in get_args(given.type) if option is not type(None)]
+        optional = type(None) in get_args(given.type)
+        inner: Any = Union[tuple(options)] if optional else given.type  # noqa: UP007 - of a tuple
+        bare = get_args(inner)[0] if get_origin(inner) is Annotated else inner
+        found[given.encode_name] = _Field(
+            given.name,
+            inner,
+            get_origin(bare) in (list, tuple),
+            get_origin(bare) is dict,
+            given.required,
+        )
+    return found
+
+
 def read_query(request: web.Request, kind: type[Q]) -> Q:
     """The parameters behind the question mark, as the route's type has them."""
+    known = _fields(kind)
     given: dict[str, Any] = {}
-    known = {f.encode_name: f for f in msgspec.structs.fields(cast("Any", kind))}
-    for name in request.query:
+    for name in dict.fromkeys(request.query):
+        values = request.query.getall(name)
         group, _, member = name.partition(".")
-        if member and group in known and "dict" in str(known[group].type):
-            given.setdefault(group, {})[member] = request.query.getall(name)
+        if member and group in known and known[group].names:
+            given.setdefault(group, {})[member] = values
             continue
-        if name not in known:
+        if name not in known or known[name].names:
             names = ", ".join(known) or "none"
             raise InvalidArgumentError(f"There is no parameter {name!r} here; known: {names}.")
-        values = request.query.getall(name)
-        several = "tuple" in str(known[name].type) or "list" in str(known[name].type)
-        if len(values) > 1 and not several:
+        if len(values) > 1 and not known[name].several:
             raise InvalidArgumentError(f"The parameter {name!r} is given {len(values)} times.")
-        given[name] = values if several else values[0]
+        given[name] = values if known[name].several else values[0]
+    converted: dict[str, Any] = {}
+    for name, wanted in known.items():
+        if name in given:
+            converted[wanted.name] = _convert(name, given[name], wanted.kind)
+        elif wanted.required:
+            raise InvalidArgumentError(f"The parameter {name!r} is missing.")
+    return cast("Any", kind)(**converted)
+
+
+def _convert(name: str, given: Any, kind: Any) -> Any:
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as fault:
-        raise InvalidArgumentError(f"A parameter is wrong: {wrong_value(str(fault))}.") from None
+        raise InvalidArgumentError(
+            f"The parameter {name!r} is wrong: {wrong_value(str(fault))}."
+        ) from None
 
 
 def decode_body(data: bytes, kind: Any) -> Any:
     try:
-        return msgspec.json.decode(data, type=kind)
+        try:
+            return msgspec.json.decode(data, type=kind)
+        except msgspec.ValidationError as fault:
+            # In JSON 1.0 is an integer; some programs write it so.
+            if "`int`, got `float`" not in str(fault):
+                raise
+            return msgspec.convert(_with_integers(msgspec.json.decode(data)), kind)
     except msgspec.ValidationError as fault:
         raise InvalidArgumentError(f"The body is wrong: {wrong_value(str(fault))}.") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
         raise InvalidArgumentError(f"The body is not JSON: {fault}.") from None
+
+
+def _with_integers(value: Any) -> Any:
+    match value:
+        case dict():
+            entries = cast("dict[str, Any]", value).items()
+            return {name: _with_integers(entry) for name, entry in entries}
+        case list():
+            return [_with_integers(entry) for entry in cast("list[Any]", value)]
+        case float() if value.is_integer():
+            return int(value)
+        case _:
+            return value
 
 
 def adapted(

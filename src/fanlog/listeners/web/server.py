@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 import socket
-from collections.abc import Collection
+from collections.abc import Collection, Coroutine
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -16,11 +16,13 @@ from fanlog.format.web_positions import Vectors
 from fanlog.listeners.accepting import Acceptor
 from fanlog.listeners.web.app import make_app
 from fanlog.listeners.web.connections import Connections
+from fanlog.listeners.web.http_handler import HttpHandler
 from fanlog.listeners.web.origins import Origins
 from fanlog.listeners.web.peers import HttpPeer
 from fanlog.listeners.web.presence import Presence
 from fanlog.listeners.web.problems import CONTENT_TYPE, Problem
 from fanlog.listeners.web.rates import Rate
+from fanlog.listeners.web.reading import RenderedBatches
 from fanlog.listeners.web.server_api import ServerApi
 
 if TYPE_CHECKING:
@@ -63,6 +65,9 @@ class WebListener(Acceptor):
         self.connections = Connections(bus.process)
         self.presence: Presence
         self.server_api: ServerApi
+        self._http_options: dict[str, Any] = {}
+        self._draining = asyncio.Event()
+        self.rendered = RenderedBatches(options.read_cache_bytes)
 
     @property
     def core(self) -> Broker:
@@ -76,14 +81,14 @@ class WebListener(Acceptor):
         self.presence = Presence(self.bus, options)
         self.presence.start()
         self.server_api = ServerApi(self.bus, options, self.presence, self.connections)
+        self._http_options = {
+            "access_log": None,
+            "keepalive_timeout": options.keepalive_timeout_seconds,
+            "max_line_size": options.header_bytes_max,
+            "max_field_size": options.header_bytes_max,
+        }
         self._runner = web.AppRunner(
-            make_app(self),
-            access_log=None,
-            handle_signals=False,
-            handler_cancellation=True,
-            keepalive_timeout=options.keepalive_timeout_seconds,
-            max_line_size=options.header_bytes_max,
-            max_field_size=options.header_bytes_max,
+            make_app(self), handle_signals=False, handler_cancellation=True
         )
         await self._runner.setup()
         self._accepts = Rate(options.accepts_per_second_max, asyncio.get_running_loop().time())
@@ -117,7 +122,7 @@ class WebListener(Acceptor):
         self._accepts.take(1, self.loop.time())
         server = self._runner.server
         assert server is not None
-        http = server()
+        http = HttpHandler(server, loop=self.loop, **self._http_options)
         connecting = self.loop.connect_accepted_socket(
             lambda: HttpPeer(self, http, peer, sock), sock
         )
@@ -206,6 +211,7 @@ class WebListener(Acceptor):
         """Stops accepting, sends streaming clients elsewhere, each at a time of its own, and waits
         until all that is under way is answered, or until `deadline` on the loop's clock."""
         self.stop_accepting()
+        self._draining.set()
         spread_ms = int(self.options.reconnect_spread_seconds * 1000)
         for stream in list(self._streams):
             # No secret: it only keeps clients from coming back all at once.
@@ -214,6 +220,17 @@ class WebListener(Acceptor):
             self._streams or any(peer.active for peer in self._peers.values())
         ):
             await asyncio.sleep(0.01)
+
+    async def unless_draining(self, waiting: Coroutine[Any, Any, Any]) -> None:
+        """Waits for something that a drain does not wait for: a long poll ends without it."""
+        tasks = [asyncio.ensure_future(waiting), asyncio.ensure_future(self._draining.wait())]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
 
     async def close(self) -> None:
         """Closes all connections."""

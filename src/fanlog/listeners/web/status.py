@@ -1,36 +1,106 @@
-"""How the broker is."""
+"""How the broker is, for operators and load balancers."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from aiohttp import web
+from msgspec import Meta
 
-from fanlog.listeners.web.routes import Call, Nothing, Route
+from fanlog.errors import LinkError
+from fanlog.format.messages import BrokerStatus
+from fanlog.listeners.web.routes import Call, Nothing, Param, Route
 from fanlog.model import Verb
 from fanlog.release import VERSION
 
+# A load balancer sends requests elsewhere for so long.
+_RETRY_SECONDS = 5
+_USABLE = ("ok", "degraded")
+
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process says of itself."""
+    """How this process is, and the broker behind it."""
 
+    state: Annotated[
+        str,
+        Meta(
+            description="ok. degraded: it works, and `problems` says what is wrong. failing: a "
+            "disk or a log has failed. draining: it is about to stop. upstream_lost: this is an "
+            "edge that can't reach its bus."
+        ),
+    ]
     release: str
-    process: str
-    bus: str
-    up: bool
-    connections: int
+    process: Annotated[str, Meta(description="An id of this process, new with each start.")]
+    bus: Annotated[str, Meta(description="What stands behind it: fanlog, redis or nats.")]
+    up: Annotated[bool, Meta(description="Whether the bus can be reached.")]
+    connections: Annotated[int, Meta(description="Open connections to this listener.")]
+    problems: list[str] = []
+    broker: Annotated[
+        BrokerStatus | None, Meta(description="As `fanlog health --json` shows it.")
+    ] = None
 
 
-async def describe(call: Call[Nothing, Any]) -> Status:
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether requests should come here."""
+
+    state: str
+
+
+async def describe(call: Call[Nothing, Any]) -> web.StreamResponse:
     bus = call.bus
-    return Status(
-        release=VERSION,
-        process=bus.process,
-        bus=bus.name,
-        up=bus.up,
-        connections=call.listener.connection_count(),
+    broker = await _maybe_broker(call)
+    return _answer(
+        Status(
+            state=_state(call, broker),
+            release=VERSION,
+            process=bus.process,
+            bus=bus.name,
+            up=bus.up,
+            connections=call.listener.connection_count(),
+            problems=list(bus.core.status().problems if broker is None else broker.problems),
+            broker=broker,
+        )
     )
 
+
+async def check(call: Call[Nothing, Any]) -> web.StreamResponse:
+    return _answer(Health(state=_state(call, None)))
+
+
+async def _maybe_broker(call: Call[Nothing, Any]) -> BrokerStatus | None:
+    if call.bus.client is None or not call.bus.up:
+        return None
+    try:
+        return await call.bus.client.status()
+    except LinkError:
+        return None  # It was lost a moment ago.
+
+
+def _state(call: Call[Nothing, Any], broker: BrokerStatus | None) -> str:
+    """Of this process first: it is what a load balancer asks about."""
+    here = call.bus.core.status().state
+    if here not in _USABLE:
+        return here
+    if not call.bus.up:
+        return "upstream_lost"
+    return here if broker is None else broker.state
+
+
+def _answer(found: Status | Health) -> web.StreamResponse:
+    usable = found.state in _USABLE
+    headers = {"Cache-Control": "no-store"}
+    if not usable:
+        headers["Retry-After"] = str(_RETRY_SECONDS)
+    return web.Response(
+        status=200 if usable else 503,
+        body=msgspec.json.encode(found),
+        content_type="application/json",
+        headers=headers,
+    )
+
+
+_HEADERS = (Param("Cache-Control", "It is never kept."),)
 
 ROUTES = [
     Route(
@@ -39,7 +109,23 @@ ROUTES = [
         describe,
         "How the broker is",
         "status",
-        answer=Status,
         verb=Verb.DESCRIBE,
+        description="As `fanlog health` shows it. The status is 503, with the same body, if the "
+        "broker is draining or failing, or if an edge has lost its bus.",
+        answer=Status,
+        answer_headers=_HEADERS,
+        unavailable=Status,
+    ),
+    Route(
+        "GET",
+        "/v1/health",
+        check,
+        "Whether requests should come here",
+        "status",
+        description="For load balancers: 200 or 503. It asks nobody else.",
+        answer=Health,
+        answer_headers=_HEADERS,
+        answer_example={"state": "ok"},
+        unavailable=Health,
     ),
 ]

@@ -263,6 +263,7 @@ ROUTES = [
         "streams",
         query=WsQuery,
         status=101,
+        answer_type="",
     ),
     Route(
         "GET",
@@ -271,7 +272,11 @@ ROUTES = [
         "Follow a topic or a pattern",
         "streams",
         query=StreamQuery,
+        query_example={"last": 10},
         description=_STREAM_NOTE,
+        answer=str,
+        answer_type="text/event-stream",
+        also=(101,),
     ),
     Route(
         "GET",
@@ -280,6 +285,10 @@ ROUTES = [
         "Follow several topics or patterns",
         "streams",
         query=TopicsQuery,
+        query_example={"topic": "chat.*"},
         description=_STREAM_NOTE,
+        answer=str,
+        answer_type="text/event-stream",
+        also=(101,),
     ),
 ]

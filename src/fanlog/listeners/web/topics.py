@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 from urllib.parse import quote
 
 import msgspec
@@ -15,18 +15,21 @@ from fanlog.errors import (
     InvalidNameError,
     LimitError,
     OffsetOutOfRangeError,
-    PartitionNotFoundError,
+    TopicDiffersError,
     TopicExistsError,
     TopicNotFoundError,
+    no_partition,
 )
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind
-from fanlog.listeners.web.routes import Call, Nothing, Route
+from fanlog.listeners.web.openapi_names import NAME_PATTERN, PATTERN_PATTERN, TIME_SCHEMAS
+from fanlog.listeners.web.routes import Call, Nothing, Param, Route
 from fanlog.model import PARTITIONS_MAX, TopicInfo, TopicSettings, Verb
 
 if TYPE_CHECKING:
     from fanlog.client.aio import Client
 
+INT64_MAX = (1 << 63) - 1
 # The role of a topic is the broker's own business.
 _SETTINGS = [f for f in msgspec.structs.fields(TopicSettings) if f.name != "role"]
 
@@ -40,7 +43,13 @@ class TopicsQuery(msgspec.Struct, frozen=True, kw_only=True):
     ] = ""
     pattern: Annotated[
         str,
-        Meta(description="Only topics that it includes, such as orders.*", examples=["orders.>"]),
+        Meta(
+            min_length=1,
+            max_length=255,
+            description="Only topics that it includes, such as orders.*",
+            examples=["orders.>"],
+            extra_json_schema={"pattern": PATTERN_PATTERN},
+        ),
     ] = ">"
     internal: Annotated[bool, Meta(description="Also the broker's own topics.")] = False
 
@@ -54,9 +63,16 @@ class TopicsPage(msgspec.Struct, frozen=True, kw_only=True):
     )
 
 
+def _bounded(kind: Any) -> Any:
+    """A type of a setting. No number is larger than what the broker can be told."""
+    if get_args(kind)[0] is int and all(meta.le is None for meta in get_args(kind)[1:]):
+        return Annotated[kind, Meta(le=INT64_MAX)]
+    return kind
+
+
 def _given(name: str, doc: str, *more: tuple[str, Any, Any], without: str = "") -> Any:
     """A struct of settings that may all be left out."""
-    given = [(f.name, f.type | UnsetType, UNSET) for f in _SETTINGS if f.name != without]
+    given = [(f.name, _bounded(f.type) | UnsetType, UNSET) for f in _SETTINGS if f.name != without]
     made = msgspec.defstruct(
         name, [*more, *given], kw_only=True, frozen=True, forbid_unknown_fields=True
     )
@@ -69,7 +85,15 @@ NewTopic = _given(
     "A topic to create. A setting that is left out has the broker's default.",
     (
         "name",
-        Annotated[str, Meta(min_length=1, max_length=255, examples=["orders"])],
+        Annotated[
+            str,
+            Meta(
+                min_length=1,
+                max_length=255,
+                examples=["orders"],
+                extra_json_schema={"pattern": NAME_PATTERN},
+            ),
+        ],
         msgspec.NODEFAULT,
     ),
     (
@@ -94,21 +118,26 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     partitions: Annotated[int, Meta(ge=1, le=PARTITIONS_MAX)]
 
 
-Offset = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+Offset = Annotated[int, Meta(ge=0, le=INT64_MAX)]
 
 
 class Truncation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which messages to delete: those before an offset in each partition, or before a time."""
 
     offsets: Annotated[
-        dict[str, Offset], Meta(description="The first offset to keep, by partition.")
+        dict[str, Offset],
+        Meta(
+            description="The first offset to keep, by partition.",
+            extra_json_schema={"propertyNames": {"pattern": "^[0-9]{1,4}$"}},
+        ),
     ] = {}
     before: Annotated[
         str,
         Meta(
-            description="A time such as 2026-01-31T12:00Z, an age such as 7d, or `latest` for "
+            description="A time such as 2026-01-31T12:00:00Z, an age such as 7d, or `latest` for "
             "everything.",
             examples=["7d"],
+            extra_json_schema={"anyOf": [{"const": "latest"}, *TIME_SCHEMAS]},
         ),
     ] = ""
 
@@ -188,20 +217,30 @@ async def truncate(call: Call[Nothing, Truncation]) -> Truncated:
             raise InvalidArgumentError("Give offsets as `offsets`, by partition.")
         kept = await call.client.delete_records(name, start)
     else:
-        kept = await call.client.delete_records(name, _by_partition(body.offsets))
+        there = len((await call.client.describe_topic(name)).partitions)
+        kept = await call.client.delete_records(name, _by_partition(name, body.offsets, there))
     return Truncated(offsets={str(partition): offset for partition, offset in kept.items()})
 
 
-def _by_partition(offsets: dict[str, int]) -> dict[int, int]:
-    for partition in offsets:
-        if not (partition.isascii() and partition.isdecimal() and len(partition) < 6):
-            raise InvalidArgumentError(f"{partition[:40]!r} is not the number of a partition.")
-    return {int(partition): offset for partition, offset in offsets.items()}
+def _by_partition(topic: str, offsets: dict[str, int], partitions: int) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for name, offset in offsets.items():
+        if not (name.isascii() and name.isdecimal() and len(name) < 6):
+            raise InvalidArgumentError(f"{name[:40]!r} is not the number of a partition.")
+        if int(name) >= partitions:
+            raise InvalidArgumentError(str(no_partition(topic, partitions, int(name))))
+        found[int(name)] = offset
+    return found
 
 
 async def compact(call: Call[Nothing, None]) -> TopicInfo:
     name = call.path("topic")
     call.permit.ask(Verb.MANAGE, name)
+    info = await call.client.describe_topic(name)
+    if info.settings.cleanup != "compact":
+        raise TopicDiffersError(
+            f"Topic {name!r} is not compacted. Change that first, with cleanup: compact."
+        )
     return await call.client.compact_topic(name)
 
 
@@ -223,7 +262,9 @@ ROUTES = [
         "Create a topic",
         "topics",
         body=NewTopic,
+        example={"name": "orders", "partitions": 4, "durability": "fsync"},
         answer=TopicInfo,
+        answer_headers=(Param("Location", "The path of the topic."),),
         status=201,
         errors=(*_WRONG, TopicExistsError, LimitError),
     ),
@@ -234,6 +275,7 @@ ROUTES = [
         "List topics",
         "topics",
         query=TopicsQuery,
+        query_example={"limit": 100},
         answer=TopicsPage,
         errors=_WRONG,
     ),
@@ -245,6 +287,7 @@ ROUTES = [
         "Change settings of a topic",
         "topics",
         body=TopicChanges,
+        example={"retention_seconds": 3600},
         answer=TopicInfo,
         errors=(InvalidArgumentError, *_MISSING),
     ),
@@ -255,7 +298,10 @@ ROUTES = [
         grow,
         "Give a topic more partitions",
         "topics",
+        description="Readers use the new partitions at once. Keys go to other partitions from now "
+        "on.",
         body=Growth,
+        example={"partitions": 8},
         answer=TopicInfo,
         errors=(InvalidArgumentError, *_MISSING),
     ),
@@ -266,11 +312,12 @@ ROUTES = [
         "Delete the oldest messages of a topic",
         "topics",
         body=Truncation,
+        example={"before": "7d"},
+        answer_example={"offsets": {"0": 1000}},
         answer=Truncated,
         errors=(
             InvalidArgumentError,
             *_MISSING,
-            PartitionNotFoundError,
             OffsetOutOfRangeError,
         ),
     ),
@@ -281,6 +328,6 @@ ROUTES = [
         "Compact a topic now",
         "topics",
         answer=TopicInfo,
-        errors=(InvalidArgumentError, *_MISSING),
+        errors=(TopicDiffersError, *_MISSING),
     ),
 ]

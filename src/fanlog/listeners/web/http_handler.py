@@ -1,0 +1,36 @@
+"""aiohttp's end of a connection. What is no HTTP gets a problem document like every other error,
+and no traceback in the log: anybody can send it."""
+
+from __future__ import annotations
+
+import logging
+
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+
+from fanlog.listeners.web.problems import http_problem
+
+logger = logging.getLogger("fanlog.listeners")
+
+
+class HttpHandler(RequestHandler):
+    """Answers with problems."""
+
+    __slots__ = ()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        logger.debug("%s sent what is no HTTP: %s", request.remote, message or exc)
+        if request.writer.output_size > 0:
+            raise ConnectionError("An answer has begun: the connection is of no use any more.")
+        why = (message or "").partition(": bytearray")[0].strip().rstrip(".:")
+        response = http_problem(
+            status, f"This is not a request that HTTP allows. {why}.", "bad_http"
+        )
+        response.force_close()
+        return response

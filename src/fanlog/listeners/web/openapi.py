@@ -1,0 +1,331 @@
+"""The OpenAPI 3.1 document, made of the routes and of the types that check the requests."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from http import HTTPStatus
+from typing import Any, cast
+
+import msgspec
+
+from fanlog import errors
+from fanlog.listeners.web.openapi_names import NAME_PATTERN
+from fanlog.listeners.web.problems import CONTENT_TYPE, Problem, problem_of, status_of
+from fanlog.listeners.web.routes import Nothing, Route
+from fanlog.release import VERSION
+
+JSON = "application/json"
+_REF = "#/components/schemas/{name}"
+Schema = dict[str, Any]
+
+# What may happen to any request.
+_ALWAYS = (
+    errors.InvalidArgumentError,
+    errors.ForbiddenError,
+    errors.OverloadedError,
+)
+# What may happen to one with a body.
+_WITH_BODY = (errors.MessageTooLargeError, errors.RequestTimeoutError)
+
+_PATH_PARAMS: dict[str, Schema] = {
+    "partition": {"type": "integer", "minimum": 0, "maximum": 4095},
+}
+_TEXT: Schema = {"type": "string", "minLength": 1, "maxLength": 255}
+_TOPIC: Schema = _TEXT | {"pattern": NAME_PATTERN}
+
+_BASE64 = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
+
+# What types can't say, and the broker checks.
+_ONE_VALUE: Schema = {
+    "oneOf": [
+        {"required": ["json"]},
+        {"required": ["text"]},
+        {"required": ["base64"]},
+        {"required": ["deleted"], "properties": {"deleted": {"const": True}}},
+    ],
+    "not": {
+        "required": ["key", "key_base64"],
+        "properties": {"key": {"type": "string"}, "key_base64": {"type": "string"}},
+    },
+}
+_RULES: dict[str, Schema] = {
+    "OutgoingMessage": _ONE_VALUE,
+    "TopicMessage": _ONE_VALUE,
+    "Publications": {
+        "properties": {
+            "publish": {
+                "type": "array",
+                "minItems": 1,
+                "maxItems": 1000,
+                "items": {
+                    "anyOf": [
+                        {"$ref": _REF.format(name="TopicMessage")},
+                        {"$ref": _REF.format(name="TopicMessageList")},
+                    ]
+                },
+            }
+        }
+    },
+    "Truncation": {
+        "oneOf": [
+            {"required": ["offsets"], "properties": {"offsets": {"minProperties": 1}}},
+            {"required": ["before"]},
+        ]
+    },
+}
+
+TAGS = {
+    "topics": "Create, change and delete topics.",
+    "messages": "Publish and read messages.",
+    "groups": "Consumer groups: who reads what, and how far they are.",
+    "queues": "Take jobs, and say what became of them.",
+    "dead letters": "Jobs that failed for good.",
+    "streams": "Streams that end, such as the answer of a language model.",
+    "presence": "Who is there.",
+    "connections": "See and end connections, and send to users.",
+    "status": "How the broker is.",
+}
+
+
+def make_document(routes: Sequence[Route], server: str = "/") -> Schema:
+    """The document for these routes."""
+    schemas = _schemas(routes)
+    paths: dict[str, Schema] = {}
+    for route in routes:
+        path = paths.setdefault(route.path, {})
+        path[route.method.lower()] = _operation(route)
+    used = dict.fromkeys(route.tag for route in routes)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Fanlog",
+            "version": VERSION,
+            "summary": "A publish/subscribe broker and durable event log.",
+            "description": "Every error is a problem document (RFC 9457): `detail` says what to "
+            "do, and `code` is stable.",
+            "license": {"name": "MIT", "identifier": "MIT"},
+        },
+        "servers": [{"url": server}],
+        "tags": [{"name": tag, "description": TAGS.get(tag, "")} for tag in used],
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "responses": _problem_responses(),
+        },
+    }
+
+
+def _types(routes: Iterable[Route]) -> list[Any]:
+    found: dict[Any, None] = {Problem: None}
+    for route in routes:
+        bodies = route.bodies or {JSON: route.body}
+        for kind in (route.answer, *route.types, *bodies.values()):
+            several = cast("tuple[Any, ...]", kind) if isinstance(kind, tuple) else (kind,)
+            for one in several:
+                if one not in (None, bytes, str, Nothing):
+                    found[one] = None
+    return list(found)
+
+
+def _schemas(routes: Sequence[Route]) -> dict[str, Schema]:
+    _, components = msgspec.json.schema_components(_types(routes), ref_template=_REF)
+    for name, rules in _RULES.items():
+        if name in components:
+            components[name] |= rules
+    # Only its parts are said, see `Publications`.
+    components.pop("TopicPublication", None)
+    return {name: _tidied(schema) for name, schema in sorted(components.items())}
+
+
+def _tidied(schema: Any) -> Any:
+    """A schema whose descriptions are lines, where they were docstrings."""
+    if isinstance(schema, list):
+        return [_tidied(entry) for entry in cast("list[Any]", schema)]
+    if not isinstance(schema, dict):
+        return schema
+    tidy = {name: _tidied(entry) for name, entry in cast("Schema", schema).items()}
+    if isinstance(tidy.get("description"), str):
+        tidy["description"] = _sentence(tidy["description"])
+    if tidy.get("contentEncoding") == "base64":
+        tidy["pattern"] = _BASE64
+    return tidy
+
+
+def _sentence(text: str) -> str:
+    """A docstring as one line."""
+    return " ".join(text.split())
+
+
+def _ref(kind: Any) -> Schema:
+    (schema,), _ = msgspec.json.schema_components([kind], ref_template=_REF)
+    return schema
+
+
+def operation_id(route: Route) -> str:
+    """A name for code that is generated: `topics_create`."""
+    tag = re.sub(r"\W+", "_", route.tag)
+    return f"{tag}_{route.handler.__name__}"
+
+
+def _operation(route: Route) -> Schema:
+    operation: Schema = {
+        "operationId": operation_id(route),
+        "summary": route.summary,
+        "tags": [route.tag],
+    }
+    if route.description:
+        operation["description"] = _sentence(route.description)
+    parameters = [*_path_params(route), *_query_params(route), *_header_params(route)]
+    if parameters:
+        operation["parameters"] = parameters
+    content = _contents(route)
+    if content:
+        operation["requestBody"] = {"required": True, "content": content}
+    operation["responses"] = _responses(route)
+    return operation
+
+
+def _path_params(route: Route) -> list[Schema]:
+    # A stream may follow a pattern.
+    topic = _TEXT if route.path.endswith("/stream") else _TOPIC
+    return [
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": topic if name == "topic" else _PATH_PARAMS.get(name, _TEXT),
+        }
+        for name in re.findall(r"\{(\w+)", route.path)
+    ]
+
+
+def _query_params(route: Route) -> list[Schema]:
+    if route.query is Nothing:
+        return []
+    _, components = msgspec.json.schema_components([route.query], ref_template=_REF)
+    schema = _tidied(components[route.query.__name__])
+    parameters = [
+        _param(name, "query", field, required=name in schema.get("required", ()))
+        for name, field in schema.get("properties", {}).items()
+    ]
+    for parameter in parameters:
+        if parameter["name"] in route.query_example:
+            parameter["example"] = route.query_example[parameter["name"]]
+    return parameters
+
+
+def _header_params(route: Route) -> list[Schema]:
+    return [
+        {
+            "name": header.name,
+            "in": "header",
+            "required": False,
+            "description": header.description,
+            "schema": {"type": "string", **header.schema},
+        }
+        for header in route.headers
+    ]
+
+
+def _param(name: str, place: str, field: Schema, *, required: bool) -> Schema:
+    schema = _without_null(field)
+    described: Schema = {"name": name, "in": place, "required": required}
+    description = schema.pop("description", "")
+    if description:
+        described["description"] = description
+    return described | {"schema": schema}
+
+
+def _without_null(field: Schema) -> Schema:
+    """A parameter is there, or it is not: it is never null."""
+    options = [option for option in field.get("anyOf", ()) if option != {"type": "null"}]
+    schema = {name: entry for name, entry in field.items() if name != "anyOf"}
+    if len(options) == 1:
+        schema = options[0] | schema
+    elif options:
+        schema["anyOf"] = options
+    if schema.get("default", 0) is None:
+        del schema["default"]
+    return schema
+
+
+def _contents(route: Route) -> Schema:
+    bodies = dict(route.bodies)
+    if route.body is not None and not bodies:
+        bodies = {JSON if route.body is not bytes else "application/octet-stream": route.body}
+    content: Schema = {}
+    for media, kind in bodies.items():
+        content[media] = {"schema": _body_schema(kind)}
+        if media == JSON and route.example is not None:
+            content[media]["example"] = route.example
+    return content
+
+
+def _body_schema(kind: Any) -> Schema:
+    if isinstance(kind, tuple):
+        return {"anyOf": [_ref(one) for one in cast("tuple[Any, ...]", kind)]}
+    if kind is bytes:
+        return {}
+    if kind is str:
+        return {"type": "string"}
+    return _ref(kind)
+
+
+def _responses(route: Route) -> Schema:
+    answered: Schema = {"description": HTTPStatus(route.status).phrase}
+    if route.answer is not None:
+        answered["content"] = {route.answer_type: {"schema": _body_schema(route.answer)}}
+        if route.answer_example is not None:
+            answered["content"][route.answer_type]["example"] = route.answer_example
+    if route.answer_headers:
+        answered["headers"] = {
+            header.name: {
+                "description": header.description,
+                "schema": {"type": "string", **header.schema},
+            }
+            for header in route.answer_headers
+        }
+    responses: Schema = {str(route.status): answered}
+    for status in route.also:
+        responses[str(status)] = {"description": HTTPStatus(status).phrase}
+    has_body = route.body is not None
+    raised = (*_ALWAYS, *(_WITH_BODY if has_body else ()), *route.errors)
+    for status in sorted({status_of(kind("")) for kind in raised} | {500, 501}):
+        responses[str(status)] = {"$ref": f"#/components/responses/{status}"}
+    if route.unavailable is not None:
+        responses["503"] = {
+            "description": HTTPStatus(503).phrase,
+            "content": {
+                JSON: {"schema": _ref(route.unavailable)},
+                CONTENT_TYPE: {"schema": _REF_PROBLEM},
+            },
+        }
+    return responses
+
+
+def _problem_responses() -> dict[str, Schema]:
+    """A response for each status, with the codes that it may have."""
+    by_status: dict[int, list[type[errors.FanlogError]]] = {}
+    for kind in errors.BY_CODE.values():
+        by_status.setdefault(status_of(kind("")), []).append(kind)
+    return {
+        str(status): {
+            "description": HTTPStatus(status).phrase,
+            "content": {
+                CONTENT_TYPE: {
+                    "schema": _REF_PROBLEM,
+                    "examples": {kind.code: {"value": _example(kind)} for kind in kinds},
+                }
+            },
+        }
+        for status, kinds in sorted(by_status.items())
+    }
+
+
+_REF_PROBLEM: Schema = {"$ref": _REF.format(name=Problem.__name__)}
+
+
+def _example(kind: type[errors.FanlogError]) -> Any:
+    meaning = _sentence((kind.__doc__ or "").partition("What to do:")[0])
+    return msgspec.to_builtins(problem_of(kind(meaning)))

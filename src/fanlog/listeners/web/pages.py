@@ -1,0 +1,100 @@
+"""What people and tools look at: the front page, the reference page, and the OpenAPI document."""
+
+from __future__ import annotations
+
+from functools import cache
+from hashlib import blake2b
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from aiohttp import web
+
+from fanlog.listeners.web.openapi import make_document
+from fanlog.listeners.web.reference import make_front_page, make_page
+from fanlog.release import VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fanlog.listeners.web.routes import Route
+
+# Nothing of another host, nothing inside the page, and in nobody's frame.
+_POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; img-src data:; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'"
+)
+_FILES = {"reference.css": "text/css", "reference.js": "text/javascript"}
+
+
+def add_pages(app: web.Application, routes: Sequence[Route], *, front_page: bool) -> None:
+    """Serves them. `front_page`: there is no page of the user's at `/`."""
+    document = make_document(routes)
+    encoded = msgspec.json.encode(document)
+
+    async def openapi(request: web.Request) -> web.StreamResponse:
+        # Tools in other pages may read it: it has no secrets.
+        return _tagged(request, encoded, "application/json", {"Access-Control-Allow-Origin": "*"})
+
+    async def reference(request: web.Request) -> web.StreamResponse:
+        return _page(request, make_page(document, _origin(request)))
+
+    app.router.add_get("/v1/openapi.json", openapi)
+    app.router.add_get("/v1/reference", reference)
+    for name, content_type in _FILES.items():
+        app.router.add_get(f"/v1/{name}", _file(name, content_type))
+    if front_page:
+        app.router.add_get("/", _front)
+
+
+async def _front(request: web.Request) -> web.StreamResponse:
+    """A page for people; for programs the same as JSON."""
+    if "text/html" in request.headers.get("Accept", ""):
+        return _page(request, make_front_page(VERSION, _origin(request)))
+    links = {
+        "name": "fanlog",
+        "release": VERSION,
+        "reference": "/v1/reference",
+        "openapi": "/v1/openapi.json",
+        "status": "/v1/status",
+        "topics": "/v1/topics",
+    }
+    return _tagged(request, msgspec.json.encode(links), "application/json", {"Vary": "Accept"})
+
+
+def _origin(request: web.Request) -> str:
+    return f"{request.scheme}://{request.host}"
+
+
+def _page(request: web.Request, text: str) -> web.StreamResponse:
+    headers = {
+        "Content-Security-Policy": _POLICY,
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer",
+        "Vary": "Accept, Host",
+    }
+    return _tagged(request, text.encode(), "text/html", headers)
+
+
+def _file(name: str, content_type: str) -> Any:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return _tagged(request, _read(name), content_type, {"X-Content-Type-Options": "nosniff"})
+
+    return answer
+
+
+@cache
+def _read(name: str) -> bytes:
+    return (resources.files("fanlog.listeners.web") / "static" / name).read_bytes()
+
+
+def _tagged(
+    request: web.Request, data: bytes, content_type: str, headers: dict[str, str]
+) -> web.StreamResponse:
+    """An answer that is not sent again if it has not changed."""
+    tag = blake2b(data, digest_size=12).hexdigest()
+    headers = {"Cache-Control": "no-cache", "ETag": f'W/"{tag}"', **headers}
+    if any(given.value in (tag, "*") for given in request.if_none_match or ()):
+        return web.Response(status=304, headers=headers)
+    charset = None if content_type == "application/json" else "utf-8"
+    return web.Response(body=data, content_type=content_type, charset=charset, headers=headers)
