@@ -1,0 +1,56 @@
+"""schemathesis reads the OpenAPI document, makes requests that fit it and others that do not, and
+compares every answer with what the document says."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.listeners.web.conftest import Serving
+
+# Answers that do not end; they have tests of their own.
+STREAMING = ("/v1/ws", "/v1/stream", "/v1/topics/{topic}/stream")
+
+# A document can't say that an offset is past the end, or that a key was used before. Whether a
+# topic may change depends on what it is: there, 400 is an answer to a request that fits.
+CONFIG = """
+[checks.positive_data_acceptance]
+expected-statuses = [
+  "2xx", "3xx", "401", "403", "404", "409", "413", "416", "422", "429", "5xx"
+]
+
+[[operations]]
+include-path-regex = "/v1/topics/\\\\{topic\\\\}(/grow|/truncate)?$"
+checks.positive_data_acceptance.expected-statuses = [
+  "2xx", "3xx", "400", "401", "403", "404", "409", "413", "416", "422", "429", "5xx"
+]
+"""
+
+
+@pytest.mark.timeout(600)
+async def test_no_request_gets_an_answer_that_the_document_does_not_know(
+    serving: Serving, tmp_path: Path
+) -> None:
+    (tmp_path / "schemathesis.toml").write_text(CONFIG)
+    async with serving(wait_seconds_max=0.01) as site:
+        arguments = [
+            *("--config-file", str(tmp_path / "schemathesis.toml"), "run"),
+            f"{site.url}/v1/openapi.json",
+            *("--checks", "all", "--phases", "examples,coverage,fuzzing,stateful"),
+            *("--max-examples", "5", "--generation-deterministic", "--no-shrink"),
+            *("--continue-on-failure", "--request-timeout", "60"),
+            *(word for path in STREAMING for word in ("--exclude-path", path)),
+        ]
+        running = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "schemathesis.cli"),
+            *arguments,
+            cwd=tmp_path,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        said, _ = await running.communicate()
+        assert running.returncode == 0, said.decode()
