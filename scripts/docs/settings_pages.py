@@ -46,6 +46,7 @@ _SECTIONS: tuple[tuple[str, str, str, type[msgspec.Struct]], ...] = (
     ("Native listener", "listener", "The native port.", config.ListenerOptions),
     ("Redis listener", "redis", "The port for Redis clients.", config.RedisOptions),
     ("Web listener", "web", "The port for browsers and HTTP clients.", config_web.WebOptions),
+    ("Edge", "edge", "What `fanlog edge` stands in front of.", config.EdgeOptions),
     ("Log", "log", "Files, memory and retention.", config.LogOptions),
     (
         "Topics",
