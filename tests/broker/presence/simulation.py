@@ -134,6 +134,10 @@ class World:
                     site.roster.hear(data, self.now)
             for site in self.sites.values():
                 site.roster.tick(self.now)
+                # Not always all of it: other signals come in between.
+                for _ in range(self.random.choice([0, 1, 1000])):
+                    if not site.roster.step():
+                        break
                 site.rooms.tick(self.now)
                 for change in site.rooms.take_changes(self.now):
                     site.told(change)

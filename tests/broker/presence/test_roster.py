@@ -352,6 +352,8 @@ def test_a_late_signal_does_not_bring_a_process_back_that_has_stopped() -> None:
     assert rooms.count("t") == 1
     roster.hear(encode_signal(Bye("p")), 0.0)
     roster.hear(joined, 0.0)
+    while roster.step():
+        pass
     assert rooms.count("t") == 0
     assert roster.processes == 1
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 
 from fanlog.format.presence import Member
 
+# Users who leave in one tick. Of very many the others leave with the next ones.
+_LEAVES_A_TICK = 2000
 # A connection: its process, and its id there.
 Place = tuple[str, str]
 
@@ -148,7 +150,9 @@ class Rooms:
     def tick(self, now: float) -> None:
         """Those who have not come back in time have left."""
         absent = self._absent
-        while absent and absent[0][0] <= now:
+        for _ in range(_LEAVES_A_TICK):
+            if not absent or absent[0][0] > now:
+                return
             _, topic, name = absent.popleft()
             room = self._rooms.get(topic)
             user = None if room is None else room.users.get(name)

@@ -5,12 +5,16 @@ Each process owns its own connections, and nobody else changes them. It counts i
 versions. Whoever misses a version asks for it: the owner sends the changes since then if it still
 has them, and otherwise everything, in parts. Everybody hears the answer, so one is enough for all.
 A process that is not heard of for a while is dropped with its people.
+
+What grows with the number of connections is done in steps of about a millisecond: `step` does one,
+and says whether there are more.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fanlog.broker.presence.rooms import Rooms
@@ -36,8 +40,9 @@ logger = logging.getLogger("fanlog.presence")
 _EARLY_MAX = 64
 # Deltas that are kept for those who ask.
 _KEPT_MAX = 64
-# Parts of a snapshot that go out with one tick.
-_PARTS_A_TICK = 16
+# Connections in one part of a snapshot, and connections that are put or taken in one step.
+_PART_CONNECTIONS = 64
+_DONE = object()
 # Processes that have said goodbye, so that a late signal does not bring them back.
 _ENDED_MAX = 1000
 
@@ -55,9 +60,20 @@ class RosterLimits:
 class _Process:
     """Another process: what it has at `version`, and what of it is on its way."""
 
-    __slots__ = ("asked_at", "early", "heard_at", "members", "parts", "parts_version", "version")
+    __slots__ = (
+        "applying",
+        "asked_at",
+        "early",
+        "heard_at",
+        "members",
+        "parts",
+        "parts_version",
+        "version",
+    )
 
     def __init__(self, now: float) -> None:
+        # Whether a snapshot is being taken in.
+        self.applying = False
         self.heard_at = now
         self.asked_at = float("-inf")
         self.version = -1
@@ -80,7 +96,9 @@ class Roster:
         self._others: dict[str, _Process] = {}
         self._ended: dict[str, None] = {}
         self._out: list[bytes] = []
-        self._parts: deque[bytes] = deque()
+        # What is done in steps.
+        self._work: deque[Iterator[None]] = deque()
+        self._telling_all = False
         # The lowest version that somebody has and asked about; None: nobody has.
         self._wanted: int | None = None
         self._all_sent_at = float("-inf")
@@ -165,23 +183,40 @@ class Roster:
 
     def _answer(self, now: float) -> None:
         """Sends again what others have missed."""
-        for _ in range(min(_PARTS_A_TICK, len(self._parts))):
-            self._out.append(self._parts.popleft())
         wanted, oldest = self._wanted, self._kept[0].version if self._kept else self._version + 1
         if wanted is None:
             return
         if wanted >= oldest - 1:
             self._wanted = None
             self._out += [encode_signal(delta) for delta in self._kept if delta.version > wanted]
-        elif not self._parts and now - self._all_sent_at >= self._limits.heartbeat_seconds / 4:
+        elif (
+            not self._telling_all and now - self._all_sent_at >= self._limits.heartbeat_seconds / 4
+        ):
             self._wanted = None
             self._all_sent_at = now
-            everything = [Change(topic, id, m) for (topic, id), m in self._own.items()]
-            parts = _split(everything, self._limits.signal_bytes_max) or [[]]
-            self._parts.extend(
-                encode_signal(Part(self.process, self._version, at, len(parts), part))
-                for at, part in enumerate(parts)
-            )
+            self._telling_all = True
+            self._work.append(self._tell_all(self._version, list(self._own.items())))
+
+    def _tell_all(
+        self, version: int, everything: list[tuple[tuple[str, str], Member]]
+    ) -> Iterator[None]:
+        """Sends all connections, as they were at a version, in parts."""
+        parts = max(1, -(-len(everything) // _PART_CONNECTIONS))
+        for index in range(parts):
+            at = index * _PART_CONNECTIONS
+            some = everything[at : at + _PART_CONNECTIONS]
+            changes = [Change(topic, id, member) for (topic, id), member in some]
+            self._out.append(encode_signal(Part(self.process, version, index, parts, changes)))
+            yield
+        self._telling_all = False
+
+    def step(self) -> bool:
+        """Does a little of what waits; whether there is more to do."""
+        if self._work:
+            work = self._work[0]
+            if next(work, _DONE) is _DONE:
+                self._work.popleft()
+        return bool(self._work)
 
     def take_signals(self) -> list[bytes]:
         """What is to be sent to all others."""
@@ -221,7 +256,7 @@ class Roster:
                 self._beat_at = float("-inf")
             if not signal.version and process.version < 0:
                 process.version = 0
-            if signal.version > process.version:
+            if signal.version > process.version and not process.applying:
                 self._ask(name, process, now)
         elif isinstance(signal, Delta):
             self._take_delta(name, process, signal, now)
@@ -239,13 +274,14 @@ class Roster:
             return
         if process.version < 0 and delta.version == 1:
             process.version = 0
-        if delta.version == process.version + 1:
+        if delta.version == process.version + 1 and not process.applying:
             self._apply(name, process, delta, now)
             self._catch_up(name, process, now)
             return
         if len(process.early) < _EARLY_MAX:
             process.early[delta.version] = delta
-        self._ask(name, process, now)
+        if not process.applying:
+            self._ask(name, process, now)
 
     def _catch_up(self, name: str, process: _Process, now: float) -> None:
         """Applies deltas that came too early, as far as it is their turn."""
@@ -281,6 +317,10 @@ class Roster:
     def _take_part(self, name: str, process: _Process, part: Part, now: float) -> None:
         if part.version <= process.version or part.version < process.parts_version:
             return
+        if process.applying:
+            # What comes with it is not newer by much, and what is missing then is asked for.
+            process.asked_at = now
+            return
         if part.version > process.parts_version:
             process.parts_version = part.version
             process.parts = {}
@@ -289,18 +329,37 @@ class Roster:
             # The rest is on its way: there is no need to ask for it.
             process.asked_at = now
             return
-        there = {
-            (change.topic, change.connection): change
-            for changes in process.parts.values()
-            for change in changes
-        }
-        process.parts = {}
-        process.version = part.version
-        for topic, connection in [key for key in process.members if key not in there]:
-            self._change(name, process, Change(topic, connection), now)
-        for key, change in there.items():
-            if process.members.get(key) != change.member:
-                self._change(name, process, change, now)
+        parts, process.parts = process.parts, {}
+        process.applying = True
+        self._work.append(self._apply_all(name, process, part.version, parts, now))
+
+    def _apply_all(
+        self,
+        name: str,
+        process: _Process,
+        version: int,
+        parts: dict[int, list[Change]],
+        now: float,
+    ) -> Iterator[None]:
+        """Makes of a process what it has at a version. Deltas wait meanwhile."""
+        there: set[tuple[str, str]] = set()
+        for index in sorted(parts):
+            if self._others.get(name) is not process:
+                return
+            for change in parts[index]:
+                key = (change.topic, change.connection)
+                there.add(key)
+                if process.members.get(key) != change.member:
+                    self._change(name, process, change, now)
+            yield
+        for count, key in enumerate([key for key in process.members if key not in there]):
+            if self._others.get(name) is not process:
+                return
+            self._change(name, process, Change(*key), now)
+            if count % _PART_CONNECTIONS == 0:
+                yield
+        process.applying = False
+        process.version = version
         self._catch_up(name, process, now)
 
     def _end(self, name: str, now: float) -> None:
@@ -313,8 +372,20 @@ class Roster:
 
     def _drop(self, name: str, now: float, *, at_once: bool) -> None:
         process = self._others.pop(name)
-        for (topic, connection), member in process.members.items():
-            self._rooms.take(topic, (name, connection), member.user, now, at_once=at_once)
+        self._work.append(self._take_out(name, process, now, at_once=at_once))
+
+    def _take_out(
+        self, name: str, process: _Process, now: float, *, at_once: bool
+    ) -> Iterator[None]:
+        """Takes the connections of a process that is gone out of their rooms."""
+        for count, (key, member) in enumerate(process.members.items()):
+            again = self._others.get(name)
+            back = None if again is None else again.members.get(key)
+            # The process may be heard of again meanwhile, with the same connection.
+            if back is None or back.user != member.user:
+                self._rooms.take(key[0], (name, key[1]), member.user, now, at_once=at_once)
+            if count % _PART_CONNECTIONS == 0:
+                yield
 
 
 def _split(changes: list[Change], bytes_max: int) -> list[list[Change]]:

@@ -114,6 +114,7 @@ class Presence:
         self._joins: dict[str, set[str]] = {}
         self._watchers: dict[str, dict[Watcher, None]] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._working = False
 
     def start(self) -> None:
         """Tells the others that this process is there."""
@@ -229,6 +230,19 @@ class Presence:
 
     def _hear(self, data: bytes) -> None:
         self.roster.hear(data, self._clock())
+        self._work()
+
+    def _work(self) -> None:
+        """Goes on with what takes long, a little in each turn of the loop."""
+        if not self._working and self.roster.step():
+            self._working = True
+            asyncio.get_running_loop().call_soon(self._work_on)
+
+    def _work_on(self) -> None:
+        self._working = False
+        self._send()
+        if self._timer is not None:
+            self._work()
 
     def _bus_changed(self, up: bool) -> None:
         if up:
@@ -242,6 +256,7 @@ class Presence:
         """Does what is due: for the timer, and for tests that hand time in."""
         now = self._clock()
         self.roster.tick(now)
+        self._work()
         self._rooms.tick(now)
         self._send()
         for change in self._rooms.take_changes(now):
