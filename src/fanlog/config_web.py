@@ -65,6 +65,14 @@ class WebOptions(msgspec.Struct, frozen=True, kw_only=True):
         float,
         Meta(gt=0, description="How long a connection may wait for the next request."),
     ] = 75.0
+    latest_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=64 * KIB,
+            description="Memory for the latest value of each key of compacted topics, as long as "
+            "somebody follows them with `latest`. Past it the broker refuses `latest`.",
+        ),
+    ] = 256 * MIB
     wait_seconds_max: Annotated[
         float, Meta(ge=0, description="Longest time that a request may wait for messages.")
     ] = 30.0

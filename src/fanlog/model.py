@@ -376,11 +376,12 @@ class Gap(msgspec.Struct, frozen=True):
     reason: GapReason
 
 
-StartKind = Literal["latest", "earliest", "offset", "time", "durable"]
+StartKind = Literal["latest", "earliest", "offset", "time", "durable", "last"]
 
 
 class Start(msgspec.Struct, frozen=True):
-    """Where a subscription begins. `value` is an offset, or microseconds since 1970."""
+    """Where a subscription begins. `value` is an offset, microseconds since 1970, or for `last` how
+    many messages of a topic to begin before its end."""
 
     kind: StartKind = "latest"
     value: int = 0

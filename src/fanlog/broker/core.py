@@ -27,6 +27,7 @@ from fanlog.broker.housekeeping import Housekeeping
 from fanlog.broker.inboxes import INBOX_SETTINGS, is_inbox
 from fanlog.broker.intake import Intake
 from fanlog.broker.internal import InternalTopics
+from fanlog.broker.last import last_offsets
 from fanlog.broker.ledger import Done
 from fanlog.broker.loader import BlockSource, Loader
 from fanlog.broker.memory_only import in_memory
@@ -230,6 +231,10 @@ class Broker:
 
     def now_us(self) -> int:
         return self._runtime.now_us()
+
+    def soon(self, call: Callable[[], None]) -> None:
+        """Runs `call` on the loop after what is ready now."""
+        self._runtime.soon(call)
 
     def permissions_changed(self) -> None:
         """The authority has changed its mind: connections ask again about what they have open."""
@@ -470,6 +475,8 @@ class Broker:
         if start.kind == "time":
             found = await self.threaded(lambda: log.offset_at(start.value))
             return min(found, partition.visible_end)
+        if start.kind == "last":
+            return (await last_offsets(self, [partition], start.value))[partition.index]
         return partition.visible_end
 
     async def find_offsets(self, name: str, start: Start) -> tuple[PartitionOffset, ...]:

@@ -13,6 +13,7 @@ import msgspec
 
 from fanlog.broker.cursors import Cursor, Subscription
 from fanlog.broker.drops import DROPS_TOPIC
+from fanlog.broker.last import last_offsets
 from fanlog.broker.missing import maybe_topic
 from fanlog.broker.names import NameTree, check_target, is_hidden
 from fanlog.broker.ports import Outlet, Reader
@@ -412,6 +413,12 @@ class Subscriptions:
             if outside:
                 raise no_partition(topic.name, len(partitions), outside[0])
             partitions = [topic.partitions[i] for i in dict.fromkeys(wanted.partitions)]
+        if wanted.start.kind == "last" and wanted.resume is None and not wanted.durable:
+            offsets = await last_offsets(self._broker, partitions, wanted.start.value)
+            for partition in partitions:
+                self._cursor(subscription, partition, offsets[partition.index])
+            found = tuple(PartitionOffset(p.index, offsets[p.index]) for p in partitions)
+            return Joined(topic.number, topic.name, self._broker.epoch, found)
         resume = {(p.topic, p.partition): p for p in wanted.resume or ()}
         starts: list[PartitionOffset] = []
         for partition in partitions:

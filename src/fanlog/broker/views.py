@@ -117,6 +117,11 @@ class Renderer:
         self._decoded[partition] = (piece, decoded)
         return decoded
 
+    def maybe_records(self, partition: Partition, piece: bytes) -> Decoded | None:
+        """The records of a piece, if a view has had them decoded in this turn."""
+        piece_before, decoded = self._decoded.get(partition, (b"", ()))
+        return decoded if piece_before is piece else None
+
     def compose(self, places: tuple[Place, ...]) -> bytes:
         """What the turn has shown in these views, in the order in which it was published: for
         readers of several, who share it if they have the same."""

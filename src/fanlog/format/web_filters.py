@@ -6,7 +6,7 @@ the same text share what is rendered.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated
 
 import msgspec
@@ -75,6 +75,12 @@ class Filter:
         if self._glob is not None and (key is None or not self._fits(key)):
             return False
         return all(headers.get(name) in values for name, values in self._headers)
+
+    def passes_pairs(self, key: bytes | None, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+        """The same of headers as a record has them."""
+        if not self._headers:
+            return self.passes(key, {})
+        return self.passes(key, {name.lower(): content for name, content in headers})
 
     def _fits(self, key: bytes) -> bool:
         glob = self._glob

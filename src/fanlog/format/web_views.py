@@ -42,13 +42,28 @@ class Named(Protocol):
     def number(self) -> int: ...
 
 
+class Where(NamedTuple):
+    """What positions in a partition have beside their offsets."""
+
+    partition: int
+    epoch: int
+    number: int
+
+    @classmethod
+    def of(cls, header: BatchHeader) -> Where:
+        return cls(header.partition, header.leader_epoch, header.topic)
+
+    def at(self, offset: int) -> str:
+        return print_position(offset, self.epoch, self.number)
+
+
 class Chunk(NamedTuple):
     """Messages of one partition that go out together, and where a reader is behind them."""
 
     messages: Sequence[str]
     offsets: Sequence[int]
     next_offset: int
-    header: BatchHeader
+    where: Where
 
 
 class RecordView:
@@ -121,8 +136,11 @@ class RecordView:
     def show(self, chunk: Chunk) -> bytes:
         raise NotImplementedError
 
-    def snapshot(self, chunk: Chunk, *, more: bool) -> bytes:
-        """The same of the latest values by key."""
+    def snapshot(
+        self, messages: Sequence[str], where: Where, next_offset: int, *, more: bool
+    ) -> bytes:
+        """A part of the latest values by key. Only the last one has a position: a reader that is
+        cut off before has not got all of it."""
         raise NotImplementedError
 
     def gap(self, header: BatchHeader, first_offset: int) -> bytes:
@@ -136,17 +154,31 @@ class RecordView:
 
 def cut(messages: list[str], offsets: list[int], last: BatchHeader) -> Iterator[Chunk]:
     """Messages in chunks that fit a frame; the last one ends where its batch does."""
-    size = len(messages) + sum(map(len, messages))
-    if size <= FRAME_BYTES_MAX:
-        yield Chunk(messages, offsets, last.next_offset, last)
-        return
-    begin = size = 0
-    for i, message in enumerate(messages):
-        if i > begin and size + len(message) > FRAME_BYTES_MAX:
-            yield Chunk(messages[begin:i], offsets[begin:i], offsets[i - 1] + 1, last)
-            begin, size = i, 0
-        size += len(message) + 1
-    yield Chunk(messages[begin:], offsets[begin:], last.next_offset, last)
+    where, begin = Where.of(last), 0
+    for end in _ends(messages):
+        next_offset = last.next_offset if end == len(messages) else offsets[end - 1] + 1
+        yield Chunk(messages[begin:end], offsets[begin:end], next_offset, where)
+        begin = end
+
+
+def _ends(messages: Sequence[str]) -> Iterator[int]:
+    """Behind which messages a frame ends."""
+    if len(messages) + sum(map(len, messages)) > FRAME_BYTES_MAX:
+        begin = size = 0
+        for i, message in enumerate(messages):
+            if i > begin and size + len(message) > FRAME_BYTES_MAX:
+                yield i
+                begin, size = i, 0
+            size += len(message) + 1
+    yield len(messages)
+
+
+def snapshot_chunks(messages: Sequence[str]) -> Iterator[tuple[Sequence[str], bool]]:
+    """The messages of each frame of a snapshot, and whether more follow. There is one at least."""
+    begin = 0
+    for end in _ends(messages):
+        yield messages[begin:end], end < len(messages)
+        begin = end
 
 
 class JsonView(RecordView):
@@ -160,16 +192,20 @@ class JsonView(RecordView):
         self._place = f'"target":{quoted(target)},{filtered}"topic":{quoted(topic)},"partition":'
 
     def show(self, chunk: Chunk) -> bytes:
-        return self._frame("messages", chunk, "")
-
-    def snapshot(self, chunk: Chunk, *, more: bool) -> bytes:
-        return self._frame("snapshot", chunk, ',"more":true' if more else ',"more":false')
-
-    def _frame(self, kind: str, chunk: Chunk, end: str) -> bytes:
-        position = _position(chunk.header, chunk.next_offset)
+        where = chunk.where
         return text_frame(
-            f'{{"type":"{kind}",{self._place}{chunk.header.partition},"position":"{position}",'
-            f'"messages":[{",".join(chunk.messages)}]{end}}}'.encode()
+            f'{{"type":"messages",{self._place}{where.partition},'
+            f'"position":"{where.at(chunk.next_offset)}",'
+            f'"messages":[{",".join(chunk.messages)}]}}'.encode()
+        )
+
+    def snapshot(
+        self, messages: Sequence[str], where: Where, next_offset: int, *, more: bool
+    ) -> bytes:
+        end = '"more":true' if more else f'"more":false,"position":"{where.at(next_offset)}"'
+        return text_frame(
+            f'{{"type":"snapshot",{self._place}{where.partition},{end},'
+            f'"messages":[{",".join(messages)}]}}'.encode()
         )
 
     def gap(self, header: BatchHeader, first_offset: int) -> bytes:
@@ -177,19 +213,16 @@ class JsonView(RecordView):
         return text_frame(f'{{"type":"gap",{self._place}{header.partition},{fields}}}'.encode())
 
     def position(self, header: BatchHeader) -> bytes:
-        position = _position(header, header.next_offset)
+        position = Where.of(header).at(header.next_offset)
         return text_frame(
             f'{{"type":"position",{self._place}{header.partition},"position":"{position}"}}'.encode()
         )
 
 
-def _position(header: BatchHeader, offset: int) -> str:
-    return print_position(offset, header.leader_epoch, header.topic)
-
-
 def _gap_fields(header: BatchHeader, first_offset: int) -> str:
-    begin = _position(header, max(first_offset, header.base_offset))
-    end = _position(header, header.next_offset)
+    where = Where.of(header)
+    begin = where.at(max(first_offset, header.base_offset))
+    end = where.at(header.next_offset)
     return f'"from":"{begin}","to":"{end}","reason":"unreadable"'
 
 
@@ -203,10 +236,10 @@ class SseView(RecordView):
         super().__init__(target, topic, number, filter)
         self._begin: dict[int, str] = {}
 
-    def _id(self, header: BatchHeader, next_offset: int | str) -> str:
-        epoch, number = header.leader_epoch, header.topic
+    def _id(self, where: Where, next_offset: int | str) -> str:
+        partition, epoch, number = where
         if self.marked:
-            return f"{ID_BEGIN}{number}/{header.partition}/{next_offset}.{epoch}{ID_END}"
+            return f"{ID_BEGIN}{number}/{partition}/{next_offset}.{epoch}{ID_END}"
         return f"{next_offset}.{epoch}.{number}"
 
     def _front(self, partition: int) -> str:
@@ -216,11 +249,11 @@ class SseView(RecordView):
         return front
 
     def show(self, chunk: Chunk) -> bytes:
-        header = chunk.header
+        where = chunk.where
         # The parts of an id around the offset are the same for all.
-        head, _, behind = self._id(header, "#").partition("#")
+        head, _, behind = self._id(where, "#").partition("#")
         head = f"id: {head}"
-        begin = f"{behind}\ndata: {self._front(header.partition)}"
+        begin = f"{behind}\ndata: {self._front(where.partition)}"
         ends = [offset + 1 for offset in chunk.offsets]
         ends[-1] = chunk.next_offset
         return "".join(
@@ -230,27 +263,28 @@ class SseView(RecordView):
             ]
         ).encode()
 
-    def snapshot(self, chunk: Chunk, *, more: bool) -> bytes:
-        # Only its end has an id: who was cut off before has not got all of it.
-        front = self._front(chunk.header.partition)
+    def snapshot(
+        self, messages: Sequence[str], where: Where, next_offset: int, *, more: bool
+    ) -> bytes:
+        front = self._front(where.partition)
         events = [
             f"event: snapshot\ndata: {front}{message[1:]}\n\n"
-            for message in _one_line_each(chunk.messages)
+            for message in _one_line_each(messages)
         ]
         if not more:
-            own = self._id(chunk.header, chunk.next_offset)
+            own = self._id(where, next_offset)
             events.append(f"id: {own}\nevent: snapshot-end\ndata: {front[:-1]}}}\n\n")
         return "".join(events).encode()
 
     def gap(self, header: BatchHeader, first_offset: int) -> bytes:
         front = self._front(header.partition)
-        own = self._id(header, header.next_offset)
+        own = self._id(Where.of(header), header.next_offset)
         fields = _gap_fields(header, first_offset)
         return f"id: {own}\nevent: gap\ndata: {front}{fields}}}\n\n".encode()
 
     def position(self, header: BatchHeader) -> bytes:
         # Without data nothing is dispatched, but the browser remembers the id.
-        return f"id: {self._id(header, header.next_offset)}\n\n".encode()
+        return f"id: {self._id(Where.of(header), header.next_offset)}\n\n".encode()
 
 
 def _one_line_each(messages: Sequence[str]) -> Sequence[str]:
@@ -290,6 +324,13 @@ class BinaryView(RecordView):
                 begin = at
         frames.append(binary_frame(self._front + view[begin:]))
         return b"".join(frames)
+
+    def snapshot(
+        self, messages: Sequence[str], where: Where, next_offset: int, *, more: bool
+    ) -> bytes:
+        # Like all but messages, it is JSON.
+        json = JsonView(self.target, self.topic, self.number, self.filter)
+        return json.snapshot(messages, where, next_offset, more=more)
 
     def render_records(self, decoded: Decoded, first_offset: int) -> bytes:
         batches: list[Bytes] = []
