@@ -12,6 +12,7 @@ from fanlog.bench.durable import DurableOptions, run_durable
 from fanlog.bench.embedded import EmbeddedOptions, run_embedded
 from fanlog.bench.fanout import FanoutOptions, run_fanout
 from fanlog.bench.groups import GroupsOptions, run_groups
+from fanlog.bench.idle import IdleOptions, run_idle
 from fanlog.bench.latency import LatencyOptions, run_latency
 from fanlog.bench.operations import Scale
 from fanlog.bench.plot import save_plot
@@ -27,6 +28,7 @@ from fanlog.bench.startup import SHAPES as STARTUP_SHAPES
 from fanlog.bench.startup import StartupOptions, run_startup
 from fanlog.bench.systems import BenchError, SystemUnavailableError
 from fanlog.bench.topics import TopicsOptions, run_topics
+from fanlog.bench.web import WebFanoutOptions, WebLatencyOptions, run_web_fanout, run_web_latency
 
 __all__ = [
     "STARTUP_SHAPES",
@@ -36,6 +38,7 @@ __all__ = [
     "EmbeddedOptions",
     "FanoutOptions",
     "GroupsOptions",
+    "IdleOptions",
     "LatencyOptions",
     "PublishersOptions",
     "RateOptions",
@@ -48,6 +51,8 @@ __all__ = [
     "StartupOptions",
     "SystemUnavailableError",
     "TopicsOptions",
+    "WebFanoutOptions",
+    "WebLatencyOptions",
     "load_report",
     "progress_bar",
     "render",
@@ -56,6 +61,7 @@ __all__ = [
     "run_embedded",
     "run_fanout",
     "run_groups",
+    "run_idle",
     "run_latency",
     "run_publishers",
     "run_rate",
@@ -65,6 +71,8 @@ __all__ = [
     "run_stalls",
     "run_startup",
     "run_topics",
+    "run_web_fanout",
+    "run_web_latency",
     "save_plot",
     "save_report",
     "to_json",

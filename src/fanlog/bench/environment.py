@@ -22,7 +22,15 @@ from fanlog.release import VERSION
 VERSION_TIMEOUT_S = 5.0
 OPEN_FILES_WANTED = 8192
 # Packages whose versions matter, and what they are called.
-PACKAGES = {"redis": "redis-py", "nats-py": "nats-py", "uvloop": "uvloop", "pyspark": "pyspark"}
+PACKAGES = {
+    "redis": "redis-py",
+    "nats-py": "nats-py",
+    "uvloop": "uvloop",
+    "pyspark": "pyspark",
+    "aiohttp": "aiohttp",
+    "websockets": "websockets",
+    "python-socketio": "python-socketio",
+}
 
 
 class Environment(msgspec.Struct, frozen=True):
@@ -104,9 +112,9 @@ def program_version(program: Path) -> str:
     return found.group(0) if found else "unknown"
 
 
-def raise_open_files_limit() -> None:
+def raise_open_files_limit(files: int = OPEN_FILES_WANTED) -> None:
     """A thousand subscribers need as many sockets, here and in the servers, which inherit this."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = OPEN_FILES_WANTED if hard == resource.RLIM_INFINITY else min(OPEN_FILES_WANTED, hard)
+    wanted = files if hard == resource.RLIM_INFINITY else min(files, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -34,6 +34,8 @@ def system_label(system: str, batch: int, listener: str = "native") -> str:
     """The system, and for Fanlog how many messages it was given at a time, or by which protocol."""
     if system != "fanlog":
         return system
+    if listener in ("websocket", "sse"):
+        return f"{system} {listener}, {batch} a batch"
     return f"{system}, {batch} a batch" if listener == "native" else f"{system}, {listener} port"
 
 

@@ -44,6 +44,7 @@ from fanlog.bench.reports import (
     GroupsPart,
     GroupsReport,
     GroupsRow,
+    IdleReport,
     LatencyReport,
     PublishersReport,
     RateReport,
@@ -323,6 +324,21 @@ def draw_topics(report: TopicsReport) -> Figure:
     return figure
 
 
+def draw_idle(report: IdleReport) -> Figure:
+    """A bar for each number of connections."""
+    figure = new_figure(WIDTH_INCHES, BAR_INCHES * len(report.rows) + 1.2)
+    axes: Axes = figure.add_subplot()
+    draw_bars(
+        axes,
+        [f"{row.connections:,} connections, {row.listener}" for row in report.rows],
+        [row.bytes_per_connection for row in report.rows],
+        [colour_of("fanlog") for _ in report.rows],
+    )
+    axes.set_xlabel("bytes of the broker for each idle connection")
+    finish(axes, "Idle connections")
+    return figure
+
+
 def draw_startup(report: StartupReport) -> Figure:
     """A bar for each log and each way in which the broker had ended."""
     figure = new_figure(WIDTH_INCHES, BAR_INCHES * len(report.rows) + 1.2)
@@ -416,6 +432,7 @@ DRAWINGS: dict[type[Report], Callable[[Any], Figure]] = {
     StallReport: draw_stall,
     StallsReport: draw_stalls,
     TopicsReport: draw_topics,
+    IdleReport: draw_idle,
     StartupReport: draw_startup,
     ScheduleReport: draw_schedule,
     GroupsReport: draw_groups,

@@ -28,6 +28,7 @@ from fanlog.bench.reports import (
     GroupsPart,
     GroupsReport,
     GroupsRow,
+    IdleReport,
     LatencyReport,
     LeftOut,
     PublishersReport,
@@ -43,8 +44,10 @@ from fanlog.bench.reports import (
     TopicsReport,
 )
 from fanlog.bench.runner import Progress
+from fanlog.bench.systems import WEB_LISTENERS
 
 REFRESH_PER_S = 4
+COMPARED = {"redis": "Redis", "nats": "NATS", "aiohttp": "aiohttp", "websockets": "websockets"}
 RECEIVED = {"copy": "take the bytes", "discard": "leave the bytes in the kernel"}
 GROUPS_TITLES: dict[GroupsPart, str] = {
     "publishing": "Exactly-once publishing, to disk without fsync",
@@ -81,6 +84,8 @@ def render(report: Report) -> RenderableType:
         table = stalls_table(report)
     elif isinstance(report, TopicsReport):
         table = topics_table(report)
+    elif isinstance(report, IdleReport):
+        table = idle_table(report)
     elif isinstance(report, SparkReport):
         table = spark_table(report)
     elif isinstance(report, StartupReport):
@@ -119,14 +124,15 @@ def progress_bar(title: str, console: Console | None = None) -> Generator[Progre
 
 def fanout_table(report: FanoutReport) -> Table:
     """Deliveries, and how they compare at the same number of subscribers."""
+    is_web = any(row.listener in WEB_LISTENERS for row in report.rows)
+    others = ("aiohttp", "websockets") if is_web else ("redis", "nats")
     table = new_table(
         fanout_title(report),
         "system",
         "subscribers",
         "published/s",
         "delivered/s",
-        "to Redis",
-        "to NATS",
+        *(f"to {COMPARED[other]}" for other in others),
     )
     before = None
     for row in report.rows:
@@ -138,8 +144,10 @@ def fanout_table(report: FanoutReport) -> Table:
             f"{row.subscribers}",
             count(row.published_per_s),
             count(row.delivered_per_s),
-            times(row.delivered_per_s, delivered_by(report.rows, "redis", row.subscribers)),
-            times(row.delivered_per_s, delivered_by(report.rows, "nats", row.subscribers)),
+            *(
+                times(row.delivered_per_s, delivered_by(report.rows, other, row.subscribers))
+                for other in others
+            ),
         )
     return table
 
@@ -312,6 +320,29 @@ def stalls_table(report: StallsReport) -> Table:
             f"{row.p50_ms:.2f}",
             f"{row.p99_ms:.1f}",
             f"{row.worst_ms:.1f}",
+        )
+    return table
+
+
+def idle_table(report: IdleReport) -> Table:
+    """Memory of idle connections."""
+    table = new_table(
+        "Idle connections, each subscribed to a topic",
+        "listener",
+        "connections",
+        "set up in",
+        "broker grew by",
+        "a connection",
+        "a message to all",
+    )
+    for row in report.rows:
+        table.add_row(
+            row.listener,
+            f"{row.connections:,}",
+            f"{row.setup_s:.2f} s",
+            size(row.resident_bytes),
+            f"{row.bytes_per_connection:,.0f} B",
+            f"{row.reached_ms:.0f} ms",
         )
     return table
 

@@ -283,6 +283,28 @@ class TopicsReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="benchma
     environment: Environment
 
 
+class IdleRow(msgspec.Struct, frozen=True, kw_only=True):
+    """So many connections that follow a topic in which nothing happens.
+
+    `resident_bytes` is what the broker grew by. `reached_ms` is how long one message took to all.
+    """
+
+    listener: str
+    connections: int
+    setup_s: float
+    resident_bytes: int
+    bytes_per_connection: float
+    reached_ms: float
+
+
+class IdleReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="benchmark", tag="idle"):
+    """Memory by number of idle connections."""
+
+    rows: list[IdleRow]
+    left_out: list[LeftOut]
+    environment: Environment
+
+
 class StartupRow(msgspec.Struct, frozen=True, kw_only=True):
     """From a broker's process to its port, with a log of this size; `after` is `kill` or `stop`.
     `shape` says what else the folder holds, where that is not one log in large batches.
@@ -392,6 +414,7 @@ Report = (
     | StallReport
     | StallsReport
     | TopicsReport
+    | IdleReport
     | StartupReport
     | ScheduleReport
     | GroupsReport

@@ -30,7 +30,8 @@ STOP_TIMEOUT_S = 5.0
 OUTPUT_SHOWN_CHARS = 2000
 
 Kind = Literal["fanlog", "redis", "nats"]
-Listener = Literal["native", "redis"]
+Listener = Literal["native", "redis", "websocket", "sse"]
+WEB_LISTENERS = ("websocket", "sse")
 Settings = Literal["pubsub", "memory", "os", "fsync", "never", "everysec", "always", "default"]
 
 
@@ -53,13 +54,15 @@ class SystemSpec:
     Redis knows `never`, `everysec` and `always` (its `appendfsync`), NATS `default` and `always`
     (JetStream's `sync_interval`); `pubsub` is each system without a disk. Fanlog chooses durability
     per topic, so it is started with a data folder, except with `memory`. `listener` says which of
-    its ports is meant, and `config` is what its file of settings says.
+    its ports is meant, and `config` is what its file of settings says. With a web listener there is
+    also the native one, at `native_port`.
     """
 
     kind: Kind
     settings: Settings = "pubsub"
     listener: Listener = "native"
     config: str = ""
+    native_port: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,8 +256,14 @@ def nats_command(program: Path, spec: SystemSpec, port: int, directory: Path) ->
 def fanlog_command(program: Path, spec: SystemSpec, port: int, directory: Path) -> list[str]:
     """Fanlog as a user starts it; a topic's durability is chosen when the topic is made."""
     place = ["--memory"] if spec.settings == "memory" else ["--data", str(directory / "data")]
-    native, redis = ("0", str(port)) if spec.listener == "redis" else (str(port), "-1")
-    ports = ["--host", HOST, "--port", native, "--redis-port", redis, "--http-port", "-1"]
+    native, redis, web = str(spec.native_port), "-1", "-1"
+    if spec.listener in WEB_LISTENERS:
+        web = str(port)
+    elif spec.listener == "redis":
+        redis = str(port)
+    else:
+        native = str(port)
+    ports = ["--host", HOST, "--port", native, "--redis-port", redis, "--http-port", web]
     if spec.config:
         file = directory / "fanlog.toml"
         file.write_text(spec.config)

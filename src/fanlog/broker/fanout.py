@@ -98,7 +98,7 @@ class FanOut:
             if shown.is_late(view):
                 late += cursors
                 continue
-            rendered, size = None, 0
+            rendered, size, served = None, 0, 0
             for cursor in cursors:
                 outlet = cursor.outlet
                 if outlet.blocked:
@@ -130,7 +130,8 @@ class FanOut:
                     # It has taken all of the piece, and no more for now.
                     cursor.offset = next_offset
                     left.append(cursor)
-                self.delivered_bytes += size
+                served += 1
+            self.delivered_bytes += size * served
         for cursor in left:
             self._leave(cursor)
             self._park(cursor)

@@ -25,7 +25,9 @@ from fanlog.cli.bench_options import (
     numbers,
     show,
     systems,
+    web_systems,
 )
+from fanlog.errors import InvalidArgumentError
 from fanlog.model import MIB
 
 
@@ -46,8 +48,26 @@ def fanout(
     plot: Plot = None,
 ) -> None:
     """Deliveries a second to many subscribers."""
-    from fanlog.bench import FanoutOptions, run_fanout  # noqa: PLC0415
+    from fanlog.bench import (  # noqa: PLC0415
+        FanoutOptions,
+        WebFanoutOptions,
+        run_fanout,
+        run_web_fanout,
+    )
 
+    if listener.is_web:
+        web = WebFanoutOptions(
+            receive=receive.value,
+            listener="sse" if listener is ListenerPort.SSE else "websocket",
+            systems=web_systems(against),
+            subscribers=numbers(subscribers, "--subscribers"),
+            payload_bytes=payload,
+            run_s=seconds,
+            repeat=repeat,
+            directory=directory,
+        )
+        show("fanout", lambda progress: run_web_fanout(web, progress), json, plot)
+        return
     options = FanoutOptions(
         receive=receive.value,
         listener=listener.value,
@@ -91,8 +111,8 @@ def latency(
         ListenerPort | None,
         typer.Option(
             "--listener",
-            help="Fanlog's port: its own, or that of Redis. By default its own, and with --rate "
-            "one after the other.",
+            help="Fanlog's port: its own, that of Redis, or the web's. By default its own; with "
+            "--rate also that of Redis.",
         ),
     ] = None,
     directory: Folder = None,
@@ -100,15 +120,33 @@ def latency(
     plot: Plot = None,
 ) -> None:
     """Time from publishing to the last reader."""
-    from fanlog.bench import LatencyOptions, RateOptions, run_latency, run_rate  # noqa: PLC0415
+    from fanlog.bench import (  # noqa: PLC0415
+        LatencyOptions,
+        RateOptions,
+        WebLatencyOptions,
+        run_latency,
+        run_rate,
+        run_web_latency,
+    )
 
+    is_web = listener is not None and listener.is_web
     common: dict[str, Any] = {
-        "systems": systems(against),
+        "systems": web_systems(against) if is_web else systems(against),
         "payload_bytes": payload,
         "run_s": seconds,
         "repeat": repeat,
         "directory": directory,
     }
+    if listener is not None and is_web:
+        if rate is not None:
+            raise InvalidArgumentError("--rate is for the native and the Redis port.")
+        web = WebLatencyOptions(
+            listener="sse" if listener is ListenerPort.SSE else "websocket",
+            subscribers=numbers(subscribers or "1,10,100", "--subscribers"),
+            **common,
+        )
+        show("latency", lambda progress: run_web_latency(web, progress), json, plot)
+        return
     if rate is None:
         options = LatencyOptions(
             listener="native" if listener is None else listener.value,
@@ -456,6 +494,32 @@ def spark(
     show("spark", lambda progress: run_spark(options, progress), json, plot)
 
 
+@bench_app.command(epilog="Example: [bold]fanlog bench idle --connections 10000[/]")
+def idle(
+    *,
+    connections: Annotated[
+        str, typer.Option("--connections", help="How many, in turn.", metavar="N,N,...")
+    ] = "1000,10000",
+    listener: Annotated[
+        ListenerPort, typer.Option("--listener", help="How they connect: websocket or sse.")
+    ] = ListenerPort.WEBSOCKET,
+    directory: Folder = None,
+    json: Json = None,
+    plot: Plot = None,
+) -> None:
+    """Memory of connections that wait for messages."""
+    from fanlog.bench import IdleOptions, run_idle  # noqa: PLC0415
+
+    if not listener.is_web:
+        raise InvalidArgumentError("--listener is websocket or sse here.")
+    options = IdleOptions(
+        listener="sse" if listener is ListenerPort.SSE else "websocket",
+        connections=numbers(connections, "--connections"),
+        directory=directory,
+    )
+    show("idle", lambda progress: run_idle(options, progress), json, plot)
+
+
 @bench_app.command("all", epilog="Example: [bold]fanlog bench all --save reports[/]")
 def everything(
     *,
@@ -493,6 +557,11 @@ def everything(
     }
     fanout(**common, **redis, **files("fanout-redis"))
     latency(**common, **redis, **files("latency-redis"))
+    for port in (ListenerPort.WEBSOCKET, ListenerPort.SSE):
+        web: dict[str, Any] = {"listener": port, "directory": directory, "seconds": seconds}
+        fanout(**common, **web, **files(f"fanout-{port}"))
+        latency(**common, **web, **files(f"latency-{port}"))
+    idle(directory=directory, **files("idle"))
     durable(**common, **beside, seconds=seconds, **files("durable"))
     clients(**common, **beside, **files("clients"))
     embedded(**common, **files("embedded"))

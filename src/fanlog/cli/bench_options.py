@@ -23,6 +23,7 @@ bench_app = typer.Typer(
 )
 
 OTHERS = ("redis", "nats")
+WEB_OTHERS = ("aiohttp", "websockets", "socketio")
 Run = Callable[["Progress"], "Report"]
 
 
@@ -31,6 +32,12 @@ class ListenerPort(StrEnum):
 
     NATIVE = "native"
     REDIS = "redis"
+    WEBSOCKET = "websocket"
+    SSE = "sse"
+
+    @property
+    def is_web(self) -> bool:
+        return self in (ListenerPort.WEBSOCKET, ListenerPort.SSE)
 
 
 class Received(StrEnum):
@@ -47,7 +54,12 @@ Receiving = Annotated[
     ),
 ]
 ByListener = Annotated[
-    ListenerPort, typer.Option("--listener", help="Fanlog's port: its own, or that of Redis.")
+    ListenerPort,
+    typer.Option(
+        "--listener",
+        help="Fanlog's port: its own, that of Redis, or the web's by WebSocket or SSE, beside web "
+        "servers that send to each client.",
+    ),
 ]
 Against = Annotated[
     str, typer.Option("--against", help="Other systems; none: only Fanlog.", metavar="redis,nats")
@@ -96,6 +108,20 @@ def systems(against: str) -> tuple[Any, ...]:
         if name not in OTHERS:
             raise InvalidArgumentError(
                 f"--against is {against!r}, but must be redis, nats or none."
+            )
+    return ("fanlog", *names)
+
+
+def web_systems(against: str) -> tuple[Any, ...]:
+    """Fanlog and the web servers that were asked for; all of them unless told otherwise."""
+    names = [name.strip() for name in against.split(",") if name.strip() not in ("", "none")]
+    if tuple(names) == OTHERS:
+        return ("fanlog", *WEB_OTHERS)
+    for name in names:
+        if name not in WEB_OTHERS:
+            raise InvalidArgumentError(
+                f"--against is {against!r}, but beside a web listener it must be "
+                f"{', '.join(WEB_OTHERS)} or none."
             )
     return ("fanlog", *names)
 

@@ -21,6 +21,7 @@ import datetime as dt
 from base64 import b64encode
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise, repeat
 from typing import Annotated
 
@@ -39,6 +40,10 @@ _encode = msgspec.json.Encoder().encode
 # It checks the syntax, without building anything; but not UTF-8.
 _check_syntax = msgspec.json.Decoder(Raw).decode
 _NOT_JSON = (msgspec.DecodeError, RecursionError)
+# Fewer values are looked at one by one.
+_PLAIN_MIN = 4
+# Seconds whose texts are remembered: those of the batches that are rendered now.
+_SECONDS_MAX = 64
 # What may begin JSON, and the quickest signs of text that needs escapes.
 _NOT_PLAIN = ('"', "\\", "{", "[")
 # A record's headers, in their order.
@@ -62,11 +67,15 @@ def rfc3339(us: int) -> str:
     '2023-11-14T22:13:20.000001Z'
     """
     try:
-        moment = dt.datetime.fromtimestamp(us // 1_000_000, tz=dt.UTC)
+        return f"{_second(us // 1_000_000)}.{us % 1_000_000:06d}Z"
     except (OverflowError, ValueError, OSError):
-        moment = (dt.datetime.max if us > 0 else dt.datetime.min).replace(tzinfo=dt.UTC)
-        return f"{moment.isoformat(timespec='microseconds')[:-6]}Z"
-    return f"{moment.isoformat()[:-6]}.{us % 1_000_000:06d}Z"
+        nearest = dt.datetime.max if us > 0 else dt.datetime.min
+        return f"{nearest.isoformat(timespec='microseconds')}Z"
+
+
+@lru_cache(_SECONDS_MAX)
+def _second(second: int) -> str:
+    return dt.datetime.fromtimestamp(second, tz=dt.UTC).isoformat()[:-6]
 
 
 def is_json_type(content_type: bytes) -> bool:
@@ -142,9 +151,11 @@ class Records:
     __slots__ = ("_headers", "_kept", "_keys", "_messages", "batch", "header", "offsets", "values")
 
     def __init__(self, batch: Batch) -> None:
-        batch.check()
         self.batch = batch
         self.header: BatchHeader = batch.header
+        if self.header.flags:
+            # Without flags there are only values, and these are checked as they are cut.
+            batch.check()
         self.offsets: Sequence[int] = batch.offsets
         self.values: list[bytes | None] = batch.values
         self._keys: Sequence[bytes | None] | None = None
@@ -217,7 +228,7 @@ class Records:
         time = rfc3339(self.header.append_time_us)
         times = columns.event_times_us
         if columns.key_column is None and columns.header_columns is None and times is None:
-            plain = self._maybe_plain()
+            plain = self._maybe_plain() if len(self.values) >= _PLAIN_MIN else None
             front = f',"time":"{time}",'
             if plain is not None:
                 front += '"text":"'
