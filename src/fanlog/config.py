@@ -207,7 +207,8 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(
             ge=64 * KIB,
-            description="Memory for rendered Redis messages. Readers that are behind share them.",
+            description="Memory for messages that were rendered for Redis and web clients. Readers "
+            "that are behind share them.",
         ),
     ] = 16 * MIB
     queues_max: Annotated[

@@ -49,6 +49,24 @@ def test_fanout_counts_every_message_of_every_system() -> None:
     assert render(report)
 
 
+def test_server_sent_events_are_counted_too() -> None:
+    report = until_counted(
+        lambda seconds: run_web_fanout(
+            WebFanoutOptions(
+                listener="sse",
+                systems=("fanlog", "aiohttp"),
+                fanlog_batches=(64,),
+                subscribers=(2,),
+                warmup_s=0.02,
+                run_s=seconds,
+            )
+        ),
+        lambda report: [row.delivered_per_s for row in report.rows],
+    )
+    assert [row.listener for row in report.rows] == ["sse", "sse"]
+    assert all(row.delivered_per_s > 0 for row in report.rows)
+
+
 def test_latency_has_the_native_listener_beside_the_web() -> None:
     options = WebLatencyOptions(systems=("fanlog",), subscribers=(2,), warmup_s=0.02, run_s=0.1)
     rows = run_web_latency(options).rows

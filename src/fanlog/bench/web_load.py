@@ -82,7 +82,7 @@ class WebLoad:
         self._marks = _Marks(wire.mark)
         self._steps: tuple[list[int], list[int]] = ([0], [0])
         self._received = {sock.fileno(): 0 for sock in self._readers}
-        self._by_number = {sock.fileno(): sock for sock in self._readers}
+        self._by_number = {sock.fileno(): sock.recv_into for sock in self._readers}
         self._scratch = bytearray(RECEIVE_BYTES_MAX)
         self._view = memoryview(self._scratch)
         self._epoll = self._register()
@@ -203,11 +203,10 @@ class WebLoad:
         received, readers, scratch = self._received, self._by_number, self._scratch
         size, flags, first = len(scratch), self._flags, self._first
         for number, _ in self._epoll.poll(timeout_s, EVENTS_MAX):
-            sock = readers.get(number)
-            if sock is None:
+            if number not in readers:
                 self._discard_replies()
                 continue
-            count = sock.recv_into(scratch, size, 0 if number == first else flags)
+            count = readers[number](scratch, size, 0 if number == first else flags)
             if count == 0:
                 raise BenchError("the system closed a subscriber's connection")
             received[number] += count
