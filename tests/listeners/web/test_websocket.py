@@ -234,3 +234,29 @@ async def test_a_large_message_closes_with_1009(serving: Serving) -> None:
             await client.socket.recv()
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 1009
+
+
+async def test_history_is_read_backwards(serving: Serving) -> None:
+    async with serving() as site, talking(f"{site.ws}/v1/ws") as client:
+        for i in range(25):
+            await site.broker.publish("t", str(i).encode())
+        seen: list[str] = []
+        before = None
+        while True:
+            answer = await client.ask(op="history", topic="t", before=before, limit=10)
+            page = [m["text"] for m in answer["ok"]["messages"]]
+            seen = page + seen
+            before = answer["ok"]["before"]
+            if before is None:
+                break
+            assert len(page) == 10
+            assert answer["ok"]["positions"]["t/0"].startswith(f"{page[0]}.")
+        assert seen == [str(i) for i in range(25)]
+        answer = await client.ask(op="history", topic="t", before="3.1.1", limit=2)
+        assert [m["offset"] for m in answer["ok"]["messages"]] == [1, 2]
+        for wrong in (
+            {"topic": "none"},
+            {"topic": "t", "partition": 7},
+            {"topic": "t", "limit": 0},
+        ):
+            assert "error" in await client.ask(op="history", **wrong)

@@ -26,7 +26,15 @@ from fanlog.format.web_frames import text_frame
 from fanlog.format.web_positions import parse_positions, print_position, print_positions
 from fanlog.listeners.faults import OUR_FAULT
 from fanlog.listeners.web import operations as ops
-from fanlog.listeners.web.following import Followed, Following, Key, Wanted, read_start
+from fanlog.listeners.web.following import (
+    Followed,
+    Following,
+    Key,
+    Wanted,
+    read_before,
+    read_start,
+)
+from fanlog.listeners.web.history import read_history
 from fanlog.listeners.web.ports import Outgoing, Published
 from fanlog.listeners.web.present import Present, Wish
 from fanlog.listeners.web.readers import JsonReader
@@ -280,6 +288,19 @@ class WebSession:
     def who_is_there(self, op: ops.PresenceOp) -> None:
         self.answer(op.id, self.present.of(self.target_of(op.topic)))
 
+    def history(self, op: ops.HistoryOp) -> None:
+        topic = self.target_of(op.topic)
+        self.permit.ask(Verb.SUBSCRIBE, topic)
+        before, limit = read_before(op.before), self.listener.options.read_messages_max
+        self.later(op.id, self._reading_back(op, topic, before, min(op.limit, limit)))
+
+    async def _reading_back(
+        self, op: ops.HistoryOp, topic: str, before: int | None, limit: int
+    ) -> None:
+        size = self.listener.options.message_bytes_max
+        found = await read_history(self.bus, (topic, op.partition), before, limit, size)
+        self.answer(op.id, found)
+
     # The connection itself
 
     def ping(self, op: ops.PingOp) -> None:
@@ -353,6 +374,7 @@ HANDLERS: dict[type[Any], Callable[[WebSession, Any], None]] = {
     ops.PublishOp: WebSession.publish,
     ops.RequestOp: WebSession.request,
     ops.PresenceOp: WebSession.who_is_there,
+    ops.HistoryOp: WebSession.history,
     ops.TokenOp: WebSession.renew,
     ops.PingOp: WebSession.ping,
 }
