@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import socket
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
+import uvloop
 
+from fanlog.listeners.web.connection import WebConnection
+from fanlog.listeners.web.events import EventStream
+from fanlog.listeners.web.following import Following
+from fanlog.listeners.web.session import WebSession
 from tests.listeners.web.conftest import Serving
 from tests.listeners.web.event_source import following
 from tests.listeners.web.wire import handshake, raw
@@ -105,7 +113,14 @@ async def test_a_reader_that_takes_nothing_costs_nobody_anything(
         stuck.close()
 
 
-async def test_a_slow_reader_gets_everything_in_the_end(serving: Serving) -> None:
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_a_slow_reader_gets_everything_in_the_end(
+    serving: Serving, run: Callable[[Coroutine[Any, Any, None]], None]
+) -> None:
+    run(_read_slowly(serving))
+
+
+async def _read_slowly(serving: Serving) -> None:
     async with serving() as site, raw(site.listener.port) as reader:
         await site.broker.create_topic("t")
         await reader.ask(op="subscribe", target="t")
@@ -156,3 +171,25 @@ async def test_a_crowd_that_says_nothing_or_nonsense_is_not_noticed(serving: Ser
         for sock in crowd:
             sock.close()
         assert (await client.ask(op="ping"))["ok"] == {}
+
+
+async def test_closed_connections_leave_nothing_behind(serving: Serving) -> None:
+    async with serving() as site:
+        await site.broker.create_topic("t", partitions=2)
+        # aiohttp and the loop have cycles of their own; only ours are looked for.
+        gc.disable()
+        try:
+            ours = [WebConnection, WebSession, EventStream, Following]
+            for _ in range(3):
+                async with raw(site.listener.port) as client:
+                    await client.ask(op="subscribe", target="t")
+                async with following(site.http, "/v1/topics/t/stream") as source:
+                    await source.next("subscribed")
+            while site.listener.streams:  # noqa: ASYNC110 - a counter, no event
+                await asyncio.sleep(0.01)
+            await site.broker.publish("t", b"x")
+            await asyncio.sleep(0)
+            kept = [one for one in gc.get_objects() if type(one) in ours]
+            assert not kept, [(one, gc.get_referrers(one)) for one in kept]
+        finally:
+            gc.enable()

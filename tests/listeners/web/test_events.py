@@ -209,3 +209,24 @@ async def test_curl_follows_a_topic(serving: Serving) -> None:
         assert json.loads(line.removeprefix(b"data: "))["json"] == {"a": 1}
         curl.kill()
         await curl.wait()
+
+
+async def test_events_begin_with_the_latest_values(serving: Serving) -> None:
+    async with serving() as site:
+        await site.broker.create_topic("prices", cleanup="compact", partitions=2)
+        for i in range(10):
+            key = i % 4
+            await site.broker.publish("prices", str(i).encode(), key=str(key).encode())
+        async with following(site.http, "/v1/topics/prices/stream?latest=true") as source:
+            seen: dict[str, str] = {}
+            ends = 0
+            while ends < 2:
+                event = await source.next()
+                if event.kind == "snapshot":
+                    seen[event.data["key"]] = event.data["text"]
+                ends += event.kind == "snapshot-end"
+            assert seen == {"0": "8", "1": "9", "2": "6", "3": "7"}
+        await site.broker.publish("prices", b"new", key=b"2")
+        path = "/v1/topics/prices/stream?latest=true"
+        async with following(site.http, path, source.id) as source:
+            assert await source.text() == "new"

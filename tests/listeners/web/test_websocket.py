@@ -127,6 +127,7 @@ async def test_subscriptions_begin_where_they_are_asked_to(serving: Serving) -> 
             ({"offset": 3, "partition": 0}, ["3", "4"]),
             ({"offset": 4}, ["4"]),
             ({"time": "1h"}, ["0", "1", "2", "3", "4"]),
+            ({"last": 2}, ["3", "4"]),
         ]
         for start, wanted in starts:
             await client.ask(op="subscribe", target="log", start=start)
@@ -260,3 +261,26 @@ async def test_history_is_read_backwards(serving: Serving) -> None:
             {"topic": "t", "limit": 0},
         ):
             assert "error" in await client.ask(op="history", **wrong)
+
+
+async def test_the_latest_values_come_first_and_then_changes(serving: Serving) -> None:
+    async with serving() as site, talking(f"{site.ws}/v1/ws") as client:
+        await site.broker.create_topic("prices", cleanup="compact")
+        for i in range(10):
+            await site.broker.publish("prices", str(i).encode(), key=str(i % 3).encode())
+        await site.broker.publish("prices", None, key=b"1")
+        answer = await client.ask(op="subscribe", target="prices", latest=True)
+        # Who is cut off before the snapshot has come whole begins again with this one.
+        assert answer["ok"]["positions"]["prices/0"].startswith("0.")
+        frame = await client.told("snapshot")
+        assert {m["key"]: m["text"] for m in frame["messages"]} == {"0": "9", "2": "8"}
+        assert frame["more"] is False
+        assert frame["position"].startswith("11.")
+        await site.broker.publish("prices", b"new", key=b"1")
+        change = await client.told("messages")
+        assert [m["offset"] for m in change["messages"]] == [11]
+        await site.broker.publish("other", b"x")
+        answer = await client.ask(op="subscribe", target="other", latest=True)
+        assert "not compacted" in answer["error"]["message"]
+        answer = await client.ask(op="subscribe", target="other")
+        assert "ok" in answer

@@ -112,6 +112,7 @@ class WebConnection(asyncio.Protocol):
         "_stamp",
         "_stuck",
         "_transport",
+        "_wake",
         "_why",
         "blocked",
         "fault",
@@ -145,6 +146,7 @@ class WebConnection(asyncio.Protocol):
         # What waits for a peer that takes nothing, and since when that is so much.
         self._stalled: tuple[int, float] = (0, 0.0)
         self._answer_bytes = 0
+        self._wake: list[asyncio.Future[None]] = []
         self._why = "the client closed"
         self._linger: asyncio.TimerHandle | None = None
         self._sock: socket.socket | None = None
@@ -162,6 +164,7 @@ class WebConnection(asyncio.Protocol):
         self.talk = talk
         if sock is not None:
             self._sock = sock
+            self._notice_silence(sock)
             self.raw_send = sock.send
             if self._stamp is None:
                 self.send = sock.send
@@ -173,6 +176,15 @@ class WebConnection(asyncio.Protocol):
         if self.waiting:
             self._loop.call_soon(self._core.resume, self)
         transport.resume_reading()
+
+    def _notice_silence(self, sock: socket.socket) -> None:
+        """A peer whose network is gone acknowledges nothing. The kernel would try for a quarter of
+        an hour; it is told to give up as early as we do with those that answer no ping."""
+        option = getattr(socket, "TCP_USER_TIMEOUT", None)
+        if option is not None:
+            timeout_ms = int(_SILENT_PINGS * 1000 * self._host.options.ping_seconds)
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.IPPROTO_TCP, option, timeout_ms)
 
     def stamp_with(self, stamp: Callable[[Piece], bytes]) -> None:
         """Pieces are completed for this connection before they are sent."""
@@ -343,7 +355,21 @@ class WebConnection(asyncio.Protocol):
         self._answer_bytes = 0
         if self.paused:
             self.go_on()
+        self._woken()
         self._core.resume(self)
+
+    async def writable(self) -> None:
+        """Waits until the peer takes more, or is gone."""
+        while self.blocked and not self._closing:
+            woken: asyncio.Future[None] = self._loop.create_future()
+            self._wake.append(woken)
+            await woken
+
+    def _woken(self) -> None:
+        wake, self._wake = self._wake, []
+        for woken in wake:
+            if not woken.done():
+                woken.set_result(None)
 
     @property
     def kept_bytes(self) -> int:
@@ -394,6 +420,7 @@ class WebConnection(asyncio.Protocol):
         self._why = why
         self._closing = self.blocked = True
         self.talk.closed()
+        self._woken()
         if self._transport.is_closing():
             return
         if last:
@@ -420,14 +447,16 @@ class WebConnection(asyncio.Protocol):
         if not self._closing:
             self._closing = True
             self.talk.closed()
+        self._woken()
         if self._linger is not None:
             self._linger.cancel()
         logger.debug("%s: disconnected: %s", self.peer, exc or self._why)
         self._host.left(self)
         self.talk = _ENDED
         self.waiting = []
-        # They are bound to this very object.
+        # They are bound to this very object, or to what knows it: nothing may keep it in memory.
         self.raw_send = self.send = _gone
+        self._stamp = None
 
 
 def _gone(piece: Piece) -> int:

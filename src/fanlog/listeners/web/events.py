@@ -64,7 +64,7 @@ class EventStream:
         self.since_us = time.time_ns() // 1000
         who = Identity(user=user, address=connection.peer, listener="web", connection=self.id)
         self.permit = Permit(listener.bus.core, who)
-        self.following = Following(listener.bus, connection, self.permit, listener.options)
+        self.following = Following(listener, connection, self.permit)
         self.present = Present(listener.presence, self.permit, self.id, user, self._tell_presence)
         self._followed: list[Followed] = []
         # None: one partition, whose position is the whole id.
@@ -116,15 +116,16 @@ class EventStream:
     def start(self) -> None:
         """The head of the answer is sent: begins with where the reader is, and sets the cursors
         going."""
-        known = [p for followed in self._followed for p in followed.positions(limit=None)]
+        begun, self._followed = self._followed, []
+        known = [p for followed in begun for p in followed.positions(limit=None)]
         begin = {
-            "targets": [followed.wanted.target for followed in self._followed],
+            "targets": [followed.wanted.target for followed in begun],
             "positions": print_positions(known),
         }
         own = self.id_at(known[0]) if known else self._vector_id()
         event = sse_event(msgspec.json.encode(begin), "subscribed", own)
         self._connection.write(b"retry: %d\n" % _RETRY_MS + event)
-        for followed in self._followed:
+        for followed in begun:
             self.following.start(followed, told=True)
         self._listener.connections.add(self)
         self._begin_presence()
@@ -132,8 +133,8 @@ class EventStream:
     def _begin_presence(self) -> None:
         try:
             if self._presence:
-                for followed in self._followed:
-                    self.present.begin(followed.wanted.target, self._presence)
+                for target in self.following.targets():
+                    self.present.begin(target, self._presence)
         except FanlogError as fault:
             self.fail(fault)
 

@@ -3,9 +3,10 @@ read from the core in a view. WebSocket and SSE share it."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -23,6 +24,7 @@ from fanlog.model import Start, Verb
 if TYPE_CHECKING:
     from fanlog.broker.authority import Permit
     from fanlog.broker.cursors import Subscription
+    from fanlog.broker.latest import LatestTables, LatestUse
     from fanlog.broker.ports import Reader
     from fanlog.config_web import WebOptions
     from fanlog.listeners.web.connection import WebConnection
@@ -54,16 +56,24 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     def wildcard(self) -> bool:
         return is_pattern(self.target)
 
+    @property
+    def snapshot(self) -> bool:
+        """Whether it begins with the latest values. Who was here before has them."""
+        return self.latest and self.positions is None
+
 
 class Followed:
-    """A subscription, and what it has joined that its reader is not told of yet."""
+    """A subscription, and what it has joined that its reader is not told of yet. `snapshot` comes
+    before its messages: the latest values, as long as it has `uses` of them."""
 
-    __slots__ = ("joined", "subscription", "wanted")
+    __slots__ = ("joined", "snapshot", "subscription", "uses", "wanted")
 
     def __init__(self, wanted: Wanted, subscription: Subscription, joined: list[Joined]) -> None:
         self.wanted = wanted
         self.subscription = subscription
         self.joined = joined
+        self.snapshot: list[bytes] = []
+        self.uses: list[LatestUse] = []
 
     def positions(self, limit: int | None = JOINED_AT_ONCE) -> list[Position]:
         """Where it begins, as far as one answer tells. What is known of topics that are not there
@@ -78,20 +88,29 @@ class Followed:
         return {str(joined.number): joined.name for joined in self.joined[:JOINED_AT_ONCE]}
 
 
+class FollowingHost(Protocol):
+    """The listener, as far as subscriptions need it."""
+
+    bus: Bus
+    options: WebOptions
+
+    @property
+    def latest(self) -> LatestTables: ...
+
+
 class Following:
     """All subscriptions of one connection."""
 
-    def __init__(
-        self, bus: Bus, connection: WebConnection, permit: Permit, options: WebOptions
-    ) -> None:
-        self._bus = bus
+    def __init__(self, host: FollowingHost, connection: WebConnection, permit: Permit) -> None:
+        self._bus = host.bus
+        self._options = host.options
+        self._latest = host.latest
         self._connection = connection
         self._permit = permit
-        self._options = options
+        self._tasks: set[asyncio.Task[None]] = set()
         self._numbers = itertools.count(1)
         self._begun: dict[Key, Followed] = {}
         self._beginning: dict[Key, Wanted] = {}
-        self._closed = False
 
     def targets(self) -> list[str]:
         return [followed.wanted.target for followed in self._begun.values()]
@@ -119,46 +138,91 @@ class Following:
         """The subscription that `check` has let through. `start` sets it going; the caller first
         tells the reader where it begins."""
         key, bus = wanted.key, self._bus
-        following = False
+        followed: Followed | None = None
         try:
             await bus.follow(wanted.target, wildcard=wanted.wildcard)
-            following = True
-            subscription, joined = await bus.core.subscriptions.add(
-                next(self._numbers),
-                Subscribe(
-                    target=wanted.target,
-                    wildcard=wanted.wildcard,
-                    start=wanted.start,
-                    partitions=wanted.partitions,
-                    resume=wanted.positions,
-                    missing=wanted.missing,
-                ),
-                self._connection,
-                reader,
-                client,
-                permit=self._permit,
-                views=views_for(wanted.kind, wanted.target, wanted.filter),
-            )
         except BaseException:
-            if following:
-                bus.unfollow(wanted.target, wildcard=wanted.wildcard)
-            if self._beginning.get(key) is wanted:
-                del self._beginning[key]
+            self._forget(wanted)
             raise
-        if self._beginning.get(key) is not wanted:
-            bus.core.subscriptions.remove(subscription)
-            bus.unfollow(wanted.target, wildcard=wanted.wildcard)
-            raise ClosedError(f"The subscription to {wanted.target!r} was ended before it began.")
+        try:
+            followed = await self._add(wanted, reader, client)
+            if wanted.snapshot:
+                await self._take_snapshot(followed)
+            if self._beginning.get(key) is not wanted or followed.subscription.closed:
+                raise ClosedError(
+                    f"The subscription to {wanted.target!r} was ended before it began."
+                )
+        except BaseException:
+            self._forget(wanted)
+            if followed is None:
+                bus.unfollow(wanted.target, wildcard=wanted.wildcard)
+            else:
+                bus.core.subscriptions.remove(followed.subscription)
+                self._let_go(followed)
+            raise
         del self._beginning[key]
-        followed = self._begun[key] = Followed(wanted, subscription, joined)
+        self._begun[key] = followed
         return followed
+
+    def _forget(self, wanted: Wanted) -> None:
+        if self._beginning.get(wanted.key) is wanted:
+            del self._beginning[wanted.key]
+
+    async def _add(self, wanted: Wanted, reader: Reader, client: str) -> Followed:
+        subscription, joined = await self._bus.core.subscriptions.add(
+            next(self._numbers),
+            Subscribe(
+                target=wanted.target,
+                wildcard=wanted.wildcard,
+                # Who is cut off in the middle of a snapshot then comes back to the first message.
+                start=Start("earliest") if wanted.snapshot else wanted.start,
+                partitions=wanted.partitions,
+                resume=wanted.positions,
+                missing=wanted.missing,
+            ),
+            self._connection,
+            reader,
+            client,
+            permit=self._permit,
+            views=views_for(wanted.kind, wanted.target, wanted.filter),
+        )
+        return Followed(wanted, subscription, joined)
+
+    async def _take_snapshot(self, followed: Followed) -> None:
+        """The latest values of all topics; their cursors stand behind them then."""
+        for joined in followed.joined:
+            topic = self._bus.core.catalog.find(joined.name)
+            if topic is None or topic.number != joined.number:
+                continue
+            use = self._latest.open(topic)
+            followed.uses.append(use)
+            await use.ready()
+            followed.snapshot += await use.begin(followed.subscription)
 
     def start(self, followed: Followed, *, told: bool = False) -> None:
         """Sets a subscription going that its reader knows of; `told`: of all that it has joined."""
-        subscription = followed.subscription
         untold = [] if told else followed.joined[JOINED_AT_ONCE:]
         followed.joined = []
-        core = self._bus.core
+        if not followed.snapshot:
+            self._start(followed, untold)
+            return
+        task = asyncio.get_running_loop().create_task(self._show(followed, untold))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _show(self, followed: Followed, untold: list[Joined]) -> None:
+        """Sends a snapshot piece by piece, as the peer takes them, and then the messages."""
+        snapshot, followed.snapshot = followed.snapshot, []
+        for piece in snapshot:
+            await self._connection.writable()
+            if followed.subscription.closed:
+                return
+            self._connection.push(followed.subscription, [memoryview(piece)])
+        if not followed.subscription.closed:
+            self._start(followed, untold)
+
+    def _start(self, followed: Followed, untold: list[Joined]) -> None:
+        core, subscription = self._bus.core, followed.subscription
         notice = maybe_notice(core, subscription.target, wildcard=subscription.wildcard)
         if notice is not None and self._permit.may(Verb.DESCRIBE, notice.topic):
             subscription.reader.notice(notice)
@@ -172,7 +236,7 @@ class Following:
         if followed is None:
             return False
         followed.subscription.keeper.leave(followed.subscription)
-        self._unfollow(followed)
+        self._let_go(followed)
         return True
 
     def forbidden(self) -> list[Key]:
@@ -189,9 +253,14 @@ class Following:
         self._beginning.clear()
         for followed in begun.values():
             followed.subscription.keeper.lost(followed.subscription)
-            self._unfollow(followed)
+            self._let_go(followed)
+        for task in self._tasks:
+            task.cancel()
 
-    def _unfollow(self, followed: Followed) -> None:
+    def _let_go(self, followed: Followed) -> None:
+        """What a subscription that has ended used."""
+        for use in followed.uses:
+            use.close()
         wanted = followed.wanted
         self._bus.unfollow(wanted.target, wildcard=wanted.wildcard)
 
@@ -225,7 +294,7 @@ def read_start(given: str | StartSpec) -> tuple[Start, tuple[int, ...] | None]:
     if partitions is not None:
         raise InvalidArgumentError("A partition goes with an offset, not with a time or last.")
     if given.last is not None:
-        raise InvalidArgumentError("A start with `last` is not possible yet.")
+        return Start("last", given.last), None
     return as_start(given.time or "", "time"), None
 
 

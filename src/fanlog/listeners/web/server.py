@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 from aiohttp import web
 
+from fanlog.broker.latest import LatestTables
 from fanlog.format.web_positions import Vectors
 from fanlog.listeners.accepting import Acceptor
 from fanlog.listeners.web.app import make_app
@@ -58,6 +59,7 @@ class WebListener(Acceptor):
         self.origins = Origins(options.origins)
         # The ids of events, shared by all streams that are at the same place.
         self.vectors = Vectors()
+        self.latest = LatestTables(bus.core, options.latest_bytes_max)
         self._joining: set[asyncio.Task[Any]] = set()
         self._sweeper: asyncio.TimerHandle | None = None
         self._accepts: Rate

@@ -73,7 +73,7 @@ class WebSession:
         self.binary = binary
         who = Identity(user=user, address=connection.peer, listener="web", connection=self.id)
         self.permit = Permit(listener.bus.core, who)
-        self.following = Following(listener.bus, connection, self.permit, listener.options)
+        self.following = Following(listener, connection, self.permit)
         self.present = Present(listener.presence, self.permit, self.id, user, self._tell_presence)
         self._presence: Wish = False
         # Subscriptions with presence.
@@ -189,6 +189,7 @@ class WebSession:
             partitions=partitions,
             positions=None if op.positions is None else parse_positions(op.positions),
             filter=make_filter(op.filter),
+            latest=op.latest,
             missing=op.missing,
         )
         if op.presence:

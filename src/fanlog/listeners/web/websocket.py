@@ -115,6 +115,21 @@ class Hearer(Protocol):
     def closed(self) -> None: ...
 
 
+class _Nobody:
+    """The hearer of a closed WebSocket, so that it and its hearer do not keep each other."""
+
+    def hear(self, data: bytes) -> None: ...
+    def is_busy(self) -> bool:
+        return False
+
+    def drained(self, after_ms: int) -> None: ...
+    def upstream(self, *, up: bool) -> None: ...
+    def closed(self) -> None: ...
+
+
+_NOBODY = _Nobody()
+
+
 class WebSocketTalk:
     """One WebSocket, and what is half here of it."""
 
@@ -143,7 +158,7 @@ class WebSocketTalk:
         )
         self._connection = connection
         self._options = options
-        self._hearer = hearer
+        self._hearer: Hearer = hearer
         self._messages = Rate(options.messages_per_second_max, now)
         self._bytes = Rate(options.bytes_per_second_max, now)
         # Frames that wait until others had their turn, and what is sent behind them at the end.
@@ -285,7 +300,8 @@ class WebSocketTalk:
 
     def closed(self) -> None:
         self._pending.clear()
-        self._hearer.closed()
+        hearer, self._hearer = self._hearer, _NOBODY
+        hearer.closed()
 
 
 def close_code(error: FanlogError) -> int:
