@@ -36,6 +36,10 @@ def _info(wanted: Wish) -> bytes:
     return msgspec.json.encode(wanted) if isinstance(wanted, dict) else b""
 
 
+def _nobody(event: PresenceEvent) -> None:
+    """Nobody is told any more."""
+
+
 class Present:
     """`tell` gets each change in a topic that the connection is present in. Several subscriptions
     to a topic, with different filters, are one presence."""
@@ -52,7 +56,7 @@ class Present:
         self._permit = permit
         self._connection = connection
         self._user = user
-        self._tell = tell
+        self._tell: Callable[[PresenceEvent], None] = tell
         # By topic: how many subscriptions want it.
         self._wanted: dict[str, int] = {}
 
@@ -92,6 +96,8 @@ class Present:
             self._presence.unwatch(topic, self)
         self._wanted.clear()
         self._presence.gone(self._connection)
+        # It is bound to what has this object: neither may keep the other.
+        self._tell = _nobody
 
     # The presence's Watcher
 
