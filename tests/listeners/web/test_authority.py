@@ -32,10 +32,12 @@ class Denies:
         self.asked: set[Asked] = set()
         self.allowed: set[Asked] = set()
         self.listeners: set[str] = set()
+        self.users: set[str] = set()
 
     def authorize(self, who: Identity, verb: Verb, name: str, /) -> None:
         self.asked.add((verb, name))
         self.listeners.add(who.listener)
+        self.users.add(who.user)
         if (verb, name) not in self.allowed:
             raise forbidden(who, verb, name)
 
@@ -219,3 +221,13 @@ async def test_a_websocket_reader_of_a_pattern_gets_only_what_it_may_read() -> N
         await site.broker.publish("a.open", "yes")
         assert (await client.told("messages"))["messages"][0]["text"] == "yes"
         assert not [frame for frame in client.kept if "secret" in str(frame)]
+
+
+async def test_the_name_of_a_user_may_have_any_letters() -> None:
+    who = {"Fanlog-User": "Zo%C3%AB%20M"}
+    async with (
+        denying() as site,
+        site.http.post("/v1/topics/t/messages", data="x", headers=who) as answer,
+    ):
+        assert answer.status == 403
+        assert "Zoë M" in site.rules.users

@@ -19,6 +19,7 @@ from typing import (
     get_args,
     get_origin,
 )
+from urllib.parse import unquote
 
 import msgspec
 from aiohttp import web
@@ -74,7 +75,8 @@ class Call(Generic[Q, B]):
     def permit(self) -> Permit:
         """What whoever asks may do."""
         request = self.request
-        user = request.headers.get("Fanlog-User", "")
+        # Percent-encoded, because a browser puts nothing but Latin-1 into a header.
+        user = unquote(request.headers.get("Fanlog-User", ""))
         who = Identity(user, request.remote or "", "web")
         return Permit(self.bus.core, who)
 

@@ -163,6 +163,7 @@ export interface SubscriptionEvents {
   snapshot: DetailEvent<{ topic: string; partition: number }>;
   joined: DetailEvent<{ topic: string; positions: Positions }>;
   left: DetailEvent<{ topic: string }>;
+  notice: DetailEvent<{ kind: string; topic: string }>;
   pause: DetailEvent<{ buffered: number }>;
   resume: DetailEvent<object>;
   end: DetailEvent<{ topic: string; error?: string }>;

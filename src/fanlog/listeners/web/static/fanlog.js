@@ -1422,13 +1422,14 @@ function setStart(query, start) {
   for (const [name, value] of Object.entries(start)) query.set(name, value);
 }
 
-function setOptions(query, { filter, latest, missing }) {
+function setOptions(query, { filter, latest, presence, missing }) {
   if (filter?.key !== undefined) query.set("key", filter.key);
   for (const [name, values] of Object.entries(filter?.headers ?? {})) {
     query.delete(`header.${name}`);
     for (const value of [values].flat()) query.append(`header.${name}`, value);
   }
   if (latest) query.set("latest", "true");
+  if (presence) query.set("presence", JSON.stringify(presence));
   if (missing) query.set("missing", missing);
 }
 
