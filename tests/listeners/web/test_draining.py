@@ -8,7 +8,7 @@ import gc
 import os
 import socket
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import uvloop
@@ -193,3 +193,41 @@ async def test_closed_connections_leave_nothing_behind(serving: Serving) -> None
             assert not kept, [(one, gc.get_referrers(one)) for one in kept]
         finally:
             gc.enable()
+
+
+async def test_a_reader_may_skip_what_it_is_too_slow_for(serving: Serving) -> None:
+    async with serving() as site, raw(site.listener.port) as reader:
+        await site.broker.create_topic("t", tail_bytes=65_536)
+        await reader.ask(op="subscribe", target="t", policy="skip")
+        transport = cast("asyncio.Transport", reader.writer.transport)
+        transport.pause_reading()
+        for _ in range(400):
+            await site.broker.publish("t", b"x" * 50_000)
+        transport.resume_reading()
+        expected, skipped = 0, 0
+        while expected < 400:
+            frame = await reader.told()
+            if frame["type"] == "gap":
+                assert (frame["reason"], frame["from"].split(".")[0]) == ("skipped", str(expected))
+                skipped += int(frame["to"].split(".")[0]) - expected
+                expected = int(frame["to"].split(".")[0])
+            for message in frame.get("messages", ()):
+                assert message["offset"] == expected
+                expected += 1
+        assert skipped
+
+
+@pytest.mark.parametrize("path", ["/v1/topics/t/stream", "/v1/topics/t/stream?websocket"])
+async def test_a_peer_that_takes_nothing_for_long_is_gone(serving: Serving, path: str) -> None:
+    async with serving(ping_seconds=1) as site:
+        await site.broker.create_topic("t")
+        path, _, upgrade = path.partition("?")
+        hello = handshake(path) if upgrade else f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+        with socket.create_connection(("127.0.0.1", site.listener.port)) as stuck:
+            stuck.sendall(hello)
+            while not site.listener.streams:  # noqa: ASYNC110 - a counter, no event
+                await asyncio.sleep(0.01)
+            for _ in range(100):
+                await site.broker.publish("t", b"x" * 100_000)
+            while site.listener.streams:  # noqa: ASYNC110 - a counter, no event
+                await asyncio.sleep(0.05)

@@ -284,3 +284,27 @@ async def test_the_latest_values_come_first_and_then_changes(serving: Serving) -
         assert "not compacted" in answer["error"]["message"]
         answer = await client.ask(op="subscribe", target="other")
         assert "ok" in answer
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["topic-there", "topic-later"])
+async def test_a_broker_without_a_disk_that_was_restarted_is_one_gap(
+    serving: Serving, there: bool
+) -> None:
+    async with serving() as site, talking(f"{site.ws}/v1/ws") as client:
+        for i in range(3):
+            await site.broker.publish("t", str(i).encode())
+        await client.ask(op="subscribe", target="t", start={"offset": 2})
+        position = (await client.told("messages"))["position"]
+    async with serving() as site, talking(f"{site.ws}/v1/ws") as client:
+        if there:
+            await site.broker.create_topic("t")
+        answer = await client.ask(op="subscribe", target="t", positions={"t/0": position})
+        if not there:
+            # It is not known yet what becomes of it: the position stays as it is.
+            assert answer["ok"]["positions"] == {"t/0": position}
+            await client.told("notice")
+        await site.broker.publish("t", b"new")
+        gap = await client.told("gap")
+        assert (gap["from"], gap["reason"]) == (position, "reset")
+        assert (await client.told("messages"))["messages"][0]["text"] == "new"
+        assert not [frame for frame in client.kept if frame.get("type") == "gap"]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from fanlog.errors import FanlogError, FormatError, LimitError
 from fanlog.listeners.faults import OUR_FAULT
+from fanlog.listeners.web.talks import ENDED, Talk
 
 if TYPE_CHECKING:
     from fanlog.broker.core import Broker
@@ -31,55 +32,6 @@ _VECTORS_MAX = 64
 _LINGER_SECONDS = 1.0
 # A peer that was silent for so many times `web.ping_seconds` is gone.
 _SILENT_PINGS = 2
-
-
-class Talk(Protocol):
-    """What is spoken on a connection."""
-
-    def feed(self, data: bytes) -> None:
-        """Takes what the peer sent; nothing, to go on with what is kept."""
-        ...
-
-    def held_up(self) -> bool:
-        """Whether what has come must wait; `go_on` says when it need not."""
-        ...
-
-    def swept(self, now: float) -> None:
-        """Once a second: pings, and peers that are overdue."""
-        ...
-
-    def farewell(self, error: FanlogError) -> bytes:
-        """What tells the peer why it is cut off."""
-        ...
-
-    def drain(self, after_ms: int) -> None:
-        """Tells the peer to come back later, elsewhere, and ends."""
-        ...
-
-    def upstream(self, *, up: bool) -> None:
-        """Tells the peer that the bus is lost, or back."""
-        ...
-
-    def closed(self) -> None: ...
-
-
-class _Ended:
-    """What a closed connection has in the place of its talk, so that neither keeps the other."""
-
-    def feed(self, data: bytes) -> None: ...
-    def held_up(self) -> bool:
-        return False
-
-    def swept(self, now: float) -> None: ...
-    def farewell(self, error: FanlogError) -> bytes:
-        return b""
-
-    def drain(self, after_ms: int) -> None: ...
-    def upstream(self, *, up: bool) -> None: ...
-    def closed(self) -> None: ...
-
-
-_ENDED = _Ended()
 
 
 class ConnectionHost(Protocol):
@@ -131,7 +83,7 @@ class WebConnection(asyncio.Protocol):
         self._core = host.core
         self._loop = host.loop
         self.peer = peer
-        self.talk: Talk = _ENDED
+        self.talk: Talk = ENDED
         self.feed: Subscription | None = None
         self.waiting: list[Cursor] = []
         # Nothing goes out before the connection is ours; what a reader is told meanwhile waits.
@@ -452,7 +404,7 @@ class WebConnection(asyncio.Protocol):
             self._linger.cancel()
         logger.debug("%s: disconnected: %s", self.peer, exc or self._why)
         self._host.left(self)
-        self.talk = _ENDED
+        self.talk = ENDED
         self.waiting = []
         # They are bound to this very object, or to what knows it: nothing may keep it in memory.
         self.raw_send = self.send = _gone

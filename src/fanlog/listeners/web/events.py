@@ -14,6 +14,7 @@ of them, which readers at the same place share. `-` is the id before there is an
 
 from __future__ import annotations
 
+import random
 import secrets
 import time
 from typing import TYPE_CHECKING
@@ -43,8 +44,9 @@ if TYPE_CHECKING:
 
 NO_TOPIC = "-"
 _PING = b": ping\n\n"
-# A browser comes back after this, if the connection breaks without a word.
-_RETRY_MS = 1000
+# A browser comes back after a time between these, if the connection breaks without a word. Not all
+# at the same time: a whole process may have died.
+_RETRY_MS = (500, 3000)
 # What else stands in the head of a request that hands an id back.
 _HEAD_BYTES = 1024
 
@@ -124,7 +126,7 @@ class EventStream:
         }
         own = self.id_at(known[0]) if known else self._vector_id()
         event = sse_event(msgspec.json.encode(begin), "subscribed", own)
-        self._connection.write(b"retry: %d\n" % _RETRY_MS + event)
+        self._connection.write(b"retry: %d\n" % random.randint(*_RETRY_MS) + event)
         for followed in begun:
             self.following.start(followed, told=True)
         self._listener.connections.add(self)

@@ -19,7 +19,7 @@ from fanlog.format.web_filters import Filter
 from fanlog.format.web_positions import parse_position
 from fanlog.format.web_views import ViewKind, views_for
 from fanlog.listeners.web.operations import Missing, StartSpec
-from fanlog.model import Start, Verb
+from fanlog.model import SlowPolicy, Start, Verb
 
 if TYPE_CHECKING:
     from fanlog.broker.authority import Permit
@@ -47,6 +47,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     filter: Filter | None = None
     latest: bool = False
     missing: Missing = "wait"
+    policy: SlowPolicy = SlowPolicy.CATCH_UP
 
     @property
     def key(self) -> Key:
@@ -179,6 +180,7 @@ class Following:
                 partitions=wanted.partitions,
                 resume=wanted.positions,
                 missing=wanted.missing,
+                policy=wanted.policy,
             ),
             self._connection,
             reader,

@@ -25,6 +25,7 @@ from msgspec import Meta, Raw
 from fanlog.errors import FanlogError
 from fanlog.format.web import OutgoingMessage
 from fanlog.format.web_filters import FilterSpec
+from fanlog.model import SlowPolicy
 
 Id = int | str | None
 Missing = Literal["wait", "fail"]
@@ -51,6 +52,7 @@ class SubscribeOp(_Operation, frozen=True, tag="subscribe", forbid_unknown_field
     latest: bool = False
     presence: bool | dict[str, Any] = False
     missing: Missing = "wait"
+    policy: SlowPolicy = SlowPolicy.CATCH_UP
 
 
 class UnsubscribeOp(_Operation, frozen=True, tag="unsubscribe", forbid_unknown_fields=True):

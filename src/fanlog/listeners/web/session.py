@@ -191,6 +191,7 @@ class WebSession:
             filter=make_filter(op.filter),
             latest=op.latest,
             missing=op.missing,
+            policy=op.policy,
         )
         if op.presence:
             self.present.check(wanted.target, op.presence)

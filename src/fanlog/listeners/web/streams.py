@@ -28,6 +28,7 @@ from fanlog.listeners.web.websocket import (
     shake_hands,
     wants_websocket,
 )
+from fanlog.model import SlowPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,6 +91,13 @@ class StreamQuery(WsQuery, frozen=True, kw_only=True):
     missing: Annotated[
         Missing, Meta(description="Whether to wait for a topic that does not exist.")
     ] = "wait"
+    policy: Annotated[
+        SlowPolicy,
+        Meta(
+            description="What happens to a reader that can't keep up: it reads everything later, "
+            "skips to the newest messages with a gap, or is disconnected."
+        ),
+    ] = SlowPolicy.CATCH_UP
 
 
 class TopicsQuery(StreamQuery, frozen=True, kw_only=True):
@@ -225,6 +233,7 @@ def _wanted(query: StreamQuery, targets: Sequence[str], request: web.Request) ->
             filter=chosen,
             latest=query.latest,
             missing=query.missing,
+            policy=query.policy,
         )
         for target in targets
     ]

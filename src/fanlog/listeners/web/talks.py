@@ -1,0 +1,56 @@
+"""What is spoken on a connection that streams, as far as the connection needs to know it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from fanlog.errors import FanlogError
+
+
+class Talk(Protocol):
+    """What is spoken on a connection."""
+
+    def feed(self, data: bytes) -> None:
+        """Takes what the peer sent; nothing, to go on with what is kept."""
+        ...
+
+    def held_up(self) -> bool:
+        """Whether what has come must wait; `go_on` says when it need not."""
+        ...
+
+    def swept(self, now: float) -> None:
+        """Once a second: pings, and peers that are overdue."""
+        ...
+
+    def farewell(self, error: FanlogError) -> bytes:
+        """What tells the peer why it is cut off."""
+        ...
+
+    def drain(self, after_ms: int) -> None:
+        """Tells the peer to come back later, elsewhere, and ends."""
+        ...
+
+    def upstream(self, *, up: bool) -> None:
+        """Tells the peer that the bus is lost, or back."""
+        ...
+
+    def closed(self) -> None: ...
+
+
+class _Ended:
+    """What a closed connection has in the place of its talk, so that neither keeps the other."""
+
+    def feed(self, data: bytes) -> None: ...
+    def held_up(self) -> bool:
+        return False
+
+    def swept(self, now: float) -> None: ...
+    def farewell(self, error: FanlogError) -> bytes:
+        return b""
+
+    def drain(self, after_ms: int) -> None: ...
+    def upstream(self, *, up: bool) -> None: ...
+    def closed(self) -> None: ...
+
+
+ENDED = _Ended()
