@@ -600,6 +600,22 @@ class EdgeOptions(msgspec.Struct, frozen=True, kw_only=True):
             "Readers come back soon: a page that is loaded again, a phone that changes networks.",
         ),
     ] = 10.0
+    history_seconds: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="With Redis upstream: how long a topic that nobody publishes to or follows "
+            "is kept there.",
+        ),
+    ] = 86_400
+    history_messages: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="With Redis or NATS upstream: messages that are kept there of each topic, "
+            "for readers that come back.",
+        ),
+    ] = 10_000
     fetches_max: Annotated[
         int,
         Meta(

@@ -392,7 +392,11 @@ class Subscriptions:
         self, subscription: Subscription, topic: Topic, starts: Iterable[PartitionOffset]
     ) -> Joined:
         info = topic.info() if subscription.mirror else None
-        return Joined(topic.number, topic.name, self._broker.epoch, tuple(starts), info)
+        return Joined(topic.number, topic.name, self.epoch_of(topic), tuple(starts), info)
+
+    def epoch_of(self, topic: Topic) -> int:
+        """The epoch that a topic's log has now."""
+        return self._broker.epoch
 
     def _maybe_known(self, subscription: Subscription, partition: Partition) -> Position | None:
         """Where a reader was in a topic that was away. A topic in memory is so after a start, until
@@ -467,7 +471,7 @@ class Subscriptions:
     def again(self, subscription: Subscription, partition: Partition, known: Position) -> int:
         """Where a reader that was here before goes on. If the log is not what the reader knew, it
         is told."""
-        epoch = self._broker.epoch
+        epoch = self.epoch_of(partition.topic)
         if is_valid(partition, known, epoch):
             return known.offset
         start = continue_at(partition, known, epoch)

@@ -83,6 +83,10 @@ class MirrorSubscriptions(Subscriptions):
             upstream.unfollow(wanted.target, wanted.wildcard)
             raise
 
+    def epoch_of(self, topic: Topic) -> int:
+        known = self._core.mirror.find(topic.name)
+        return self._core.epoch if known is None else known.epoch
+
     def _unregister(self, subscription: Subscription) -> None:
         super()._unregister(subscription)
         self._core.upstream.unfollow(subscription.target, subscription.wildcard)

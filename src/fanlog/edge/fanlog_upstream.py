@@ -16,6 +16,7 @@ from fanlog.config import EdgeOptions
 from fanlog.edge.core import EdgeCore
 from fanlog.edge.feeder import Feeder
 from fanlog.edge.mirror import mirror_log
+from fanlog.edge.references import References, Target
 from fanlog.errors import (
     ClosedError,
     DamagedError,
@@ -41,26 +42,14 @@ _PAUSE_SECONDS = 0.2
 _LEVEL_SECONDS = 2.0
 
 
-class _Followed:
-    """A target, who brings it, and how many follow it here."""
-
-    __slots__ = ("count", "ending", "feeder", "opening")
-
-    def __init__(self, feeder: Feeder, opening: asyncio.Task[None]) -> None:
-        self.feeder = feeder
-        self.opening = opening
-        self.count = 0
-        self.ending: asyncio.TimerHandle | None = None
-
-
 class FanlogUpstream:
     """What the core of an edge asks, answered by a Fanlog broker."""
 
     def __init__(self, core: EdgeCore, client: Client, options: EdgeOptions) -> None:
         self._core = core
         self._client = client
-        self._options = options
-        self._followed: dict[tuple[str, bool], _Followed] = {}
+        self._references = References(self._begin, self._finish, options.linger_seconds)
+        self._feeders: dict[Target, Feeder] = {}
         self._fetches = asyncio.Semaphore(options.fetches_max)
         self._tasks: set[asyncio.Task[None]] = set()
         self._level: asyncio.Task[None] | None = None
@@ -70,61 +59,33 @@ class FanlogUpstream:
 
     async def follow(self, target: str, wildcard: bool) -> None:
         check_target(target, wildcard=wildcard)
-        key = (target, wildcard)
-        followed = self._followed.get(key)
-        if followed is None:
-            followed = self._followed[key] = self._begin(target, wildcard)
-        followed.count += 1
-        if followed.ending is not None:
-            followed.ending.cancel()
-            followed.ending = None
-        try:
-            if followed.opening.done():
+        if await self._references.follow(Target(target, wildcard)):
+            try:
                 await self._levelled()
-            else:
-                await asyncio.shield(followed.opening)
-        except BaseException:
-            self.unfollow(target, wildcard)
-            raise
+            except BaseException:
+                self.unfollow(target, wildcard)
+                raise
 
     def unfollow(self, target: str, wildcard: bool) -> None:
-        followed = self._followed.get((target, wildcard))
-        if followed is None or not followed.count:
-            return
-        followed.count -= 1
-        if not followed.count and not self._closed:
-            loop = asyncio.get_running_loop()
-            followed.ending = loop.call_later(self._options.linger_seconds, self._end, followed)
+        self._references.unfollow(Target(target, wildcard))
 
-    def _begin(self, target: str, wildcard: bool) -> _Followed:
-        feeder = Feeder(
+    async def _begin(self, target: Target) -> None:
+        feeder = self._feeders[target] = Feeder(
             self._core.mirror,
             self._client.take_number(),
-            target,
-            wildcard=wildcard,
+            target.name,
+            wildcard=target.wildcard,
             greeted=self.greeted,
             ended=self._feeder_ended,
         )
-        opening = asyncio.create_task(self._client.attach(feeder))
-        followed = _Followed(feeder, opening)
+        await self._client.attach(feeder)
 
-        def opened(task: asyncio.Task[None]) -> None:
-            if task.cancelled() or task.exception() is not None:
-                self._forget(followed)
-
-        opening.add_done_callback(opened)
-        return followed
-
-    def _forget(self, followed: _Followed) -> None:
-        key = (followed.feeder.target, followed.feeder.wildcard)
-        if self._followed.get(key) is followed:
-            del self._followed[key]
-
-    def _end(self, followed: _Followed) -> None:
+    def _finish(self, target: Target) -> None:
         """Nobody has come back: upstream need not send it any more."""
-        self._forget(followed)
-        self._core.mirror.let_go(followed.feeder)
-        self._in_task(self._client.detach(followed.feeder))
+        feeder = self._feeders.pop(target, None)
+        if feeder is not None:
+            self._core.mirror.let_go(feeder)
+            self._in_task(self._client.detach(feeder))
 
     def _feeder_ended(self, feeder: Feeder, error: FanlogError) -> None:
         """Upstream has ended a subscription that is still wanted here: it is asked again."""
@@ -133,11 +94,10 @@ class FanlogUpstream:
             self._in_task(self._attach_again(feeder))
 
     async def _attach_again(self, feeder: Feeder) -> None:
-        key = (feeder.target, feeder.wildcard)
+        target = Target(feeder.target, feeder.wildcard)
         while True:
             await asyncio.sleep(_PAUSE_SECONDS)
-            followed = self._followed.get(key)
-            if followed is None or followed.feeder is not feeder:
+            if self._feeders.get(target) is not feeder:
                 return
             try:
                 await self._client.attach(feeder)
@@ -291,14 +251,11 @@ class FanlogUpstream:
     @property
     def subscriptions(self) -> int:
         """How many there are upstream."""
-        return len(self._followed)
+        return len(self._references)
 
     async def close(self) -> None:
         self._closed = True
-        for followed in self._followed.values():
-            if followed.ending is not None:
-                followed.ending.cancel()
-            followed.opening.cancel()
+        await self._references.close()
         for task in list(self._tasks):
             task.cancel()
 

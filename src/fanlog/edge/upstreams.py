@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from fanlog.config import Config
 from fanlog.edge.node import EdgeNode, FanlogEdge
-from fanlog.errors import InvalidArgumentError
+from fanlog.errors import ConfigError, InvalidArgumentError
 
 _WRITE_IT = (
     "Write it as fanlog://host:port, redis://host:port or nats://host:port, such as "
@@ -24,6 +24,8 @@ def make_edge(url: str, config: Config) -> EdgeNode:
     match scheme:
         case "fanlog":
             return FanlogEdge(given, config)
+        case "redis" | "rediss":
+            return _redis_edge(given, config)
         case "http" | "https" | "ws" | "wss":
             raise InvalidArgumentError(
                 f"{url!r} is an address for browsers. An edge speaks to the broker's own port, "
@@ -31,3 +33,27 @@ def make_edge(url: str, config: Config) -> EdgeNode:
             )
         case _:
             raise InvalidArgumentError(f"{url!r} is not the address of a bus. {_WRITE_IT}")
+
+
+def _redis_edge(url: str, config: Config) -> EdgeNode:
+    try:
+        from fanlog.edge.redis_bus import RedisEdge  # noqa: PLC0415 - it needs redis-py
+    except ImportError as fault:
+        raise _missing("Redis", "edge-redis", fault) from fault
+    return RedisEdge(url, _shown(url), config)
+
+
+def _missing(bus: str, extra: str, fault: ImportError) -> ConfigError:
+    return ConfigError(
+        f"An edge of {bus} needs a library that is not installed ({fault}). Install it with: "
+        f"pip install 'fanlog[{extra}]'"
+    )
+
+
+def _shown(url: str) -> str:
+    """The address without user and password, for people and log lines."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    if not host:
+        raise InvalidArgumentError(f"{parts.scheme}:// is not an address. {_WRITE_IT}")
+    return f"{parts.scheme}://{host}{parts.path}"

@@ -1,0 +1,107 @@
+"""Targets that are followed upstream, each once, however many follow it here. A target ends a short
+while after the last of them has left: readers come back soon."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+
+class Target(NamedTuple):
+    """A topic, or a pattern."""
+
+    name: str
+    wildcard: bool
+
+
+class _Followed:
+    __slots__ = ("count", "ending", "opening")
+
+    def __init__(self, opening: asyncio.Task[None]) -> None:
+        self.opening = opening
+        self.count = 0
+        self.ending: asyncio.TimerHandle | None = None
+
+
+class References:
+    """`begin` brings a target, and `end` lets it go."""
+
+    def __init__(
+        self,
+        begin: Callable[[Target], Awaitable[None]],
+        end: Callable[[Target], None],
+        linger_seconds: float,
+    ) -> None:
+        self._begin = begin
+        self._end = end
+        self._linger_seconds = linger_seconds
+        self._followed: dict[Target, _Followed] = {}
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._followed)
+
+    def __contains__(self, target: Target) -> bool:
+        return target in self._followed
+
+    def targets(self) -> list[Target]:
+        return list(self._followed)
+
+    async def follow(self, target: Target) -> bool:
+        """Returns when the target is there; whether it was before."""
+        followed = self._followed.get(target)
+        if followed is None:
+            followed = self._followed[target] = self._open(target)
+        followed.count += 1
+        if followed.ending is not None:
+            followed.ending.cancel()
+            followed.ending = None
+        was_there = followed.opening.done()
+        if not was_there:
+            try:
+                await asyncio.shield(followed.opening)
+            except BaseException:
+                self.unfollow(target)
+                raise
+        return was_there
+
+    def _open(self, target: Target) -> _Followed:
+        async def begin() -> None:
+            await self._begin(target)
+
+        followed = _Followed(asyncio.create_task(begin()))
+
+        def opened(task: asyncio.Task[None]) -> None:
+            failed = task.cancelled() or task.exception() is not None
+            if failed and self._followed.get(target) is followed:
+                del self._followed[target]
+                self._end(target)
+
+        followed.opening.add_done_callback(opened)
+        return followed
+
+    def unfollow(self, target: Target) -> None:
+        followed = self._followed.get(target)
+        if followed is None or not followed.count:
+            return
+        followed.count -= 1
+        if not followed.count and not self._closed:
+            loop = asyncio.get_running_loop()
+            followed.ending = loop.call_later(self._linger_seconds, self._over, target, followed)
+
+    def _over(self, target: Target, followed: _Followed) -> None:
+        """Nobody has come back."""
+        if self._followed.get(target) is followed:
+            del self._followed[target]
+            followed.opening.cancel()
+            self._end(target)
+
+    async def close(self) -> None:
+        self._closed = True
+        opening = [followed.opening for followed in self._followed.values()]
+        for followed in self._followed.values():
+            if followed.ending is not None:
+                followed.ending.cancel()
+            followed.opening.cancel()
+        await asyncio.gather(*opening, return_exceptions=True)
