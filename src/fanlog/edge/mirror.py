@@ -54,6 +54,11 @@ class Mirror:
     def find(self, name: str) -> Mirrored | None:
         return self._by_name.get(name)
 
+    def by_number(self, number: int) -> str | None:
+        """The name of the topic that has this number."""
+        known = self._by_number.get(number)
+        return None if known is None else known.topic.name
+
     def positions(self, feeder: object) -> tuple[Position, ...]:
         """How far the topics are that a feeder brings: where it goes on."""
         self._core.commits.turn()

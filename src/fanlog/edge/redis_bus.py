@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
-
 from fanlog.config import Config
 from fanlog.edge.core import EdgeCore, Upstream
 from fanlog.edge.node import EdgeNode
+from fanlog.edge.plain_bus import PlainBus
 from fanlog.edge.redis_upstream import RedisUpstream
 from fanlog.errors import NotSupportedError
-from fanlog.listeners.web.ports import Bus, Hear, Incoming, Outgoing, Published
+from fanlog.listeners.web.ports import Bus, Hear, Incoming, Outgoing
 from fanlog.node import LoopRuntime
-
-if TYPE_CHECKING:
-    from fanlog.client.aio import Client
 
 
 class RedisEdge(EdgeNode):
@@ -53,44 +47,14 @@ class RedisEdge(EdgeNode):
         await self.upstream.close()
 
 
-class RedisBus:
-    """What is published goes through Redis; subscriptions read the mirrors."""
+class RedisBus(PlainBus):
+    """What is published goes through Redis."""
 
     name = "redis"
 
     def __init__(self, node: RedisEdge) -> None:
-        self.process = secrets.token_hex(8)
-        self.core = node.core
-        self.up = node.up
-        self.on_state: list[Callable[[bool], None]] = []
+        super().__init__(node, node.upstream)
         self._upstream = node.upstream
-        node.on_state.append(self._changed)
-
-    @property
-    def client(self) -> Client | None:
-        return None
-
-    async def open(self) -> None:
-        """The node connects."""
-
-    async def close(self) -> None:
-        """The node disconnects."""
-
-    def _changed(self, up: bool) -> None:
-        self.up = up
-        for hear in list(self.on_state):
-            hear(up)
-
-    async def follow(self, target: str, *, wildcard: bool) -> None:
-        await self._upstream.follow(target, wildcard)
-
-    def unfollow(self, target: str, *, wildcard: bool) -> None:
-        self._upstream.unfollow(target, wildcard)
-
-    async def publish(
-        self, topic: str, messages: Sequence[Outgoing], *, dedupe: str = ""
-    ) -> list[Published]:
-        return await self._upstream.publish(topic, messages, dedupe)
 
     async def request(self, topic: str, message: Outgoing, timeout_seconds: float) -> Incoming:
         raise NotSupportedError(

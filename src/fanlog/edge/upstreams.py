@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from fanlog.config import Config
 from fanlog.edge.node import EdgeNode, FanlogEdge
@@ -26,6 +26,8 @@ def make_edge(url: str, config: Config) -> EdgeNode:
             return FanlogEdge(given, config)
         case "redis" | "rediss":
             return _redis_edge(given, config)
+        case "nats" | "tls":
+            return _nats_edge(given, config)
         case "http" | "https" | "ws" | "wss":
             raise InvalidArgumentError(
                 f"{url!r} is an address for browsers. An edge speaks to the broker's own port, "
@@ -41,6 +43,23 @@ def _redis_edge(url: str, config: Config) -> EdgeNode:
     except ImportError as fault:
         raise _missing("Redis", "edge-redis", fault) from fault
     return RedisEdge(url, _shown(url), config)
+
+
+def _nats_edge(url: str, config: Config) -> EdgeNode:
+    try:
+        from fanlog.edge.nats_bus import NatsEdge  # noqa: PLC0415 - it needs nats-py
+    except ImportError as fault:
+        raise _missing("NATS", "edge-nats", fault) from fault
+    parts = urlsplit(url)
+    options = dict(parse_qsl(parts.query))
+    wanted = options.pop("jetstream", "false")
+    if options or wanted not in ("true", "false"):
+        raise InvalidArgumentError(
+            f"{_shown(url)} has an option that there is none of. There is one: ?jetstream=true "
+            "makes streams where none covers a subject."
+        )
+    address = parts._replace(query="").geturl()
+    return NatsEdge(address, _shown(url), config, make_streams=wanted == "true")
 
 
 def _missing(bus: str, extra: str, fault: ImportError) -> ConfigError:

@@ -60,6 +60,20 @@ def placeholder(header: BatchHeader, next_offset: int) -> bytes:
     return _sealed(header, Codec.NONE, flags | SPARSE, 0, places + columns)
 
 
+def placed(batch: Batch, base_offset: int) -> bytes:
+    """The batch with all its records, and with the offsets from `base_offset` on, in front."""
+    header = batch.header
+    if base_offset > header.base_offset:
+        raise FormatError(f"A batch at {header.base_offset} can't begin at {base_offset}.")
+    columns = batch.data[HEADER_BYTES + places_bytes(header.flags, header.record_count) :]
+    deltas = [offset - base_offset for offset in batch.offsets]
+    places = pack_places(header.next_offset - base_offset, deltas)
+    moved = header._replace(base_offset=base_offset)
+    return _sealed(
+        moved, header.codec, header.flags | SPARSE, header.record_count, places + bytes(columns)
+    )
+
+
 def _sealed(header: BatchHeader, codec: int, flags: int, count: int, body: bytes) -> bytes:
     """A stamped batch of this body; all else is as the header has it."""
     packing = codec | header.priority << 4

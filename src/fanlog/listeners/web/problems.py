@@ -43,7 +43,6 @@ STATUS: dict[type[errors.FanlogError], int] = {
     errors.RequestTimeoutError: 504,
     errors.MessagesLostError: 410,
     errors.ConfigError: 500,
-    errors.NotSupportedError: 501,
     errors.UnsupportedSystemError: 501,
 }
 
