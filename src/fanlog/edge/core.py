@@ -3,6 +3,7 @@ upstream. Listeners use it like any other."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
@@ -102,6 +103,8 @@ class EdgeCore(Broker):
         self.mirror = Mirror(self)
         # Peers that have a connection of their own to upstream.
         self.relays: dict[Outlet, Relay] = {}
+        # Who publishes upstream for clients that do not speak to it themselves.
+        self.publisher: Callable[[bytes, int, Origin], int] | None = None
         # Why upstream can't be reached; empty if it can.
         self.problem = ""
         self.subscriptions = MirrorSubscriptions(self)
@@ -120,7 +123,9 @@ class EdgeCore(Broker):
         """Batches go upstream as they are."""
         if isinstance(origin, Relaying):
             return origin.pass_on_batches(data, at)
-        raise InvalidArgumentError("Publish upstream: an edge has no log of its own.")
+        if self.publisher is None:
+            raise InvalidArgumentError("Publish upstream: an edge has no log of its own.")
+        return self.publisher(data, at, origin)
 
     def resume(self, outlet: Outlet) -> None:
         super().resume(outlet)

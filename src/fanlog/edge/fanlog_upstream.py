@@ -66,6 +66,10 @@ class FanlogUpstream:
                 self.unfollow(target, wildcard)
                 raise
 
+    def hold(self, target: Target) -> bool:
+        """The same at once, for a target that is followed. False if it is not."""
+        return self._references.hold(target)
+
     def unfollow(self, target: str, wildcard: bool) -> None:
         self._references.unfollow(Target(target, wildcard))
 

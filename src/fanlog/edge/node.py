@@ -16,6 +16,7 @@ from fanlog.config import ClientOptions, Config
 from fanlog.edge.core import EdgeCore, Upstream
 from fanlog.edge.fanlog_upstream import FanlogUpstream
 from fanlog.edge.native import EdgeListener
+from fanlog.edge.redis_port import EdgeRedisListener
 from fanlog.errors import FanlogError
 from fanlog.log import posix
 from fanlog.model import TopicSettings
@@ -23,6 +24,7 @@ from fanlog.node import LoopRuntime, Node
 from fanlog.release import VERSION
 
 if TYPE_CHECKING:
+    from fanlog.listeners.redis.server import RedisListener
     from fanlog.listeners.server import NativeListener
     from fanlog.listeners.web.ports import Bus
     from fanlog.listeners.web.server import WebListener
@@ -153,6 +155,21 @@ class FanlogEdge(EdgeNode):
             self._admission,
             upstream=self._upstream_address,
             welcome=lambda: self.client.welcome,
+        )
+        listener.open()
+        self.listeners.append(listener)
+        return listener
+
+    def listen_redis(self) -> RedisListener:
+        posix.require()
+        config = self._config
+        listener = EdgeRedisListener(
+            self.edge_core,
+            config.listener,
+            config.redis,
+            self._admission,
+            upstream=self.upstream,
+            client=self.client,
         )
         listener.open()
         self.listeners.append(listener)

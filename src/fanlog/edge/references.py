@@ -66,6 +66,17 @@ class References:
                 raise
         return was_there
 
+    def hold(self, target: Target) -> bool:
+        """Follows a target that is there, at once. False if it is not."""
+        followed = self._followed.get(target)
+        if followed is None or not followed.opening.done():
+            return False
+        followed.count += 1
+        if followed.ending is not None:
+            followed.ending.cancel()
+            followed.ending = None
+        return True
+
     def _open(self, target: Target) -> _Followed:
         async def begin() -> None:
             await self._begin(target)

@@ -59,12 +59,14 @@ class TopicOpened(msgspec.Struct, frozen=True):
 
 class CreateTopic(msgspec.Struct, frozen=True):
     """`settings` are those of `TopicSettings`; what is left out is the broker's default. `compare`
-    names those that must agree with a topic that exists, with `exist_ok`; null is all of them."""
+    names those that must agree with a topic that exists, with `exist_ok`; null is all of them. With
+    `awaited` it is only made if somebody waits for a topic of this name."""
 
     name: str
     settings: dict[str, int | str] = {}
     exist_ok: bool = False
     compare: tuple[str, ...] | None = None
+    awaited: bool = False
 
 
 class ListTopics(msgspec.Struct, frozen=True):

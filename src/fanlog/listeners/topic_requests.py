@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fanlog.broker.names import check_public_name
+from fanlog.broker.names import check_public_name, missing_topic
 from fanlog.broker.topics import Topic
 from fanlog.errors import FanlogError
 from fanlog.format import messages
@@ -58,7 +58,12 @@ def _opened(session: NativeSession, topic: Topic) -> messages.TopicOpened:
 def create_topic(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.CreateTopic, payload)
     session.permit.ask(Verb.MANAGE, wanted.name)
-    topic = session.broker.create_topic(
+    broker = session.broker
+    is_there = broker.catalog.find(wanted.name) is not None
+    # As a Redis client's message makes a channel: only if somebody would read it.
+    if wanted.awaited and not is_there and not broker.is_awaited(wanted.name):
+        raise missing_topic(wanted.name)
+    topic = broker.create_topic(
         wanted.name, wanted.settings, exist_ok=wanted.exist_ok, compare=wanted.compare
     )
     session.answer(request, topic.info())

@@ -94,9 +94,17 @@ class RedisListener(TcpListener[RedisSession]):
 
     def open(self) -> None:
         super().open()
-        self.pubsub = PubSub(self.broker, self._redis, create_topics=self._create_topics)
+        self.pubsub = self.make_pubsub()
         self.state = ServerState(self.broker, self._redis, self.loop.time)
         self.state.port = self.port
+
+    def make_pubsub(self) -> PubSub:
+        return PubSub(self.broker, self._redis, create_topics=self._create_topics)
+
+    def make_session(self, connection: RedisConnection, peer: str, local: str) -> RedisSession:
+        return RedisSession(
+            self.pubsub, self.state, connection, self._pipeline, peer=peer, local=local
+        )
 
     def admit(self, sock: socket.socket, peer: str) -> tuple[Connection, RedisSession]:
         # Subscribers may be silent for days: the kernel finds out which of them are gone.
@@ -105,9 +113,7 @@ class RedisListener(TcpListener[RedisSession]):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_SECONDS)
         host, port = sock.getsockname()[:2]
         connection = RedisConnection(sock, peer, self)
-        session = connection.redis = RedisSession(
-            self.pubsub, self.state, connection, self._pipeline, peer=peer, local=f"{host}:{port}"
-        )
+        session = connection.redis = self.make_session(connection, peer, f"{host}:{port}")
         self.state.sessions[session.number] = session
         self.state.connections_received += 1
         return connection, session

@@ -1,0 +1,286 @@
+"""Redis clients on an edge of a Fanlog broker: what they subscribe to comes from the mirrors, and
+what they publish goes upstream through the edge's client."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fanlog.broker.ports import Origin
+from fanlog.broker.topics import Partition, Topic
+from fanlog.edge.references import Target
+from fanlog.errors import FanlogError, TopicNotFoundError
+from fanlog.format.batch import Batch, read_header
+from fanlog.format.channels import pattern_over, topic_of
+from fanlog.format.frames import ACK_ENTRY, Ack, FrameKind
+from fanlog.format.messages import CreateTopic
+from fanlog.format.patterns import is_pattern
+from fanlog.format.resp_replies import Failed
+from fanlog.listeners.redis.channels import Follower
+from fanlog.listeners.redis.pubsub import PubSub
+from fanlog.listeners.redis.server import RedisConnection, RedisListener
+from fanlog.listeners.redis.session import RedisSession
+from fanlog.log.mirror import MirrorLog
+from fanlog.log.opening import StoredTopic
+from fanlog.log.scan import Owner
+from fanlog.model import TopicSettings
+
+if TYPE_CHECKING:
+    from fanlog.client.aio import Client
+    from fanlog.config import RedisOptions
+    from fanlog.edge.core import EdgeCore
+    from fanlog.edge.fanlog_upstream import FanlogUpstream
+    from fanlog.format.resp import Command
+
+logger = logging.getLogger("fanlog.edge")
+
+# Connections share so many ways to each topic: all of one connection stay in one partition.
+_LANES = 8
+# Ways that are kept. Past it they are made again when they are needed.
+_LANES_MAX = 10_000
+_FOLLOWING = {b"SUBSCRIBE": b"s", b"PSUBSCRIBE": b"p", b"SSUBSCRIBE": b"h"}
+
+
+class _Outbox:
+    """Publishes upstream what Redis clients have published here. It stands where the core would
+    take batches in."""
+
+    def __init__(self, client: Client, options: RedisOptions) -> None:
+        self._client = client
+        self._options = options
+        self._lanes: dict[tuple[str, int], Partition] = {}
+        self._names: dict[int, tuple[str, int]] = {}
+        self._number = 0
+        self._last: dict[int, asyncio.Task[None]] = {}
+
+    def lane(self, name: str, number: int) -> Partition:
+        """Where messages of a connection to a topic are gathered."""
+        key = (name, number % _LANES)
+        known = self._lanes.get(key)
+        if known is None:
+            if len(self._lanes) >= _LANES_MAX and not self._last:
+                self._lanes.clear()
+                self._names.clear()
+            self._number += 1
+            settings = TopicSettings(message_bytes_max=self._options.bulk_bytes_max)
+            stored = StoredTopic(name, self._number, settings)
+            stored.logs.append(MirrorLog(settings, Owner(self._number, 0)))
+            known = self._lanes[key] = Topic(stored).partitions[0]
+            self._names[self._number] = key
+        return known
+
+    def take(self, data: bytes, at: int, origin: Origin) -> int:
+        header = read_header(data, at)
+        end = at + header.length
+        values = Batch(data[at:end], header).values
+        number, before = header.topic, self._last.get(header.topic)
+        task = asyncio.create_task(
+            self._publish(number, values, header.first_sequence, origin, before)
+        )
+        self._last[number] = task
+        task.add_done_callback(lambda _: self._done(number, task))
+        return end
+
+    def _done(self, number: int, task: asyncio.Task[None]) -> None:
+        if self._last.get(number) is task:
+            del self._last[number]
+
+    async def _publish(
+        self,
+        number: int,
+        values: Sequence[bytes | None],
+        token: int,
+        origin: Origin,
+        before: asyncio.Task[None] | None,
+    ) -> None:
+        name, lane = self._names[number]
+        try:
+            if before is not None:
+                await asyncio.wait({before})
+            partitions = await self._partitions(name)
+            if partitions:
+                await asyncio.gather(
+                    *(
+                        self._client.publish(name, value, partition=lane % partitions)
+                        for value in values
+                    )
+                )
+        except FanlogError as fault:
+            origin.refuse(number, 0, token, token, fault)
+            return
+        origin.acknowledge([ACK_ENTRY.pack(*Ack(number, 0, 0, 0, token, 0, 0))])
+
+    async def _partitions(self, name: str) -> int:
+        """How many a topic has. As at the broker, one is made if somebody waits for it; else it is
+        0, and the message is nobody's."""
+        options = self._options
+        channel: dict[str, int | str] = {
+            "partitions": 1,
+            "durability": "memory",
+            "retention_seconds": options.channel_retention_seconds,
+            "message_bytes_max": options.bulk_bytes_max,
+            "tail_bytes": options.channel_tail_bytes,
+        }
+        wanted = CreateTopic(name, channel, exist_ok=True, compare=(), awaited=True)
+        try:
+            await self._client.ask(FrameKind.CREATE_TOPIC, wanted)
+        except TopicNotFoundError:
+            return 0
+        return (await self._client.open_topic(name)).settings.partitions
+
+
+class EdgePubSub(PubSub):
+    """Channels of an edge."""
+
+    def __init__(
+        self, core: EdgeCore, options: RedisOptions, upstream: FanlogUpstream, client: Client
+    ) -> None:
+        super().__init__(core, options, create_topics=False)
+        self._outbox = _Outbox(client, options)
+        self._upstream = upstream
+        self._tasks: set[asyncio.Task[None]] = set()
+        core.publisher = self._outbox.take
+
+    def route(self, name: bytes, number: int, *, shard: bool) -> Partition | None:
+        lane = self._outbox.lane(topic_of(name, shard=shard), number)
+        lane.readers = self.follower_count(name, shard=shard)
+        return lane
+
+    def subscribe(self, follower: Follower, name: bytes, *, shard: bool) -> bool:
+        begun = super().subscribe(follower, name, shard=shard)
+        if begun:
+            self._hold(Target(topic_of(name, shard=shard), False))
+        return begun
+
+    def unsubscribe(self, follower: Follower, name: bytes, *, shard: bool) -> bool:
+        ended = super().unsubscribe(follower, name, shard=shard)
+        if ended:
+            self._upstream.unfollow(topic_of(name, shard=shard), False)
+        return ended
+
+    def psubscribe(self, follower: Follower, text: bytes) -> bool:
+        begun = super().psubscribe(follower, text)
+        if begun:
+            self._hold(pattern_target(text))
+        return begun
+
+    def punsubscribe(self, follower: Follower, text: bytes) -> bool:
+        ended = super().punsubscribe(follower, text)
+        if ended:
+            self._upstream.unfollow(*pattern_target(text))
+        return ended
+
+    def _hold(self, target: Target) -> None:
+        """Usually it is followed already: its session has waited for that."""
+        if not self._upstream.hold(target):
+            self.in_task(self._upstream.follow(*target))
+
+    def in_task(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            logger.warning("a channel is not followed upstream: %s", fault)
+
+    @property
+    def upstream(self) -> FanlogUpstream:
+        return self._upstream
+
+
+class EdgeRedisSession(RedisSession):
+    """A peer whose subscriptions begin when upstream sends what they are about: from their
+    confirmation on, nothing is missed."""
+
+    def __init__(self, pubsub: EdgePubSub, *arguments: Any, **options: Any) -> None:
+        super().__init__(pubsub, *arguments, **options)
+        self._edge = pubsub
+        self._preparing: list[bytes] | None = None
+        self._prepared: list[Target] = []
+
+    def _obey(self, words: Command) -> None:
+        kind = _FOLLOWING.get(words[0].upper()) if words else None
+        if kind is None or self.queue is not None or not self.trusted or len(words) < 2:
+            super()._obey(words)
+            return
+        if self._preparing is not words and not self._prepared:
+            self._preparing = words
+            self._waits = True
+            self._todo.appendleft(words)
+            self._edge.in_task(self._prepare(kind, words))
+            return
+        if not self._prepared:
+            # Somebody else has woken it up: what it waits for is not there yet.
+            self._waits = True
+            self._todo.appendleft(words)
+            return
+        prepared, self._prepared, self._preparing = self._prepared, [], None
+        super()._obey(words)
+        self._let_go(prepared)
+
+    async def _prepare(self, kind: bytes, words: Command) -> None:
+        targets = list(dict.fromkeys(_target(kind, name) for name in words[1:]))
+        held: list[Target] = []
+        try:
+            for target in targets:
+                await self._edge.upstream.follow(*target)
+                held.append(target)
+        except FanlogError as fault:
+            self._let_go(held)
+            held = []
+            if self._todo and self._todo[0] is words:
+                self._todo.popleft()
+            self._preparing = None
+            self.say(Failed(f"ERR {fault}"))
+        if self._closed:
+            self._let_go(held)
+            return
+        self._prepared = held
+        self._waits = False
+        self.outlet.proceed_soon()
+
+    def _let_go(self, targets: Sequence[Target]) -> None:
+        for target in targets:
+            self._edge.upstream.unfollow(*target)
+
+    def closed(self) -> None:
+        super().closed()
+        prepared, self._prepared = self._prepared, []
+        self._let_go(prepared)
+
+
+class EdgeRedisListener(RedisListener):
+    """The Redis listener of an edge."""
+
+    def __init__(
+        self, core: EdgeCore, *arguments: Any, upstream: FanlogUpstream, client: Client
+    ) -> None:
+        super().__init__(core, *arguments, create_topics=False)
+        self._core = core
+        self._upstream = upstream
+        self._client = client
+
+    def make_pubsub(self) -> PubSub:
+        return EdgePubSub(self._core, self._redis, self._upstream, self._client)
+
+    def make_session(self, connection: RedisConnection, peer: str, local: str) -> RedisSession:
+        assert isinstance(self.pubsub, EdgePubSub)
+        return EdgeRedisSession(
+            self.pubsub, self.state, connection, self._pipeline, peer=peer, local=local
+        )
+
+
+def pattern_target(text: bytes) -> Target:
+    """What has to be followed for a Redis pattern."""
+    over = pattern_over(text)
+    return Target(over, is_pattern(over))
+
+
+def _target(kind: bytes, name: bytes) -> Target:
+    if kind == b"p":
+        return pattern_target(name)
+    return Target(topic_of(name, shard=kind == b"h"), False)
