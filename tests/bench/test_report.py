@@ -16,6 +16,8 @@ from fanlog.bench.reports import (
     ClientsRow,
     DurableReport,
     DurableRow,
+    EdgesReport,
+    EdgesRow,
     EmbeddedReport,
     EmbeddedRow,
     FanoutReport,
@@ -162,6 +164,22 @@ REPORTS: list[Report] = [
             )
         ],
         left_out=[LeftOut("nats", "nats-server was not found: run `pip`.")],
+        environment=ENVIRONMENT,
+    ),
+    EdgesReport(
+        rows=[
+            EdgesRow(
+                edges=edges,
+                readers=1000,
+                messages=10,
+                payload=128,
+                broker_us=cost,
+                messages_per_s=100.0,
+                runs=[cost],
+            )
+            for edges, cost in ((0, 8000.0), (4, 600.0))
+        ],
+        left_out=[],
         environment=ENVIRONMENT,
     ),
     EmbeddedReport(

@@ -11,7 +11,7 @@ import contextlib
 import select
 import socket
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -56,11 +56,14 @@ class FanoutLoad:
         subscribers: int,
         window_messages: int,
         receive: Receive = "discard",
+        *,
+        reader_ports: Sequence[int] = (),
     ) -> None:
+        """Subscribers connect to the same port, or to one of `reader_ports` each."""
         self._wire = wire
         self._receive_flags = socket.MSG_TRUNC if receive == "discard" else 0
         self._window = window_units(wire, subscribers, window_messages)
-        self._readers = [connect(port) for _ in range(subscribers)]
+        self._readers = [connect(at) for at in reader_ports or [port] * subscribers]
         self._publisher = connect(port)
         wire.prepare(self._publisher, self._readers)
         unit = wire.unit()
@@ -111,15 +114,16 @@ class FanoutLoad:
             self._receive()
         return now
 
-    def publish_one_ns(self) -> int:
-        """Publish one unit to idle subscribers; nanoseconds until the last of them has it."""
+    def publish_one_ns(self, *, spin: bool = True) -> int:
+        """Publish one unit to idle subscribers; nanoseconds until the last of them has it. Without
+        `spin` it leaves its core to others while it waits."""
         due = self.received_bytes() + len(self._readers) * self._wire.received_bytes
         deadline = time.perf_counter() + DRAIN_TIMEOUT_S
         started_ns = time.perf_counter_ns()
         self._send(self._sent_bytes + self._unit_bytes)
         while self.received_bytes() < due:
             # Spins, so that waking this process up is no part of what is measured.
-            self._receive(timeout_s=0)
+            self._receive(timeout_s=0 if spin else POLL_TIMEOUT_S)
             if time.perf_counter() > deadline:
                 raise BenchError("a message did not reach every subscriber in time")
         return time.perf_counter_ns() - started_ns

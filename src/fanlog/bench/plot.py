@@ -38,6 +38,7 @@ from fanlog.bench.reports import (
     ClientsReport,
     DurableReport,
     DurableRow,
+    EdgesReport,
     EmbeddedReport,
     FanoutReport,
     FanoutRow,
@@ -212,6 +213,22 @@ def draw_embedded(report: EmbeddedReport) -> Figure:
     )
     axes.set_xlabel(f"messages per second, each delivered to {rows[0].subscribers} subscribers")
     finish(axes, "Embedded broker, one process")
+    return figure
+
+
+def draw_edges(report: EdgesReport) -> Figure:
+    """A bar for each case."""
+    figure = new_figure(WIDTH_INCHES, BAR_INCHES * len(report.rows) + 1.2)
+    axes: Axes = figure.add_subplot()
+    rows = report.rows
+    draw_bars(
+        axes,
+        [f"through {row.edges} edges" if row.edges else "direct" for row in rows],
+        [row.broker_us for row in rows],
+        [colour_of("fanlog") for _ in rows],
+    )
+    axes.set_xlabel("microseconds of the broker's CPU per message")
+    finish(axes, f"{rows[0].readers:,} readers")
     return figure
 
 
@@ -429,6 +446,7 @@ DRAWINGS: dict[type[Report], Callable[[Any], Figure]] = {
     DurableReport: draw_durable,
     ClientsReport: draw_clients,
     EmbeddedReport: draw_embedded,
+    EdgesReport: draw_edges,
     StallReport: draw_stall,
     StallsReport: draw_stalls,
     TopicsReport: draw_topics,

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
@@ -22,6 +23,7 @@ from fanlog.bench.reports import (
     ClientsReport,
     ClientsRow,
     DurableReport,
+    EdgesReport,
     EmbeddedReport,
     FanoutReport,
     FanoutRow,
@@ -63,37 +65,7 @@ GROUPS_RATIOS: dict[GroupsPart, str] = {
 
 def render(report: Report) -> RenderableType:
     """The report's table, what was left out, and where it ran; print it with a Rich console."""
-    table: RenderableType
-    if isinstance(report, FanoutReport):
-        table = fanout_table(report)
-    elif isinstance(report, LatencyReport):
-        table = latency_table(report)
-    elif isinstance(report, RateReport):
-        table = rate_table(report)
-    elif isinstance(report, PublishersReport):
-        table = publishers_table(report)
-    elif isinstance(report, DurableReport):
-        table = durable_table(report)
-    elif isinstance(report, ClientsReport):
-        table = clients_table(report)
-    elif isinstance(report, EmbeddedReport):
-        table = embedded_table(report)
-    elif isinstance(report, StallReport):
-        table = stall_table(report)
-    elif isinstance(report, StallsReport):
-        table = stalls_table(report)
-    elif isinstance(report, TopicsReport):
-        table = topics_table(report)
-    elif isinstance(report, IdleReport):
-        table = idle_table(report)
-    elif isinstance(report, SparkReport):
-        table = spark_table(report)
-    elif isinstance(report, StartupReport):
-        table = startup_table(report)
-    elif isinstance(report, ScheduleReport):
-        table = schedule_table(report)
-    else:
-        table = Group(*(groups_table(report, part) for part in GROUPS_TITLES))
+    table = _TABLES[type(report)](report)
     notes = [left_out_note(left) for left in report.left_out]
     return Group(table, *notes, environment_note(report.environment))
 
@@ -262,6 +234,26 @@ def embedded_table(report: EmbeddedReport) -> Table:
             f"{row.subscribers}",
             count(row.published_per_s),
             count(row.delivered_per_s),
+        )
+    return table
+
+
+def edges_table(report: EdgesReport) -> Table:
+    """What a message costs the broker, beside the case without edges."""
+    table = new_table(
+        "Edges: what a message costs the broker",
+        "readers",
+        "edges",
+        "broker's CPU per message",
+        "of direct",
+    )
+    direct = report.rows[0].broker_us
+    for row in report.rows:
+        table.add_row(
+            f"{row.readers:,} direct" if not row.edges else f"{row.readers:,} through edges",
+            f"{row.edges}" if row.edges else "–",
+            f"{row.broker_us:,.0f} µs",
+            f"{row.broker_us / direct:.3f}×",
         )
     return table
 
@@ -505,3 +497,27 @@ def environment_note(environment: Environment) -> Text:
         f"Python {environment.python}, {environment.filesystem}; {versions}; {environment.when}",
         style="dim",
     )
+
+
+def _groups_tables(report: GroupsReport) -> RenderableType:
+    return Group(*(groups_table(report, part) for part in GROUPS_TITLES))
+
+
+_TABLES: dict[type[Report], Callable[[Any], RenderableType]] = {
+    FanoutReport: fanout_table,
+    LatencyReport: latency_table,
+    RateReport: rate_table,
+    PublishersReport: publishers_table,
+    DurableReport: durable_table,
+    ClientsReport: clients_table,
+    EmbeddedReport: embedded_table,
+    EdgesReport: edges_table,
+    StallReport: stall_table,
+    StallsReport: stalls_table,
+    TopicsReport: topics_table,
+    IdleReport: idle_table,
+    SparkReport: spark_table,
+    StartupReport: startup_table,
+    ScheduleReport: schedule_table,
+    GroupsReport: _groups_tables,
+}

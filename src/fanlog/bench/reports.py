@@ -385,6 +385,27 @@ class GroupsReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="benchma
     environment: Environment
 
 
+class EdgesRow(msgspec.Struct, frozen=True, kw_only=True):
+    """So many readers spread over `edges`; with 0 all of them are the broker's own. `broker_us` is
+    what a message costs the broker, in microseconds on a core."""
+
+    edges: int
+    readers: int
+    messages: int
+    payload: int
+    broker_us: float
+    messages_per_s: float
+    runs: list[float]
+
+
+class EdgesReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="benchmark", tag="edges"):
+    """What a message costs the broker, with readers of its own and with edges."""
+
+    rows: list[EdgesRow]
+    left_out: list[LeftOut]
+    environment: Environment
+
+
 class SparkRow(msgspec.Struct, frozen=True, kw_only=True):
     """Records a second in one way; of the idle stream, the milliseconds of a look for news."""
 
@@ -419,6 +440,7 @@ Report = (
     | ScheduleReport
     | GroupsReport
     | SparkReport
+    | EdgesReport
 )
 
 

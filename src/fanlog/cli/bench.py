@@ -280,6 +280,32 @@ def embedded(
     show("embedded", lambda progress: run_embedded(options, progress), json, plot)
 
 
+@bench_app.command(epilog="Example: [bold]fanlog bench edges --readers 1000 --edges 4[/]")
+def edges(
+    *,
+    readers: Annotated[int, typer.Option("--readers", min=1, help="How many.")] = 1000,
+    many: Annotated[int, typer.Option("--edges", min=1, help="How many.")] = 4,
+    messages: Annotated[int, typer.Option("--messages", min=1, help="How many.")] = 500,
+    payload: Payload = 128,
+    repeat: Repeat = 1,
+    directory: Folder = None,
+    json: Json = None,
+    plot: Plot = None,
+) -> None:
+    """What a message costs the broker, with readers of its own and with edges."""
+    from fanlog.bench.edges import EdgesOptions, run_edges  # noqa: PLC0415
+
+    options = EdgesOptions(
+        readers=readers,
+        edges=many,
+        messages=messages,
+        payload_bytes=payload,
+        repeat=repeat,
+        directory=directory,
+    )
+    show("edges", lambda progress: run_edges(options, progress), json, plot)
+
+
 @bench_app.command(epilog="Example: [bold]fanlog bench stall --stop-seconds 10[/]")
 def stall(
     *,
@@ -565,6 +591,7 @@ def everything(
     durable(**common, **beside, seconds=seconds, **files("durable"))
     clients(**common, **beside, **files("clients"))
     embedded(**common, **files("embedded"))
+    edges(**common, directory=directory, **files("edges"))
     stall(payload=payload, directory=directory, **files("stall"))
     stalls(directory=directory, **files("stalls"))
     topics(payload=payload, directory=directory, **files("topics"))
