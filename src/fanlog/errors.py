@@ -34,7 +34,9 @@ FanlogError
 │   ├── LeaseLostError
 │   ├── KeyReusedError
 │   ├── NotSupportedError
+│   ├── DeadLetterNotFoundError
 │   ├── NoRespondersError
+│   ├── RequestFailedError     whoever answers a request said that it failed
 │   ├── StreamEndedError       a resumable stream has ended, and takes nothing more
 │   ├── StreamFailedError      a resumable stream ended with an error
 │   │   ├── StreamSilentError
@@ -400,6 +402,25 @@ class NoRespondersError(RequestError):
     """
 
     code = "no_responders"
+
+
+class RequestFailedError(RequestError):
+    """Whoever answers a request said that it failed. The message is theirs.
+
+    What to do: Read the message, and the log of the service that answers.
+    """
+
+    code = "request_failed"
+
+
+class DeadLetterNotFoundError(InvalidArgumentError):
+    """The dead-letter topic has no dead letter of this id: it was replayed or deleted, or it was
+    never there.
+
+    What to do: List the ids with `fanlog dead list`.
+    """
+
+    code = "dead_letter_not_found"
 
 
 class StreamEndedError(RequestError):

@@ -18,7 +18,7 @@ from fanlog.config import ListenerOptions
 from fanlog.node import Node
 from tests.client.ways import ALL_WAYS, PATIENCE_SECONDS, BrokerClock, Way, until
 
-TOKENS = ["Tea ", "is ", "", "ready ", "— ", "now."]
+TOKENS = ["Tea ", "is ", "", "ready ", "— ", "[1]", "now."]
 
 
 class InThreads:
@@ -57,6 +57,12 @@ class ReadInThreads:
     @property
     def ended(self) -> bool:
         return self._reader.ended
+
+    async def start(self) -> None:
+        await asyncio.to_thread(self._reader.start)
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._reader.close)
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         pieces = iter(self._reader)
@@ -147,6 +153,22 @@ async def test_a_position_continues_with_what_was_not_read_yet(way: Way) -> None
         assert await all_of(stream(client, "a").read(position=f"{int(at) + 1}.{log}")) == []
 
 
+async def test_a_reader_can_be_started_before_it_is_read_and_closed_without(way: Way) -> None:
+    async with way.open() as client:
+        await written(client, "a")
+        reader = stream(client, "a").read()
+        await reader.start()
+        await reader.start()
+        assert way.core.catalog.get("_stream.a").partitions[0].readers == 1
+        assert await all_of(reader) == TOKENS
+        await reader.start()
+        other = stream(client, "a").read()
+        await other.start()
+        await other.close()
+        await until(lambda: way.core.catalog.get("_stream.a").partitions[0].readers == 0)
+        assert await all_of(other) == TOKENS
+
+
 async def test_a_reader_that_stopped_in_the_middle_continues_there(way: Way) -> None:
     async with way.open() as client:
         await written(client, "a")
@@ -204,6 +226,8 @@ async def test_a_stream_that_is_not_there_is_an_error_or_is_awaited(way: Way) ->
     async with way.open() as client:
         with pytest.raises(errors.TopicNotFoundError, match="no stream 'a'"):
             await all_of(stream(client, "a").read())
+        with pytest.raises(errors.TopicNotFoundError, match="no stream 'a'"):
+            await stream(client, "a").read().start()
         early = asyncio.create_task(all_of(stream(client, "a").read(missing="wait")))
         await until(lambda: way.core.is_awaited("_stream.a"))
         await written(client, "a")

@@ -126,6 +126,12 @@ def test_a_content_type_makes_any_value_json(content_type: bytes, is_json: bool)
     assert ("json" in message) is is_json
 
 
+def test_a_content_type_keeps_text_that_looks_like_json() -> None:
+    batch = batch_of([b"[1]", b"[1]"], headers=[{"content-type": b"text/plain"}, {}])
+    first, second = map(json.loads, Records(batch).messages)
+    assert (first["text"], second["json"]) == ("[1]", [1])
+
+
 def test_json_stands_in_a_message_byte_by_byte() -> None:
     value = b'{"a" :  1.0e2, "big": 123456789012345678901234567890}'
     assert value in message_json(batch_of([value]), 0)

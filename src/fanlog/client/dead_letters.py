@@ -20,9 +20,9 @@ from fanlog.client.groups.operators import Groups
 from fanlog.client.message import Message, MessageBatch
 from fanlog.client.transactions.transaction import Transaction
 from fanlog.errors import (
+    DeadLetterNotFoundError,
     InvalidArgumentError,
     OffsetOutOfRangeError,
-    RequestError,
     UnreadableError,
 )
 from fanlog.format.batch import Batch
@@ -214,7 +214,7 @@ class DeadLetters:
         """Returns one dead letter. Raises `InvalidArgumentError` if it is not there."""
         async for letter in self.scan(topic, lambda letter: letter.id == id):
             return letter
-        raise InvalidArgumentError(
+        raise DeadLetterNotFoundError(
             f"There is no dead letter {id!r} in {topic!r}. See what there is with: "
             f"fanlog dead list {topic}"
         )
@@ -313,7 +313,9 @@ class DeadLetters:
         if some:
             await settle()
         if missing:
-            raise RequestError(_not_found(topic, [missing[at] for at in sorted(missing)], done))
+            raise DeadLetterNotFoundError(
+                _not_found(topic, [missing[at] for at in sorted(missing)], done)
+            )
         return done
 
     async def purge(self, topic: str) -> int:

@@ -24,6 +24,7 @@ from fanlog.client.queues.jobs import said_by
 from fanlog.client.starts import StartLike, as_start, checked, topic_name
 from fanlog.client.subscription import Subscription, SubscriptionHost
 from fanlog.client.typed.kind import Kind
+from fanlog.client.values import CONTENT_TYPE, Headers, Value
 from fanlog.errors import (
     FanlogError,
     InvalidArgumentError,
@@ -57,8 +58,8 @@ ALIVE_SECONDS = 15.0
 IDLE_SECONDS = 60.0
 # An end that is written because of an error must not hold that error up for long.
 _END_SECONDS = 5.0
-_MARK = streams.MARK.encode()
 _ERROR = ERROR.encode()
+_TEXT: Headers = {CONTENT_TYPE: "text/plain"}
 
 
 class StreamSettings(NamedTuple):
@@ -166,14 +167,21 @@ class Stream(Generic[T]):
             return
         fetched = await self._host.fetch(self.topic, 0, last.visible_end - 1)
         for batch in fetched.batches:
-            marks = (batch.columns.header(i, _MARK) for i in range(batch.header.record_count))
+            marks = (streams.mark_of(batch, i) for i in range(batch.header.record_count))
             if streams.END in marks:
                 self._ended = True
                 raise _ended(self.name)
 
+    def _encoded(self, piece: T) -> tuple[Value, Headers | None]:
+        value, headers = self._kind.encoded(piece, None)
+        if isinstance(value, str) and value[:1] in ("[", "{"):
+            # A piece such as [1] is text. Web readers would take it for JSON.
+            headers = _TEXT
+        return value, headers
+
     async def append(self, piece: T) -> Receipt:
         """Appends a piece, and returns when the broker has it: readers get it at once."""
-        value, headers = self._kind.encoded(piece, None)
+        value, headers = self._encoded(piece)
         await self.open()
         self._wrote_at = asyncio.get_running_loop().time()
         return await self._host.publish(self.topic, value, headers=headers)
@@ -181,7 +189,7 @@ class Stream(Generic[T]):
     async def send(self, piece: T) -> None:
         """Appends a piece without waiting for the broker. Pieces that are sent together travel
         together. What goes wrong is raised by `end`."""
-        value, headers = self._kind.encoded(piece, None)
+        value, headers = self._encoded(piece)
         if not self._open or self._ended:
             await self.open()
         self._wrote_at = asyncio.get_running_loop().time()
@@ -297,11 +305,35 @@ class StreamReader(Generic[T]):
         self._idle_seconds = idle_seconds
         self._at: Position | None = wanted.resume[0] if wanted.resume else None
         self.ended = False
+        self._reading: _Reading | None = None
+        # Pieces before it are not given.
+        self._first = 0
+        # Where a reader is that knows that the stream has ended.
+        self.behind_end = ""
 
     @property
     def position(self) -> str:
         """Where another reader would continue; empty as long as that is not known."""
         return "" if self._at is None else streams.position_text(self._at)
+
+    async def start(self) -> None:
+        """Begins to read, so that a stream that does not exist is an error now, and not in the
+        middle of an answer. Iterating does it by itself.
+
+        >>> await reader.start()  # doctest: +SKIP
+        """
+        if self._reading is None and not self.ended:
+            self._first = 0 if self._at is None else self._at.offset
+            reading = self._subscribe()
+            await reading.start()
+            self._reading = reading
+            self._at = self._at or next(iter(reading.positions), None)
+
+    async def close(self) -> None:
+        """Ends the reading. The end of an iteration does it."""
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            await reading.close()
 
     async def __aiter__(self) -> AsyncIterator[T]:
         messages = self.messages()
@@ -319,17 +351,18 @@ class StreamReader(Generic[T]):
         """
         if self.ended:
             return
-        wanted = 0 if self._at is None else self._at.offset
-        reading = self._subscribe()
+        await self.start()
+        reading, wanted = self._reading, self._first
+        if reading is None:
+            return
         try:
-            await reading.start()
-            self._at = self._at or next(iter(reading.positions), None)
             while True:
                 message = await self._next(reading, wanted)
-                mark = _mark(message)
+                mark = streams.mark_of(message.batch, message.index)
                 if mark == streams.END:
                     # The position stays in front of it: who continues there finds the end, too.
                     self.ended = True
+                    self.behind_end = streams.position_text(reading.positions[0])
                     self._raise_error(message)
                     return
                 if message.offset >= wanted:
@@ -337,7 +370,7 @@ class StreamReader(Generic[T]):
                     if mark is None:
                         yield message
         finally:
-            await reading.close()
+            await self.close()
 
     async def _next(self, reading: Subscription, wanted: int) -> Message:
         while True:
@@ -387,10 +420,6 @@ class _Reading(Subscription):
         super().noticed(notice)
         if notice.kind == "missing" and was_there:
             self._put(_gone(self.target))
-
-
-def _mark(message: Message) -> bytes | None:
-    return message.batch.columns.header(message.index, _MARK)
 
 
 def _say_nothing(sentence: str) -> None:

@@ -14,11 +14,18 @@ process can continue the reading.
 from __future__ import annotations
 
 from fanlog.errors import InvalidArgumentError
+from fanlog.format.batch import Batch
 from fanlog.format.messages import Position
 
 MARK = "fanlog-stream"
 END = b"end"
 ALIVE = b"alive"
+_MARK = MARK.encode()
+
+
+def mark_of(batch: Batch, index: int) -> bytes | None:
+    """What a record says of its stream; None for a piece of it."""
+    return batch.columns.header(index, _MARK)
 
 
 def position_text(position: Position) -> str:

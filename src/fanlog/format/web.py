@@ -10,9 +10,9 @@
 | `json`, `text` or `base64`   | it has a value: JSON as it was published, UTF-8, or anything else |
 | `deleted`                    | it has none: a tombstone                                          |
 
-A value is JSON if its `content-type` says so or it begins like an object or a list, and if it is
-well-formed. It then stands in the output byte by byte. A batch is rendered once: `Records` keeps
-what all views of a turn share.
+A value is JSON if its `content-type` says so, or it has none and begins like an object or a list,
+and if it is well-formed. It then stands in the output byte by byte. A batch is rendered once:
+`Records` keeps what all views of a turn share.
 """
 
 from __future__ import annotations
@@ -86,15 +86,15 @@ def is_json_type(content_type: bytes) -> bool:
     return essence in (JSON_TYPE, b"text/json") or essence.endswith(b"+json")
 
 
-def value_json(value: bytes | None, *, said: bool = False) -> str:
-    """A value as a field of a message. `said`: its content type is JSON."""
+def value_json(value: bytes | None, *, said: bool | None = None) -> str:
+    """A value as a field of a message. `said`: whether its content type is JSON, if it has one."""
     if value is None:
         return '"deleted":true'
     try:
         text = value.decode()
     except UnicodeDecodeError:
         return f'"base64":"{b64encode(value).decode()}"'
-    if said or text[:1] == "{" or text[:1] == "[":
+    if said or (said is None and (text[:1] == "{" or text[:1] == "[")):
         try:
             _check_syntax(value)
         except _NOT_JSON:
@@ -136,12 +136,12 @@ def _object_json(name: str, fields: dict[str, str]) -> str:
     return f'"{name}":{{{shown}}},'
 
 
-def _said_json(headers: Pairs) -> bool:
-    return any(
-        is_json_type(content)
-        for name, content in headers
-        if name == _CONTENT_TYPE or name.lower() == _CONTENT_TYPE
-    )
+def says_json(headers: Pairs) -> bool | None:
+    """Whether a value is JSON by its content type; None if it has none."""
+    for name, content in headers:
+        if name == _CONTENT_TYPE or name.lower() == _CONTENT_TYPE:
+            return is_json_type(content)
+    return None
 
 
 class Records:
@@ -244,7 +244,7 @@ class Records:
             repeat("") if times is None else [f'"event_time":"{rfc3339(us)}",' for us in times]
         )
         # Records of one publisher mostly have the same headers.
-        known = {own: (_headers_json(own), _said_json(own)) for own in set(self.headers)}
+        known = {own: (_headers_json(own), says_json(own)) for own in set(self.headers)}
         headers = [known[own] for own in self.headers]
         return [
             f'{{"offset":{offset},"time":"{time}",{event_time}{_key_json(key)}{shown}'
@@ -299,7 +299,7 @@ def reply_json(value: bytes | None, headers: Mapping[str, bytes]) -> bytes:
     b'{"headers":{"a":"b"},"text":"pong"}'
     """
     pairs = tuple((name.encode(), content) for name, content in headers.items())
-    return f"{{{_headers_json(pairs)}{value_json(value, said=_said_json(pairs))}}}".encode()
+    return f"{{{_headers_json(pairs)}{value_json(value, said=says_json(pairs))}}}".encode()
 
 
 class OutgoingMessage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

@@ -58,7 +58,7 @@ def fields(message: dict[str, Any]) -> dict[str, Any]:
         (
             b'{"text":"x"}',
             {"Content-Type": "text/plain", "Fanlog-Header-Trace": "t1"},
-            {"json": {"text": "x"}, "headers": {"content-type": "text/plain", "trace": "t1"}},
+            {"text": '{"text":"x"}', "headers": {"content-type": "text/plain", "trace": "t1"}},
         ),
     ],
     ids=["form", "form json", "json", "base64", "tombstone", "octets", "plain"],

@@ -12,7 +12,13 @@ import pytest
 from tests.listeners.web.conftest import Serving
 
 # Answers that do not end; they have tests of their own.
-STREAMING = ("/v1/ws", "/v1/stream", "/v1/topics/{topic}/stream")
+STREAMING = (
+    "/v1/ws",
+    "/v1/stream",
+    "/v1/topics/{topic}/stream",
+    "/v1/groups/{group}/stream",
+    "/v1/streams/{name}",
+)
 
 # A document can't say that an offset is past the end, or that a key was used before. Whether a
 # topic may change depends on what it is: there, 400 is an answer to a request that fits.

@@ -105,6 +105,15 @@ class StreamReader(Generic[T]):
         """Whether it has read the end of the stream."""
         return self._reader.ended
 
+    def start(self) -> None:
+        """Begins to read, so that a stream that does not exist is an error now. Iterating does it
+        by itself."""
+        self._loop.call(self._reader.start())
+
+    def close(self) -> None:
+        """Ends the reading. The end of an iteration does it."""
+        self._loop.call(self._reader.close())
+
     def __iter__(self) -> Iterator[T]:
         return self._each(self._reader.__aiter__)
 

@@ -23,7 +23,7 @@ from fanlog.errors import (
     LeaseLostError,
     MessagesLostError,
     NoRespondersError,
-    RequestError,
+    RequestFailedError,
     RequestTimeoutError,
     TopicNotFoundError,
 )
@@ -96,7 +96,7 @@ class Requests:
             self._waiting.pop(correlation, None)
         error = message.headers.get(ERROR)
         if error is not None:
-            raise RequestError(error.decode(errors="replace"))
+            raise RequestFailedError(error.decode(errors="replace"))
         return message
 
     async def _check_responders(self, topic: str) -> None:

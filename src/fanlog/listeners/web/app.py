@@ -10,7 +10,19 @@ from aiohttp.typedefs import Handler
 
 from fanlog.errors import FanlogError
 from fanlog.listeners.faults import OUR_FAULT
-from fanlog.listeners.web import messages, publishing, server_routes, status, streams, topics
+from fanlog.listeners.web import (
+    dead_letters,
+    groups,
+    messages,
+    publishing,
+    queues,
+    requests,
+    resumable,
+    server_routes,
+    status,
+    streams,
+    topics,
+)
 from fanlog.listeners.web.compression import compress
 from fanlog.listeners.web.files import add_files
 from fanlog.listeners.web.origins import cross_origin
@@ -29,6 +41,11 @@ ROUTES: list[Route] = [
     *publishing.ROUTES,
     *streams.ROUTES,
     *server_routes.ROUTES,
+    *groups.ROUTES,
+    *queues.ROUTES,
+    *dead_letters.ROUTES,
+    *requests.ROUTES,
+    *resumable.ROUTES,
     *status.ROUTES,
 ]
 

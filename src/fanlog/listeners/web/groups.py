@@ -1,0 +1,191 @@
+"""Groups and queues over REST: list, describe, reset and delete."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from fanlog.errors import (
+    GroupActiveError,
+    GroupNotFoundError,
+    InvalidArgumentError,
+    InvalidNameError,
+    NoPositionError,
+)
+from fanlog.format.frames import FrameKind
+from fanlog.format.messages import GroupPage, ListGroups, decode
+from fanlog.listeners.web.routes import Call, Nothing, Route
+from fanlog.model import (
+    GroupInfo,
+    GroupKind,
+    GroupMemberInfo,
+    GroupPartitionInfo,
+    GroupState,
+    QueueSettings,
+    ResetStep,
+    Verb,
+)
+
+
+class GroupsQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which groups."""
+
+    limit: Annotated[int, Meta(ge=1, description="Most groups in the answer.")] = 100
+    after: Annotated[
+        str, Meta(description="Begin behind this name: the `next` of the page before.")
+    ] = ""
+    pattern: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            description="Only groups whose names it includes.",
+            examples=["billing.>"],
+        ),
+    ] = ">"
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """A consumer group or a queue. `lag` counts messages that are not committed, or jobs that are
+    not done; `lag_seconds` is the age of the oldest of them."""
+
+    name: str
+    kind: GroupKind
+    state: GroupState
+    lag: int
+    lag_seconds: float
+    rebalances: int = 0
+    redelivered: int = 0
+    dead_lettered: int = 0
+    members: tuple[GroupMemberInfo, ...] = ()
+    partitions: tuple[GroupPartitionInfo, ...] = ()
+    queue: QueueSettings | None = None
+
+
+class GroupsPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Some groups, by name. With `next` there are more."""
+
+    groups: list[Group]
+    next: Annotated[str, Meta(description="Ask for the next page with `after=` this.")] | None = (
+        None
+    )
+
+
+class GroupReset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a group is to continue."""
+
+    start: Annotated[
+        str | int,
+        Meta(
+            description="`earliest`, `latest`, an offset, a time such as 2026-01-31T12:00Z, or an "
+            "age such as 10m.",
+            examples=["earliest"],
+        ),
+    ]
+    topic: Annotated[str, Meta(description="Only in this topic.")] = ""
+    partitions: (
+        Annotated[tuple[int, ...], Meta(description="Only in these partitions of the topic.")]
+        | None
+    ) = None
+    dry_run: Annotated[bool, Meta(description="Change nothing; say what would happen.")] = False
+
+
+class ResetSteps(msgspec.Struct, frozen=True, kw_only=True):
+    """What the reset did, or would do, to each partition."""
+
+    steps: list[ResetStep]
+
+
+def _group(info: GroupInfo) -> Group:
+    return Group(
+        name=info.name,
+        kind=info.kind,
+        state=info.state,
+        lag=info.lag,
+        lag_seconds=info.lag_seconds,
+        rebalances=info.rebalances,
+        redelivered=info.redelivered,
+        dead_lettered=info.dead_lettered,
+        members=info.members,
+        partitions=info.partitions,
+        queue=info.queue,
+    )
+
+
+async def list_groups(call: Call[GroupsQuery, None]) -> GroupsPage:
+    query = call.query
+    limit = min(query.limit, call.listener.options.page_entries_max)
+    found: list[GroupInfo] = []
+    after = query.after
+    while True:
+        wanted = ListGroups(query.pattern, after)
+        page = decode(GroupPage, await call.client.ask(FrameKind.LIST_GROUPS, wanted))
+        found += [group for group in page.groups if call.permit.may(Verb.GROUP, group.name)]
+        after = page.next
+        if len(found) > limit or not after:
+            break
+    more = found[limit - 1].name if len(found) > limit else after
+    return GroupsPage(groups=[_group(info) for info in found[:limit]], next=more or None)
+
+
+async def describe(call: Call[Nothing, None]) -> Group:
+    name = call.path("group")
+    call.permit.ask(Verb.GROUP, name)
+    return _group(await call.client.groups.describe(name))
+
+
+async def reset(call: Call[Nothing, GroupReset]) -> ResetSteps:
+    name, wanted = call.path("group"), call.body
+    call.permit.ask(Verb.GROUP, name)
+    steps = await call.client.groups.reset(
+        name, wanted.start, wanted.topic, wanted.partitions, dry_run=wanted.dry_run
+    )
+    return ResetSteps(steps=steps)
+
+
+async def delete(call: Call[Nothing, None]) -> None:
+    name = call.path("group")
+    call.permit.ask(Verb.GROUP, name)
+    await call.client.groups.delete(name)
+
+
+ROUTES = [
+    Route(
+        "GET",
+        "/v1/groups",
+        list_groups,
+        "List groups and queues",
+        "groups",
+        query=GroupsQuery,
+        answer=GroupsPage,
+        errors=(InvalidArgumentError, InvalidNameError),
+    ),
+    Route(
+        "GET",
+        "/v1/groups/{group}",
+        describe,
+        "Describe a group or queue",
+        "groups",
+        answer=Group,
+        errors=(InvalidArgumentError, GroupNotFoundError),
+    ),
+    Route(
+        "POST",
+        "/v1/groups/{group}/reset",
+        reset,
+        "Move a group without members",
+        "groups",
+        body=GroupReset,
+        answer=ResetSteps,
+        errors=(InvalidArgumentError, GroupNotFoundError, GroupActiveError, NoPositionError),
+    ),
+    Route(
+        "DELETE",
+        "/v1/groups/{group}",
+        delete,
+        "Forget a group without members",
+        "groups",
+        errors=(InvalidArgumentError, GroupNotFoundError, GroupActiveError),
+    ),
+]

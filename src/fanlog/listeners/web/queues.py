@@ -1,0 +1,246 @@
+"""Queues over REST, so that curl alone can be a worker: take jobs, and say what became of them.
+
+Law: nothing is kept here. A receipt names the job and who has it, so that each request may go to
+another process.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, UnsetType
+
+from fanlog.client.queues import taking
+from fanlog.client.queues.options import WorkOptions
+from fanlog.errors import (
+    GroupActiveError,
+    GroupNotFoundError,
+    InvalidArgumentError,
+    LimitError,
+    TopicNotFoundError,
+)
+from fanlog.format import messages
+from fanlog.format.web import Records, place_json
+from fanlog.listeners.web.messages import MessageAnswer
+from fanlog.listeners.web.routes import Call, Route
+from fanlog.model import Verb
+
+Reason = Annotated[str, Meta(description="Why, for whoever looks at the job later.")]
+
+
+class TakeQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """How many jobs, how long to wait for the first, and settings of the queue that are to change;
+    those that are left out stay."""
+
+    limit: Annotated[int, Meta(ge=1, description="Most jobs in the answer.")] = 1
+    wait_seconds: Annotated[
+        float, Meta(ge=0, description="How long to wait for a job if there is none.")
+    ] = 0.0
+    visibility_seconds: (
+        Annotated[float, Meta(gt=0, le=86_400, description="Time for a job. Then others get it.")]
+        | UnsetType
+    ) = UNSET
+    max_deliveries: (
+        Annotated[
+            int, Meta(ge=1, le=10_000, description="Deliveries before a job becomes a dead letter.")
+        ]
+        | UnsetType
+    ) = UNSET
+    retry_delay_seconds: (
+        Annotated[float, Meta(ge=0, le=86_400, description="Wait before a failed job comes again.")]
+        | UnsetType
+    ) = UNSET
+    dead_letter: Annotated[str, Meta(description="The dead-letter topic.")] | UnsetType = UNSET
+    ordered: (
+        Annotated[bool, Meta(description="One job of a key at a time, in the order of the log.")]
+        | UnsetType
+    ) = UNSET
+    reset: (
+        Annotated[Literal["earliest", "latest"], Meta(description="Where a new queue begins.")]
+        | UnsetType
+    ) = UNSET
+
+
+class TakenJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A job. The `receipt` settles it, in any process."""
+
+    receipt: str
+    deliveries: Annotated[int, Meta(description="How often it was delivered, this time included.")]
+    message: MessageAnswer
+
+
+class _TakenJob(msgspec.Struct, frozen=True, kw_only=True):
+    """The same, with a message that is JSON already."""
+
+    receipt: str
+    deliveries: int
+    message: Raw
+
+
+class TakenJobs(msgspec.Struct, frozen=True, kw_only=True):
+    """Jobs that are the caller's for the queue's `visibility_seconds`."""
+
+    jobs: list[TakenJob]
+
+
+class _TakenJobs(msgspec.Struct, frozen=True):
+    jobs: list[_TakenJob]
+
+
+Receipts = Annotated[
+    list[str], Meta(min_length=1, max_length=10_000, description="Receipts of a take.")
+]
+
+
+class Ack(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Jobs that are done."""
+
+    receipts: Receipts
+
+
+class Nack(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Jobs that failed, and are to be tried again."""
+
+    receipts: Receipts
+    delay_seconds: (
+        Annotated[
+            float,
+            Meta(ge=0, le=86_400, description="When. Without it the queue's back-off counts."),
+        ]
+        | None
+    ) = None
+    reason: Reason = ""
+
+
+class Reject(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Jobs that can't be done: they become dead letters at once."""
+
+    receipts: Receipts
+    reason: Reason = ""
+
+
+class Extend(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Jobs that take longer."""
+
+    receipts: Receipts
+    seconds: (
+        Annotated[
+            float,
+            Meta(
+                ge=0,
+                le=86_400,
+                description="From now on. Without it the queue's visibility_seconds.",
+            ),
+        ]
+        | None
+    ) = None
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """How many counted. `late` has the receipts of the others: those jobs are done already, dead
+    letters, or somebody else's by now."""
+
+    settled: int
+    late: list[str]
+
+
+async def take(call: Call[TakeQuery, None]) -> _TakenJobs:
+    query, options = call.query, call.listener.options
+    topic, queue = call.path("topic"), call.path("queue")
+    call.permit.ask(Verb.SUBSCRIBE, topic)
+    call.permit.ask(Verb.QUEUE, queue)
+    given: dict[str, Any] = {
+        name: value
+        for name, value in msgspec.structs.asdict(query).items()
+        if name not in ("limit", "wait_seconds") and value is not UNSET
+    }
+    settings: WorkOptions = {**given, "missing": "fail"}  # type: ignore[typeddict-item]
+    taken = await taking.take(
+        call.client,
+        topic,
+        queue=queue,
+        limit=min(query.limit, options.page_entries_max),
+        wait_seconds=min(query.wait_seconds, options.wait_seconds_max),
+        options=settings,
+    )
+    return _TakenJobs(_rendered(taken))
+
+
+def _rendered(taken: list[taking.Taken]) -> list[_TakenJob]:
+    """The jobs as JSON, each batch rendered once."""
+    rendered: dict[int, list[str]] = {}
+    jobs: list[_TakenJob] = []
+    for message, deliveries, receipt in taken:
+        batch = message.batch
+        if id(batch) not in rendered:
+            rendered[id(batch)] = Records(batch).messages
+        shown = rendered[id(batch)][message.index]
+        whole = place_json(message.topic, message.partition) + shown[1:]
+        message_json = Raw(whole.encode())
+        jobs.append(_TakenJob(receipt=receipt, deliveries=deliveries, message=message_json))
+    return jobs
+
+
+async def _settle(
+    call: Call[Any, Any], verb: messages.Verb, *, seconds: float | None = None, reason: str = ""
+) -> Outcome:
+    queue = call.path("queue")
+    call.permit.ask(Verb.QUEUE, queue)
+    receipts: list[str] = call.body.receipts
+    for receipt in receipts:
+        if taking.read_receipt(receipt).queue != queue:
+            raise InvalidArgumentError(f"A receipt is of another queue than {queue!r}.")
+    delay_ms = -1 if seconds is None else round(seconds * 1000)
+    late = await taking.settle(call.client, receipts, verb, delay_ms=delay_ms, reason=reason)
+    return Outcome(settled=len(set(receipts)) - len(late), late=late)
+
+
+async def ack(call: Call[Any, Ack]) -> Outcome:
+    return await _settle(call, messages.Verb.ACK)
+
+
+async def nack(call: Call[Any, Nack]) -> Outcome:
+    body = call.body
+    return await _settle(call, messages.Verb.NACK, seconds=body.delay_seconds, reason=body.reason)
+
+
+async def reject(call: Call[Any, Reject]) -> Outcome:
+    return await _settle(call, messages.Verb.REJECT, reason=call.body.reason)
+
+
+async def extend(call: Call[Any, Extend]) -> Outcome:
+    return await _settle(call, messages.Verb.EXTEND, seconds=call.body.seconds)
+
+
+def _settling(name: str, handler: Any, summary: str, body: Any) -> Route:
+    return Route(
+        "POST",
+        f"/v1/queues/{{topic}}/{{queue}}/{name}",
+        handler,
+        summary,
+        "queues",
+        body=body,
+        answer=Outcome,
+        errors=(InvalidArgumentError, GroupNotFoundError),
+    )
+
+
+ROUTES = [
+    Route(
+        "POST",
+        "/v1/queues/{topic}/{queue}/take",
+        take,
+        "Take jobs",
+        "queues",
+        query=TakeQuery,
+        answer=TakenJobs,
+        description="The topic may be a pattern. A job without an outcome goes to others when the "
+        "queue's visibility_seconds are over.",
+        errors=(InvalidArgumentError, TopicNotFoundError, GroupActiveError, LimitError),
+    ),
+    _settling("ack", ack, "Jobs are done", Ack),
+    _settling("nack", nack, "Jobs failed: try them again", Nack),
+    _settling("reject", reject, "Jobs can't be done: make them dead letters", Reject),
+    _settling("extend", extend, "Jobs need more time", Extend),
+]

@@ -1,0 +1,78 @@
+"""Request and reply over REST: the answer to a message is the answer to the HTTP request."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, UnsetType
+
+from fanlog.errors import (
+    InvalidArgumentError,
+    NoRespondersError,
+    RequestFailedError,
+    RequestTimeoutError,
+)
+from fanlog.format.web import OutgoingMessage, says_json, value_json
+from fanlog.listeners.web.ports import Outgoing
+from fanlog.listeners.web.routes import Call, Route
+from fanlog.model import Verb
+
+
+class RequestQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """How long to wait for the answer."""
+
+    timeout_seconds: Annotated[
+        float, Meta(gt=0, description="How long to wait for the answer.")
+    ] = 5.0
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer. Its value is one of `json`, `text` and `base64`."""
+
+    headers: dict[str, str] | UnsetType = UNSET
+    json: Raw | UnsetType = UNSET
+    text: str | UnsetType = UNSET
+    base64: str | UnsetType = UNSET
+    deleted: bool | UnsetType = UNSET
+
+
+_decode = msgspec.json.Decoder(Reply).decode
+# Headers that lead the answer back; whoever asked does not need them.
+_OWN = "fanlog-"
+
+
+async def ask(call: Call[RequestQuery, OutgoingMessage]) -> Reply:
+    topic = call.path("topic")
+    call.permit.ask(Verb.PUBLISH, topic)
+    key, value, headers = call.body.record()
+    timeout_seconds = min(call.query.timeout_seconds, call.listener.options.wait_seconds_max)
+    answer = await call.bus.request(topic, Outgoing(value, key, headers or {}), timeout_seconds)
+    shown = {
+        name: text.decode(errors="replace")
+        for name, text in answer.headers.items()
+        if not name.lower().startswith(_OWN)
+    }
+    said = says_json(tuple((name.encode(), text) for name, text in answer.headers.items()))
+    reply = _decode("{" + value_json(answer.value, said=said) + "}")
+    return msgspec.structs.replace(reply, headers=shown or UNSET)
+
+
+ROUTES = [
+    Route(
+        "POST",
+        "/v1/request/{topic}",
+        ask,
+        "Publish a request, and wait for its answer",
+        "requests",
+        query=RequestQuery,
+        body=OutgoingMessage,
+        answer=Reply,
+        errors=(
+            InvalidArgumentError,
+            NoRespondersError,
+            RequestFailedError,
+            RequestTimeoutError,
+        ),
+    ),
+]

@@ -1,0 +1,388 @@
+"""Resumable streams over REST: begin, append, end, and read as events, text or JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from aiohttp import web
+from msgspec import Meta, Raw
+
+from fanlog.client.message import Message
+from fanlog.client.streams import IDLE_SECONDS, StreamMode, StreamReader
+from fanlog.errors import (
+    FanlogError,
+    InvalidArgumentError,
+    MessagesLostError,
+    MessageTooLargeError,
+    StreamEndedError,
+    StreamFailedError,
+    TopicExistsError,
+    TopicNotFoundError,
+)
+from fanlog.format import streams
+from fanlog.format.batch import Batch
+from fanlog.format.messages import Position
+from fanlog.format.requests import ERROR
+from fanlog.format.streams import parse_position, position_text
+from fanlog.format.web import Records, place_json
+from fanlog.listeners.web.messages import MessageAnswer
+from fanlog.listeners.web.routes import Call, Nothing, Route
+from fanlog.model import KIB, MIB, STREAM_PREFIX, DurabilityName, Verb
+
+if TYPE_CHECKING:
+    from fanlog.client.aio import Client
+
+logger = logging.getLogger("fanlog.listeners")
+
+# Proxies that buffer would turn a stream into a long wait.
+_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+_TEXT, _EVENTS, _JSON = "text/plain", "text/event-stream", "application/json"
+Format = Literal["text", "sse", "json"]
+# So that proxies keep the connection open, and a peer that is gone is noticed.
+_COMMENT_SECONDS = 15.0
+
+
+class BeginQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a stream is kept, and how."""
+
+    ttl_seconds: Annotated[
+        int, Meta(ge=1, description="Delete it when nothing was appended for so long.")
+    ] = 3600
+    durability: Annotated[
+        DurabilityName, Meta(description="`os` and `fsync` survive a restart of the broker.")
+    ] = "memory"
+    bytes_max: Annotated[
+        int, Meta(ge=4 * KIB, le=1024 * MIB, description="Newest bytes that are kept in memory.")
+    ] = 4 * MIB
+    mode: Annotated[
+        StreamMode,
+        Meta(
+            description="If there is one of this name: `new` refuses, `continue` accepts it. "
+            "`existing` never begins one."
+        ),
+    ] = "new"
+
+
+class ReadQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """From where to read, and in which form."""
+
+    position: Annotated[
+        str, Meta(description="Continue here: a position that an answer or an event had.")
+    ] = ""
+    format: (
+        Annotated[
+            Format,
+            Meta(description="`sse`: events. `text`: the text alone. `json`: what is there now."),
+        ]
+        | None
+    ) = None
+    wait_seconds: Annotated[
+        float, Meta(ge=0, description="With `json`: wait for something new so long.")
+    ] = 0.0
+    idle_seconds: Annotated[
+        float, Meta(gt=0, description="Nothing for so long, and no end: the writer has died.")
+    ] = IDLE_SECONDS
+    last_event_id: Annotated[str, Meta(description="As the header Last-Event-ID.")] = ""
+
+
+class EndQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """How it ends."""
+
+    error: Annotated[
+        str, Meta(description="The writer failed: readers get this instead of an end.")
+    ] = ""
+
+
+class StreamBegun(msgspec.Struct, frozen=True, kw_only=True):
+    """A stream. Its pieces are messages of the topic."""
+
+    name: str
+    topic: str
+
+
+class PieceAppended(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the piece is."""
+
+    offset: int
+
+
+class StreamFault(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a stream ended too early."""
+
+    code: str
+    message: str
+
+
+class StreamPieces(msgspec.Struct, frozen=True, kw_only=True):
+    """What there is from the position on. If it has not ended, ask again with `position`."""
+
+    messages: list[MessageAnswer]
+    position: str
+    ended: bool
+    error: StreamFault | None = None
+
+
+class _Pieces(msgspec.Struct, frozen=True, kw_only=True):
+    """The same, with messages that are JSON already."""
+
+    messages: list[Raw]
+    position: str
+    ended: bool
+    error: StreamFault | None = None
+
+
+def _topic(call: Call[Any, Any], verb: Verb) -> str:
+    name = call.path("name")
+    call.permit.ask(verb, STREAM_PREFIX + name)
+    return name
+
+
+async def begin(call: Call[BeginQuery, None]) -> StreamBegun:
+    name, query = _topic(call, Verb.PUBLISH), call.query
+    stream = call.client.stream(
+        name,
+        ttl_seconds=query.ttl_seconds,
+        durability=query.durability,
+        bytes_max=query.bytes_max,
+        mode=query.mode,
+    )
+    await stream.open()
+    return StreamBegun(name=name, topic=stream.topic)
+
+
+async def append(call: Call[Nothing, bytes]) -> PieceAppended:
+    name = _topic(call, Verb.PUBLISH)
+    try:
+        text = call.body.decode()
+    except UnicodeDecodeError:
+        receipt = await call.client.stream(name, bytes, mode="existing").append(call.body)
+    else:
+        receipt = await call.client.stream(name, mode="existing").append(text)
+    return PieceAppended(offset=receipt.offset)
+
+
+async def end(call: Call[EndQuery, None]) -> None:
+    name = _topic(call, Verb.PUBLISH)
+    await call.client.stream(name, mode="existing").end(error=call.query.error or None)
+
+
+async def delete(call: Call[Nothing, None]) -> None:
+    name = _topic(call, Verb.PUBLISH)
+    await call.client.stream(name).delete()
+
+
+# Reading
+
+
+async def read(call: Call[ReadQuery, None]) -> web.StreamResponse | _Pieces:
+    name, query, headers = _topic(call, Verb.SUBSCRIBE), call.query, call.request.headers
+    topic = STREAM_PREFIX + name
+    text = query.position or query.last_event_id or headers.get("Last-Event-ID", "")
+    # One that does not exist is a 404, not an answer that breaks off.
+    info = await call.client.describe_topic(topic)
+    position = parse_position(text, topic) if text else Position(topic, 0, 0, 0, info.number)
+    if position.number != info.number:
+        raise MessagesLostError(
+            f"The position {text} is of another stream {name!r}, which is gone: read this one from "
+            "its start."
+        )
+    form = query.format or _wanted(headers.get("Accept", ""))
+    if form == "json":
+        wait_seconds = min(query.wait_seconds, call.listener.options.wait_seconds_max)
+        return await _pieces(call.client, position, wait_seconds)
+    reader = call.client.stream(name, bytes).read(position=text, idle_seconds=query.idle_seconds)
+    if form == "text":
+        return await _text(call, reader)
+    if position.offset and await _is_behind_end(call.client, position):
+        # An EventSource that was told so does not connect again.
+        return web.Response(status=204)
+    return await _events(call, reader)
+
+
+def _wanted(accept: str) -> Format:
+    if _EVENTS in accept:
+        return "sse"
+    return "json" if _JSON in accept else "text"
+
+
+async def _is_behind_end(client: Client, position: Position) -> bool:
+    """Whether a reader has had the end already."""
+    fetched = await client.fetch(position.topic, 0, position.offset - 1, bytes_max=1)
+    return any(
+        batch.offsets[i] < position.offset and streams.mark_of(batch, i) == streams.END
+        for batch in fetched.batches
+        for i in range(batch.header.record_count)
+    )
+
+
+async def _pieces(client: Client, position: Position, wait_seconds: float) -> _Pieces:
+    """What is there from the position on, or the first that comes."""
+    topic, wanted = position.topic, position.offset
+    found: list[Raw] = []
+    # From the record in front of the position on: that may be the end already.
+    offset = max(0, wanted - 1)
+    while True:
+        # Only for what is new.
+        waits = offset >= wanted and wait_seconds > 0
+        fetched = await client.fetch(topic, 0, offset, wait_seconds=wait_seconds if waits else 0)
+        offset = max(offset, wanted)
+        for batch in fetched.batches:
+            header, records = batch.header, Records(batch).messages
+            for i, at in enumerate(batch.offsets):
+                mark = streams.mark_of(batch, i)
+                if mark == streams.END:
+                    return _ended(batch, i, found, max(at, wanted))
+                if at >= wanted and mark is None:
+                    found.append(Raw((place_json(topic, 0) + records[i][1:]).encode()))
+            offset = max(offset, batch.next_offset)
+            position = Position(topic, 0, offset, header.leader_epoch, header.topic)
+        if found or waits or not wait_seconds:
+            return _Pieces(messages=found, position=position_text(position), ended=False)
+
+
+def _ended(batch: Batch, index: int, found: list[Raw], offset: int) -> _Pieces:
+    header = batch.header
+    at = Position("", 0, offset, header.leader_epoch, header.topic)
+    said = batch.columns.header(index, ERROR.encode())
+    fault = None
+    if said is not None:
+        fault = StreamFault(code=StreamFailedError.code, message=said.decode(errors="replace"))
+    return _Pieces(messages=found, position=position_text(at), ended=True, error=fault)
+
+
+async def _text(call: Call[Any, Any], reader: StreamReader[bytes]) -> web.StreamResponse:
+    """The text alone. If it ends too early, the connection breaks: half a text never looks
+    whole."""
+    response = web.StreamResponse(headers=_HEADERS)
+    response.content_type, response.charset = _TEXT, "utf-8"
+    await response.prepare(call.request)
+    try:
+        async for piece in reader:
+            await response.write(piece)
+    except FanlogError as fault:
+        logger.debug("a stream broke off: %s", fault)
+        if call.request.transport is not None:
+            call.request.transport.abort()
+        return response
+    await response.write_eof()
+    return response
+
+
+async def _events(call: Call[Any, Any], reader: StreamReader[bytes]) -> web.StreamResponse:
+    response = web.StreamResponse(headers=_HEADERS)
+    response.content_type = _EVENTS
+    await response.prepare(call.request)
+    # It begins at once: a reader sees that it is connected before the first token.
+    await response.write(b": stream\n\n")
+    fault: FanlogError | None = None
+    messages = reader.messages()
+    try:
+        shown = _Shown()
+        while (message := await _next(messages, response)) is not None:
+            await response.write(_event(reader.position, shown.of(message)))
+    except FanlogError as error:
+        fault = error
+    finally:
+        await messages.aclose()
+    said = None if fault is None else StreamFault(code=fault.code, message=str(fault))
+    data = msgspec.json.encode({"error": said})
+    last = reader.behind_end or reader.position
+    await response.write(b"event: end\n" + _event(last, data))
+    await response.write_eof()
+    return response
+
+
+async def _next(
+    messages: AsyncGenerator[Message, None], response: web.StreamResponse
+) -> Message | None:
+    """The next message; None at the end. Meanwhile comments keep the connection in use."""
+    coming = asyncio.ensure_future(anext(messages, None))
+    try:
+        while not (await asyncio.wait({coming}, timeout=_COMMENT_SECONDS))[0]:
+            await response.write(b": alive\n\n")
+        return coming.result()
+    finally:
+        if not coming.done():
+            coming.cancel()
+            await asyncio.wait({coming})
+
+
+def _event(position: str, data: bytes) -> bytes:
+    return b"id: %b\ndata: %b\n\n" % (position.encode(), data)
+
+
+class _Shown:
+    """Messages as JSON, each batch rendered once."""
+
+    def __init__(self) -> None:
+        self._batch: Batch | None = None
+        self._messages: list[str] = []
+
+    def of(self, message: Message) -> bytes:
+        if self._batch is not message.batch:
+            self._batch = message.batch
+            self._messages = Records(message.batch).messages
+        shown = self._messages[message.index][1:]
+        return (place_json(message.topic, message.partition) + shown).encode()
+
+
+_NOT_FOUND = (InvalidArgumentError, TopicNotFoundError)
+
+ROUTES = [
+    Route(
+        "POST",
+        "/v1/streams/{name}",
+        begin,
+        "Begin a stream",
+        "streams",
+        query=BeginQuery,
+        answer=StreamBegun,
+        status=201,
+        errors=(InvalidArgumentError, TopicExistsError, TopicNotFoundError, StreamEndedError),
+    ),
+    Route(
+        "POST",
+        "/v1/streams/{name}/append",
+        append,
+        "Append a piece",
+        "streams",
+        body=bytes,
+        answer=PieceAppended,
+        description="The body is the piece, as it is.",
+        errors=(*_NOT_FOUND, StreamEndedError, MessageTooLargeError),
+    ),
+    Route(
+        "POST",
+        "/v1/streams/{name}/end",
+        end,
+        "End a stream",
+        "streams",
+        query=EndQuery,
+        errors=(*_NOT_FOUND, StreamEndedError),
+    ),
+    Route(
+        "GET",
+        "/v1/streams/{name}",
+        read,
+        "Read a stream until its end",
+        "streams",
+        query=ReadQuery,
+        answer=StreamPieces,
+        description="As events if `Accept` or `format` says so, as JSON, or else as text. Events "
+        "and text go on until the stream ends. JSON has what is there; ask again with its "
+        "position.",
+        errors=(*_NOT_FOUND, MessagesLostError),
+    ),
+    Route(
+        "DELETE",
+        "/v1/streams/{name}",
+        delete,
+        "Delete a stream before its time",
+        "streams",
+        errors=_NOT_FOUND,
+    ),
+]
