@@ -291,6 +291,12 @@ class GroupMember(Subscription):
         """
         self.commit_reached_soon(self.reached(message))
 
+    async def commit_reached(self, reached: dict[Place, Reached]) -> None:
+        """Commits these places, which the application has read. Returns when it is done."""
+        for place, at in reached.items():
+            self._check_read(place, at.offset)
+        await self._commits.now(reached)
+
     def commit_reached_soon(self, reached: dict[Place, Reached]) -> None:
         self._commits.soon(reached)
 

@@ -12,6 +12,7 @@ from fanlog.errors import FanlogError
 from fanlog.listeners.faults import OUR_FAULT
 from fanlog.listeners.web import (
     dead_letters,
+    group_stream,
     groups,
     messages,
     publishing,
@@ -42,6 +43,7 @@ ROUTES: list[Route] = [
     *streams.ROUTES,
     *server_routes.ROUTES,
     *groups.ROUTES,
+    *group_stream.ROUTES,
     *queues.ROUTES,
     *dead_letters.ROUTES,
     *requests.ROUTES,

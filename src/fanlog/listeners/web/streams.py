@@ -3,7 +3,6 @@ events. aiohttp has read the request; once its subscriptions have begun, the con
 
 from __future__ import annotations
 
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -17,15 +16,24 @@ from fanlog.format.web_positions import parse_positions
 from fanlog.listeners.web.connection import WebConnection
 from fanlog.listeners.web.events import EventStream, positions_for, read_event_id
 from fanlog.listeners.web.following import Wanted, read_start
+from fanlog.listeners.web.group_stream import (
+    CommitMode,
+    Consumer,
+    GroupWanted,
+    Prefetch,
+    Reset,
+    join_group,
+)
 from fanlog.listeners.web.operations import Missing, StartSpec
 from fanlog.listeners.web.present import Wish, read_wish
-from fanlog.listeners.web.problems import http_problem
 from fanlog.listeners.web.routes import Call, Route
 from fanlog.listeners.web.session import WebSession, own_topic
 from fanlog.listeners.web.websocket import (
     HandshakeError,
     WebSocketTalk,
+    refusal,
     shake_hands,
+    taken,
     wants_websocket,
 )
 from fanlog.model import SlowPolicy
@@ -100,6 +108,19 @@ class StreamQuery(WsQuery, frozen=True, kw_only=True):
     ] = SlowPolicy.CATCH_UP
 
 
+class TopicQuery(StreamQuery, frozen=True, kw_only=True):
+    """The same for one topic, also as a member of a group."""
+
+    group: Annotated[
+        str,
+        Meta(description="Share the topic's partitions with this group, as a WebSocket."),
+    ] = ""
+    consumer: Consumer = ""
+    commit: CommitMode = "auto"
+    reset: Reset = "latest"
+    prefetch: Prefetch = 1000
+
+
 class TopicsQuery(StreamQuery, frozen=True, kw_only=True):
     """The same for several topics."""
 
@@ -113,7 +134,10 @@ async def open_websocket(call: Call[WsQuery, Any]) -> web.StreamResponse:
     return await _websocket(call, [])
 
 
-async def stream_topic(call: Call[StreamQuery, Any]) -> web.StreamResponse:
+async def stream_topic(call: Call[TopicQuery, Any]) -> web.StreamResponse:
+    query = call.query
+    if query.group:
+        return join_group(call, GroupWanted(query.group, call.path("topic"), query), query.user)
     return await _stream(call, [call.path("topic")])
 
 
@@ -146,9 +170,7 @@ async def _websocket(
     try:
         agreed = shake_hands(request)
     except HandshakeError as fault:
-        asked = {"Sec-WebSocket-Version": "13", "Upgrade": "websocket", "Connection": "Upgrade"}
-        headers = asked if fault.status == HTTPStatus.UPGRADE_REQUIRED else {}
-        return http_problem(fault.status, str(fault), "bad_handshake", **headers)
+        return refusal(fault)
     connection = WebConnection(listener, listener.peer_of(request))
     session = WebSession(listener, connection, call.query.user, binary=agreed.binary)
     session.talk = WebSocketTalk(connection, listener.options, session, listener.loop.time())
@@ -187,11 +209,6 @@ def _check_open(connection: WebConnection) -> None:
     """What happened to the subscriptions while they began."""
     if connection.fault is not None:
         raise connection.fault
-
-
-def taken() -> web.StreamResponse:
-    """What a handler returns whose connection is not aiohttp's any more: nobody will see it."""
-    return web.Response(status=101)
 
 
 def _distinct(targets: Sequence[str]) -> list[str]:
@@ -280,7 +297,7 @@ ROUTES = [
         stream_topic,
         "Follow a topic or a pattern",
         "streams",
-        query=StreamQuery,
+        query=TopicQuery,
         query_example={"last": 10},
         description=_STREAM_NOTE,
         answer=str,

@@ -27,6 +27,7 @@ import base64
 import hashlib
 import logging
 from collections import deque
+from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from aiohttp import HttpVersion11, hdrs, web
@@ -35,6 +36,7 @@ from websockets.protocol import OPEN, SEND_EOF
 from websockets.server import ServerProtocol
 
 from fanlog.errors import FanlogError, ForbiddenError, LimitError
+from fanlog.listeners.web.problems import http_problem
 from fanlog.listeners.web.rates import Rate
 
 if TYPE_CHECKING:
@@ -62,6 +64,18 @@ class HandshakeError(Exception):
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(detail)
         self.status = status
+
+
+def refusal(fault: HandshakeError) -> web.Response:
+    """The answer to a request that is no proper handshake."""
+    asked = {"Sec-WebSocket-Version": "13", "Upgrade": "websocket", "Connection": "Upgrade"}
+    headers = asked if fault.status == HTTPStatus.UPGRADE_REQUIRED else {}
+    return http_problem(fault.status, str(fault), "bad_handshake", **headers)
+
+
+def taken() -> web.StreamResponse:
+    """What a handler returns whose connection is not aiohttp's any more: nobody will see it."""
+    return web.Response(status=101)
 
 
 def wants_websocket(request: web.Request) -> bool:

@@ -1,0 +1,460 @@
+"""A member of a consumer group over a WebSocket: `/v1/topics/{topic}/stream?group=G&consumer=C`, or
+`/v1/groups/{group}/stream?topic=T&consumer=C`.
+
+It is a member like any other, of the client in this process, so that native members, those of other
+processes and those over WebSocket share the partitions of one group.
+
+| from the client                                            | meaning                          |
+| ---------------------------------------------------------- | -------------------------------- |
+| `{"op":"ack","topic":"t","partition":0,"offset":4}`        | done up to this message          |
+| `{"op":"commit","positions":{"t/0":"5.1.7"}}`              | the same, with frames' positions |
+| `{"op":"ping"}`                                            | is the server there              |
+
+| to the client, beside `messages` and `gap`                 | meaning                          |
+| ---------------------------------------------------------- | -------------------------------- |
+| `{"type":"assigned","partitions":["t/0"]}`                 | these are this member's now      |
+| `{"type":"revoked","partitions":["t/0"]}`                  | these are not any more           |
+
+With `commit=auto` what was sent is committed a second later, if the connection is still there: what
+went to a client that was gone already comes again. With `commit=manual` only what the client acks
+is; at most `prefetch` messages, and the rest of a batch, are on their way without an ack.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+
+import msgspec
+from aiohttp import web
+from msgspec import Meta
+
+from fanlog.broker.authority import Permit
+from fanlog.client.reached import Place, Reached
+from fanlog.errors import (
+    FanlogError,
+    FencedError,
+    ForbiddenError,
+    InvalidArgumentError,
+    wrong_value,
+)
+from fanlog.format.web import Records, quoted
+from fanlog.format.web_frames import text_frame
+from fanlog.format.web_positions import parse_positions, print_position
+from fanlog.listeners.faults import OUR_FAULT
+from fanlog.listeners.web import operations as ops
+from fanlog.listeners.web.connection import WebConnection
+from fanlog.listeners.web.routes import Call, Route
+from fanlog.listeners.web.websocket import (
+    HandshakeError,
+    WebSocketTalk,
+    refusal,
+    shake_hands,
+    taken,
+)
+from fanlog.model import Gap, Identity, Verb
+
+if TYPE_CHECKING:
+    from fanlog.client.aio import Client
+    from fanlog.client.groups.member import GroupMember
+    from fanlog.client.message import MessageBatch
+    from fanlog.listeners.web.server import WebListener
+
+logger = logging.getLogger("fanlog.listeners")
+
+_RECONNECT_CODE = 1012
+_FAULT_CODE = 1011
+_REFUSED_CODE = 1008
+# How often a session looks whether its peer takes bytes again.
+_LOOK_SECONDS = 0.02
+# With `auto`: how long the connection must last after a message for it to count as done.
+_COMMIT_SECONDS = 1.0
+# Operations that are answered at a time.
+_TASKS_MAX = 64
+
+
+Consumer = Annotated[
+    str,
+    Meta(
+        max_length=255,
+        description="A member's name. The second of a name takes the place of the first.",
+    ),
+]
+CommitMode = Annotated[
+    Literal["auto", "manual"],
+    Meta(
+        description="auto: what was sent a second ago counts as done. manual: only what the client "
+        "acks."
+    ),
+]
+Reset = Annotated[
+    str, Meta(description="Where a new group begins: latest, earliest, a time, or an age.")
+]
+Prefetch = Annotated[
+    int, Meta(ge=1, le=100_000, description="With manual: most messages without an ack.")
+]
+
+
+class GroupQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Who joins a group, and what it reads."""
+
+    topic: Annotated[str, Meta(min_length=1, description="A topic or a pattern.")]
+    consumer: Consumer = ""
+    commit: CommitMode = "auto"
+    reset: Reset = "latest"
+    prefetch: Prefetch = 1000
+    user: Annotated[str, Meta(max_length=200, description="The user's name.")] = ""
+    token: Annotated[str, Meta(description="A token that shows who the user is.")] = ""
+
+
+class Membership(Protocol):
+    """The parameters of a request, as far as they say how a member joins a group."""
+
+    @property
+    def consumer(self) -> str: ...
+    @property
+    def commit(self) -> Literal["auto", "manual"]: ...
+    @property
+    def reset(self) -> str: ...
+    @property
+    def prefetch(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class GroupWanted:
+    """Which group, what it reads, and how."""
+
+    group: str
+    topic: str
+    how: Membership
+
+
+class AckOp(
+    msgspec.Struct, frozen=True, tag_field="op", tag="ack", kw_only=True, forbid_unknown_fields=True
+):
+    id: ops.Id = None
+    topic: str
+    partition: Annotated[int, Meta(ge=0)] = 0
+    offset: Annotated[int, Meta(ge=0, lt=(1 << 63) - 1)]
+
+
+class CommitOp(
+    msgspec.Struct,
+    frozen=True,
+    tag_field="op",
+    tag="commit",
+    kw_only=True,
+    forbid_unknown_fields=True,
+):
+    id: ops.Id = None
+    positions: dict[str, str]
+
+
+_decode = msgspec.json.Decoder(AckOp | CommitOp | ops.PingOp).decode
+
+
+class AssignedFrame(msgspec.Struct, frozen=True, tag_field="type", tag="assigned"):
+    partitions: list[str]
+
+
+class RevokedFrame(msgspec.Struct, frozen=True, tag_field="type", tag="revoked"):
+    partitions: list[str]
+
+
+class GroupWelcome(ops.Welcome, frozen=True, tag_field="type", tag="welcome", kw_only=True):
+    group: str
+    consumer: str
+
+
+async def open_group(call: Call[GroupQuery, Any]) -> web.StreamResponse:
+    """A member of the group in the path."""
+    wanted = GroupWanted(call.path("group"), call.query.topic, call.query)
+    return join_group(call, wanted, call.query.user)
+
+
+def join_group(call: Call[Any, Any], wanted: GroupWanted, user: str) -> web.StreamResponse:
+    """Takes the connection over for a member of a group, or says why not."""
+    listener, request = call.listener, call.request
+    peer = listener.peer_of(request)
+    permit = Permit(listener.bus.core, Identity(user, peer, "web"))
+    permit.ask(Verb.SUBSCRIBE, wanted.topic)
+    permit.ask(Verb.GROUP, wanted.group)
+    connection = WebConnection(listener, peer)
+    session = GroupSession(listener, connection, call.client, wanted, user)
+    try:
+        agreed = shake_hands(request)
+    except HandshakeError as fault:
+        return refusal(fault)
+    session.talk = WebSocketTalk(connection, listener.options, session, listener.loop.time())
+    listener.take_over(request, connection, session.talk, agreed.head)
+    session.start()
+    return taken()
+
+
+class GroupSession:
+    """One member on one WebSocket. It leaves its group when the connection is closed."""
+
+    transport = "websocket"
+
+    def __init__(
+        self,
+        listener: WebListener,
+        connection: WebConnection,
+        client: Client,
+        wanted: GroupWanted,
+        user: str,
+    ) -> None:
+        self.listener = listener
+        self.connection = connection
+        self.id = secrets.token_hex(8)
+        self.user = user
+        self.talk: WebSocketTalk
+        self._wanted = wanted
+        # How far each partition was sent, and in which log; and how far it was acked.
+        self._sent: dict[Place, Reached] = {}
+        self._acked: dict[Place, int] = {}
+        self._room = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self._running: asyncio.Task[None] | None = None
+        self._member: GroupMember = client.consume(
+            wanted.topic,
+            group=wanted.group,
+            member=wanted.how.consumer,
+            reset=wanted.how.reset,
+            commit="manual",
+            on_assign=self._assigned,
+            on_revoke=self._revoked,
+            on_gap=self._gap,
+        )
+
+    def start(self) -> None:
+        """Greets the client, and joins the group."""
+        bus = self.listener.bus
+        welcome = GroupWelcome(
+            connection=self.id,
+            process=bus.process,
+            user=self.user,
+            ping_seconds=self.listener.options.ping_seconds,
+            bus=bus.name,
+            up=bus.up,
+            group=self._wanted.group,
+            consumer=self._member.member,
+        )
+        self._say(welcome)
+        self._running = self.listener.loop.create_task(self._run())
+
+    # What the member gets
+
+    async def _run(self) -> None:
+        code, why = _FAULT_CODE, OUR_FAULT
+        committing = None
+        if self._wanted.how.commit == "auto":
+            committing = self.listener.loop.create_task(self._commit_sent())
+        try:
+            async for batch in self._member.batches():
+                self._send(batch)
+                await self._have_room()
+            return
+        except FanlogError as fault:
+            code, why = _REFUSED_CODE, f"{fault.code}: {fault}"
+            self._refuse(None, fault)
+        except Exception:
+            logger.exception("a member of the group %s failed", self._wanted.group)
+        finally:
+            if committing is not None:
+                committing.cancel()
+            with contextlib.suppress(FanlogError):
+                await self._member.close()
+        if not self._closed:
+            self.talk.close(code, why)
+
+    async def _commit_sent(self) -> None:
+        before: dict[Place, Reached] = {}
+        done: dict[Place, Reached] = {}
+        while True:
+            await asyncio.sleep(_COMMIT_SECONDS)
+            if self.connection.blocked:
+                # What waits here has not gone out.
+                continue
+            due = {p: at for p, at in before.items() if p in self._sent and done.get(p) != at}
+            before = dict(self._sent)
+            if due:
+                with contextlib.suppress(FanlogError):
+                    await self._member.commit_reached(due)
+                    done.update(due)
+
+    async def _have_room(self) -> None:
+        """Until the client takes more: its socket does, and it has acked enough."""
+        while self.connection.blocked:  # noqa: ASYNC110 - the broker resumes its own readers only
+            await asyncio.sleep(_LOOK_SECONDS)
+        while self._wanted.how.commit == "manual" and self._unacked() >= self._wanted.how.prefetch:
+            self._room.clear()
+            await self._room.wait()
+
+    def _unacked(self) -> int:
+        return sum(sent.offset - self._acked[place] for place, sent in self._sent.items())
+
+    def _send(self, batch: MessageBatch) -> None:
+        header, place = batch.batch.header, (batch.topic, batch.partition)
+        first, last = batch.base_offset, batch.next_offset
+        before = self._sent.get(place)
+        if before is None or before.offset > first:
+            self._acked[place] = first
+        self._sent[place] = Reached(last, header.leader_epoch, header.topic)
+        shown = ",".join(Records(batch.batch).messages[batch.first :])
+        position = print_position(last, header.leader_epoch, header.topic)
+        frame = (
+            f'{{"type":"messages","target":{quoted(self._wanted.topic)},'
+            f'"topic":{quoted(batch.topic)},"partition":{batch.partition},'
+            f'"position":"{position}","messages":[{shown}]}}'
+        )
+        self.connection.tell(text_frame(frame.encode()))
+
+    def _assigned(self, places: tuple[Place, ...]) -> None:
+        self._say(AssignedFrame([_named(place) for place in places]))
+
+    async def _revoked(self, places: tuple[Place, ...]) -> None:
+        sent = {place: self._sent.pop(place) for place in places if place in self._sent}
+        for place in sent:
+            del self._acked[place]
+        self._room.set()
+        if sent and self._wanted.how.commit == "auto" and not self._closed:
+            with contextlib.suppress(FanlogError):
+                await self._member.commit_reached(sent)
+        self._say(RevokedFrame([_named(place) for place in places]))
+
+    def _gap(self, gap: Gap) -> None:
+        self._say(
+            ops.GapFrame(
+                target=self._wanted.topic,
+                topic=gap.topic,
+                partition=gap.partition,
+                begin=str(gap.first),
+                end=str(gap.next),
+                reason=gap.reason.value,
+            )
+        )
+
+    def _say(self, frame: msgspec.Struct) -> None:
+        if not self._closed:
+            self.connection.tell(text_frame(ops.encode(frame)))
+
+    # What the client says
+
+    def hear(self, data: bytes) -> None:
+        try:
+            operation = _decode(data)
+        except msgspec.ValidationError as fault:
+            problem = InvalidArgumentError(f"The operation is wrong: {wrong_value(str(fault))}.")
+            self._refuse(ops.id_of(data), problem)
+            return
+        except (msgspec.DecodeError, RecursionError) as fault:
+            self._refuse(None, InvalidArgumentError(f"This is not a JSON object: {fault}."))
+            return
+        if isinstance(operation, ops.PingOp):
+            self._answer(operation.id)
+            return
+        task = self.listener.loop.create_task(self._commit(operation))
+        self._tasks.add(task)
+        task.add_done_callback(self._did)
+
+    def _did(self, task: asyncio.Task[None]) -> None:
+        was_busy = self.is_busy()
+        self._tasks.discard(task)
+        if was_busy and not self._closed:
+            self.connection.go_on()
+
+    async def _commit(self, operation: AckOp | CommitOp) -> None:
+        try:
+            reached = self._reached(operation)
+            await self._member.commit_reached(reached)
+        except FanlogError as fault:
+            self._refuse(operation.id, fault)
+            return
+        except Exception:
+            logger.exception("a commit of the group %s failed", self._wanted.group)
+            self._refuse(operation.id, FanlogError(OUR_FAULT))
+            return
+        for place, at in reached.items():
+            if place in self._acked:
+                self._acked[place] = max(self._acked[place], at.offset)
+        self._room.set()
+        self._answer(operation.id)
+
+    def _reached(self, operation: AckOp | CommitOp) -> dict[Place, Reached]:
+        if isinstance(operation, AckOp):
+            place = (operation.topic, operation.partition)
+            sent = self._sent_of(place, operation.offset + 1)
+            return {place: Reached(operation.offset + 1, sent.epoch, sent.number)}
+        found: dict[Place, Reached] = {}
+        for position in parse_positions(operation.positions):
+            place = (position.topic, position.partition)
+            self._sent_of(place, position.offset)
+            found[place] = Reached(position.offset, position.epoch, position.number)
+        if not found:
+            raise InvalidArgumentError('Give positions: {"topic/partition": "position"}.')
+        return found
+
+    def _sent_of(self, place: Place, offset: int) -> Reached:
+        """What was sent of a partition. More than that can't be done."""
+        sent = self._sent.get(place)
+        if sent is None:
+            raise FencedError(
+                f"{_named(place)} is not this consumer's, or nothing was sent of it since it is. "
+                "Nothing was committed."
+            )
+        if offset > sent.offset:
+            raise InvalidArgumentError(
+                f"{_named(place)} was sent up to offset {sent.offset - 1} only: commit what came."
+            )
+        return sent
+
+    def _answer(self, id: ops.Id) -> None:
+        if not self._closed:
+            self.connection.write(text_frame(ops.answer(id, ops.NOTHING)))
+
+    def _refuse(self, id: ops.Id, error: FanlogError) -> None:
+        if not self._closed:
+            self.connection.write(text_frame(ops.refusal(id, error)))
+
+    def is_busy(self) -> bool:
+        return len(self._tasks) >= _TASKS_MAX
+
+    def upstream(self, up: bool) -> None:
+        """An edge has lost its broker, or has it again. The member comes back by itself."""
+        self._say(ops.UpstreamFrame(up=up))
+
+    # The end
+
+    def drained(self, after_ms: int, reason: str = "draining") -> None:
+        """Sends the client elsewhere. Its partitions go to others."""
+        frame = ops.ReconnectFrame(after_ms=after_ms, reason=reason)
+        self.talk.close(_RECONNECT_CODE, reason, text_frame(ops.encode(frame)))
+
+    def closed(self) -> None:
+        self._closed = True
+        if self._running is not None:
+            self._running.cancel()
+
+
+def _named(place: Place) -> str:
+    return f"{place[0]}/{place[1]}"
+
+
+ROUTES = [
+    Route(
+        "GET",
+        "/v1/groups/{group}/stream",
+        open_group,
+        "Be a member of a group, on a WebSocket",
+        "groups",
+        query=GroupQuery,
+        status=101,
+        errors=(InvalidArgumentError, ForbiddenError),
+    ),
+]
