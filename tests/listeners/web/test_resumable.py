@@ -189,6 +189,31 @@ async def test_comments_keep_a_silent_stream_open(
             assert found[2]["text"] == "x"
 
 
+async def test_a_process_that_drains_sends_readers_of_events_elsewhere(serving: Serving) -> None:
+    async with serving() as site:
+        await written(site, end="")
+        async with site.http.get("/v1/streams/a", headers=EVENTS) as answer:
+            reading = Events(answer)
+            for _ in TOKENS:
+                last = await reading.next()
+            assert last is not None
+            draining = asyncio.create_task(site.listener.drain(asyncio.get_running_loop().time()))
+            away = await reading.next()
+            assert away is not None
+            assert (away[0], away[2]["reason"]) == ("reconnect", "draining")
+            assert await reading.next() is None
+            await draining
+        # It continues on another process.
+        other = await site.broker.listen_web()
+        await site.broker.stream("a", mode="existing").end()
+        url = f"http://127.0.0.1:{other.port}/v1/streams/a"
+        headers = EVENTS | {"Last-Event-ID": last[1]}
+        async with aiohttp.ClientSession() as http, http.get(url, headers=headers) as answer:
+            end = await Events(answer).next()
+            assert end is not None
+            assert end[0] == "end"
+
+
 async def test_readers_who_go_leave_nothing_behind(serving: Serving) -> None:
     async with serving() as site:
         await ask(site, "POST", "a")

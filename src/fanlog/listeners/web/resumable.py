@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -29,12 +30,15 @@ from fanlog.format.messages import Position
 from fanlog.format.requests import ERROR
 from fanlog.format.streams import parse_position, position_text
 from fanlog.format.web import Records, place_json
+from fanlog.format.web_frames import sse_event
+from fanlog.listeners.web import operations as ops
 from fanlog.listeners.web.messages import MessageAnswer
 from fanlog.listeners.web.routes import Call, Nothing, Route
 from fanlog.model import KIB, MIB, STREAM_PREFIX, DurabilityName, Verb
 
 if TYPE_CHECKING:
     from fanlog.client.aio import Client
+    from fanlog.listeners.web.server import WebListener
 
 logger = logging.getLogger("fanlog.listeners")
 
@@ -278,37 +282,65 @@ async def _events(call: Call[Any, Any], reader: StreamReader[bytes]) -> web.Stre
     await response.prepare(call.request)
     # It begins at once: a reader sees that it is connected before the first token.
     await response.write(b": stream\n\n")
-    fault: FanlogError | None = None
     messages = reader.messages()
     try:
-        shown = _Shown()
-        while (message := await _next(messages, response)) is not None:
-            await response.write(_event(reader.position, shown.of(message)))
-    except FanlogError as error:
-        fault = error
+        last = await _write_events(call.listener, reader, messages, response)
+    except FanlogError as fault:
+        last = _end_event(reader, StreamFault(code=fault.code, message=str(fault)))
     finally:
         await messages.aclose()
-    said = None if fault is None else StreamFault(code=fault.code, message=str(fault))
-    data = msgspec.json.encode({"error": said})
-    last = reader.behind_end or reader.position
-    await response.write(b"event: end\n" + _event(last, data))
+    await response.write(last)
     await response.write_eof()
     return response
 
 
-async def _next(
-    messages: AsyncGenerator[Message, None], response: web.StreamResponse
-) -> Message | None:
-    """The next message; None at the end. Meanwhile comments keep the connection in use."""
-    coming = asyncio.ensure_future(anext(messages, None))
+async def _write_events(
+    listener: WebListener,
+    reader: StreamReader[bytes],
+    messages: AsyncGenerator[Message, None],
+    response: web.StreamResponse,
+) -> bytes:
+    """Writes what comes. Returns the last event: the end, or where to go on."""
+    shown = _Shown()
+    draining = asyncio.ensure_future(listener.draining.wait())
     try:
-        while not (await asyncio.wait({coming}, timeout=_COMMENT_SECONDS))[0]:
-            await response.write(b": alive\n\n")
-        return coming.result()
+        while True:
+            coming = asyncio.ensure_future(anext(messages, None))
+            try:
+                while not coming.done() and not draining.done():
+                    done, _ = await asyncio.wait(
+                        (coming, draining),
+                        timeout=_COMMENT_SECONDS,
+                        return_when=asyncio.FIRST_COMPLETED,
+                    )
+                    if not done:
+                        # It keeps the connection in use, and shows who is gone.
+                        await response.write(b": alive\n\n")
+                if not coming.done():
+                    return _reconnect_event(listener)
+                message = coming.result()
+            finally:
+                if not coming.done():
+                    coming.cancel()
+                    await asyncio.wait({coming})
+            if message is None:
+                return _end_event(reader, None)
+            await response.write(_event(reader.position, shown.of(message)))
     finally:
-        if not coming.done():
-            coming.cancel()
-            await asyncio.wait({coming})
+        draining.cancel()
+
+
+def _end_event(reader: StreamReader[bytes], fault: StreamFault | None) -> bytes:
+    data = msgspec.json.encode({"error": fault})
+    return b"event: end\n" + _event(reader.behind_end or reader.position, data)
+
+
+def _reconnect_event(listener: WebListener) -> bytes:
+    """The process ends: the reader continues at its id, on another one."""
+    # No secret: it only keeps readers from coming back all at once.
+    after_ms = random.randint(0, int(listener.options.reconnect_spread_seconds * 1000))
+    frame = ops.ReconnectFrame(after_ms=after_ms, reason="draining")
+    return b"retry: %d\n" % after_ms + sse_event(ops.encode(frame), "reconnect")
 
 
 def _event(position: str, data: bytes) -> bytes:

@@ -69,7 +69,7 @@ class WebListener(Acceptor):
         self.presence: Presence
         self.server_api: ServerApi
         self._http_options: dict[str, Any] = {}
-        self._draining = asyncio.Event()
+        self.draining = asyncio.Event()
         self.rendered = RenderedBatches(options.read_cache_bytes)
 
     @property
@@ -214,7 +214,7 @@ class WebListener(Acceptor):
         """Stops accepting, sends streaming clients elsewhere, each at a time of its own, and waits
         until all that is under way is answered, or until `deadline` on the loop's clock."""
         self.stop_accepting()
-        self._draining.set()
+        self.draining.set()
         spread_ms = int(self.options.reconnect_spread_seconds * 1000)
         for stream in list(self._streams):
             # No secret: it only keeps clients from coming back all at once.
@@ -226,7 +226,7 @@ class WebListener(Acceptor):
 
     async def unless_draining(self, waiting: Coroutine[Any, Any, Any]) -> None:
         """Waits for something that a drain does not wait for: a long poll ends without it."""
-        tasks = [asyncio.ensure_future(waiting), asyncio.ensure_future(self._draining.wait())]
+        tasks = [asyncio.ensure_future(waiting), asyncio.ensure_future(self.draining.wait())]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
