@@ -39,6 +39,14 @@ async def test_a_message_may_come_in_fragments_with_control_frames_between(
         assert (await client.told())["id"] == "asked"
 
 
+async def test_a_hasty_client_need_not_wait_for_the_handshake(serving: Serving) -> None:
+    async with serving() as site:
+        reader, writer = await asyncio.open_connection("127.0.0.1", site.listener.port)
+        writer.write(handshake() + encode_frame(TEXT, PING_OP))
+        await reader.readuntil(b'{"id":"asked","ok":{}}')
+        writer.close()
+
+
 async def test_a_message_may_come_byte_by_byte(serving: Serving) -> None:
     async with serving() as site, raw(site.listener.port) as client:
         await client.told("welcome")

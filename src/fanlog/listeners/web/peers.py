@@ -75,6 +75,10 @@ class HttpPeer(asyncio.Protocol):
         transport.set_write_buffer_limits(high=0)
         transport.set_protocol(protocol)
         self._listener.disconnected(self, still_open=True)
+        # A hasty client may have sent more than its request; aiohttp has kept that.
+        early = bytes(getattr(self.http, "_message_tail", b""))
+        if early:
+            self._listener.loop.call_soon(protocol.data_received, early)
         # aiohttp forgets the connection. It would close the transport if it still had it.
         self.http.transport = None
         self.http.connection_lost(None)
