@@ -34,7 +34,7 @@ async def moved(browser: Browser, first: Edge, second: Edge, bob: Visitor) -> No
         await ann.sees("from the first edge", "from the second edge")
 
         os.kill(first.pid, signal.SIGKILL)
-        missed = [f"while Ann was away {i}" for i in range(20)]
+        missed = [f"while Ann was away {i}" for i in range(10)]
         for text in missed:
             await bob.say(text)
         await ann.say("Ann, before she is back")

@@ -266,6 +266,25 @@ test("a slow page stops its subscription at the server and misses nothing", asyn
   assert.ok(events.includes("resume"));
 });
 
+test("a slow page that wants the newest gets a gap and goes on", async (t) => {
+  const broker = new FakeBroker();
+  const client = clientOf(t, broker, { bufferMax: 10 });
+  const gaps = [];
+  client.addEventListener("gap", ({ detail }) => gaps.push([detail.from, detail.to, detail.reason]));
+  const subscription = client.subscribe("chat", { policy: "skip" });
+  await subscription.ready;
+  assert.equal(broker.ops[0].policy, "skip");
+  for (let i = 0; i < 25; i += 1) broker.publish("chat", i);
+  await until(() => gaps.length === 2);
+  assert.deepEqual(gaps, [["0.1.1", "10.1.1", "skipped"], ["10.1.1", "20.1.1", "skipped"]]);
+  const { value: message } = await subscription.next();
+  assert.deepEqual([message.value, message.gap.from, message.gap.to], [20, "0.1.1", "20.1.1"]);
+  assert.deepEqual(await take(subscription, 4), [21, 22, 23, 24]);
+  broker.cut();
+  broker.publish("chat", "live");
+  assert.deepEqual(await take(subscription, 1), ["live"]);
+});
+
 test("a page can show the state of the connection", async (t) => {
   const broker = new FakeBroker();
   t.mock.method(Math, "random", () => 0.5);

@@ -110,6 +110,8 @@ export interface SubscribeOptions {
   /** Be seen in the topic, with this information, and see others come and go. */
   presence?: boolean | Json;
   missing?: "wait" | "fail";
+  /** What happens to a page that is too slow. Default: "catch-up". "skip" makes a gap. */
+  policy?: "catch-up" | "skip" | "disconnect";
   /** Where positions are kept. "session" survives a reload of the tab. Default: "memory". */
   store?: "memory" | "session";
   bufferMax?: number;

@@ -580,7 +580,8 @@ export class Subscription extends EventTarget {
 
   /** What to send to subscribe: the options, and the positions once there are some. */
   wanted() {
-    const { start, last, offset, partition, time, filter, latest, presence, missing } = this.options;
+    const { start, last, offset, partition, time } = this.options;
+    const { filter, latest, presence, missing, policy } = this.options;
     const wanted = { target: this.target };
     // Also none, once accepted: then what appeared since comes from its first message.
     if (this.hasBegun) wanted.positions = this.#positions;
@@ -592,6 +593,7 @@ export class Subscription extends EventTarget {
     if (latest) wanted.latest = true;
     if (presence) wanted.presence = presence;
     if (missing) wanted.missing = missing;
+    if (policy) wanted.policy = policy;
     return wanted;
   }
 
@@ -785,7 +787,8 @@ export class Subscription extends EventTarget {
         this.#gap = null;
       }
     } else if (entry.gap) {
-      this.#gap = entry.gap;
+      const joins = this.#gap?.to === entry.gap.from && placeOf(this.#gap) === entry.at;
+      this.#gap = joins ? { ...entry.gap, from: this.#gap.from } : entry.gap;
     }
     this.#buffer.push(entry);
     if (entry.message) this.#wakeReaders();
@@ -812,9 +815,23 @@ export class Subscription extends EventTarget {
 
   #maybePause() {
     if (this.#messages < this.options.bufferMax || this.#unsettled) return;
+    if (this.options.policy === "skip") return this.#skip();
     this.paused = true;
     this.#setup.stop();
     this.#tell("pause", { buffered: this.#messages });
+  }
+
+  // The page wants what is new rather than everything: what waits for it becomes a gap.
+  #skip() {
+    const first = new Map();
+    for (const { at, message } of this.#buffer.splice(0)) {
+      if (message && !first.has(at)) first.set(at, message);
+    }
+    this.#messages = 0;
+    for (const [at, { topic, partition, offset }] of first) {
+      const to = this.#positions[at];
+      this.#hearGap({ topic, partition, from: offset + lineageOf(to), to, reason: "skipped" });
+    }
   }
 
   #maybeContinue() {
@@ -1413,8 +1430,8 @@ function routeKey(target, filter) {
   return `${target}\n${filter ?? ""}`;
 }
 
-function groupKey({ filter, latest, presence, missing, positions, start }) {
-  return JSON.stringify([filter, latest, presence, missing, positions ? null : start]);
+function groupKey({ filter, latest, presence, missing, policy, positions, start }) {
+  return JSON.stringify([filter, latest, presence, missing, policy, positions ? null : start]);
 }
 
 function setStart(query, start) {
@@ -1422,7 +1439,7 @@ function setStart(query, start) {
   for (const [name, value] of Object.entries(start)) query.set(name, value);
 }
 
-function setOptions(query, { filter, latest, presence, missing }) {
+function setOptions(query, { filter, latest, presence, missing, policy }) {
   if (filter?.key !== undefined) query.set("key", filter.key);
   for (const [name, values] of Object.entries(filter?.headers ?? {})) {
     query.delete(`header.${name}`);
@@ -1431,6 +1448,7 @@ function setOptions(query, { filter, latest, presence, missing }) {
   if (latest) query.set("latest", "true");
   if (presence) query.set("presence", JSON.stringify(presence));
   if (missing) query.set("missing", missing);
+  if (policy) query.set("policy", policy);
 }
 
 /** The positions in an SSE id: `offset.epoch.number`, or `topic:number:partition.offset.epoch,…;…`. */
