@@ -828,8 +828,9 @@ export class Subscription extends EventTarget {
       if (message && !first.has(at)) first.set(at, message);
     }
     this.#messages = 0;
-    for (const [at, { topic, partition, offset }] of first) {
+    for (const [at, { topic, partition, offset, gap }] of first) {
       const to = this.#positions[at];
+      this.#gap = gap ?? this.#gap; // the page has not seen it
       this.#hearGap({ topic, partition, from: offset + lineageOf(to), to, reason: "skipped" });
     }
   }
