@@ -30,6 +30,9 @@ _WITH_BODY = (errors.MessageTooLargeError, errors.RequestTimeoutError)
 
 _PATH_PARAMS: dict[str, Schema] = {
     "partition": {"type": "integer", "minimum": 0, "maximum": 4095},
+    "connection": {"type": "string", "minLength": 1, "maxLength": 64},
+    # It is a part of the name of the user's topic.
+    "user": {"type": "string", "minLength": 1, "maxLength": 200, "pattern": NAME_PATTERN},
 }
 _TEXT: Schema = {"type": "string", "minLength": 1, "maxLength": 255}
 _TOPIC: Schema = _TEXT | {"pattern": NAME_PATTERN}
@@ -52,6 +55,7 @@ _ONE_VALUE: Schema = {
 _RULES: dict[str, Schema] = {
     "OutgoingMessage": _ONE_VALUE,
     "TopicMessage": _ONE_VALUE,
+    "BroadcastBody": _ONE_VALUE,
     "Publications": {
         "properties": {
             "publish": {

@@ -18,7 +18,9 @@ from fanlog.errors import (
     allow_more,
 )
 from fanlog.format.patterns import is_pattern
+from fanlog.format.presence import CONNECTION_BYTES_MAX
 from fanlog.format.web import OutgoingMessage
+from fanlog.listeners.web.openapi_names import PATTERN_PATTERN
 from fanlog.listeners.web.ports import Outgoing, Published
 from fanlog.listeners.web.presence import PresenceOf
 from fanlog.listeners.web.routes import Call, Nothing, Route
@@ -26,6 +28,9 @@ from fanlog.listeners.web.users import user_topic
 from fanlog.model import Verb
 
 _REASON_BYTES_MAX = 120
+# As a WebSocket client names its user.
+_USER_LENGTH_MAX = 200
+_NO_CONTROL = "^[^\\x00-\\x1f\\x7f-\\x9f]+$"
 # Topics that a broadcast publishes to at a time.
 _TOGETHER = 200
 
@@ -74,7 +79,15 @@ class DisconnectedAnswer(msgspec.Struct, frozen=True, kw_only=True):
 class BroadcastBody(OutgoingMessage, kw_only=True, forbid_unknown_fields=True):
     """A message for every topic that matches."""
 
-    pattern: Annotated[str, Meta(min_length=1, max_length=255, examples=["room.*"])]
+    pattern: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=255,
+            examples=["room.*"],
+            extra_json_schema={"allOf": [{"pattern": PATTERN_PATTERN}, {"pattern": _NO_CONTROL}]},
+        ),
+    ]
 
 
 class PublishedToAll(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,8 +116,11 @@ async def connections(call: Call[ConnectionsQuery, None]) -> ConnectionsAnswer:
 
 
 async def disconnect_connection(call: Call[DisconnectQuery, None]) -> DisconnectedAnswer:
+    connection = call.path("connection")
+    if len(connection) > CONNECTION_BYTES_MAX:
+        raise InvalidArgumentError(f"A connection's id has at most {CONNECTION_BYTES_MAX} bytes.")
     count = await call.listener.server_api.disconnect(
-        connection=call.path("connection"),
+        connection=connection,
         reason=_reason(call.query.reason),
         reconnect=call.query.reconnect,
     )
@@ -113,11 +129,19 @@ async def disconnect_connection(call: Call[DisconnectQuery, None]) -> Disconnect
 
 async def disconnect_user(call: Call[DisconnectQuery, None]) -> DisconnectedAnswer:
     count = await call.listener.server_api.disconnect(
-        user=call.path("user"),
+        user=_user(call)[0],
         reason=_reason(call.query.reason),
         reconnect=call.query.reconnect,
     )
     return DisconnectedAnswer(disconnected=count)
+
+
+def _user(call: Call[Any, Any]) -> tuple[str, str]:
+    """The user that the path names, and the user's topic."""
+    user = call.path("user")
+    if len(user) > _USER_LENGTH_MAX:
+        raise InvalidArgumentError(f"A user's name has at most {_USER_LENGTH_MAX} characters.")
+    return user, user_topic(call.listener.options.user_topic, user)
 
 
 def _reason(reason: str) -> str:
@@ -133,7 +157,7 @@ def _message(given: OutgoingMessage) -> Outgoing:
 
 
 async def send_to_user(call: Call[Nothing, OutgoingMessage]) -> PublishedToAll:
-    topic = user_topic(call.listener.options.user_topic, call.path("user"))
+    _, topic = _user(call)
     return PublishedToAll(published=await call.bus.publish(topic, [_message(call.body)]))
 
 
@@ -189,7 +213,7 @@ ROUTES = [
         "/v1/users/{user}/messages",
         send_to_user,
         "Send a message to a user",
-        "users",
+        "connections",
         body=OutgoingMessage,
         answer=PublishedToAll,
         description="Publishes to the topic of the user, which is `web.user_topic`. All of the "
@@ -203,11 +227,11 @@ ROUTES = [
         "/v1/users/{user}/disconnect",
         disconnect_user,
         "Close all connections of a user",
-        "users",
+        "connections",
         query=DisconnectQuery,
         answer=DisconnectedAnswer,
         description="On all processes. Nothing keeps the user from connecting again.",
-        errors=(ForbiddenError, InvalidArgumentError),
+        errors=(ForbiddenError, InvalidArgumentError, InvalidNameError),
         verb=Verb.USER,
         about="user",
     ),
@@ -216,7 +240,7 @@ ROUTES = [
         "/v1/broadcast",
         broadcast,
         "Publish one message to every topic that matches a pattern",
-        "users",
+        "connections",
         body=BroadcastBody,
         answer=PublishedToAll,
         errors=_PUBLISH_ERRORS,
