@@ -21,7 +21,9 @@ STREAMING = (
 )
 
 # A document can't say that an offset is past the end, or that a key was used before. Whether a
-# topic may change depends on what it is: there, 400 is an answer to a request that fits.
+# topic may change depends on what it is: there, 400 is an answer to a request that fits. It can't
+# say either which receipts and ids there are, or how many bytes a name has. To a request that
+# nobody answers, 503 is the right answer.
 CONFIG = """
 [checks.positive_data_acceptance]
 expected-statuses = [
@@ -33,6 +35,16 @@ include-path-regex = "/v1/topics/\\\\{topic\\\\}(/grow|/truncate)?$"
 checks.positive_data_acceptance.expected-statuses = [
   "2xx", "3xx", "400", "401", "403", "404", "409", "413", "416", "422", "429", "5xx"
 ]
+
+[[operations]]
+include-path-regex = "/v1/(groups|queues|dead-letters|streams)/"
+checks.positive_data_acceptance.expected-statuses = [
+  "2xx", "3xx", "400", "401", "403", "404", "409", "413", "416", "422", "429", "5xx"
+]
+
+[[operations]]
+include-path = "/v1/request/{topic}"
+checks.not_a_server_error.expected-statuses = ["2xx", "3xx", "4xx", "503", "504"]
 """
 
 

@@ -208,7 +208,7 @@ async def test_dead_letters_are_listed_read_replayed_and_deleted(serving: Servin
             after = page.get("next")
         assert [letter["reason"] for letter in letters] == [f"bad {i}" for i in range(5)]
         ids = [letter["id"] for letter in letters]
-        one = await get(site, f"/v1/dead-letters/dead.jobs/{ids[0]}")
+        one = await get(site, f"/v1/dead-letters/dead.jobs/letters/{ids[0]}")
         assert one == letters[0]
         assert one["message"]["json"] == {"number": 0}
         assert (one["message"]["key"], one["queue"], one["topic"]) == ("k0", "q", "jobs")
@@ -218,8 +218,9 @@ async def test_dead_letters_are_listed_read_replayed_and_deleted(serving: Servin
         assert await post(site, "/v1/dead-letters/dead.jobs/replay", replay) == {"count": 2}
         back = await take(site, 2)
         assert [job["message"]["json"]["number"] for job in back] == [0, 1]
-        assert await ask(site, "DELETE", f"/v1/dead-letters/dead.jobs/{ids[2]}") == (204, None)
-        again, problem = await ask(site, "DELETE", f"/v1/dead-letters/dead.jobs/{ids[2]}")
+        path = f"/v1/dead-letters/dead.jobs/letters/{ids[2]}"
+        assert await ask(site, "DELETE", path) == (204, None)
+        again, problem = await ask(site, "DELETE", path)
         assert (again, problem["code"]) == (404, "dead_letter_not_found")
         to = {"ids": [ids[3]], "to": "elsewhere"}
         await site.broker.create_topic("elsewhere")
@@ -234,10 +235,10 @@ async def test_a_dead_letter_that_is_not_there_is_not_found(serving: Serving) ->
     async with serving() as site:
         await fail(site, 1)
         for method, path, body, status, code in (
-            ("GET", "/v1/dead-letters/dead.jobs/0:99", None, 404, "dead_letter_not_found"),
-            ("GET", "/v1/dead-letters/dead.jobs/x", None, 404, "dead_letter_not_found"),
+            ("GET", "/v1/dead-letters/dead.jobs/letters/0:99", None, 404, "dead_letter_not_found"),
+            ("GET", "/v1/dead-letters/dead.jobs/letters/x", None, 404, "dead_letter_not_found"),
             ("GET", "/v1/dead-letters/nothing", None, 404, "topic_not_found"),
-            ("GET", "/v1/dead-letters/nothing/0:1", None, 404, "topic_not_found"),
+            ("GET", "/v1/dead-letters/nothing/letters/0:1", None, 404, "topic_not_found"),
             ("POST", "/v1/dead-letters/dead.jobs/replay", {}, 400, "invalid_argument"),
             ("POST", "/v1/dead-letters/dead.jobs/delete", {}, 400, "invalid_argument"),
             ("POST", "/v1/dead-letters/jobs/delete", {"all": True}, 400, "invalid_argument"),

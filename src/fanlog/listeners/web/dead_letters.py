@@ -212,7 +212,7 @@ ROUTES = [
     ),
     Route(
         "GET",
-        "/v1/dead-letters/{topic}/{id}",
+        "/v1/dead-letters/{topic}/letters/{id}",
         show,
         "Read a dead letter",
         "dead letters",
@@ -242,10 +242,11 @@ ROUTES = [
     ),
     Route(
         "DELETE",
-        "/v1/dead-letters/{topic}/{id}",
+        "/v1/dead-letters/{topic}/letters/{id}",
         delete_one,
         "Delete a dead letter",
         "dead letters",
+        status=204,
         errors=_ERRORS_OF_ONE,
     ),
 ]

@@ -186,6 +186,7 @@ ROUTES = [
         delete,
         "Forget a group without members",
         "groups",
+        status=204,
         errors=(InvalidArgumentError, GroupNotFoundError, GroupActiveError),
     ),
 ]

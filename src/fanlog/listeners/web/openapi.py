@@ -209,14 +209,23 @@ def _query_params(route: Route) -> list[Schema]:
         return []
     _, components = msgspec.json.schema_components([route.query], ref_template=_REF)
     schema = _tidied(components[route.query.__name__])
+    required = schema.get("required", ())
     parameters = [
-        _param(name, "query", field, required=name in schema.get("required", ()))
+        _param(name, "query", _inlined(field, components), required=name in required)
         for name, field in schema.get("properties", {}).items()
     ]
     for parameter in parameters:
         if parameter["name"] in route.query_example:
             parameter["example"] = route.query_example[parameter["name"]]
     return parameters
+
+
+def _inlined(field: Schema, components: Schema) -> Schema:
+    """A parameter's schema without a reference: the types of parameters stand nowhere else."""
+    name = field.get("$ref", "").rpartition("/")[2]
+    if not name:
+        return field
+    return _tidied(components[name]) | {key: said for key, said in field.items() if key != "$ref"}
 
 
 def _header_params(route: Route) -> list[Schema]:

@@ -393,6 +393,7 @@ ROUTES = [
         end,
         "End a stream",
         "streams",
+        status=204,
         query=EndQuery,
         errors=(*_NOT_FOUND, StreamEndedError),
     ),
@@ -415,6 +416,7 @@ ROUTES = [
         delete,
         "Delete a stream before its time",
         "streams",
+        status=204,
         errors=_NOT_FOUND,
     ),
 ]
