@@ -81,6 +81,7 @@ class FanlogUpstream:
             wildcard=target.wildcard,
             greeted=self.greeted,
             ended=self._feeder_ended,
+            many=lambda feeder: self._in_task(self._look_for_missing(feeder)),
         )
         await self._client.attach(feeder)
 
@@ -108,6 +109,17 @@ class FanlogUpstream:
                 return
             except FanlogError as fault:
                 logger.info("%s is not followed yet: %s", feeder.target, fault)
+
+    async def _look_for_missing(self, feeder: Feeder) -> None:
+        """Which of very many topics have gone during an outage: the answer did not say."""
+        connection = self._core.mirror.connection
+        try:
+            topics = await self._client.topics(feeder.target)
+        except FanlogError as fault:
+            logger.info("what is gone of %s is not known yet: %s", feeder.target, fault)
+            return
+        if self._core.mirror.connection is connection:
+            self._core.mirror.missing(feeder, (topic.name for topic in topics))
 
     def greeted(self) -> None:
         """Upstream has said who it is since it was last asked."""

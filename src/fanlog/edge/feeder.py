@@ -39,11 +39,14 @@ class Feeder:
         wildcard: bool,
         greeted: Callable[[], None],
         ended: Callable[[Feeder, FanlogError], None],
+        many: Callable[[Feeder], None],
     ) -> None:
+        """`many` hears that the answer to a subscription that goes on did not have all topics."""
         self._mirror = mirror
         self._wanted = Subscribe(target=target, wildcard=wildcard, mirror=True)
         self._greeted = greeted
         self._ended = ended
+        self._many = many
         self._begun = False
         self.key = key
         self.target = target
@@ -64,6 +67,8 @@ class Feeder:
         joined = decode(Subscribed, payload).joined
         if self._begun and len(joined) < _JOINED_AT_ONCE:
             self._mirror.missing(self, (topic.name for topic in joined))
+        elif self._begun:
+            self._many(self)
         self._begun = True
         for topic in joined:
             self._mirror.joined(topic, self)

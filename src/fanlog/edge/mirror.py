@@ -27,14 +27,15 @@ if TYPE_CHECKING:
 
 class Mirrored:
     """A topic, the bus's epoch that its log is of, and who brings its batches. `joined` is what the
-    bus last said of it, and `made_on` the connection on which its mirror was begun."""
+    bus last said of it, `made_on` the connection on which its mirror was begun, and `seen_on` the
+    last one that had it."""
 
-    __slots__ = ("epoch", "feeders", "joined", "made_on", "topic")
+    __slots__ = ("epoch", "feeders", "joined", "made_on", "seen_on", "topic")
 
     def __init__(self, topic: Topic, epoch: int, made_on: object) -> None:
         self.topic = topic
         self.epoch = epoch
-        self.made_on = made_on
+        self.made_on = self.seen_on = made_on
         self.feeders: set[object] = set()
         self.joined: Joined | None = None
 
@@ -89,6 +90,7 @@ class Mirror:
         else:
             self._refresh(known, info, joined.epoch, starts)
         known.joined = joined
+        known.seen_on = self.connection
         known.feeders.add(feeder)
         self._fed.setdefault(feeder, {})[joined.name] = None
 
@@ -153,11 +155,12 @@ class Mirror:
             self._core.subscriptions.topic_vanished(known.topic)
 
     def missing(self, feeder: object, there: Iterable[str]) -> None:
-        """After an outage the bus has none but these of the topics that a feeder brought. Readers
-        of the others wait, and get a gap when there is a topic of that name again."""
+        """After an outage the bus has none but these of the topics that a feeder brought, and those
+        that it has been told of since. Readers of the others wait, and get a gap when there is a
+        topic of that name again."""
         names = set(there)
         for known in self._brought_by(feeder):
-            if known.topic.name not in names:
+            if known.topic.name not in names and known.seen_on is not self.connection:
                 self._core.commits.turn()
                 self._take_out(known)
                 self._core.subscriptions.topic_remade(known.topic, None, known.epoch)
