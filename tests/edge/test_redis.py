@@ -264,3 +264,31 @@ async def test_signals_reach_all_edges(tmp_path: Path) -> None:
                 return {(1, b"x"), (2, b"x")} <= set(heard)
 
             await until(both)
+
+
+async def test_edges_that_come_and_go_take_each_message_in_once(tmp_path: Path) -> None:
+    """Edges that have just begun to listen agree with those that have listened for long."""
+    with redis_server(tmp_path) as server:
+        redis = Redis.from_url(server.url)
+        async with edge_of(server.url) as one, one.client.subscribe("room") as reader:
+            for i in range(10):
+                await redis.publish("room", f"{i}")
+            assert await texts(reader, 10) == [str(i) for i in range(10)]
+
+            async def publish() -> None:
+                for i in range(10, 110):
+                    await redis.publish("room", f"{i}")
+                    await asyncio.sleep(0.002)
+
+            publishing = asyncio.create_task(publish())
+            while not publishing.done():
+                async with (
+                    edge_of(server.url, linger_seconds=0.0) as other,
+                    other.client.subscribe("room"),
+                    other.client.subscribe(">"),
+                ):
+                    await asyncio.sleep(0.01)
+            await publishing
+            assert await texts(reader, 100) == [str(i) for i in range(10, 110)]
+            assert await one.publish("room", "last") == [110]
+        await redis.aclose()

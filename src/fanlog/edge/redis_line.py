@@ -33,15 +33,23 @@ Heard = Callable[[bytes | None, bytes, bytes], None]
 
 
 class RedisLine:
-    """`on_back` runs on each new connection, before it counts as `up`."""
+    """`on_fresh` runs on each new connection before anything is heard, and `on_back` when all is
+    subscribed to again, before it counts as `up`."""
 
-    def __init__(self, url: str, heard: Heard, on_back: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        url: str,
+        heard: Heard,
+        on_fresh: Callable[[], None],
+        on_back: Callable[[], Awaitable[None]],
+    ) -> None:
         # A command that was sent twice would be done twice.
         library: Any = Redis  # partly without types
         self.redis: Any = library.from_url(
             url, retry=Retry(NoBackoff(), 0), socket_timeout=_ANSWER_SECONDS, client_name="edge"
         )
         self._heard = heard
+        self._on_fresh = on_fresh
         self._on_back = on_back
         self._pubsub: Any = None
         self._channels: dict[bytes, None] = {_CONTROL: None}
@@ -159,6 +167,7 @@ class RedisLine:
                 self.run = str(info["run_id"])
                 self._pubsub = self.redis.pubsub()
                 await self._pubsub.subscribe(_CONTROL)
+                self._on_fresh()
                 hearing = asyncio.create_task(self._hear())
                 await self._send([c for c in self._channels if c != _CONTROL], list(self._patterns))
                 self._came_up.set()

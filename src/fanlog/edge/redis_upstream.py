@@ -13,7 +13,6 @@ import contextlib
 import hashlib
 import logging
 import secrets
-from bisect import bisect_right
 from collections.abc import Coroutine, Sequence
 from typing import Any, NamedTuple
 
@@ -24,7 +23,6 @@ from fanlog.config import EdgeOptions
 from fanlog.edge import redis_scripts as scripts
 from fanlog.edge.core import EdgeCore
 from fanlog.edge.envelopes import (
-    Body,
     Envelope,
     body_of,
     make_batch,
@@ -32,20 +30,18 @@ from fanlog.edge.envelopes import (
     read_envelope,
 )
 from fanlog.edge.mirror import mirror_log
+from fanlog.edge.redis_history import RedisHistory
 from fanlog.edge.redis_line import RedisLine
 from fanlog.edge.references import References, Target
-from fanlog.errors import FanlogError, FormatError, InvalidNameError, OffsetOutOfRangeError
+from fanlog.errors import FanlogError, FormatError, InvalidNameError
 from fanlog.format.batch import read_header
 from fanlog.format.messages import Joined, PartitionOffset, Subscribe
 from fanlog.format.patterns import fits
 from fanlog.listeners.web.ports import Hear, Outgoing, Published
-from fanlog.log.partition import Block
 from fanlog.model import EpochInfo, PartitionInfo, Start, TopicInfo, TopicSettings
 
 logger = logging.getLogger("fanlog.edge")
 
-_ENTRIES_A_READ = 500
-_PAUSE_SECONDS = 0.2
 _ONCE_SECONDS = 3600
 _HEARD_SECONDS = 60
 # Messages of applications that wait to be taken in. More are counted as dropped.
@@ -64,13 +60,15 @@ class _Kept(NamedTuple):
 
 
 class _Order:
-    """Where a channel is: the last offset announced, echoes that are still to come, and how often
-    which message of an application was heard since."""
+    """Where a channel is, as the subscription to one target hears it: the last offset announced,
+    echoes that are still to come, and how often which message of an application was heard since.
+    Others hear the same once more."""
 
-    __slots__ = ("echoes", "heard", "last")
+    __slots__ = ("echoes", "heard", "last", "target")
 
-    def __init__(self) -> None:
-        self.last = -1
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.last: int | None = None
         self.echoes = 0
         self.heard: dict[bytes, int] = {}
 
@@ -81,11 +79,17 @@ class RedisUpstream:
     def __init__(self, core: EdgeCore, url: str, options: EdgeOptions) -> None:
         self._core = core
         self._options = options
-        self.line = RedisLine(url, self._heard, self._back)
+        self.line = RedisLine(url, self._heard, self._fresh, self._back)
+        self._history = RedisHistory(self.line)
         self._references = References(self._begin, self._finish, options.linger_seconds)
+        # Targets that are subscribed to.
+        self._names: set[Target] = set()
+        self._patterns: dict[Target, None] = {}
         self._orders: dict[str, _Order] = {}
-        # Announcements of topics that are being opened.
-        self._holding: dict[str, list[Envelope]] = {}
+        # Topics that are being opened, and what is heard of them meanwhile: announcements, and
+        # messages of applications.
+        self._opening: dict[str, asyncio.Task[None]] = {}
+        self._holding: dict[str, list[Envelope | bytes]] = {}
         self._signals: dict[bytes, list[Hear]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._adopting: asyncio.Queue[tuple[str, str, bytes]] = asyncio.Queue(_ADOPTING_MAX)
@@ -123,6 +127,10 @@ class RedisUpstream:
 
     async def _begin(self, target: Target) -> None:
         await self.line.subscribe(*_channels(target))
+        if target.wildcard:
+            self._patterns[target] = None
+        else:
+            self._names.add(target)
         await self._open_target(target)
 
     async def _open_target(self, target: Target) -> None:
@@ -137,39 +145,70 @@ class RedisUpstream:
 
     def _finish(self, target: Target) -> None:
         self._core.mirror.let_go(target)
-        if not target.wildcard:
-            self._orders.pop(target.name, None)
+        self._patterns.pop(target, None)
+        self._names.discard(target)
+        for name in [n for n, order in self._orders.items() if order.target == target]:
+            # Whoever else hears it goes on with it.
+            del self._orders[name]
+            if self._covering(name):
+                self._begin_opening(name)
         self._in_task(self.line.unsubscribe(*_channels(target)))
 
     def _covering(self, name: str) -> list[Target]:
         """The targets that a topic is of: its own name first."""
         own = Target(name, False)
-        found = [own] if own in self._references else []
-        patterns = (t for t in self._references.targets() if t.wildcard)
-        return found + [target for target in patterns if fits(name, target.name)]
+        found = [own] if own in self._names else []
+        return found + [target for target in self._patterns if fits(name, target.name)]
+
+    def _fresh(self) -> None:
+        """A new connection, on which nothing was heard yet."""
+        self._orders.clear()
 
     async def _back(self) -> None:
-        """A new connection: what was missed is fetched, whatever order there was is gone."""
-        self._orders.clear()
+        """All is subscribed to again: what was missed is fetched."""
         self._core.mirror.connection = object()
-        for target in self._references.targets():
+        for target in [*self._names, *self._patterns]:
             await self._open_target(target)
 
     # Topics
 
     async def _open_topic(self, name: str) -> None:
-        """Asks Redis how far a topic is, and mirrors it from there. What is announced meanwhile is
-        held back."""
-        if name in self._holding:
-            return
-        held = self._holding[name] = []
+        """Asks Redis how far a topic is, and mirrors it from there. What is heard meanwhile is held
+        back."""
+        await asyncio.shield(self._begin_opening(name))
+
+    def _begin_opening(self, name: str) -> asyncio.Task[None]:
+        task = self._opening.get(name)
+        if task is None:
+            self._holding[name] = []
+            self._order_of(name)
+            task = self._opening[name] = self._in_task(self._open_now(name))
+        return task
+
+    async def _open_now(self, name: str) -> None:
         try:
             kept = await self._ask_kept(name)
         finally:
-            self._holding.pop(name, None)
+            held = self._holding.pop(name, [])
+            self._opening.pop(name, None)
         self._joined(name, kept)
-        for envelope in held:
-            self._show(name, envelope)
+        order = self._order_of(name)
+        if order is not None and order.last is None:
+            # What was heard before the first announcement came behind the message before it.
+            announced = (heard.offset for heard in held if isinstance(heard, Envelope))
+            order.last = next(announced, kept.next_offset) - 1
+        for heard in held:
+            if isinstance(heard, Envelope):
+                self._announced(name, order, heard)
+            elif order is not None:
+                self._adopt(name, order, heard)
+
+    def _order_of(self, name: str) -> _Order | None:
+        """The order of a channel; None if nobody follows it."""
+        order = self._orders.get(name)
+        if order is None and (covering := self._covering(name)):
+            order = self._orders[name] = _Order(covering[0])
+        return order
 
     async def _ask_kept(self, name: str) -> _Kept:
         keys = [*_keys(name), scripts.STREAM + name]
@@ -219,33 +258,43 @@ class RedisUpstream:
             name = check_name(raw.decode())
         except (UnicodeDecodeError, InvalidNameError):
             return
-        covering = self._covering(name)
-        if not covering or pattern != _source(covering[0], live=announced):
+        is_new = name not in self._orders
+        order = self._order_of(name)
+        if order is None or pattern != _source(order.target, live=announced):
             return
-        order = self._orders.setdefault(name, _Order())
+        if is_new:
+            self._begin_opening(name)
+        held = self._holding.get(name)
         if announced:
-            self._take(name, order, data)
+            self._take(name, order, held, data)
         elif order.echoes:
             order.echoes -= 1
+        elif held is not None:
+            held.append(data)
         elif not name.startswith(scripts.OWN_PREFIX):
             self._adopt(name, order, data)
 
-    def _take(self, name: str, order: _Order, data: bytes) -> None:
+    def _take(
+        self, name: str, order: _Order, held: list[Envelope | bytes] | None, data: bytes
+    ) -> None:
         try:
             envelope = read_envelope(data)
         except FormatError as fault:
             logger.warning("%s", fault)
             return
-        order.last = envelope.offset
-        order.heard.clear()
         order.echoes += envelope.echoed
-        held = self._holding.get(name)
         if held is not None:
             held.append(envelope)
-            return
+        else:
+            self._announced(name, order, envelope)
+
+    def _announced(self, name: str, order: _Order | None, envelope: Envelope) -> None:
+        if order is not None:
+            order.last = envelope.offset
+            order.heard.clear()
         known = self._core.mirror.find(name)
         if known is None or known.topic.number != envelope.number:
-            self._in_task(self._open_topic(name))
+            self._begin_opening(name)
         else:
             self._show(name, envelope)
 
@@ -362,61 +411,16 @@ class RedisUpstream:
         if start.kind == "earliest":
             return min(kept.first_offset, partition.visible_end)
         if start.kind == "time":
-            return await self._find_time(partition, start.value, kept)
+            return await self._history.find_time(partition, start.value, kept.first_offset)
         if start.value <= kept.next_offset:
             self._core.mirror.gap(partition.topic.number, 0, kept.next_offset)
         return start.value
 
-    async def _find_time(self, partition: Partition, time_us: int, kept: _Kept) -> int:
-        low, high = kept.first_offset, min(kept.next_offset, partition.visible_end)
-        while low < high:
-            middle = (low + high) // 2
-            found = await self._range(partition.topic.name, middle, 1)
-            if found and int(found[0][1][b"t"]) < time_us:
-                low = middle + 1
-            else:
-                high = middle
-        return low
-
-    async def _range(
-        self, name: str, offset: int, count: int
-    ) -> list[tuple[bytes, dict[bytes, bytes]]]:
-        return await self.line.ask(
-            lambda: self.line.redis.xrange(
-                scripts.STREAM + name, min=f"{offset + 1}-0", max="+", count=count
-            )
-        )
-
     def read_block(self, partition: Partition, offset: int, bytes_wanted: int, done: Done) -> None:
         async def read() -> None:
-            done(await self._read(partition, offset))
+            done(await self._history.read(partition, offset))
 
         self._in_task(read())
-
-    async def _read(self, partition: Partition, offset: int) -> Block | Exception:
-        while True:
-            try:
-                entries = await self._range(partition.topic.name, offset, _ENTRIES_A_READ)
-                break
-            except FanlogError as fault:
-                if partition.topic.deleted:
-                    return fault
-                logger.info("history of %s is asked for again: %s", partition.name, fault)
-                await asyncio.sleep(_PAUSE_SECONDS)
-        log = mirror_log(partition)
-        first = int(entries[0][0].split(b"-")[0]) - 1 if entries else partition.visible_end
-        if first > offset:
-            # It has gone from the stream: readers are told.
-            log.begins_at = max(log.begins_at, min(first, partition.visible_end))
-            return OffsetOutOfRangeError(f"{partition.name} begins at {first} upstream.")
-        batches = [
-            batch
-            for identity, fields in entries
-            if (batch := _stored_batch(partition, identity, fields)) is not None
-        ]
-        data = b"".join(batches)
-        last = min(int(entries[-1][0].split(b"-")[0]), partition.visible_end)
-        return Block(memoryview(data), offset, last)
 
     async def _touch_all(self) -> None:
         """Topics that somebody follows do not expire."""
@@ -427,10 +431,11 @@ class RedisUpstream:
                     with contextlib.suppress(FanlogError):
                         await self._ask_kept(target.name)
 
-    def _in_task(self, work: Coroutine[Any, Any, None]) -> None:
+    def _in_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -478,26 +483,4 @@ def _batch(body: bytes, envelope: Envelope) -> bytes:
         epoch=envelope.epoch,
         offset=envelope.offset,
         time_us=envelope.time_us,
-    )
-
-
-def _stored_batch(
-    partition: Partition, identity: bytes, fields: dict[bytes, bytes]
-) -> bytes | None:
-    """An entry of the stream as a batch; None if it is behind what readers may see."""
-    offset = int(identity.split(b"-")[0]) - 1
-    if offset >= partition.visible_end:
-        return None
-    epochs = mirror_log(partition).epochs
-    at = bisect_right(epochs, offset, key=lambda start: start.base) - 1
-    try:
-        body = read_body(fields[b"b"])
-    except (FormatError, KeyError):
-        body = Body(None)
-    return make_batch(
-        body,
-        number=partition.topic.number,
-        epoch=epochs[at].epoch if at >= 0 else 0,
-        offset=offset,
-        time_us=int(fields.get(b"t", b"0")),
     )
