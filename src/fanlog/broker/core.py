@@ -481,6 +481,9 @@ class Broker:
 
     async def find_offsets(self, name: str, start: Start) -> tuple[PartitionOffset, ...]:
         topic = self.catalog.get(name)
+        if start.kind == "last":
+            found = await last_offsets(self, topic.partitions, start.value)
+            return tuple(PartitionOffset(p.index, found[p.index]) for p in topic.partitions)
         return tuple(
             [PartitionOffset(p.index, await self.find_offset(p, start)) for p in topic.partitions]
         )

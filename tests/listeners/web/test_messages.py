@@ -79,6 +79,14 @@ async def test_a_page_begins_where_it_is_asked_to(serving: Serving) -> None:
             assert (await get(site, f"{URL}?{wrong}", 400))["code"] == "invalid_argument", wrong
 
 
+async def test_the_last_messages_are_those_of_all_partitions(serving: Serving) -> None:
+    async with serving() as site:
+        await fill(site, 40, partitions=4)
+        page = await get(site, f"{URL}?last=5")
+        assert [message["text"] for message in page["messages"]] == ["35", "36", "37", "38", "39"]
+        assert len((await get(site, f"{URL}?last=5&partition=1"))["messages"]) == 5
+
+
 async def test_a_long_poll_ends_with_the_message_it_waits_for(serving: Serving) -> None:
     async with serving() as site:
         await fill(site, 3, partitions=2)

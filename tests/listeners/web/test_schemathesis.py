@@ -30,6 +30,15 @@ expected-statuses = [
   "2xx", "3xx", "401", "403", "404", "409", "413", "416", "422", "429", "5xx"
 ]
 
+[phases.coverage]
+unexpected-methods = ["DELETE", "PATCH", "TRACE"]
+
+# Each of their many fields would be tried in all ways: that is half of all requests.
+[[operations]]
+include-path-regex = "/v1/topics(/[{]topic[}])?$"
+include-method = ["POST", "PATCH"]
+phases.coverage.enabled = false
+
 [[operations]]
 include-path-regex = "/v1/topics/\\\\{topic\\\\}(/grow|/truncate)?$"
 checks.positive_data_acceptance.expected-statuses = [
@@ -48,27 +57,29 @@ checks.not_a_server_error.expected-statuses = ["2xx", "3xx", "4xx", "503", "504"
 """
 
 
-@pytest.mark.timeout(600)
-async def test_no_request_gets_an_answer_that_the_document_does_not_know(
+@pytest.mark.timeout(900)
+def test_no_request_gets_an_answer_that_the_document_does_not_know(
     serving: Serving, tmp_path: Path
 ) -> None:
     (tmp_path / "schemathesis.toml").write_text(CONFIG)
-    async with serving(wait_seconds_max=0.01) as site:
-        arguments = [
-            *("--config-file", str(tmp_path / "schemathesis.toml"), "run"),
-            f"{site.url}/v1/openapi.json",
-            *("--checks", "all", "--phases", "examples,coverage,fuzzing,stateful"),
-            *("--max-examples", "5", "--generation-deterministic", "--no-shrink"),
-            *("--continue-on-failure", "--request-timeout", "60"),
-            *(word for path in STREAMING for word in ("--exclude-path", path)),
-        ]
-        running = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *("-m", "schemathesis.cli"),
-            *arguments,
-            cwd=tmp_path,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-        said, _ = await running.communicate()
-        assert running.returncode == 0, said.decode()
+
+    async def run() -> None:
+        async with serving(wait_seconds_max=0.01) as site:
+            running = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-m", "schemathesis.cli"),
+                *("--config-file", str(tmp_path / "schemathesis.toml"), "run"),
+                f"{site.url}/v1/openapi.json",
+                *("--checks", "all", "--phases", "examples,coverage,fuzzing,stateful"),
+                *("--max-examples", "4", "--generation-deterministic", "--no-shrink"),
+                *("--continue-on-failure", "--request-timeout", "60"),
+                *(word for path in STREAMING for word in ("--exclude-path", path)),
+                cwd=tmp_path,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+            )
+            said, _ = await running.communicate()
+            assert running.returncode == 0, said.decode()
+
+    # Not an async test: on a busy machine it takes longer than those may.
+    asyncio.run(run())

@@ -60,7 +60,8 @@ def make_app(listener: WebListener) -> web.Application:
     )
     for route in ROUTES:
         app.router.add_route(route.method, route.path, adapted(route, listener))
-        if route.method == "GET" and route.answer_type == "application/json":
+        is_json = route.answer is not None and route.answer_type == "application/json"
+        if route.method == "GET" and is_json:
             app.router.add_route("HEAD", route.path, adapted(route, listener))
     folder = listener.options.folder
     add_pages(app, ROUTES, front_page=not folder)

@@ -72,7 +72,7 @@ class PartitionQuery(msgspec.Struct, frozen=True, kw_only=True):
         | None
     ) = None
     last: (
-        Annotated[int, Meta(ge=1, le=100_000, description="The newest messages, so many.")] | None
+        Annotated[int, Meta(ge=1, le=10_000, description="The newest messages, so many.")] | None
     ) = None
     start: (
         Annotated[
@@ -189,16 +189,16 @@ async def _starts(
                 f"{max(ends.values())}."
             )
         return {index: min(query.offset, end) for index, end in ends.items()}, []
-    if query.last is not None:
-        return {
-            index: max(info.partitions[index].start_offset, end - query.last)
-            for index, end in ends.items()
-        }, []
+    if query.last is not None and query.time is None and partition is not None:
+        first = info.partitions[partition].start_offset
+        return {partition: max(first, ends[partition] - query.last)}, []
     found = await call.client.find_offsets(info.name, _named_start(query))
     return {index: found.get(index, end) for index, end in ends.items()}, []
 
 
 def _named_start(query: PartitionQuery) -> Start:
+    if query.last is not None and query.time is None:
+        return Start("last", query.last)
     if query.time is not None:
         start = as_start(query.time, "time")
         # A bare number may be anything: an offset, or seconds since 1970.

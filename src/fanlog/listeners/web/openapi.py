@@ -134,6 +134,10 @@ def _types(routes: Iterable[Route]) -> list[Any]:
 
 def _schemas(routes: Sequence[Route]) -> dict[str, Schema]:
     _, components = msgspec.json.schema_components(_types(routes), ref_template=_REF)
+    for query in {route.query for route in routes}:
+        _, used = msgspec.json.schema_components([query], ref_template=_REF)
+        # The query itself is said as parameters.
+        components |= {name: entry for name, entry in used.items() if name != query.__name__}
     for name, rules in _RULES.items():
         if name in components:
             components[name] |= rules
