@@ -39,7 +39,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return None
     names = pyfuncitem._fixtureinfo.argnames
     given = {name: pyfuncitem.funcargs[name] for name in names}
-    asyncio.run(asyncio.wait_for(test(**given), ASYNC_TEST_SECONDS))
+    own = pyfuncitem.get_closest_marker("timeout")
+    # A test with a limit of its own needs most of it.
+    limit = ASYNC_TEST_SECONDS if own is None else max(ASYNC_TEST_SECONDS, own.args[0] - 20)
+    asyncio.run(asyncio.wait_for(test(**given), limit))
     return True
 
 
