@@ -16,6 +16,7 @@ from fanlog.config import Config, EdgeOptions
 from fanlog.config_web import WebOptions
 from fanlog.edge.node import EdgeNode
 from fanlog.edge.upstreams import make_edge
+from tests.client.proxy import proxy_to
 from tests.edge.stage import PATIENCE_SECONDS, broker_at, until
 from tests.listeners.web.wire import RawSocket, raw
 from tests.servers import nats_server, redis_server
@@ -138,6 +139,34 @@ async def test_a_browser_is_handed_over_under_load_without_a_miss(
         assert seen == [str(i) for i in range(len(seen))]
         assert len(seen) >= 40
         assert node.up
+
+
+async def test_browsers_stay_are_told_and_recover_when_upstream_goes_and_comes_back() -> None:
+    async with broker_at() as broker:
+        await broker.create_topic("room")
+        async with (
+            proxy_to(broker.listen().port) as proxy,
+            web_edge(f"fanlog://127.0.0.1:{proxy.port}") as (node, port),
+            raw(port) as ann,
+        ):
+            await ann.ask(op="subscribe", target="room")
+            proxy.refusing = True
+            proxy.cut()
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                assert (await ann.told("upstream"))["up"] is False
+            await broker.publish("room", "meanwhile")
+            proxy.refusing = False
+            seen: list[str] = []
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while "up" not in seen or "meanwhile" not in seen:
+                    frame = await ann.told()
+                    if frame.get("type") == "upstream":
+                        assert frame["up"] is True
+                        seen.append("up")
+                    elif frame.get("type") == "messages":
+                        seen += [message["text"] for message in frame["messages"]]
+            assert sorted(seen) == ["meanwhile", "up"]
+            assert node.up
 
 
 @pytest.mark.parametrize("kind", BUSES)
