@@ -7,10 +7,11 @@ import re
 from typing import Any
 
 import msgspec
+import pytest
 
 from fanlog.listeners.web.app import ROUTES
 from fanlog.listeners.web.compression import choose_encoding
-from fanlog.listeners.web.openapi import make_document, operation_id
+from fanlog.listeners.web.openapi import TAGS, make_document, operation_id
 from tests.listeners.web.conftest import Serving
 
 
@@ -114,6 +115,26 @@ async def test_what_is_no_http_gets_a_problem(serving: Serving) -> None:
             problem = msgspec.json.decode(said.partition(b"\r\n\r\n")[2])
             assert problem["code"] == "bad_http"
             writer.close()
+
+
+async def test_a_bus_that_is_not_fanlog_says_what_it_can_not_do(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving() as site:
+        with monkeypatch.context() as patched:
+            patched.setattr(site.listener.bus, "client", None)
+            for path in ("/v1/topics", "/v1/topics/orders/messages"):
+                async with site.http.get(path) as answer:
+                    assert answer.status == 501
+                    problem = await answer.json(content_type=None)
+                    assert problem["code"] == "not_supported"
+                    assert "ask a Fanlog broker" in problem["detail"]
+            async with site.http.get("/v1/status") as answer:
+                assert (answer.status, (await answer.json())["broker"]) == (200, None)
+
+
+def test_every_chapter_of_the_reference_says_what_it_is_about() -> None:
+    assert {route.tag for route in ROUTES} <= set(TAGS)
 
 
 async def test_head_answers_as_get_does_without_a_body(serving: Serving) -> None:

@@ -85,9 +85,12 @@ TAGS = {
     "groups": "Consumer groups: who reads what, and how far they are.",
     "queues": "Take jobs, and say what became of them.",
     "dead letters": "Jobs that failed for good.",
-    "streams": "Streams that end, such as the answer of a language model.",
+    "streams": "Follow topics as they grow, and streams that end, such as the answer of a language "
+    "model.",
+    "requests": "Ask, and wait for the answer.",
     "presence": "Who is there.",
-    "connections": "See and end connections, and send to users.",
+    "users": "Send to users, and disconnect them.",
+    "connections": "See connections, and end them.",
     "status": "How the broker is.",
 }
 
