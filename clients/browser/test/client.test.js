@@ -421,6 +421,20 @@ test("subscriptions share a stream of events, and keep their positions", async (
   assert.deepEqual(await take(rooms[0], 1), ["still"]);
 });
 
+test("the user's own topic gets nothing of the others", async (t) => {
+  const broker = new FakeBroker();
+  const client = clientOf(t, broker, { transports: ["sse"], user: "ann" });
+  const seen = [];
+  const own = client.subscribe("$user", {}, (message) => seen.push(message.value));
+  const news = client.subscribe("news");
+  await Promise.all([own.ready, news.ready]);
+  broker.publish("news", "for all");
+  broker.publish("$user", "for ann"); // the fake broker knows no other name for it
+  assert.deepEqual(await take(news, 1), ["for all"]);
+  await until(() => seen.length > 0);
+  assert.deepEqual(seen, ["for ann"]);
+});
+
 test("one topic that is refused does not stop the others", async (t) => {
   const broker = new FakeBroker();
   const client = clientOf(t, broker, { transports: ["sse"] });

@@ -33,6 +33,7 @@ const TEMPORARY = new Set([
 ]);
 
 const SAVE_MS = 100; // sessionStorage writes block the page, so there are at most ten a second
+const OWN_USER = "$user"; // the topic of the connection's own user
 const STREAM_PREFIX = "_stream."; // before the names of streams: each is a topic
 const STREAM_MARK = "fanlog-stream"; // a header of what is no part of a stream's text
 const WEBSOCKET_FAILURES_MAX = 3; // where WebSocket worked before, the server is down, not blocked
@@ -1060,7 +1061,7 @@ class EventTransport {
   #closed = false;
   #abort = new AbortController();
   #subscriptions = new Map(); // Subscription -> its EventStream, or null
-  #alone = new Set(); // refused together with others: each of these gets a stream of its own
+  #alone = new Set(); // each of these gets a stream of its own
   #streams = new Set();
   #arranging = false;
   #posting = Promise.resolve();
@@ -1086,6 +1087,8 @@ class EventTransport {
   }
 
   subscribe(subscription) {
+    // Its messages come under the topic's real name, which only the server knows.
+    if (subscription.target === OWN_USER) this.#alone.add(subscription);
     this.#subscriptions.set(subscription, null);
     this.#arrange();
   }
@@ -1489,7 +1492,7 @@ function isPattern(target) {
 }
 
 function matches(target, topic) {
-  if (target === topic || target === "$user") return true;
+  if (target === topic || target === OWN_USER) return true;
   if (!isPattern(target)) return false;
   const wanted = target.split(".");
   const parts = topic.split(".");
