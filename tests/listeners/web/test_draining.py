@@ -16,6 +16,7 @@ import uvloop
 from fanlog.listeners.web.connection import WebConnection
 from fanlog.listeners.web.events import EventStream
 from fanlog.listeners.web.following import Following
+from fanlog.listeners.web.rates import Rate
 from fanlog.listeners.web.session import WebSession
 from tests.listeners.web.conftest import Serving
 from tests.listeners.web.event_source import following
@@ -133,16 +134,45 @@ async def _read_slowly(serving: Serving) -> None:
         assert seen == list(range(200))
 
 
-async def test_connections_are_admitted_at_a_limited_rate(serving: Serving) -> None:
-    async with serving(accepts_per_second_max=20) as site:
-        port = site.listener.port
-        pairs = [await asyncio.open_connection("127.0.0.1", port) for _ in range(30)]
-        # The kernel has them all; the listener takes them in one after another.
-        assert site.listener.connection_count() < 30
-        while site.listener.connection_count() < 30:  # noqa: ASYNC110 - a counter, no event
+async def test_connections_wait_in_the_kernel_until_they_are_let_in(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving() as site:
+        listener, open_to = site.listener, [5]
+
+        def wait_seconds() -> float:
+            return 0.01 if listener.connection_count() >= open_to[0] else 0.0
+
+        monkeypatch.setattr(listener, "wait_seconds", wait_seconds)
+        pairs = [await asyncio.open_connection("127.0.0.1", listener.port) for _ in range(30)]
+        while listener.connection_count() < 5:  # noqa: ASYNC110 - a counter, no event
+            await asyncio.sleep(0.01)
+        for _ in range(5):
+            await asyncio.sleep(0.01)
+            assert listener.connection_count() == 5
+        open_to[0] = 100
+        while listener.connection_count() < 30:  # noqa: ASYNC110 - a counter, no event
             await asyncio.sleep(0.01)
         for _, writer in pairs:
             writer.close()
+
+
+def test_a_rate_makes_those_wait_that_are_too_fast() -> None:
+    rate = Rate(10, now=0.0)
+    for _ in range(10):
+        assert rate.wait_seconds(0.0) == 0
+        rate.take(1, 0.0)
+    rate.take(5, 0.0)
+    assert rate.wait_seconds(0.0) == pytest.approx(0.5)
+    assert rate.wait_seconds(0.5) == 0
+    # A second's worth is all that a quiet time saves up.
+    rate.take(11, 1000.0)
+    assert rate.wait_seconds(1000.0) == pytest.approx(0.1)
+    # Clocks that go back take nothing away.
+    assert rate.wait_seconds(999.0) == pytest.approx(0.1)
+    unlimited = Rate(0, now=0.0)
+    unlimited.take(10**9, 0.0)
+    assert unlimited.wait_seconds(0.0) == 0
 
 
 async def test_a_crowd_that_says_nothing_or_nonsense_is_not_noticed(serving: Serving) -> None:

@@ -91,9 +91,10 @@ async def test_clients_move_between_processes_that_die(tmp_path: Path) -> None:
     end the edge is killed too."""
     chance = random.Random(SEED)
     flags = ("--http-port", "0")
-    with BrokerProcess(tmp_path / "data", *flags, log=tmp_path / "broker.log") as broker:
-        edge = EdgeProcess(broker.url, tmp_path / "edge.log")
-        await asyncio.to_thread(edge.wait)
+    with (
+        BrokerProcess(tmp_path / "data", *flags, log=tmp_path / "broker.log") as broker,
+        EdgeProcess(broker.url, tmp_path / "edge.log") as edge,
+    ):
         stop = asyncio.Event()
         publishing = asyncio.create_task(keep_publishing(broker.url, stop))
         followers: list[SocketFollower | EventFollower] = [

@@ -147,7 +147,7 @@ async def test_silent_clients_are_pinged_and_then_cut(serving: Serving) -> None:
 
 
 async def test_who_answers_pings_stays(serving: Serving) -> None:
-    async with serving(ping_seconds=0.3) as site, raw(site.listener.port) as client:
+    async with serving(ping_seconds=1) as site, raw(site.listener.port) as client:
         pings = 0
         while pings < 3:
             opcode, data = await client.next()

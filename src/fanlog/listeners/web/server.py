@@ -63,6 +63,7 @@ class WebListener(Acceptor):
         self.latest = LatestTables(bus.core, options.latest_bytes_max)
         self._joining: set[asyncio.Task[Any]] = set()
         self._sweeper: asyncio.TimerHandle | None = None
+        self._swept_at = 0.0
         self._accepts: Rate
         self._runner: web.AppRunner
         self.connections = Connections(bus.process)
@@ -97,6 +98,7 @@ class WebListener(Acceptor):
         self._accepts = Rate(options.accepts_per_second_max, asyncio.get_running_loop().time())
         self.bus.on_state.append(self._upstream_changed)
         self.open()
+        self._swept_at = self.loop.time()
         self._sweeper = self.loop.call_later(_SWEEP_SECONDS, self._sweep)
 
     def connection_count(self) -> int:
@@ -197,9 +199,7 @@ class WebListener(Acceptor):
         if peer is not None:
             peer.active -= 1
 
-    def _sweep(self) -> None:
-        """Closes connections that owe a request for too long."""
-        now = self.loop.time()
+    def _look_after(self, now: float) -> None:
         limit = self.options.header_timeout_seconds
         for peer in list(self._peers.values()):
             if peer.half_since is not None and now - peer.half_since > limit:
@@ -207,6 +207,15 @@ class WebListener(Acceptor):
                 peer.transport.abort()
         for stream in list(self._streams):
             stream.swept(now)
+
+    def _sweep(self) -> None:
+        """Closes connections that owe a request for too long, and pings those that stream. Not if
+        the loop itself was stalled: what peers have sent meanwhile is read before the next look."""
+        now = self.loop.time()
+        stalled = now - self._swept_at > 2 * _SWEEP_SECONDS
+        self._swept_at = now
+        if not stalled:
+            self._look_after(now)
         self.bus.core.fan_out.sweep()
         self._sweeper = self.loop.call_later(_SWEEP_SECONDS, self._sweep)
 
