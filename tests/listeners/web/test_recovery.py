@@ -95,6 +95,7 @@ async def test_clients_move_between_processes_that_die(tmp_path: Path) -> None:
         BrokerProcess(tmp_path / "data", *flags, log=tmp_path / "broker.log") as broker,
         EdgeProcess(broker.url, tmp_path / "edge.log") as edge,
     ):
+        await asyncio.to_thread(edge.wait)
         stop = asyncio.Event()
         publishing = asyncio.create_task(keep_publishing(broker.url, stop))
         followers: list[SocketFollower | EventFollower] = [
