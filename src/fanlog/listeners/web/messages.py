@@ -349,7 +349,7 @@ ROUTES = [
         answer_headers=_CACHED,
         answer_example=_EXAMPLE,
         also=(304,),
-        errors=_ERRORS,
+        errors=(*_ERRORS, LimitError),
     ),
     Route(
         "GET",
