@@ -46,7 +46,9 @@ def test_the_file_that_init_writes_is_well_and_changes_nothing(run: Run, tmp_pat
     assert run("config", "check", "fanlog.toml").code == 0
     assert all(f"# {option.name} = " in written for option in all_options().values())
     assert all(option.reason for option in all_options().values())
-    assert "Allowed: empty, dead-letter or inbox." in " ".join(written.replace("#", "").split())
+    assert "Allowed: empty, dead-letter, inbox or stream." in " ".join(
+        written.replace("#", "").split()
+    )
     assert "Allowed: ," not in written
     uncommented = re.sub(r"^# (?=\w+ = )", "", written, flags=re.MULTILINE)
     (tmp_path / "all.toml").write_text(uncommented)
