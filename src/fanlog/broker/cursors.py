@@ -3,6 +3,7 @@ share one way out and one window. Nothing is queued for either."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fanlog.model import Gap, SlowPolicy
@@ -29,6 +30,7 @@ class Subscription:
         "cursors",
         "durable",
         "group",
+        "held",
         "keeper",
         "key",
         "limit_bytes",
@@ -86,6 +88,9 @@ class Subscription:
         # Of a reader with a pattern: what it may read of all that matches. None: everything.
         self.permit: Permit | None = None
         self.closed = False
+        # What happens to its topics before it starts: its reader does not know of it yet. None
+        # once it does.
+        self.held: list[Callable[[], None]] | None = None
         # Whether the reader keeps a mirror, and has to know all about its topics.
         self.mirror = False
 

@@ -6,7 +6,8 @@ appears later, or again, or that grows, is joined by itself.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -93,7 +94,7 @@ class Subscriptions:
         each topic in a view, also those that it joins later.
 
         Between the two the listener tells the reader what it has joined, so that no message
-        comes before its topic is known.
+        comes before its topic is known. Topics that come, grow or go in that time wait for `start`.
         """
         subscription = Subscription(
             key,
@@ -141,6 +142,7 @@ class Subscriptions:
             elif more:
                 starts = joined[topic].starts + self._join_new(subscription, topic, more).starts
                 joined[topic] = msgspec.structs.replace(joined[topic], starts=starts)
+        subscription.held = []
         self._register(subscription)
         return subscription, list(joined.values())
 
@@ -150,6 +152,9 @@ class Subscriptions:
         self._tell_gaps(subscription)
         cursors = list(subscription.cursors)
         self._broker.slices.in_slices(self._starting(subscription, cursors, untold))
+        held, subscription.held = subscription.held, None
+        for call in held or ():
+            call()
 
     def _starting(
         self, subscription: Subscription, cursors: list[Cursor], untold: Iterable[Joined]
@@ -251,12 +256,13 @@ class Subscriptions:
             if topic.deleted:
                 return
             waiting.discard(subscription)
-            self._join_later(subscription, topic, topic.partitions)
+            self._join_in_turn(subscription, topic, topic.partitions)
             yield
         self._joining.pop(topic, None)
         for subscription in beside:
             if not subscription.closed and not topic.deleted:
-                subscription.reader.notice(Notice("parent", topic.name))
+                notice = Notice("parent", topic.name)
+                self._in_turn(subscription, partial(subscription.reader.notice, notice))
             yield
 
     def topic_grew(self, topic: Topic, new: list[Partition]) -> None:
@@ -269,13 +275,30 @@ class Subscriptions:
             if subscription in waiting:
                 continue  # It will join all that there are.
             if chosen is None or any(partition.index in chosen for partition in new):
-                self._join_later(subscription, topic, new)
+                self._join_in_turn(subscription, topic, new)
         for watcher in self.watchers:
             watcher.topic_grew(topic, new)
 
+    @staticmethod
+    def _in_turn(subscription: Subscription, call: Callable[[], None]) -> None:
+        """Does something that a reader hears of: once it knows of its subscription."""
+        if subscription.held is None:
+            call()
+        else:
+            subscription.held.append(call)
+
+    def _leave_in_turn(self, subscription: Subscription, topic: Topic) -> None:
+        left = subscription.reader.left
+        if self._drop_topic(subscription, topic):
+            self._in_turn(subscription, partial(left, topic.number, topic.name))
+
+    def _join_in_turn(self, subscription: Subscription, topic: Topic, new: list[Partition]) -> None:
+        # Of the partitions that there are now: for those that come later there is another call.
+        self._in_turn(subscription, partial(self._join_later, subscription, topic, list(new)))
+
     def _join_later(self, subscription: Subscription, topic: Topic, new: list[Partition]) -> None:
         # It may have been cut off just now, with another of its connection that was told first.
-        if not subscription.closed:
+        if not subscription.closed and not topic.deleted:
             known = len(subscription.cursors)
             subscription.reader.joined(self._join_new(subscription, topic, new))
             self._tell_gaps(subscription)
@@ -286,8 +309,7 @@ class Subscriptions:
         self._note(topic)
         self._joining.pop(topic, None)
         for subscription in self._wanting(topic.name):
-            if self._drop_topic(subscription, topic):
-                subscription.reader.left(topic.number, topic.name)
+            self._leave_in_turn(subscription, topic)
         for watcher in self.watchers:
             watcher.topic_vanished(topic)
 
@@ -302,10 +324,9 @@ class Subscriptions:
         for subscription in self._admitted(old.name):
             known = _positions(subscription, old, epoch)
             subscription.absent = {**(subscription.absent or {}), **known}
-            if self._drop_topic(subscription, old):
-                subscription.reader.left(old.number, old.name)
+            self._leave_in_turn(subscription, old)
             if new is not None:
-                self._join_later(subscription, new, new.partitions)
+                self._join_in_turn(subscription, new, new.partitions)
         for watcher in self.watchers:
             watcher.topic_vanished(old)
             if new is not None:

@@ -1,0 +1,82 @@
+"""Topics that come and go while a subscription begins: readers are told in order, and miss
+nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from fanlog.broker.latest import LatestUse
+from fanlog.listeners.web.connection import WebConnection
+from tests.listeners.web.conftest import Serving, Site
+from tests.listeners.web.event_source import following
+from tests.listeners.web.wire import raw
+
+
+def _appear_meanwhile(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the topic a.two while the latest values of another one are collected."""
+    ready = LatestUse.ready
+
+    async def slow(use: LatestUse) -> None:
+        monkeypatch.setattr(LatestUse, "ready", ready)
+        await site.broker.publish("a.two", b"2")
+        await ready(use)
+
+    monkeypatch.setattr(LatestUse, "ready", slow)
+
+
+async def test_events_of_a_topic_that_appears_while_a_stream_begins(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving() as site:
+        await site.broker.create_topic("a.one", cleanup="compact")
+        await site.broker.publish("a.one", b"1", key=b"k")
+        _appear_meanwhile(site, monkeypatch)
+        path = "/v1/stream?topic=a.*&latest=true"
+        async with following(site.http, path) as source:
+            assert (await source.next()).kind == "subscribed"
+            assert (await source.next("snapshot")).data["text"] == "1"
+            assert (await source.next("joined")).data["topic"] == "a.two"
+            assert await source.text() == "2"
+            await site.broker.publish("a.two", b"3")
+            assert await source.text() == "3"
+        await site.broker.publish("a.two", b"4")
+        async with following(site.http, path, source.id) as source:
+            assert await source.text() == "4"
+
+
+async def test_a_client_hears_of_its_subscription_before_its_new_topics(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving() as site, raw(site.listener.port) as client:
+        await client.told("welcome")
+        await site.broker.create_topic("a.one", cleanup="compact")
+        _appear_meanwhile(site, monkeypatch)
+        client.say(op="subscribe", id=1, target="a.*", latest=True)
+        assert (await client.told())["ok"]["target"] == "a.*"
+        assert (await client.told())["type"] == "snapshot"
+        joined = await client.told()
+        assert (joined["type"], joined["topic"]) == ("joined", "a.two")
+        frame = await client.told()
+        assert (frame["type"], frame["messages"][0]["text"]) == ("messages", "2")
+
+
+async def test_a_topic_that_goes_while_its_latest_values_are_shown(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writable = WebConnection.writable
+    async with serving() as site:
+        for topic in ("a.one", "a.two"):
+            await site.broker.create_topic(topic, cleanup="compact")
+            await site.broker.publish(topic, topic.encode(), key=b"k")
+
+        async def slow(connection: WebConnection) -> None:
+            monkeypatch.setattr(WebConnection, "writable", writable)
+            await site.broker.delete_topic("a.one")
+            await writable(connection)
+
+        monkeypatch.setattr(WebConnection, "writable", slow)
+        async with following(site.http, "/v1/stream?topic=a.*&latest=true") as source:
+            assert (await source.next("left")).data["topic"] == "a.one"
+            await site.broker.publish("a.two", b"more", key=b"k")
+            assert await source.text() == "more"
+            assert "a.one" not in source.id
