@@ -181,3 +181,20 @@ async def test_a_client_that_is_gone_leaves_its_group(serving: Serving, path: st
         async with asyncio.timeout(PATIENCE_SECONDS):
             while (await site.broker.groups.describe("g")).members:  # noqa: ASYNC110 - see above
                 await asyncio.sleep(0.01)
+
+
+async def test_what_waits_for_a_client_is_not_committed_when_others_join(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_stream, "_COMMIT_SECONDS", 3600.0)
+    async with serving() as site:
+        await site.broker.create_topic("orders", partitions=2)
+        for i in range(24):
+            await site.broker.publish("orders", bytes(800_000), partition=i % 2)
+        async with member(site, PATHS[0], consumer="slow"):
+            (stuck,) = site.listener.streams
+            while not stuck.kept_bytes:
+                await asyncio.sleep(0.01)
+            async with member(site, PATHS[0], consumer="other") as other:
+                frame = await other.told("messages")
+                assert frame["messages"][0]["offset"] == 0

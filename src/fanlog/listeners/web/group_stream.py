@@ -323,7 +323,9 @@ class GroupSession:
         for place in sent:
             del self._acked[place]
         self._room.set()
-        if sent and self._wanted.how.commit == "auto" and not self._closed:
+        # What waits here has not gone out: it goes to the next member too.
+        gone_out = not self._closed and not self.connection.blocked
+        if sent and self._wanted.how.commit == "auto" and gone_out:
             with contextlib.suppress(FanlogError):
                 await self._member.commit_reached(sent)
         self._say(RevokedFrame([_named(place) for place in places]))
