@@ -13,6 +13,7 @@ import pytest
 from fanlog.listeners.web import resumable
 from tests.client.ways import PATIENCE_SECONDS, until
 from tests.listeners.web.conftest import Serving, Site
+from tests.listeners.web.event_source import following
 
 TOKENS = ["Tea ", "[1] ", "[2]", "{}", "is\n", "ready — ", "now."]
 EVENTS = {"Accept": "text/event-stream"}
@@ -267,3 +268,13 @@ async def test_curl_reads_a_stream_as_it_comes(serving: Serving) -> None:
             )
             said, _ = await asyncio.wait_for(process.communicate(), PATIENCE_SECONDS)
             assert expected in said.decode()
+
+
+async def test_json_on_several_lines_is_one_event(serving: Serving) -> None:
+    async with serving() as site:
+        await site.http.post("/v1/streams/s")
+        await site.broker.publish("_stream.s", b'{\n\n"a":\r\n1}')
+        await site.http.post("/v1/streams/s/end")
+        async with following(site.http, "/v1/streams/s?format=sse") as source:
+            assert (await source.next("message")).data["json"] == {"a": 1}
+            await source.next("end")

@@ -325,14 +325,14 @@ async def _write_events(
                     await asyncio.wait({coming})
             if message is None:
                 return _end_event(reader, None)
-            await response.write(_event(reader.position, shown.of(message)))
+            await response.write(sse_event(shown.of(message), id=reader.position))
     finally:
         draining.cancel()
 
 
 def _end_event(reader: StreamReader[bytes], fault: StreamFault | None) -> bytes:
     data = msgspec.json.encode({"error": fault})
-    return b"event: end\n" + _event(reader.behind_end or reader.position, data)
+    return sse_event(data, "end", reader.behind_end or reader.position)
 
 
 def _reconnect_event(listener: WebListener) -> bytes:
@@ -341,10 +341,6 @@ def _reconnect_event(listener: WebListener) -> bytes:
     after_ms = random.randint(0, int(listener.options.reconnect_spread_seconds * 1000))
     frame = ops.ReconnectFrame(after_ms=after_ms, reason="draining")
     return b"retry: %d\n" % after_ms + sse_event(ops.encode(frame), "reconnect")
-
-
-def _event(position: str, data: bytes) -> bytes:
-    return b"id: %b\ndata: %b\n\n" % (position.encode(), data)
 
 
 class _Shown:
