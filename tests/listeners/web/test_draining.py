@@ -18,6 +18,7 @@ from fanlog.listeners.web.events import EventStream
 from fanlog.listeners.web.following import Following
 from fanlog.listeners.web.rates import Rate
 from fanlog.listeners.web.session import WebSession
+from tests.client.ways import until
 from tests.listeners.web.conftest import Serving
 from tests.listeners.web.event_source import following
 from tests.listeners.web.wire import handshake, raw
@@ -261,3 +262,29 @@ async def test_a_peer_that_takes_nothing_for_long_is_gone(serving: Serving, path
                 await site.broker.publish("t", b"x" * 100_000)
             while site.listener.streams:  # noqa: ASYNC110 - a counter, no event
                 await asyncio.sleep(0.05)
+
+
+async def test_a_stream_that_begins_while_the_server_drains_is_sent_away(
+    serving: Serving,
+) -> None:
+    async with serving() as site:
+        # Its connection stays open, and carries the next request.
+        async with site.http.get("/v1/status") as answer:
+            await answer.read()
+        draining = asyncio.create_task(site.listener.drain(asyncio.get_running_loop().time() + 60))
+        async with following(site.http, "/v1/topics/t/stream") as source:
+            assert (await source.next("subscribed")).data["targets"] == ["t"]
+            assert (await source.next("reconnect")).data["reason"] == "draining"
+        await draining
+
+
+async def test_an_answer_that_nobody_reads_is_dropped(serving: Serving) -> None:
+    async with serving(ping_seconds=0.2) as site:
+        for _ in range(8):
+            await site.broker.publish("t", bytes(900_000))
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(("127.0.0.1", site.listener.port))
+            client.sendall(b"GET /v1/topics/t/messages HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            await until(lambda: site.listener.connection_count() > 0)
+            await until(lambda: site.listener.connection_count() == 0)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fanlog.listeners.web import group_stream
-from tests.client.ways import PATIENCE_SECONDS
+from tests.client.ways import PATIENCE_SECONDS, until
 from tests.listeners.web.conftest import Serving, Site
 from tests.listeners.web.wire import RawSocket, raw
 
@@ -193,8 +193,7 @@ async def test_what_waits_for_a_client_is_not_committed_when_others_join(
             await site.broker.publish("orders", bytes(800_000), partition=i % 2)
         async with member(site, PATHS[0], consumer="slow"):
             (stuck,) = site.listener.streams
-            while not stuck.kept_bytes:
-                await asyncio.sleep(0.01)
+            await until(lambda: stuck.kept_bytes > 0)
             async with member(site, PATHS[0], consumer="other") as other:
                 frame = await other.told("messages")
                 assert frame["messages"][0]["offset"] == 0

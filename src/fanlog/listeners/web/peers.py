@@ -19,6 +19,7 @@ class HttpPeer(asyncio.Protocol):
 
     __slots__ = (
         "_listener",
+        "_stalled",
         "active",
         "half_since",
         "http",
@@ -40,6 +41,8 @@ class HttpPeer(asyncio.Protocol):
         self.half_since: float | None = listener.loop.time()
         self.transport: asyncio.Transport
         self.taken = False
+        # What waits for a peer that takes nothing, and since when that is so much.
+        self._stalled: tuple[int, float] = (0, 0.0)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
@@ -60,6 +63,15 @@ class HttpPeer(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.http.resume_writing()
+
+    def is_stalled(self, now: float, limit_seconds: float) -> bool:
+        """Whether the peer has taken nothing of an answer for so long."""
+        kept = self.transport.get_write_buffer_size()
+        before, since = self._stalled
+        if not kept or kept != before:
+            self._stalled = (kept, now)
+            return False
+        return now - since > limit_seconds
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.taken:

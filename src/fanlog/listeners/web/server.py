@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("fanlog.listeners")
 
 _SWEEP_SECONDS = 1.0
+# Who takes nothing of an answer for so many times `web.ping_seconds` is cut off, as streams are.
+_STALLED_PINGS = 2
 
 
 class WebListener(Acceptor):
@@ -166,6 +168,9 @@ class WebListener(Acceptor):
         self._streams[stream] = None
         transport = peer.take_over(stream)
         stream.opened(transport, peer.sock, talk, head)
+        if self.draining.is_set():
+            # It came over a connection that was open before. It is sent away once it has begun.
+            self.loop.call_soon(stream.drain, self._after_ms())
 
     def left(self, stream: WebConnection) -> None:
         """A stream's connection is closed."""
@@ -205,12 +210,16 @@ class WebListener(Acceptor):
             if peer.half_since is not None and now - peer.half_since > limit:
                 logger.debug("%s: no request within web.header_timeout_seconds", peer.peer)
                 peer.transport.abort()
+            elif peer.is_stalled(now, _STALLED_PINGS * self.options.ping_seconds):
+                logger.debug("%s: the answer is not read", peer.peer)
+                peer.transport.abort()
         for stream in list(self._streams):
             stream.swept(now)
 
     def _sweep(self) -> None:
-        """Closes connections that owe a request for too long, and pings those that stream. Not if
-        the loop itself was stalled: what peers have sent meanwhile is read before the next look."""
+        """Closes connections that owe a request, or do not read an answer, for too long, and pings
+        those that stream. Not if the loop itself was stalled: what peers have sent meanwhile is
+        read before the next look."""
         now = self.loop.time()
         stalled = now - self._swept_at > 2 * _SWEEP_SECONDS
         self._swept_at = now
@@ -224,14 +233,16 @@ class WebListener(Acceptor):
         until all that is under way is answered, or until `deadline` on the loop's clock."""
         self.stop_accepting()
         self.draining.set()
-        spread_ms = int(self.options.reconnect_spread_seconds * 1000)
         for stream in list(self._streams):
-            # No secret: it only keeps clients from coming back all at once.
-            stream.drain(random.randint(0, spread_ms))
+            stream.drain(self._after_ms())
         while self.loop.time() < deadline and (  # noqa: ASYNC110 - counters, no event
             self._streams or any(peer.active for peer in self._peers.values())
         ):
             await asyncio.sleep(0.01)
+
+    def _after_ms(self) -> int:
+        """When a client comes back. No secret: it only keeps them from coming all at once."""
+        return random.randint(0, int(self.options.reconnect_spread_seconds * 1000))
 
     async def unless_draining(self, waiting: Coroutine[Any, Any, Any]) -> None:
         """Waits for something that a drain does not wait for: a long poll ends without it."""
