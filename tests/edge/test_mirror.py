@@ -342,3 +342,32 @@ async def test_nobody_reads_a_slow_reader_and_upstream_pays_nothing_for_it() -> 
                     offsets.append((await slow.next(PATIENCE_SECONDS)).offset)
                 missed = sum(gap.next - gap.first for gap in gaps)
                 assert len(offsets) + missed == 500
+
+
+async def test_a_broker_that_numbers_its_topics_anew_loses_none_of_them_on_an_edge() -> None:
+    async with broker_at() as broker:
+        port = broker.listen().port
+        for name in "abc":
+            await broker.create_topic(name)
+        edges = edge_of(f"fanlog://127.0.0.1:{port}")
+        edge = await edges.__aenter__()
+        client = await fanlog.connect(edge.url)
+        readers = {name: client.subscribe(name) for name in "abc"}
+        for name, reader in readers.items():
+            await reader.start()
+            await broker.publish(name, "before")
+            assert (await reader.next(PATIENCE_SECONDS)).text == "before"
+    async with broker_at(port) as broker:
+        # Topics in memory get their numbers in the order in which they are made.
+        for name in "cab":
+            await broker.create_topic(name)
+        broker.listen()
+        await until(lambda: edge.node.up and all(edge.ends(name) for name in "abc"))
+        for name, reader in readers.items():
+            await broker.publish(name, f"{name} after")
+            with pytest.raises(MessagesLostError):
+                await reader.next(PATIENCE_SECONDS)
+            message = await reader.next(PATIENCE_SECONDS)
+            assert (message.text, message.offset) == (f"{name} after", 0)
+        await client.close()
+        await edges.__aexit__(None, None, None)

@@ -215,6 +215,9 @@ class FanlogUpstream:
     async def _fetch(self, partition: Partition, offset: int, size: int) -> Block | Exception:
         wanted = messages.Fetch(partition.topic.number, partition.index, offset, bytes_max=size)
         while True:
+            if partition.topic.deleted:
+                # After an outage another topic may have its number.
+                return OffsetOutOfRangeError(f"{partition.name} is gone.")
             try:
                 payload = await self._client.ask(FrameKind.FETCH, wanted)
                 block = _maybe_block(payload, partition)

@@ -95,11 +95,25 @@ class Mirror:
         self._fed.setdefault(feeder, {})[joined.name] = None
 
     def _add(self, info: TopicInfo, epoch: int, starts: dict[int, int]) -> Mirrored:
+        self._displace(info.number)
         stored = StoredTopic(info.name, info.number, info.settings)
         stored.logs += [_log(info, partition, starts) for partition in info.partitions]
         known = Mirrored(self._core.catalog.adopt(stored), epoch, self.connection)
         self._by_name[info.name] = self._by_number[info.number] = known
         return known
+
+    def _displace(self, number: int) -> None:
+        """A bus that was started again gives numbers of topics in memory to others. Whoever had
+        this one is not there any more, or has another one, which the bus is about to say."""
+        known = self._by_number.get(number)
+        if known is not None:
+            self._give_up(known)
+
+    def _give_up(self, known: Mirrored) -> None:
+        """Readers wait, and get a gap when there is a topic of that name again."""
+        self._core.commits.turn()
+        self._take_out(known)
+        self._core.subscriptions.topic_remade(known.topic, None, known.epoch)
 
     def _refresh(
         self, known: Mirrored, info: TopicInfo, epoch: int, starts: dict[int, int]
@@ -156,14 +170,11 @@ class Mirror:
 
     def missing(self, feeder: object, there: Iterable[str]) -> None:
         """After an outage the bus has none but these of the topics that a feeder brought, and those
-        that it has been told of since. Readers of the others wait, and get a gap when there is a
-        topic of that name again."""
+        that it has been told of since."""
         names = set(there)
         for known in self._brought_by(feeder):
             if known.topic.name not in names and known.seen_on is not self.connection:
-                self._core.commits.turn()
-                self._take_out(known)
-                self._core.subscriptions.topic_remade(known.topic, None, known.epoch)
+                self._give_up(known)
 
     def let_go(self, feeder: object) -> None:
         """A feeder brings nothing more. Topics that nobody else brings have no readers here."""

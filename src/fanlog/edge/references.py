@@ -23,6 +23,18 @@ class _Followed:
         self.count = 0
         self.ending: asyncio.TimerHandle | None = None
 
+    @property
+    def failed(self) -> bool:
+        opening = self.opening
+        return opening.done() and (opening.cancelled() or opening.exception() is not None)
+
+    def take(self) -> None:
+        """One more follows it."""
+        self.count += 1
+        if self.ending is not None:
+            self.ending.cancel()
+            self.ending = None
+
 
 class References:
     """`begin` brings a target, and `end` lets it go."""
@@ -51,30 +63,27 @@ class References:
     async def follow(self, target: Target) -> bool:
         """Returns when the target is there; whether it was before."""
         followed = self._followed.get(target)
-        if followed is None:
+        if followed is None or followed.failed:
+            self._forget(target)
             followed = self._followed[target] = self._open(target)
-        followed.count += 1
-        if followed.ending is not None:
-            followed.ending.cancel()
-            followed.ending = None
+        followed.take()
         was_there = followed.opening.done()
         if not was_there:
             try:
                 await asyncio.shield(followed.opening)
             except BaseException:
-                self.unfollow(target)
+                # Somebody may have begun it anew meanwhile: that one is not ours.
+                if self._followed.get(target) is followed:
+                    self.unfollow(target)
                 raise
         return was_there
 
     def hold(self, target: Target) -> bool:
         """Follows a target that is there, at once. False if it is not."""
         followed = self._followed.get(target)
-        if followed is None or not followed.opening.done():
+        if followed is None or followed.failed or not followed.opening.done():
             return False
-        followed.count += 1
-        if followed.ending is not None:
-            followed.ending.cancel()
-            followed.ending = None
+        followed.take()
         return True
 
     def _open(self, target: Target) -> _Followed:
@@ -83,14 +92,17 @@ class References:
 
         followed = _Followed(asyncio.create_task(begin()))
 
-        def opened(task: asyncio.Task[None]) -> None:
-            failed = task.cancelled() or task.exception() is not None
-            if failed and self._followed.get(target) is followed:
-                del self._followed[target]
-                self._end(target)
+        def opened(_: asyncio.Task[None]) -> None:
+            if followed.failed and self._followed.get(target) is followed:
+                self._forget(target)
 
         followed.opening.add_done_callback(opened)
         return followed
+
+    def _forget(self, target: Target) -> None:
+        """It could not be opened: its next follower tries again."""
+        if self._followed.pop(target, None) is not None:
+            self._end(target)
 
     def unfollow(self, target: Target) -> None:
         followed = self._followed.get(target)
