@@ -11,6 +11,7 @@ import pytest
 
 import fanlog
 from tests.browser.node import MODULE, PACKAGE, ROOT, run_node, run_npm
+from tests.servers import find_program
 
 TYPES = """
 import { connect, FanlogError, type Client, type Message, type Subscription } from "./fanlog.js";
@@ -86,10 +87,7 @@ def test_the_module_loads_nothing_from_elsewhere() -> None:
 
 
 def test_the_types_are_strict(package: Path) -> None:
-    # It would be 20 MB from npm at each run.
-    compiler = shutil.which("tsc")
-    if compiler is None:
-        pytest.skip("tsc is not installed: npm install --global typescript")
+    compiler = find_program("tsc", "npm install --global typescript")
     run_node("copy-module.js", cwd=package)
     (package / "page.ts").write_text(TYPES, encoding="utf-8")
     strict = ["--strict", "--noEmit", "--target", "es2022", "--module", "nodenext"]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-import shutil
 from pathlib import Path
 
 import msgspec
-import pytest
 
 import fanlog
 from fanlog.config import Config
+from tests.servers import find_program
 
 PAGE = Path(__file__).parents[2] / "docs" / "web.md"
 # An answer with an error ends the script.
@@ -26,8 +25,8 @@ def lines_of(chapter: str) -> list[str]:
     return [line for block in blocks for line in block.splitlines() if line.startswith("curl ")]
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
 async def test_the_rest_lines_work_in_their_order() -> None:
+    find_program("curl", "apt-get install curl")
     config = Config()
     config = msgspec.structs.replace(config, web=msgspec.structs.replace(config.web, port=0))
     lines = lines_of("REST")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 
 import pytest
 
 from tests.listeners.web.conftest import Serving
 from tests.listeners.web.event_source import following
 from tests.listeners.web.wire import raw
+from tests.servers import find_program
 
 
 async def test_an_id_continues_exactly_behind_its_event(serving: Serving) -> None:
@@ -193,12 +193,11 @@ async def test_pages_of_allowed_origins_may_read(serving: Serving) -> None:
                 assert "Access-Control-Allow-Origin" not in answer.headers
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 async def test_curl_follows_a_topic(serving: Serving) -> None:
     async with serving() as site:
         await site.broker.publish("t", b'{"a": 1}')
         curl = await asyncio.create_subprocess_exec(
-            "curl",
+            find_program("curl", "apt-get install curl"),
             "-sN",
             f"{site.url}/v1/topics/t/stream?start=earliest",
             stdout=asyncio.subprocess.PIPE,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from typing import Any
 
 import aiohttp
@@ -14,6 +13,7 @@ from fanlog.listeners.web import resumable
 from tests.client.ways import PATIENCE_SECONDS, until
 from tests.listeners.web.conftest import Serving, Site
 from tests.listeners.web.event_source import following
+from tests.servers import find_program
 
 TOKENS = ["Tea ", "[1] ", "[2]", "{}", "is\n", "ready — ", "now."]
 EVENTS = {"Accept": "text/event-stream"}
@@ -257,8 +257,7 @@ async def test_a_wrong_request_is_refused(
 
 
 async def test_curl_reads_a_stream_as_it_comes(serving: Serving) -> None:
-    curl = shutil.which("curl")
-    assert curl, "curl is not installed"
+    curl = find_program("curl", "apt-get install curl")
     async with serving() as site:
         await written(site)
         for form, expected in (("text", "".join(TOKENS)), ("sse", "event: end\n")):
