@@ -197,3 +197,14 @@ async def test_what_waits_for_a_client_is_not_committed_when_others_join(
             async with member(site, PATHS[0], consumer="other") as other:
                 frame = await other.told("messages")
                 assert frame["messages"][0]["offset"] == 0
+
+
+async def test_a_program_disconnects_a_member(serving: Serving) -> None:
+    async with serving() as site:
+        await site.broker.create_topic("orders")
+        async with member(site, PATHS[0], consumer="c", user="ann") as socket:
+            (known,) = [one async for one in site.broker.web.connections()]
+            assert (known.user, known.subscriptions) == ("ann", ["orders"])
+            assert await site.broker.web.disconnect("ann") == 1
+            assert await socket.close_code() == 4001
+        await until(lambda: not len(site.listener.connections))

@@ -26,6 +26,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
@@ -50,6 +51,7 @@ from fanlog.listeners.web import operations as ops
 from fanlog.listeners.web.connection import WebConnection
 from fanlog.listeners.web.routes import Call, Route
 from fanlog.listeners.web.websocket import (
+    DISCONNECTED,
     HandshakeError,
     WebSocketTalk,
     refusal,
@@ -212,6 +214,8 @@ class GroupSession:
         self.connection = connection
         self.id = secrets.token_hex(8)
         self.user = user
+        self.address = connection.peer
+        self.since_us = time.time_ns() // 1000
         self.talk: WebSocketTalk
         self._wanted = wanted
         # How far each partition was sent, and in which log; and how far it was acked.
@@ -235,6 +239,7 @@ class GroupSession:
     def start(self) -> None:
         """Greets the client, and joins the group."""
         bus = self.listener.bus
+        self.listener.connections.add(self)
         welcome = GroupWelcome(
             connection=self.id,
             process=bus.process,
@@ -438,8 +443,20 @@ class GroupSession:
         frame = ops.ReconnectFrame(after_ms=after_ms, reason=reason)
         self.talk.close(_RECONNECT_CODE, reason, text_frame(ops.encode(frame)))
 
+    def subscriptions(self) -> list[str]:
+        """The targets that it follows."""
+        return [self._wanted.topic]
+
+    def disconnect(self, reason: str, *, reconnect: bool) -> None:
+        """The server API ends the connection."""
+        if reconnect:
+            self.drained(0, reason)
+        else:
+            self.talk.close(DISCONNECTED, reason)
+
     def closed(self) -> None:
         self._closed = True
+        self.listener.connections.remove(self)
         if self._running is not None:
             self._running.cancel()
 
