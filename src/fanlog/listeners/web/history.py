@@ -4,6 +4,8 @@ shows when somebody scrolls up."""
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -25,7 +27,11 @@ from fanlog.listeners.web.operations import History
 if TYPE_CHECKING:
     from fanlog.listeners.web.ports import Bus
 
+# Offset, epoch, and the message as JSON.
+_Message = tuple[int, int, bytes]
 _FETCH_BYTES = 1 << 20
+# What takes longer to render than the loop can wait for others.
+_LOOP_BYTES_MAX = 256 * 1024
 # Offsets that one step back covers at most: compaction may have left few messages in many.
 _STEP_MAX = 65_536
 # And steps back in all. Who wants more asks again.
@@ -40,26 +46,49 @@ async def read_history(
     reader = _Backwards(bus, topic, partition)
     start, end = await reader.bounds()
     high = end if before is None else min(before, end)
-    found: list[tuple[int, int, bytes]] = []
+    found = _Newest(limit, bytes_max)
     step, low = limit, high
     for _ in range(_STEPS_MAX):
-        if len(found) >= limit or low <= start or sum(len(one[2]) for one in found) > bytes_max:
+        if len(found.messages) >= limit or low <= start or found.cut:
             break
         high, low = low, max(start, low - step)
-        found = await reader.between(low, high) + found
+        newer, found = found, _Newest(limit, bytes_max)
+        await reader.between(low, high, found)
+        found.add(newer.messages)
         step = min(2 * step, _STEP_MAX)
-    cut = len(found) > limit
-    found = found[-limit:]
+    shown = list(found.messages)
     # Of the first message, so that what lies before it can be asked for.
-    next_before = found[0][0] if cut else low
+    next_before = shown[0][0] if found.cut else low
     positions = [
-        Position(topic, partition, offset, epoch, reader.number) for offset, epoch, _ in found[:1]
+        Position(topic, partition, offset, epoch, reader.number) for offset, epoch, _ in shown[:1]
     ]
     return History(
-        messages=[msgspec.Raw(message) for _, _, message in found],
+        messages=[msgspec.Raw(message) for _, _, message in shown],
         positions=print_positions(positions),
         before=next_before if next_before > start else None,
     )
+
+
+class _Newest:
+    """The newest messages that fit into an answer, of those that are added in their order. `cut`:
+    older ones were left out."""
+
+    def __init__(self, limit: int, bytes_max: int) -> None:
+        self._limit = limit
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self.messages: deque[_Message] = deque()
+        self.cut = False
+
+    def add(self, messages: Iterable[_Message]) -> None:
+        for message in messages:
+            self.messages.append(message)
+            self._bytes += len(message[2])
+            while len(self.messages) > self._limit or (
+                self._bytes > self._bytes_max and len(self.messages) > 1
+            ):
+                self._bytes -= len(self.messages.popleft()[2])
+                self.cut = True
 
 
 class _Backwards:
@@ -91,9 +120,8 @@ class _Backwards:
         partition = known.partitions[self._index]
         return partition.log.start_offset, partition.visible_end
 
-    async def between(self, low: int, high: int) -> list[tuple[int, int, bytes]]:
-        """Messages from an offset up to another, with their offsets and epochs."""
-        found: list[tuple[int, int, bytes]] = []
+    async def between(self, low: int, high: int, found: _Newest) -> None:
+        """Adds the messages from an offset up to another."""
         at = low
         while at < high:
             try:
@@ -105,15 +133,14 @@ class _Backwards:
                 # Retention was faster.
                 start, _ = await self.bounds()
                 if start <= at:
-                    return found
+                    return
                 at = start
                 continue
             if not batches:
-                return found
+                return
             for batch in batches:
                 at = max(at, batch.header.next_offset)
-                found += [one for one in _messages(batch) if low <= one[0] < high]
-        return found
+                found.add(one for one in await _rendered(batch) if low <= one[0] < high)
 
     async def _fetch(self, offset: int) -> list[Batch]:
         client, topic = self._bus.client, self._topic
@@ -137,7 +164,15 @@ class _Backwards:
         ]
 
 
-def _messages(batch: Batch) -> list[tuple[int, int, bytes]]:
+async def _rendered(batch: Batch) -> list[_Message]:
+    try:
+        is_small = batch.unpacked_bytes <= _LOOP_BYTES_MAX
+    except UnreadableError:
+        return []
+    return _messages(batch) if is_small else await asyncio.to_thread(_messages, batch)
+
+
+def _messages(batch: Batch) -> list[_Message]:
     """Each message with its offset and epoch; none of a batch that its producer made wrong."""
     try:
         records = Records(batch)
