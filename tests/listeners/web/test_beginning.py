@@ -6,7 +6,10 @@ from __future__ import annotations
 import pytest
 
 from fanlog.broker.latest import LatestUse
+from fanlog.broker.ports import Reader
 from fanlog.listeners.web.connection import WebConnection
+from fanlog.listeners.web.following import Followed, Following, Wanted
+from tests.client.ways import until
 from tests.listeners.web.conftest import Serving, Site
 from tests.listeners.web.event_source import following
 from tests.listeners.web.wire import raw
@@ -80,3 +83,43 @@ async def test_a_topic_that_goes_while_its_latest_values_are_shown(
             await site.broker.publish("a.two", b"more", key=b"k")
             assert await source.text() == "more"
             assert "a.one" not in source.id
+
+
+async def test_a_stream_that_is_sent_away_as_it_begins_leaves_nothing_behind(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = Following.begin
+    async with serving() as site:
+        await site.broker.create_topic("one")
+
+        async def slow(own: Following, wanted: Wanted, reader: Reader, client: str) -> Followed:
+            followed = await begin(own, wanted, reader, client)
+            await site.broker.grow_topic("one", 2)
+            return followed
+
+        monkeypatch.setattr(Following, "begin", slow)
+        path = "/v1/topics/one/stream?presence=true&user=ann"
+        async with following(site.http, path) as source:
+            await source.next("reconnect")
+        await until(lambda: site.listener.connection_count() == 0)
+        assert not len(site.listener.connections)
+        assert not site.listener.presence.snapshot("one").connections
+
+
+async def test_a_page_of_history_is_bounded_by_its_bytes(serving: Serving) -> None:
+    async with (
+        serving(message_bytes_max=100_000) as site,
+        raw(site.listener.port) as client,
+    ):
+        for i in range(40):
+            await site.broker.publish("t", f"{i:02}".encode() + b"x" * 30_000)
+        found: list[str] = []
+        before = None
+        while True:
+            page = (await client.ask(op="history", topic="t", limit=40, before=before))["ok"]
+            assert 1 <= len(page["messages"]) <= 4
+            found = [message["text"][:2] for message in page["messages"]] + found
+            before = page["before"]
+            if before is None:
+                break
+        assert found == [f"{i:02}" for i in range(40)]

@@ -127,9 +127,12 @@ class EventStream:
         own = self.id_at(known[0]) if known else self._vector_id()
         event = sse_event(msgspec.json.encode(begin), "subscribed", own)
         self._connection.write(b"retry: %d\n" % random.randint(*_RETRY_MS) + event)
+        self._listener.connections.add(self)
         for followed in begun:
             self.following.start(followed, told=True)
-        self._listener.connections.add(self)
+            if self._connection.closing:
+                # It had to be sent away at once.
+                return
         self._begin_presence()
 
     def _begin_presence(self) -> None:

@@ -118,6 +118,9 @@ class WebSession:
         for followed in first:
             self._tell_begin(None, followed)
             self.following.start(followed)
+            if self._closed:
+                # What it had to be told was too much.
+                return
             if self._presence:
                 try:
                     self._begin_presence(followed.wanted, self._presence)
