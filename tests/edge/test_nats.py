@@ -13,12 +13,20 @@ from typing import Any
 
 import nats
 import pytest
+from nats.errors import TimeoutError as NatsTimeoutError
+from nats.js.client import JetStreamContext
 
 import fanlog
 from fanlog.client.aio import Client
 from fanlog.config import ClientOptions, Config, EdgeOptions
 from fanlog.edge.nats_bus import NatsBus, NatsEdge
-from fanlog.errors import MessagesLostError, NoRespondersError
+from fanlog.edge.nats_messages import check_subject, headers_of
+from fanlog.errors import (
+    InvalidArgumentError,
+    InvalidNameError,
+    MessagesLostError,
+    NoRespondersError,
+)
 from fanlog.listeners.web.ports import Outgoing
 from tests.edge.stage import PATIENCE_SECONDS, until
 from tests.servers import Server, find_program, nats_server
@@ -204,6 +212,48 @@ async def test_many_readers_are_one_consumer(tmp_path: Path) -> None:
                 await reader.close()
             await until(lambda: not edge.node.upstream.subscriptions)
         await client.close()
+
+
+async def test_history_that_nats_is_slow_to_send_is_not_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    puller: Any = JetStreamContext.PullSubscription
+    fetch = puller.fetch
+    calls: list[int] = []
+
+    async def slow(self: Any, batch: int, **options: Any) -> Any:
+        """Nothing in time, then a little of it, and then nothing again."""
+        calls.append(batch)
+        if len(calls) in (1, 3):
+            raise NatsTimeoutError
+        return await fetch(self, min(batch, 2), **options)
+
+    with nats_server(tmp_path, JETSTREAM) as server:
+        async with edge_of(server.url) as one:
+            for i in range(6):
+                await one.publish("chat.a", str(i))
+                await one.publish("chat.b", "other")
+        monkeypatch.setattr(puller, "fetch", slow)
+        async with edge_of(server.url) as late:
+            async with late.client.subscribe("chat.a", start="earliest") as reader:
+                assert await texts(reader, 6) == [*"012345"]
+            calls.clear()
+            async with late.client.subscribe("chat.b", start="earliest") as reader:
+                await late.publish("chat.b", "end")
+                assert await texts(reader, 7) == [*["other"] * 6, "end"]
+
+
+def test_nobody_but_edges_speaks_on_their_own_subjects() -> None:
+    for name in ("fanlog.signal.web", "fanlog.signal.presence", "$JS.API.STREAM.PURGE.s"):
+        with pytest.raises(InvalidNameError):
+            check_subject(name)
+
+
+def test_headers_cannot_give_nats_orders() -> None:
+    for name in ("Nats-Rollup", "nats-msg-id", "Fanlog-Key", "a\r\nNats-Rollup", "a b", "a:b", ""):
+        with pytest.raises(InvalidArgumentError):
+            headers_of(Outgoing(b"x", None, {name: b"all"}))
+    assert headers_of(Outgoing(b"x", None, {"content-type": b"x"})) == {"content-type": "x"}
 
 
 @contextmanager

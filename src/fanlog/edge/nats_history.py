@@ -64,18 +64,28 @@ class NatsHistory:
             ack_policy=api.AckPolicy.NONE,
             inactive_threshold=_IDLE_SECONDS,
         )
-        found = await self._pull(partition, stream, config, 1)
+        found, _ = await self._pull(partition, stream, config, 1)
         first = found[0].metadata.sequence.stream - 1 if found else partition.visible_end
         return min(int(first), partition.visible_end)
 
-    async def _pull(self, partition: Partition, stream: str, config: Any, count: int) -> list[Any]:
+    async def _pull(
+        self, partition: Partition, stream: str, config: Any, count: int
+    ) -> tuple[list[Any], bool]:
+        """Messages of a stream, and whether those were all. NATS says so: that no more came in time
+        does not mean that there are none."""
         puller = await self._line.ask(
             self._line.jetstream.pull_subscribe(partition.topic.name, stream=stream, config=config)
         )
         try:
-            return await puller.fetch(count, timeout=_PULL_SECONDS)
-        except (TimeoutError, NatsTimeoutError):
-            return []
+            found: list[Any] = []
+            with contextlib.suppress(TimeoutError, NatsTimeoutError):
+                found += await puller.fetch(count, timeout=_PULL_SECONDS)
+            if found:
+                return found, not found[-1].metadata.num_pending
+            info = await self._line.ask(puller.consumer_info())
+            if info.num_pending or (info.delivered is not None and info.delivered.consumer_seq):
+                raise ConnectionLostError("NATS did not send in time what it has.")
+            return [], True
         except (NatsError, OSError) as fault:
             raise ConnectionLostError(f"NATS did not answer: {fault!r}.") from fault
         finally:
@@ -105,7 +115,7 @@ class NatsHistory:
             end = partition.visible_end
             try:
                 info = await self._line.ask(self._line.jetstream.stream_info(stream))
-                found = await self._pull(partition, stream, config, _MESSAGES_A_READ)
+                found, is_all = await self._pull(partition, stream, config, _MESSAGES_A_READ)
             except (FanlogError, NotFoundError) as fault:
                 if partition.topic.deleted:
                     return OffsetOutOfRangeError(str(fault))
@@ -116,10 +126,13 @@ class NatsHistory:
                 log = mirror_log(partition)
                 log.begins_at = max(log.begins_at, min(first, partition.visible_end))
                 return OffsetOutOfRangeError(f"{partition.name} begins at {first} upstream.")
-            return self._block(partition, offset, end, found)
+            return self._block(partition, offset, end, found, is_all=is_all)
 
-    def _block(self, partition: Partition, offset: int, end: int, found: list[Any]) -> Block:
-        """The messages that were found, and the offsets of others between and behind them."""
+    def _block(
+        self, partition: Partition, offset: int, end: int, found: list[Any], *, is_all: bool
+    ) -> Block:
+        """The messages that were found, and the offsets of others between them; those behind too,
+        if there are no more messages."""
         topic, at = partition.topic, offset
         known = self._core.mirror.find(topic.name)
         epoch = 0 if known is None else known.epoch
@@ -130,6 +143,7 @@ class NatsHistory:
         for message in found:
             sequence = int(message.metadata.sequence.stream)
             if sequence > end:
+                is_all = True
                 break
             batch = make_batch(
                 body_of(message.data, message.headers),
@@ -140,7 +154,7 @@ class NatsHistory:
             )
             batches.append(begun_at(batch, at))
             at = sequence
-        if at < end and len(found) < _MESSAGES_A_READ:
+        if at < end and is_all:
             batches.append(nothing(empty, at, end))
             at = end
         return Block(memoryview(b"".join(batches)), offset, at)

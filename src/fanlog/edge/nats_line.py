@@ -17,7 +17,7 @@ from nats.js.errors import Error as JetStreamError
 from nats.js.errors import NotFoundError
 
 from fanlog.broker.names import check_name
-from fanlog.edge.nats_messages import body_of, check_subject, headers_of
+from fanlog.edge.nats_messages import SIGNAL, body_of, check_subject, headers_of
 from fanlog.errors import (
     ConnectionLostError,
     FanlogError,
@@ -28,7 +28,6 @@ from fanlog.listeners.web.ports import Hear, Incoming, Outgoing
 
 logger = logging.getLogger("fanlog.edge")
 
-SIGNAL = "fanlog.signal."
 _ANSWER_SECONDS = 10.0
 _RECONNECT_SECONDS = 0.25
 

@@ -9,11 +9,13 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping
 
 from fanlog.edge.envelopes import Body
-from fanlog.errors import InvalidNameError
+from fanlog.errors import InvalidArgumentError, InvalidNameError
 from fanlog.format.batch import Batch, read_header
 from fanlog.format.sparse import placed, placeholder
 from fanlog.listeners.web.ports import Outgoing
 
+# What edges tell each other: who is there, and whom to disconnect.
+SIGNAL = "fanlog.signal."
 _KEY = "Fanlog-Key"
 _DELETED = "Fanlog-Deleted"
 _BASE64 = "base64,"
@@ -27,16 +29,33 @@ def check_subject(name: str) -> str:
             f"The name {name!r} can't be a subject of NATS: leave out spaces, and dots and dollar "
             "signs in front."
         )
+    if name.startswith(SIGNAL):
+        raise InvalidNameError(f"The name {name!r} is the edges' own: choose another.")
     return name
 
 
 def headers_of(message: Outgoing) -> dict[str, str] | None:
-    headers = {name: _text(value) for name, value in message.headers.items()}
+    headers = {_check_header(name): _text(value) for name, value in message.headers.items()}
     if message.key is not None:
         headers[_KEY] = _text(message.key)
     if message.value is None:
         headers[_DELETED] = "true"
     return headers or None
+
+
+def _check_header(name: str) -> str:
+    """The name, if it can be a header, and is not one with which NATS is told what to do: a reader
+    could empty a stream with it."""
+    if name.lower().startswith(_RESERVED):
+        raise InvalidArgumentError(
+            f"The header {name!r} is one of NATS's or of the edges' own: choose another name."
+        )
+    if not name or not name.isascii() or not name.isprintable() or set(name) & set(" :"):
+        raise InvalidArgumentError(
+            f"NATS has no header {name!r}: use ASCII letters, digits and signs, without spaces "
+            "and colons."
+        )
+    return name
 
 
 def body_of(data: bytes, headers: Mapping[str, str] | None) -> Body:

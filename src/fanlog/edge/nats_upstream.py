@@ -28,10 +28,11 @@ from fanlog.edge.core import EdgeCore
 from fanlog.edge.envelopes import make_batch
 from fanlog.edge.mirror import mirror_log
 from fanlog.edge.nats_history import NatsHistory
-from fanlog.edge.nats_line import SIGNAL, NatsLine
-from fanlog.edge.nats_messages import begun_at, body_of, check_subject, headers_of
+from fanlog.edge.nats_line import NatsLine
+from fanlog.edge.nats_messages import SIGNAL, begun_at, body_of, check_subject, headers_of
 from fanlog.edge.references import References, Target
 from fanlog.errors import (
+    ConnectionLostError,
     FanlogError,
     InvalidNameError,
 )
@@ -153,6 +154,9 @@ class NatsUpstream:
         except NotFoundError:
             if not self._make_streams:
                 return None
+        except ConnectionLostError:
+            # It may have one: what is kept must not become what only comes now.
+            raise
         except FanlogError as fault:
             # A server without JetStream has none.
             if not self.line.up:
