@@ -13,6 +13,7 @@ import pytest
 import fanlog
 from fanlog.config import Config
 from tests.listeners.web.conftest import Serving, Site
+from tests.listeners.web.wire import raw
 
 URL = "/v1/topics/orders/messages"
 # What `curl -d` says.
@@ -215,3 +216,30 @@ async def test_a_bad_idempotency_key_is_refused(serving: Serving) -> None:
             headers = {"Idempotency-Key": key}
             async with site.http.post(URL, data="hello", headers=headers) as answer:
                 assert answer.status == 400
+
+
+async def test_a_topic_that_was_deleted_is_created_again(serving: Serving) -> None:
+    async with serving() as site, raw(site.listener.port) as client:
+        await client.told("welcome")
+        path = "/v1/topics/t/messages"
+        for number in range(3):
+            async with site.http.post(path, data=str(number)) as answer:
+                assert answer.status == 200
+            async with site.http.get(path) as answer:
+                assert [one["text"] for one in (await answer.json())["messages"]] == [str(number)]
+            await site.broker.delete_topic("t")
+        assert "ok" in await client.ask(op="publish", topic="t", text="a")
+
+
+async def test_a_content_type_may_be_any_bytes(serving: Serving) -> None:
+    async with serving() as site:
+        reader, writer = await asyncio.open_connection("127.0.0.1", site.listener.port)
+        writer.write(
+            b"POST /v1/topics/t/messages HTTP/1.1\r\nHost: h\r\nContent-Type: text/\xff\r\n"
+            b"Connection: close\r\nContent-Length: 2\r\n\r\nhi"
+        )
+        assert b" 200 " in await reader.readline()
+        writer.close()
+        async with site.http.get("/v1/topics/t/messages") as answer:
+            (message,) = (await answer.json())["messages"]
+        assert message["headers_base64"] == {"content-type": "dGV4dC//"}

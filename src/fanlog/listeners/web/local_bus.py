@@ -11,6 +11,7 @@ from fanlog.client.aio import Client
 from fanlog.client.once import OncePublisher, OnceReceipt, OnceRecord
 from fanlog.client.signals import Signals
 from fanlog.config import ClientOptions
+from fanlog.errors import TopicNotFoundError
 from fanlog.format.web_positions import print_position
 from fanlog.listeners.web.ports import Hear, Incoming, Outgoing, Published
 from fanlog.listeners.web.waiting import wait_for_more
@@ -64,7 +65,12 @@ class LocalBus:
         records = [OnceRecord(m.value, m.key, m.headers or None, m.partition) for m in messages]
         if dedupe:
             stored = await self._once.publish(dedupe, topic, records)
-        else:
+            return [_published(one) for one in stored]
+        try:
+            stored = await self.client.publish_each(topic, records)
+        except TopicNotFoundError:
+            # Another request's topic, which was deleted since. This one is no part of that: it
+            # finds or makes the topic as the first one did.
             stored = await self.client.publish_each(topic, records)
         return [_published(one) for one in stored]
 

@@ -167,7 +167,7 @@ def _messages(request: web.Request, body: bytes, query: PublishQuery) -> list[Ou
         )
     key, headers = _from_headers(request)
     if said and kind != _FORM:
-        headers.setdefault(CONTENT_TYPE, request.headers["Content-Type"].encode())
+        headers.setdefault(CONTENT_TYPE, _bytes(request.headers["Content-Type"]))
     return [Outgoing(body, key, headers, query.partition)]
 
 
