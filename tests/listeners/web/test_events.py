@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from tests.client.ways import until
 from tests.listeners.web.conftest import Serving
 from tests.listeners.web.event_source import following
 from tests.listeners.web.wire import raw
@@ -229,3 +230,17 @@ async def test_events_begin_with_the_latest_values(serving: Serving) -> None:
         path = "/v1/topics/prices/stream?latest=true"
         async with following(site.http, path, source.id) as source:
             assert await source.text() == "new"
+
+
+async def test_an_origin_of_any_bytes_leaves_nothing_behind(serving: Serving) -> None:
+    async with serving(origins="*") as site:
+        before = len(site.listener.core.subscriptions)
+        reader, writer = await asyncio.open_connection("127.0.0.1", site.listener.port)
+        writer.write(
+            b"GET /v1/topics/t/stream HTTP/1.1\r\nHost: h\r\nOrigin: http://\xff\r\n"
+            b"Connection: close\r\n\r\n"
+        )
+        assert b" 200 " in await reader.readline()
+        writer.close()
+        await until(lambda: site.listener.connection_count() == 0)
+        assert len(site.listener.core.subscriptions) == before

@@ -192,15 +192,17 @@ async def _events(
     listener, request = call.listener, call.request
     connection = WebConnection(listener, listener.peer_of(request))
     events = EventStream(listener, connection, call.query.user)
+    allowed = listener.origins.answer_headers(request.headers)
+    head = _EVENTS_HEAD + "".join(f"{name}: {value}\r\n" for name, value in allowed.items())
+    # An origin is repeated as it was sent: aiohttp keeps what is not UTF-8.
+    head_bytes = f"{head}\r\n".encode("utf-8", "surrogateescape")
     try:
         await events.begin(wanted, presence)
         _check_open(connection)
     except BaseException:
         events.closed()
         raise
-    allowed = listener.origins.answer_headers(request.headers)
-    head = _EVENTS_HEAD + "".join(f"{name}: {value}\r\n" for name, value in allowed.items())
-    listener.take_over(request, connection, events, f"{head}\r\n".encode())
+    listener.take_over(request, connection, events, head_bytes)
     events.start()
     return taken()
 
