@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+import pytest
+
+from fanlog.listeners.web.origins import Origins
 from tests.listeners.web.conftest import Serving
 
 
@@ -59,3 +62,39 @@ async def test_one_connection_too_many_is_told_so(serving: Serving) -> None:
         assert b"web.connections_max" in said
         first.close()
         writer.close()
+
+
+@pytest.mark.parametrize("path", ["/v1/status", "/v1/topics/t/messages", "/v1/ws"])
+async def test_a_page_whose_name_leads_to_this_machine_is_refused(
+    serving: Serving, path: str
+) -> None:
+    """Of a host whose owner lets its name point to 127.0.0.1 for a while: for the browser it is
+    the page's own host."""
+    async with serving() as site:
+        host = f"evil.example:{site.listener.port}"
+        for headers in ({"Host": host}, {"Host": host, "Origin": f"http://{host}"}):
+            async with site.http.get(path, headers=headers) as answer:
+                assert answer.status == 403
+                assert "web.origins" in (await answer.json(content_type=None))["detail"]
+
+
+async def test_names_of_this_machine_and_of_a_proxy_are_let_in(serving: Serving) -> None:
+    async with serving() as site:
+        port = site.listener.port
+        for host in (f"localhost:{port}", f"a.localhost:{port}", f"[::1]:{port}", "chat.example"):
+            headers = {"Host": host, "Origin": f"http://{host}"}
+            async with site.http.get("/v1/status", headers=headers) as answer:
+                assert answer.status == 200
+    async with serving(origins="*") as site:
+        headers = {"Host": f"broker.lan:{site.listener.port}"}
+        async with site.http.get("/v1/status", headers=headers) as answer:
+            assert answer.status == 200
+
+
+def test_a_name_that_is_listed_is_let_in() -> None:
+    origins = Origins("http://broker.lan:7422")
+    origins.listens_on("127.0.0.1", 7422)
+    assert origins.allow_host("Broker.lan:7422")
+    assert not origins.allow_host("other.lan:7422")
+    origins.listens_on("0.0.0.0", 7422)
+    assert origins.allow_host("other.lan:7422")

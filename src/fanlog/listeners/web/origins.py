@@ -1,11 +1,12 @@
 """Which pages may use the listener: those of the same host, and those of `web.origins`. One
 function decides it for REST, SSE and WebSocket.
 
-A request without an origin is not from a page: programs and `curl` send none.
+A request without an origin is not from a page of another host: programs and `curl` send none.
 """
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -34,6 +35,28 @@ class Origins:
         listed = setting.split()
         self._all = "*" in listed
         self._allowed = frozenset(origin.rstrip("/").lower() for origin in listed)
+        # The port, if the listener is for this machine only.
+        self._local_port = 0
+
+    def listens_on(self, host: str, port: int) -> None:
+        """Where the listener is."""
+        self._local_port = port if _is_this_machine(host) else 0
+
+    def allow_host(self, host: str) -> bool:
+        """Whether a request is for this listener. One for this machine only is not known by other
+        names: such a name is one that its owner lets point here, so that a browser takes the
+        listener for the host of the owner's page (DNS rebinding). A proxy has another port."""
+        if not self._local_port or self._all or not host:
+            return True
+        try:
+            to_us = urlsplit(f"//{host}")
+            if (to_us.port or _PORTS["http"]) != self._local_port:
+                return True
+            name = to_us.hostname or ""
+        except ValueError:
+            return False
+        known = _is_this_machine(name) or _is_address(name)
+        return known or f"http://{host.lower()}" in self._allowed
 
     def allow(self, headers: Mapping[str, str]) -> bool:
         """Whether a request comes from a page that may send it, or from no page."""
@@ -52,6 +75,17 @@ class Origins:
             hdrs.ACCESS_CONTROL_EXPOSE_HEADERS: _EXPOSED,
             hdrs.VARY: "Origin",
         }
+
+
+def _is_this_machine(name: str) -> bool:
+    return name == "localhost" or name.endswith(".localhost") or _is_address(name, loopback=True)
+
+
+def _is_address(name: str, *, loopback: bool = False) -> bool:
+    try:
+        return ip_address(name).is_loopback or not loopback
+    except ValueError:
+        return False
 
 
 def _is_same_host(origin: str, host: str) -> bool:
@@ -77,6 +111,16 @@ def refused(headers: CIMultiDictProxy[str]) -> web.Response:
     )
 
 
+def refused_host(headers: CIMultiDictProxy[str]) -> web.Response:
+    host = headers.get(hdrs.HOST, "")[:200]
+    return http_problem(
+        403,
+        f"This server is for its own machine, where {host} is not its name. Use localhost, or add "
+        f"http://{host} to web.origins.",
+        "host_not_allowed",
+    )
+
+
 def cross_origin(origins: Origins):
     """Answers preflight requests, refuses pages of other origins, and lets those that are allowed
     read their answers."""
@@ -84,6 +128,8 @@ def cross_origin(origins: Origins):
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         headers = request.headers
+        if not origins.allow_host(headers.get(hdrs.HOST, "")):
+            return refused_host(headers)
         if hdrs.ORIGIN not in headers:
             return await handler(request)
         if not origins.allow(headers):

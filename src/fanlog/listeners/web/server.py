@@ -100,6 +100,7 @@ class WebListener(Acceptor):
         self._accepts = Rate(options.accepts_per_second_max, asyncio.get_running_loop().time())
         self.bus.on_state.append(self._upstream_changed)
         self.open()
+        self.origins.listens_on(self.host, self.port)
         self._swept_at = self.loop.time()
         self._sweeper = self.loop.call_later(_SWEEP_SECONDS, self._sweep)
 
