@@ -18,7 +18,7 @@ import fanlog
 from fanlog.client.aio import Client
 from fanlog.config import ClientOptions, Config, EdgeOptions
 from fanlog.edge.redis_bus import RedisBus, RedisEdge
-from fanlog.errors import MessagesLostError, NotSupportedError
+from fanlog.errors import InvalidNameError, MessagesLostError, NotSupportedError
 from fanlog.listeners.web.ports import Outgoing
 from tests.edge.stage import PATIENCE_SECONDS, until
 from tests.servers import Server, find_program, redis_server
@@ -93,6 +93,67 @@ async def test_a_publish_that_is_repeated_is_stored_once(tmp_path: Path) -> None
             assert await one.publish("room", "a", "b", dedupe="x") == [0, 1]
             assert await other.publish("room", "a", "b", dedupe="x") == [0, 1]
             assert await other.publish("room", "c", dedupe="y") == [2]
+
+
+async def test_channels_of_the_edges_are_nobody_elses(tmp_path: Path) -> None:
+    with redis_server(tmp_path) as server:
+        async with edge_of(server.url, linger_seconds=0.0) as one, edge_of(server.url) as other:
+            heard: list[bytes] = []
+            one.bus.on_signal("x", heard.append)
+            async with one.client.subscribe("room") as here, one.client.subscribe(">"):
+                # Whoever leaves one of these would take it from all others.
+                for name in ("fanlog:live:room", "fanlog:signal:x"):
+                    with pytest.raises(InvalidNameError):
+                        await one.bus.follow(name, wildcard=False)
+                await other.publish("room", "a")
+                assert await texts(here, 1) == ["a"]
+                other.bus.signal("x", b"1")
+                await until(lambda: heard)
+                other.bus.signal("x", b"2")
+                await until(lambda: b"2" in heard)
+                # Signals come once, also to one that follows everything.
+                await other.publish("room", "b")
+                assert await texts(here, 1) == ["b"]
+                assert heard == [b"1", b"2"]
+
+
+async def test_an_edge_stops_while_it_takes_a_message_in(tmp_path: Path) -> None:
+    with redis_server(tmp_path) as server:
+        asked = asyncio.Event()
+
+        async def busy(*arguments: object) -> int:
+            """The library may take a cancellation for itself when it comes with the answer."""
+            asked.set()
+            try:
+                await asyncio.sleep(PATIENCE_SECONDS)
+            except asyncio.CancelledError:
+                return 1
+            return 0
+
+        async with edge_of(server.url) as one, one.client.subscribe("room"):
+            one.node.upstream.line.redis.eval = busy
+            redis = Redis.from_url(server.url)
+            await redis.publish("room", "x")
+            await redis.aclose()
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await asked.wait()
+
+
+async def test_a_topic_that_redis_evicted_begins_anew(tmp_path: Path) -> None:
+    with redis_server(tmp_path) as server:
+        redis = Redis.from_url(server.url)
+        async with edge_of(server.url) as one, one.client.subscribe("room") as here:
+            assert await one.publish("room", "a", "b") == [0, 1]
+            assert await texts(here, 2) == ["a", "b"]
+            await redis.delete("fanlog:topic:room")
+            assert await one.publish("room", "c", dedupe="1:x") == [0]
+            with pytest.raises(MessagesLostError):
+                await here.next(PATIENCE_SECONDS)
+            assert await texts(here, 1) == ["c"]
+            # Another topic and id that are the same text together.
+            assert await one.publish("room:1", "d", dedupe="x") == [0]
+            assert await one.publish("room:1", "e", dedupe="y") == [1]
+        await redis.aclose()
 
 
 async def test_what_applications_publish_is_taken_in_once_by_all_edges(tmp_path: Path) -> None:

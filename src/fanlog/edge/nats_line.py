@@ -17,6 +17,7 @@ from nats.js.errors import Error as JetStreamError
 from nats.js.errors import NotFoundError
 
 from fanlog.broker.names import check_name
+from fanlog.edge.ending import end_all
 from fanlog.edge.nats_messages import SIGNAL, body_of, check_subject, headers_of
 from fanlog.errors import (
     ConnectionLostError,
@@ -90,9 +91,7 @@ class NatsLine:
                 self.on_state(up)
 
     async def close(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_all(self._tasks)
         if self.client is not None:
             with contextlib.suppress(NatsError, OSError, TimeoutError):
                 await self.client.close()

@@ -16,6 +16,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from fanlog.edge.ending import end_all
 from fanlog.errors import ConnectionLostError, FanlogError, RequestTimeoutError
 
 logger = logging.getLogger("fanlog.edge")
@@ -68,9 +69,7 @@ class RedisLine:
 
     async def close(self) -> None:
         if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await end_all([self._task])
         await self.redis.aclose()
 
     async def ready(self, timeout_seconds: float | None = None) -> None:

@@ -27,7 +27,8 @@ SIGNAL = "fanlog:signal:"
 OWN_PREFIX = "fanlog:"
 
 # Makes the topic if need be, and begins a new epoch if Redis was started since: it may have lost
-# the end. KEYS: topic, topics, numbers. ARGV: name, run, a random number, ttl in seconds.
+# the end. A stream whose topic Redis has evicted is of nobody: its entries would refuse new ones.
+# KEYS: topic, topics, numbers, stream. ARGV: name, run, a random number, ttl in seconds.
 _BEGIN = """
 local topic, name, run = KEYS[1], ARGV[1], ARGV[2]
 local now = redis.call('TIME')
@@ -40,6 +41,7 @@ if not number then
   epochs = now[1] .. ':0'
   redis.call('HSET', topic, 'number', number, 'next', 0, 'epochs', epochs, 'run', run)
   redis.call('SADD', KEYS[2], name)
+  redis.call('DEL', KEYS[4])
 elseif known[4] ~= run then
   local last = tonumber(string.match(epochs, '(%d+):%d+$'))
   local epoch = math.max(tonumber(now[1]), last + 1)
@@ -49,7 +51,7 @@ end
 local epoch = string.match(epochs, '(%d+):%d+$')
 """
 
-# Answers number, next, epochs, and the first offset that is kept. KEYS[4]: stream.
+# Answers number, next, epochs, and the first offset that is kept.
 OPEN = (
     _BEGIN
     + """

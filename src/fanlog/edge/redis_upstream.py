@@ -22,6 +22,7 @@ from fanlog.broker.topics import Partition
 from fanlog.config import EdgeOptions
 from fanlog.edge import redis_scripts as scripts
 from fanlog.edge.core import EdgeCore
+from fanlog.edge.ending import end_all
 from fanlog.edge.envelopes import (
     Envelope,
     body_of,
@@ -102,15 +103,13 @@ class RedisUpstream:
 
     async def close(self) -> None:
         await self._references.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_all(self._tasks)
         await self.line.close()
 
     # Following
 
     async def follow(self, target: str, wildcard: bool) -> None:
-        check_target(target, wildcard=wildcard)
+        _check_not_own(check_target(target, wildcard=wildcard))
         if await self._references.follow(Target(target, wildcard)):
             try:
                 await self.line.level()
@@ -249,7 +248,8 @@ class RedisUpstream:
 
     def _heard(self, pattern: bytes | None, channel: bytes, data: bytes) -> None:
         if channel in self._signals:
-            for hear in self._signals[channel]:
+            # A pattern that fits brings it once more.
+            for hear in self._signals[channel] if pattern is None else ():
                 hear(data)
             return
         announced = channel.startswith(scripts.LIVE.encode())
@@ -359,12 +359,10 @@ class RedisUpstream:
     async def publish(
         self, name: str, messages: Sequence[Outgoing], dedupe: str
     ) -> list[Published]:
-        check_name(name)
-        if name.startswith(scripts.OWN_PREFIX):
-            raise InvalidNameError(f"The name {name!r} is the edges' own: choose another.")
+        _check_not_own(check_name(name))
         if len(messages) > _MESSAGES_AT_ONCE_MAX:
             raise FanlogError(f"Publish {_MESSAGES_AT_ONCE_MAX} messages at a time at most.")
-        once = scripts.ONCE + f"{name}:{dedupe}" if dedupe else scripts.TOPIC + name
+        once = scripts.ONCE + f"{len(name)}:{name}:{dedupe}" if dedupe else scripts.TOPIC + name
         keys = [*_keys(name), scripts.STREAM + name, once]
         arguments = [*self._begin_arguments(name), _ONCE_SECONDS if dedupe else 0]
         for message in messages:
@@ -444,6 +442,14 @@ class RedisUpstream:
                 logger.info("%s", fault)
             else:
                 logger.error("the edge's own work failed", exc_info=fault)
+
+
+def _check_not_own(name: str) -> str:
+    """The name, if it is not of what edges keep in Redis and tell each other: whoever left such a
+    channel would take it from all."""
+    if name.startswith(scripts.OWN_PREFIX):
+        raise InvalidNameError(f"The name {name!r} is the edges' own: choose another.")
+    return name
 
 
 def _keys(name: str) -> list[str]:
