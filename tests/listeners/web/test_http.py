@@ -38,6 +38,32 @@ async def test_an_unknown_parameter_is_answered_with_the_known_ones(serving: Ser
         assert "'verbose'" in (await answer.json(content_type=None))["detail"]
 
 
+async def test_a_wrong_value_is_answered_with_the_known_ones(serving: Serving) -> None:
+    path = "/v1/topics/orders/messages?start=never"
+    async with serving() as site, site.http.get(path) as answer:
+        assert answer.status == 400
+        detail = (await answer.json(content_type=None))["detail"]
+        assert detail.endswith("invalid value 'never'; known: earliest, latest.")
+
+
+async def test_an_unknown_field_is_answered_with_the_known_ones(serving: Serving) -> None:
+    body = '{"retention": 5}'
+    async with serving() as site, site.http.patch("/v1/topics/orders", data=body) as answer:
+        assert answer.status == 400
+        detail = (await answer.json(content_type=None))["detail"]
+        assert "unknown field retention; known: " in detail
+        assert "retention_seconds" in detail
+
+
+async def test_a_body_that_is_not_json_names_the_reference(serving: Serving) -> None:
+    async with (
+        serving() as site,
+        site.http.post("/v1/users/ann/messages", data="hi") as answer,
+    ):
+        assert answer.status == 400
+        assert "/v1/reference" in (await answer.json(content_type=None))["detail"]
+
+
 async def test_who_never_finishes_a_request_is_closed(serving: Serving) -> None:
     async with serving(header_timeout_seconds=0.2) as site:
         port = site.listener.port

@@ -39,6 +39,31 @@ async def test_a_message_may_come_in_fragments_with_control_frames_between(
         assert (await client.told())["id"] == "asked"
 
 
+@pytest.mark.parametrize(
+    ("operation", "known"),
+    [
+        ({"op": "sub"}, "op: invalid value 'sub'; known: subscribe, unsubscribe, publish, "),
+        ({"op": "subscribe", "topic": "a"}, "unknown field topic; known: target, start, "),
+        (
+            {"op": "subscribe", "target": "a", "policy": "drop"},
+            "invalid value 'drop'; known: catch-up, ",
+        ),
+        (
+            {"op": "subscribe", "target": "a", "filter": {"ky": "b"}},
+            "unknown field ky; known: key, headers",
+        ),
+    ],
+    ids=["op", "field", "value", "inner-field"],
+)
+async def test_a_wrong_operation_is_answered_with_what_is_known(
+    serving: Serving, operation: dict[str, object], known: str
+) -> None:
+    async with serving() as site, raw(site.listener.port) as client:
+        await client.told("welcome")
+        client.frame(TEXT, json.dumps(operation).encode())
+        assert known in (await client.told())["error"]["message"]
+
+
 async def test_a_hasty_client_need_not_wait_for_the_handshake(serving: Serving) -> None:
     async with serving() as site:
         reader, writer = await asyncio.open_connection("127.0.0.1", site.listener.port)

@@ -94,7 +94,9 @@ async def _explain(request: web.Request, handler: Handler) -> web.StreamResponse
         return http_problem(413, "The body is larger than web.body_bytes_max.", "body_too_large")
     except web.HTTPNotFound:
         return http_problem(
-            404, f"There is nothing at {request.path}. See /v1/openapi.json.", "no_such_path"
+            404,
+            f"There is nothing at {request.path}. See /v1/reference or /v1/openapi.json.",
+            "no_such_path",
         )
     except web.HTTPMethodNotAllowed as error:
         allowed = ", ".join(sorted(error.allowed_methods))

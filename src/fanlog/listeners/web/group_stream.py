@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 import msgspec
 from aiohttp import web
-from msgspec import Meta
+from msgspec import Meta, inspect
 
 from fanlog.broker.authority import Permit
 from fanlog.client.reached import Place, Reached
@@ -41,7 +41,6 @@ from fanlog.errors import (
     FencedError,
     ForbiddenError,
     InvalidArgumentError,
-    wrong_value,
 )
 from fanlog.format.web import Records, quoted
 from fanlog.format.web_frames import text_frame
@@ -49,6 +48,7 @@ from fanlog.format.web_positions import parse_positions, print_position
 from fanlog.listeners.faults import OUR_FAULT
 from fanlog.listeners.web import operations as ops
 from fanlog.listeners.web.connection import WebConnection
+from fanlog.listeners.web.mistakes import explained
 from fanlog.listeners.web.routes import Call, Route
 from fanlog.listeners.web.websocket import (
     DISCONNECTED,
@@ -156,7 +156,9 @@ class CommitOp(
     positions: dict[str, str]
 
 
-_decode = msgspec.json.Decoder(AckOp | CommitOp | ops.PingOp).decode
+_Operation = AckOp | CommitOp | ops.PingOp
+_decode = msgspec.json.Decoder(_Operation).decode
+_OPERATIONS = inspect.type_info(_Operation)
 
 
 class AssignedFrame(msgspec.Struct, frozen=True, tag_field="type", tag="assigned"):
@@ -357,7 +359,8 @@ class GroupSession:
         try:
             operation = _decode(data)
         except msgspec.ValidationError as fault:
-            problem = InvalidArgumentError(f"The operation is wrong: {wrong_value(str(fault))}.")
+            what = explained(fault, _OPERATIONS, ops.name_of(data))
+            problem = InvalidArgumentError(f"The operation is wrong: {what}.")
             self._refuse(ops.id_of(data), problem)
             return
         except (msgspec.DecodeError, RecursionError) as fault:

@@ -186,7 +186,8 @@ async def _starts(
         if query.offset > max(ends.values()):
             raise OffsetOutOfRangeError(
                 f"Offset {query.offset} is past the end of {info.name!r}, which is "
-                f"{max(ends.values())}."
+                f"{max(ends.values())}. To wait for new messages, use start=latest and "
+                "wait_seconds."
             )
         return {index: min(query.offset, end) for index, end in ends.items()}, []
     if query.last is not None and query.time is None and partition is not None:

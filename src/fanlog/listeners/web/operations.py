@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta, Raw
+from msgspec import Meta, Raw, inspect
 
 from fanlog.errors import FanlogError
 from fanlog.format.web import OutgoingMessage
@@ -100,13 +100,20 @@ Operation = (
     SubscribeOp | UnsubscribeOp | PublishOp | RequestOp | HistoryOp | PresenceOp | TokenOp | PingOp
 )
 decode_operation = msgspec.json.Decoder(Operation).decode
+# What there is, for errors. Looked at once, because anybody can send wrong operations.
+OPERATIONS = inspect.type_info(Operation)
 
 
 class _OnlyId(msgspec.Struct):
     id: Id = None
 
 
+class _OnlyName(msgspec.Struct):
+    op: str = ""
+
+
 _decode_id = msgspec.json.Decoder(_OnlyId).decode
+_decode_name = msgspec.json.Decoder(_OnlyName).decode
 
 
 def id_of(data: bytes) -> Id:
@@ -115,6 +122,14 @@ def id_of(data: bytes) -> Id:
         return _decode_id(data).id
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
+
+
+def name_of(data: bytes) -> str:
+    """The `op` of an operation that is wrong, or nothing."""
+    try:
+        return _decode_name(data).op
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
 
 
 # What a client is told

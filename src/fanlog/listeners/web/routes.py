@@ -23,6 +23,7 @@ from urllib.parse import unquote
 
 import msgspec
 from aiohttp import web
+from msgspec import inspect
 
 from fanlog.broker.authority import Permit
 from fanlog.errors import (
@@ -30,8 +31,8 @@ from fanlog.errors import (
     InvalidArgumentError,
     NotSupportedError,
     RequestTimeoutError,
-    wrong_value,
 )
+from fanlog.listeners.web.mistakes import explained
 from fanlog.model import Identity, Verb
 
 if TYPE_CHECKING:
@@ -203,7 +204,7 @@ def _convert(name: str, given: Any, kind: Any) -> Any:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as fault:
         raise InvalidArgumentError(
-            f"The parameter {name!r} is wrong: {wrong_value(str(fault))}."
+            f"The parameter {name!r} is wrong: {explained(fault, inspect.type_info(kind))}."
         ) from None
 
 
@@ -217,9 +218,12 @@ def decode_body(data: bytes, kind: Any) -> Any:
                 raise
             return msgspec.convert(_with_integers(msgspec.json.decode(data)), kind)
     except msgspec.ValidationError as fault:
-        raise InvalidArgumentError(f"The body is wrong: {wrong_value(str(fault))}.") from None
+        what = explained(fault, inspect.type_info(kind))
+        raise InvalidArgumentError(f"The body is wrong: {what}.") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
-        raise InvalidArgumentError(f"The body is not JSON: {fault}.") from None
+        raise InvalidArgumentError(
+            f"The body is not JSON: {fault}. /v1/reference shows what this path takes."
+        ) from None
 
 
 def _with_integers(value: Any) -> Any:

@@ -18,7 +18,6 @@ from fanlog.errors import (
     InvalidArgumentError,
     LimitError,
     allow_more,
-    wrong_value,
 )
 from fanlog.format.web import reply_json
 from fanlog.format.web_filters import make_filter
@@ -35,6 +34,7 @@ from fanlog.listeners.web.following import (
     read_start,
 )
 from fanlog.listeners.web.history import read_history
+from fanlog.listeners.web.mistakes import explained
 from fanlog.listeners.web.ports import Outgoing, Published
 from fanlog.listeners.web.present import Present, Wish
 from fanlog.listeners.web.readers import JsonReader
@@ -134,7 +134,8 @@ class WebSession:
         try:
             operation = ops.decode_operation(data)
         except msgspec.ValidationError as fault:
-            problem = InvalidArgumentError(f"The operation is wrong: {wrong_value(str(fault))}.")
+            what = explained(fault, ops.OPERATIONS, ops.name_of(data))
+            problem = InvalidArgumentError(f"The operation is wrong: {what}.")
             self.refuse(ops.id_of(data), problem)
             return
         except (msgspec.DecodeError, RecursionError) as fault:
