@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from redis.asyncio import Redis
 
 import fanlog
@@ -84,6 +85,24 @@ async def test_redis_clients_of_two_edges_and_native_ones_hear_each_other() -> N
             await pattern.aclose()
             await until(lambda: not one.node.upstream.subscriptions)
             assert await one.redis.ping()
+
+
+async def test_messages_to_very_many_channels_are_all_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fanlog.edge.redis_port._LANES_MAX", 4)
+    async with (
+        broker_at() as broker,
+        RedisStand(f"fanlog://127.0.0.1:{broker.listen().port}") as one,
+        asyncio.timeout(PATIENCE_SECONDS),
+    ):
+        for name in "abcd":
+            assert await one.redis.publish(name, "x") == 0
+        for new in "efgh":
+            pipeline = one.redis.pipeline(transaction=False)
+            for name in ("d", new):
+                pipeline.publish(name, "y")
+            assert await pipeline.execute() == [0, 0]
 
 
 async def test_a_redis_subscriber_outlives_upstream() -> None:

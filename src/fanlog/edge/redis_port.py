@@ -58,18 +58,25 @@ class _Outbox:
     def lane(self, name: str, number: int) -> Partition:
         """Where messages of a connection to a topic are gathered."""
         key = (name, number % _LANES)
-        known = self._lanes.get(key)
+        known = self._lanes.pop(key, None)
         if known is None:
-            if len(self._lanes) >= _LANES_MAX and not self._last:
-                self._lanes.clear()
-                self._names.clear()
+            self._make_room()
             self._number += 1
             settings = TopicSettings(message_bytes_max=self._options.bulk_bytes_max)
             stored = StoredTopic(name, self._number, settings)
             stored.logs.append(MirrorLog(settings, Owner(self._number, 0)))
-            known = self._lanes[key] = Topic(stored).partitions[0]
+            known = Topic(stored).partitions[0]
             self._names[self._number] = key
+        # The last used stands last: its messages may be gathered still.
+        self._lanes[key] = known
         return known
+
+    def _make_room(self) -> None:
+        """Lets go of the way that was not used for longest, unless something is on it."""
+        if len(self._lanes) >= _LANES_MAX:
+            key, oldest = next(iter(self._lanes.items()))
+            if oldest.topic.number not in self._last:
+                del self._lanes[key], self._names[oldest.topic.number]
 
     def take(self, data: bytes, at: int, origin: Origin) -> int:
         header = read_header(data, at)
@@ -77,7 +84,9 @@ class _Outbox:
         values = Batch(data[at:end], header).values
         number, before = header.topic, self._last.get(header.topic)
         task = asyncio.create_task(
-            self._publish(number, values, header.first_sequence, origin, before)
+            self._publish(
+                number, self._names[number], values, header.first_sequence, origin, before=before
+            )
         )
         self._last[number] = task
         task.add_done_callback(lambda _: self._done(number, task))
@@ -90,12 +99,14 @@ class _Outbox:
     async def _publish(
         self,
         number: int,
+        way: tuple[str, int],
         values: Sequence[bytes | None],
         token: int,
         origin: Origin,
+        *,
         before: asyncio.Task[None] | None,
     ) -> None:
-        name, lane = self._names[number]
+        name, lane = way
         try:
             if before is not None:
                 await asyncio.wait({before})
