@@ -1,7 +1,11 @@
 """Topics that come and go while a subscription begins: readers are told in order, and miss
-nothing."""
+nothing. What a client reads back is bounded."""
 
 from __future__ import annotations
+
+import asyncio
+import json
+import socket
 
 import pytest
 
@@ -12,7 +16,7 @@ from fanlog.listeners.web.following import Followed, Following, Wanted
 from tests.client.ways import until
 from tests.listeners.web.conftest import Serving, Site
 from tests.listeners.web.event_source import following
-from tests.listeners.web.wire import raw
+from tests.listeners.web.wire import TEXT, encode_frame, handshake, raw
 
 
 def _appear_meanwhile(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,3 +127,25 @@ async def test_a_page_of_history_is_bounded_by_its_bytes(serving: Serving) -> No
             if before is None:
                 break
         assert found == [f"{i:02}" for i in range(40)]
+
+
+async def test_history_waits_for_a_client_that_does_not_read(serving: Serving) -> None:
+    async with serving() as site:
+        await site.broker.publish("t", b"x" * 800_000)
+        loop = asyncio.get_running_loop()
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(("127.0.0.1", site.listener.port))
+            client.setblocking(False)
+            await loop.sock_sendall(client, handshake())
+            for i in range(40):
+                wanted = json.dumps({"op": "history", "topic": "t", "id": i}).encode()
+                await loop.sock_sendall(client, encode_frame(TEXT, wanted))
+            await until(lambda: any(stream.kept_bytes for stream in site.listener.streams))
+            (stuck,) = site.listener.streams
+            for _ in range(200):
+                await site.broker.publish("other", b"")
+            assert stuck.kept_bytes < 2_000_000
+            taken = 0
+            while taken < 40 * 800_000:
+                taken += len(await loop.sock_recv(client, 1 << 20))

@@ -80,6 +80,7 @@ class WebSession:
         self._seen: set[Key] = set()
         self.talk: WebSocketTalk
         self._tasks: set[asyncio.Task[None]] = set()
+        self._reading = asyncio.Lock()
         self._first: list[Followed] = []
         self._draining: int | None = None
         self._reason = ""
@@ -304,8 +305,11 @@ class WebSession:
         self, op: ops.HistoryOp, topic: str, before: int | None, limit: int
     ) -> None:
         size = self.listener.options.message_bytes_max
-        found = await read_history(self.bus, (topic, op.partition), before, limit, size)
-        self.answer(op.id, found)
+        # These answers are large: one at a time is made, when the client takes it.
+        async with self._reading:
+            await self.connection.writable()
+            found = await read_history(self.bus, (topic, op.partition), before, limit, size)
+            self.answer(op.id, found)
 
     # The connection itself
 
