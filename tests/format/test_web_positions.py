@@ -129,6 +129,19 @@ def test_each_event_of_several_partitions_has_the_whole_vector_as_its_id() -> No
     assert sorted(after.positions, key=str) == sorted(parse_event_id(after.text), key=str)
 
 
+def test_pieces_that_are_stamped_together_are_as_if_one_by_one() -> None:
+    vectors = Vectors()
+    begin = vectors.of([Position("a", 0, 7, 3, 9), Position("a", 1, 2, 3, 9)])
+    pieces = [piece([b"x", b"y"], 7), piece([b"z"], 9)]
+    vector, singles = begin, list[bytes]()
+    for one in pieces:
+        vector, data = vectors.stamp(vector, one)
+        singles.append(data)
+    after, data = vectors.stamp(begin, *pieces)
+    assert (after, data) == (vector, b"".join(singles))
+    assert vectors.stamp(begin, *map(memoryview, pieces))[1] is data
+
+
 def test_readers_at_the_same_place_share_the_stamped_bytes() -> None:
     vectors = Vectors()
     start = [Position(_Topic.name, 1, 7, 2, 9), Position("a", 0, 1, 1, 2)]

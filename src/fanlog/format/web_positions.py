@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 from weakref import WeakValueDictionary
@@ -147,9 +147,9 @@ class Vectors:
 
     def __init__(self) -> None:
         self._known: WeakValueDictionary[str, Vector] = WeakValueDictionary()
-        self._stamped: OrderedDict[tuple[int, int], tuple[object, Vector, Vector, bytes]] = (
-            OrderedDict()
-        )
+        self._stamped: OrderedDict[
+            tuple[int, ...], tuple[Sequence[object], Vector, Vector, bytes]
+        ] = OrderedDict()
         self._stamped_bytes = 0
 
     def of(self, positions: Iterable[Position]) -> Vector:
@@ -173,17 +173,19 @@ class Vectors:
         kept = {place: at for place, at in vector.reached.items() if place.name != topic}
         return self._vector(kept)
 
-    def stamp(self, vector: Vector, piece: bytes | memoryview) -> tuple[Vector, bytes]:
-        """The vector behind a piece of an `sse-vector` view, and the piece with whole ids."""
-        source: object = piece.obj if isinstance(piece, memoryview) else piece
-        key = (id(vector), id(source))
+    def stamp(self, vector: Vector, *pieces: bytes | memoryview) -> tuple[Vector, bytes]:
+        """The vector behind pieces of one partition in an `sse-vector` view, and the pieces in one
+        with whole ids. A reader that is behind gets many small ones: the ids of all of them have
+        the same other parts, which are found once."""
+        sources = [piece.obj if isinstance(piece, memoryview) else piece for piece in pieces]
+        key = (id(vector), *map(id, sources))
         known = self._stamped.get(key)
         if known is not None:
             self._stamped.move_to_end(key)
             return known[2], known[3]
-        after, data = self._stamp(vector, bytes(piece))
-        # It holds the piece and the vector, so that nothing else can get their ids.
-        self._stamped[key] = (source, vector, after, data)
+        after, data = self._stamp(vector, b"".join(pieces))
+        # It holds the pieces and the vector, so that nothing else can get their ids.
+        self._stamped[key] = (sources, vector, after, data)
         self._stamped_bytes += len(data)
         while len(self._stamped) > 1 and (
             len(self._stamped) > _STAMPED_MAX or self._stamped_bytes > _STAMPED_BYTES_MAX

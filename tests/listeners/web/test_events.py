@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 
+from fanlog.format.web_positions import Vectors
 from tests.client.ways import until
 from tests.listeners.web.conftest import Serving
 from tests.listeners.web.event_source import following
@@ -244,3 +246,32 @@ async def test_an_origin_of_any_bytes_leaves_nothing_behind(serving: Serving) ->
         writer.close()
         await until(lambda: site.listener.connection_count() == 0)
         assert len(site.listener.core.subscriptions) == before
+
+
+async def test_a_reader_that_is_behind_has_its_ids_made_for_many_batches_at_once(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches, stamped = 200, 0
+    stamp = vars(Vectors)["_stamp"]
+
+    def count(self: Vectors, *given: Any) -> Any:
+        nonlocal stamped
+        stamped += 1
+        return stamp(self, *given)
+
+    async with serving() as site:
+        await site.broker.create_topic("t", partitions=2)
+        for i in range(batches):
+            # Each is a batch of its own.
+            await site.broker.publish("t", str(i).encode(), partition=i % 2)
+        monkeypatch.setattr(Vectors, "_stamp", count)
+        path = "/v1/topics/t/stream?start=earliest"
+        async with following(site.http, path) as source:
+            got = [await source.next("message") for _ in range(batches)]
+        assert sorted(int(event.data["text"]) for event in got) == list(range(batches))
+        assert stamped < batches / 10
+        # Every id in the middle continues exactly behind its event.
+        for at in (batches // 4, batches // 2 + 1, batches - 3):
+            async with following(site.http, path, got[at].id) as source:
+                rest = [await source.text() for _ in got[at + 1 :]]
+            assert sorted(rest) == sorted(event.data["text"] for event in got[at + 1 :])

@@ -90,7 +90,7 @@ class WebConnection(asyncio.Protocol):
         self.blocked = True
         self._early: list[bytes] | None = []
         self.fault: FanlogError | None = None
-        self._stamp: Callable[[Piece], bytes] | None = None
+        self._stamp: Callable[..., bytes] | None = None
         self.paused = False
         self._stuck = False
         self._closing = False
@@ -138,8 +138,9 @@ class WebConnection(asyncio.Protocol):
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, option, timeout_ms)
 
-    def stamp_with(self, stamp: Callable[[Piece], bytes]) -> None:
-        """Pieces are completed for this connection before they are sent."""
+    def stamp_with(self, stamp: Callable[..., bytes]) -> None:
+        """Pieces are completed for this connection before they are sent, those that are sent
+        together at once."""
         self._stamp = stamp
         self.send = self._send_stamped
 
@@ -265,7 +266,7 @@ class WebConnection(asyncio.Protocol):
         if self._closing:
             return
         if self._stamp is not None:
-            pieces = [memoryview(self._stamp(piece)) for piece in pieces]
+            pieces = [memoryview(self._stamp(*pieces))]
         if self._sock is None or self.blocked:
             for piece in pieces:
                 self._transport.write(piece)
