@@ -191,6 +191,7 @@ async def test_a_reader_that_is_cut_off_as_it_is_told_leaves_nothing_behind() ->
         for key in (1, 2):
             added = await on.core.subscriptions.add(key, Subscribe(target="t"), peer, peer)
             peer.mine.append(added[0])
+            on.core.subscriptions.start(added[0])
         on.grow("t", 2)
         assert len(peer.joins) == 1
         assert [part.readers for part in on.core.describe("t").partitions] == [0, 0]
