@@ -23,6 +23,7 @@ async def test_the_browser_client_is_served_and_cached(serving: Serving) -> None
             assert (answer.status, await answer.read()) == (304, b"")
         async with site.http.get("/fanlog.js", headers={"Accept-Encoding": "identity"}) as answer:
             assert await answer.text() == text
+            assert answer.headers["Vary"] == "Accept-Encoding"
         async with site.http.get("/fanlog.d.ts") as answer:
             assert "export declare function connect(" in await answer.text()
 

@@ -71,9 +71,9 @@ async def compress(request: web.Request, handler: Handler) -> web.StreamResponse
         return response
     if not response.content_type.startswith(_TYPES):
         return response
-    headers["Vary"] = (
-        f"{headers['Vary']}, Accept-Encoding" if "Vary" in headers else "Accept-Encoding"
-    )
+    vary = headers.get("Vary", "")
+    if "accept-encoding" not in vary.lower():
+        headers["Vary"] = f"{vary}, Accept-Encoding" if vary else "Accept-Encoding"
     encoding = choose_encoding(request.headers.get("Accept-Encoding", ""))
     if not encoding:
         return response
