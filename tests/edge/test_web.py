@@ -14,7 +14,7 @@ import pytest
 
 from fanlog.config import Config, EdgeOptions
 from fanlog.config_web import WebOptions
-from fanlog.edge.node import EdgeNode
+from fanlog.edge.node import EdgeNode, FanlogEdge
 from fanlog.edge.upstreams import make_edge
 from tests.client.proxy import proxy_to
 from tests.edge.stage import PATIENCE_SECONDS, broker_at, until
@@ -180,3 +180,23 @@ async def test_what_needs_a_fanlog_broker_says_so(kind: str, tmp_path: Path) -> 
         assert node.speaks_fanlog == (kind == "fanlog")
         writer.close()
         await until(lambda: node.up)
+
+
+async def test_browsers_that_leave_while_upstream_is_away_leave_nothing() -> None:
+    async with (
+        broker_at() as broker,
+        proxy_to(broker.listen().port) as proxy,
+        web_edge(f"fanlog://127.0.0.1:{proxy.port}") as (node, port),
+    ):
+        assert isinstance(node, FanlogEdge)
+        upstream = node.upstream
+        proxy.refusing = True
+        proxy.cut()
+        await until(lambda: not node.up)
+        followed = upstream.subscriptions
+        for i in range(3):
+            async with raw(port, "/v1/ws") as client:
+                client.say(op="subscribe", target=f"t.{i}")
+                await until(lambda: upstream.subscriptions > followed)
+            # What they waited for ends a while after them, though it never came.
+            await until(lambda: upstream.subscriptions == followed)

@@ -94,3 +94,14 @@ async def test_a_token_that_allows_less_ends_subscriptions(
         assert (await client.told())["id"] == 7
         await site.broker.publish("t", b"secret")
         assert (await client.ask(op="ping"))["ok"] == {}
+
+
+@pytest.mark.parametrize("user", ["*", ">", "a.*"])
+async def test_no_user_is_everybody(serving: Serving, user: str) -> None:
+    async with serving() as site, raw(site.listener.port, f"/v1/ws?user={user}") as client:
+        await site.broker.publish("user.ann", b"for ann alone")
+        answer = await client.ask(op="subscribe", target="$user", start="earliest")
+        assert answer["error"]["code"] == "invalid_name"
+        stream = f"/v1/stream?topic=$user&start=earliest&user={user}"
+        async with site.http.get(stream) as answer:
+            assert answer.status == 400

@@ -38,6 +38,7 @@ from fanlog.listeners.web.mistakes import explained
 from fanlog.listeners.web.ports import Outgoing, Published
 from fanlog.listeners.web.present import Present, Wish
 from fanlog.listeners.web.readers import JsonReader
+from fanlog.listeners.web.users import user_topic as topic_of_user
 from fanlog.listeners.web.websocket import DISCONNECTED, WebSocketTalk
 from fanlog.model import Identity, Verb
 
@@ -81,6 +82,8 @@ class WebSession:
         self.talk: WebSocketTalk
         self._tasks: set[asyncio.Task[None]] = set()
         self._reading = asyncio.Lock()
+        # Those of them that nobody wants when the connection is gone.
+        self._subscribes: set[asyncio.Task[None]] = set()
         self._first: list[Followed] = []
         self._draining: int | None = None
         self._reason = ""
@@ -159,7 +162,7 @@ class WebSession:
     def refuse(self, id: ops.Id, error: FanlogError) -> None:
         self.connection.write(text_frame(ops.refusal(id, error)))
 
-    def later(self, id: ops.Id, work: Coroutine[Any, Any, None]) -> None:
+    def later(self, id: ops.Id, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Answers from a task."""
 
         async def run() -> None:
@@ -182,6 +185,7 @@ class WebSession:
         task = self.listener.loop.create_task(run())
         self._tasks.add(task)
         task.add_done_callback(ended)
+        return task
 
     # Subscriptions
 
@@ -201,7 +205,9 @@ class WebSession:
         if op.presence:
             self.present.check(wanted.target, op.presence)
         self.following.check(wanted)
-        self.later(op.id, self._subscribing(op, wanted))
+        task = self.later(op.id, self._subscribing(op, wanted))
+        self._subscribes.add(task)
+        task.add_done_callback(self._subscribes.discard)
 
     async def _subscribing(self, op: ops.SubscribeOp, wanted: Wanted) -> None:
         reader = JsonReader(self.bus.core, self.connection, wanted, numbered=self.binary)
@@ -357,6 +363,9 @@ class WebSession:
 
     def closed(self) -> None:
         self._closed = True
+        # On an edge they may wait for upstream, for as long as that is away.
+        for task in self._subscribes:
+            task.cancel()
         self.following.close()
         self.present.close()
         self.listener.connections.remove(self)
@@ -370,7 +379,8 @@ def own_topic(target: str, user: str, user_topic: str) -> str:
         raise InvalidArgumentError(
             "This connection has no user, so there is no topic of its own. Connect with ?user=."
         )
-    return user_topic.replace("{user}", user)
+    # A user who is called `*` must not read everybody's.
+    return topic_of_user(user_topic, user)
 
 
 def _outgoing(message: OutgoingMessage) -> Outgoing:
