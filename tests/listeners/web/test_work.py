@@ -182,6 +182,13 @@ async def test_a_wrong_request_of_a_worker_is_refused(
         assert (got, problem["code"]) == (status, code)
 
 
+async def test_a_take_of_a_missing_topic_says_how_to_publish_to_it(serving: Serving) -> None:
+    async with serving() as site:
+        _, problem = await ask(site, "POST", "/v1/queues/e%20mails/q/take", None)
+        assert "POST /v1/topics/e%20mails/messages" in problem["detail"]
+        assert "missing=" not in problem["detail"]
+
+
 # Dead letters
 
 

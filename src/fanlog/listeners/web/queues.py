@@ -7,6 +7,7 @@ another process.
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
+from urllib.parse import quote
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
@@ -156,14 +157,21 @@ async def take(call: Call[TakeQuery, None]) -> _TakenJobs:
         if name not in ("limit", "wait_seconds") and value is not UNSET
     }
     settings: WorkOptions = {**given, "missing": "fail"}  # type: ignore[typeddict-item]
-    taken = await taking.take(
-        call.client,
-        topic,
-        queue=queue,
-        limit=min(query.limit, options.page_entries_max),
-        wait_seconds=min(query.wait_seconds, options.wait_seconds_max),
-        options=settings,
-    )
+    try:
+        taken = await taking.take(
+            call.client,
+            topic,
+            queue=queue,
+            limit=min(query.limit, options.page_entries_max),
+            wait_seconds=min(query.wait_seconds, options.wait_seconds_max),
+            options=settings,
+        )
+    except TopicNotFoundError:
+        # The client's own words are about options that a request does not have.
+        raise TopicNotFoundError(
+            f"There is no topic {topic!r}. Publish its first job with: "
+            f"POST /v1/topics/{quote(topic, safe='')}/messages"
+        ) from None
     return _TakenJobs(_rendered(taken))
 
 

@@ -94,7 +94,7 @@ def shake_hands(request: web.Request) -> Handshake:
     headers = request.headers
     connection = headers.get(hdrs.CONNECTION, "").lower()
     if not wants_websocket(request) or "upgrade" not in [t.strip() for t in connection.split(",")]:
-        raise HandshakeError(426, "This path speaks WebSocket: connect with ws:// or wss://.")
+        raise HandshakeError(426, "This needs a WebSocket: connect with ws:// or wss://.")
     if request.version != HttpVersion11:
         raise HandshakeError(400, "A WebSocket begins with a request of HTTP/1.1.")
     if headers.get(hdrs.SEC_WEBSOCKET_VERSION) != "13":
