@@ -125,6 +125,9 @@ class NatsUpstream:
         names = [target.name] if not target.wildcard else list(info.state.subjects or {})
         for name in names:
             self._join_stored(target, name, line, info, at=seen)
+            if before is not None and same and last < before.seen:
+                # It has lost its end: other messages will have those sequences.
+                self._core.mirror.reset(self._number(name))
         await self._consume(target, line)
 
     async def _consume(self, target: Target, line: _Feed) -> None:
