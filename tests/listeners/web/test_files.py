@@ -28,6 +28,15 @@ async def test_the_browser_client_is_served_and_cached(serving: Serving) -> None
             assert "export declare function connect(" in await answer.text()
 
 
+async def test_pages_of_any_host_may_load_the_browser_client(serving: Serving) -> None:
+    page = {"Origin": "https://elsewhere.example"}
+    async with serving() as site:
+        async with site.http.get("/fanlog.js", headers=page) as answer:
+            assert (answer.status, answer.headers["Access-Control-Allow-Origin"]) == (200, "*")
+        async with site.http.get("/v1/status", headers=page) as answer:
+            assert answer.status == 403
+
+
 async def test_without_a_folder_the_front_page_is_the_brokers(serving: Serving) -> None:
     async with serving() as site:
         async with site.http.get("/", headers={"Accept": "text/html"}) as answer:

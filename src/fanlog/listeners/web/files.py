@@ -17,6 +17,8 @@ from aiohttp import web
 from fanlog.errors import ConfigError
 
 _TYPES = {"fanlog.js": "text/javascript", "fanlog.d.ts": "text/plain"}
+# Pages of any host may load these: they are the same for everybody.
+PUBLIC = frozenset(f"/{name}" for name in _TYPES)
 
 
 class _File(NamedTuple):
@@ -49,7 +51,6 @@ def add_files(app: web.Application, folder: str) -> None:
 async def _module(request: web.Request) -> web.StreamResponse:
     file = _read(request.path.removeprefix("/"))
     headers = {
-        # Pages of other hosts may import it: it is the same for everybody.
         "Access-Control-Allow-Origin": "*",
         "Cache-Control": "no-cache",
         "Vary": "Accept-Encoding",

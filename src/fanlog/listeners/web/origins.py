@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
+from fanlog.listeners.web.files import PUBLIC
 from fanlog.listeners.web.problems import http_problem
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ def cross_origin(origins: Origins):
         headers = request.headers
         if not origins.allow_host(headers.get(hdrs.HOST, "")):
             return refused_host(headers)
-        if hdrs.ORIGIN not in headers:
+        if hdrs.ORIGIN not in headers or request.path in PUBLIC:
             return await handler(request)
         if not origins.allow(headers):
             return refused(headers)
@@ -138,7 +139,10 @@ def cross_origin(origins: Origins):
             return web.Response(status=204, headers=_preflight(origins, headers))
         response = await handler(request)
         if not response.prepared:
+            vary = response.headers.get(hdrs.VARY, "")
             response.headers.update(origins.answer_headers(headers))
+            if vary:
+                response.headers[hdrs.VARY] = f"{vary}, Origin"
         return response
 
     return guard
