@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import re
 import shlex
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, Protocol, TypeVar, overload
@@ -26,7 +27,7 @@ from fanlog.errors import (
     UnreadableError,
 )
 from fanlog.format.batch import Batch
-from fanlog.format.dead_letters import Death, own_headers, read_death
+from fanlog.format.dead_letters import ID_PATTERN, Death, own_headers, read_death
 from fanlog.model import TopicInfo
 
 logger = logging.getLogger("fanlog.client")
@@ -365,7 +366,7 @@ def _id(message: Message) -> str:
 
 def _place(id: str) -> tuple[int, int]:
     partition, _, offset = id.partition(":")
-    if not partition.isdecimal() or not offset.isdecimal():
+    if not re.fullmatch(ID_PATTERN, id):
         raise InvalidArgumentError(f"{id!r} is not the id of a dead letter. An id looks like 0:12.")
     return int(partition), int(offset)
 

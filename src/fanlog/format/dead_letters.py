@@ -29,6 +29,8 @@ from fanlog.format.batch import PRIORITY_MAX
 from fanlog.model import KIB, MIB, Durability, TopicSettings
 
 TOPIC_PREFIX = "dead."
+# Partition and offset.
+ID_PATTERN = "[0-9]{1,4}:[0-9]{1,18}"
 REASON_CHARACTERS_MAX = 4096
 _PREFIX = "fanlog-dead-"
 # What a dead letter may be longer than its job, for what its headers say.

@@ -18,6 +18,7 @@ from fanlog.errors import (
     LimitError,
     NoPositionError,
     OffsetOutOfRangeError,
+    PartitionNotFoundError,
     TopicNotFoundError,
 )
 from fanlog.format.messages import (
@@ -659,7 +660,7 @@ async def test_only_an_inactive_group_is_reset_and_a_dry_run_changes_nothing(
     assert Member(memory, "a").join().has["t", 0] == 3
     with pytest.raises(GroupNotFoundError):
         await memory.core.groups.reset(ResetGroup(group="nobody", start=Start("earliest")))
-    with pytest.raises(InvalidArgumentError, match="no partition 9"):
+    with pytest.raises(PartitionNotFoundError, match="no partition 9"):
         await memory.core.groups.reset(
             ResetGroup(group="h", start=Start("earliest"), topic="t", partitions=(9,))
         )

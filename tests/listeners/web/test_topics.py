@@ -70,6 +70,20 @@ async def test_truncate_deletes_the_oldest(serving: Serving) -> None:
                 assert answer.status == 400, wrong
 
 
+async def test_what_a_topic_can_not_become_is_a_conflict(serving: Serving) -> None:
+    async with serving() as site:
+        await site.broker.create_topic("orders", partitions=4)
+        async with site.http.post("/v1/topics/orders/grow", json={"partitions": 2}) as answer:
+            assert answer.status == 409
+            assert "only grow" in (await answer.json(content_type=None))["detail"]
+        url = "/v1/topics/orders/truncate"
+        async with site.http.post(url, json={"offsets": {"4": 1}}) as answer:
+            assert answer.status == 404
+        url = "/v1/dead-letters/orders/delete"
+        async with site.http.post(url, json={"all": True}) as answer:
+            assert answer.status == 409
+
+
 async def test_a_wrong_setting_is_named(serving: Serving) -> None:
     async with serving() as site:
         for wrong, named in (

@@ -248,7 +248,7 @@ async def test_a_dead_letter_that_is_not_there_is_not_found(serving: Serving) ->
             ("GET", "/v1/dead-letters/nothing/letters/0:1", None, 404, "topic_not_found"),
             ("POST", "/v1/dead-letters/dead.jobs/replay", {}, 400, "invalid_argument"),
             ("POST", "/v1/dead-letters/dead.jobs/delete", {}, 400, "invalid_argument"),
-            ("POST", "/v1/dead-letters/jobs/delete", {"all": True}, 400, "invalid_argument"),
+            ("POST", "/v1/dead-letters/jobs/delete", {"all": True}, 409, "topic_differs"),
         ):
             got, problem = await ask(site, method, path, body)
             assert (got, problem["code"]) == (status, code), path

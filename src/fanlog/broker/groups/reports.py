@@ -12,7 +12,7 @@ from fanlog.broker.groups.state import Group
 from fanlog.broker.names import check_not_internal
 from fanlog.broker.positions import continue_at
 from fanlog.broker.topics import Partition
-from fanlog.errors import FanlogError, InvalidArgumentError
+from fanlog.errors import FanlogError, PartitionNotFoundError
 from fanlog.format.batch import read_header
 from fanlog.format.messages import Position, ResetGroup
 from fanlog.model import (
@@ -116,7 +116,7 @@ async def plan_reset(broker: Broker, wanted: ResetGroup) -> list[ResetStep]:
         chosen = set(wanted.partitions)
         missing = chosen - {index for _, index in places}
         if missing:
-            raise InvalidArgumentError(
+            raise PartitionNotFoundError(
                 f"The group {wanted.group!r} has no partition {min(missing)} to reset in "
                 f"{wanted.topic or 'its topics'!r}. See what it has with: fanlog group describe "
                 f"{shlex.quote(wanted.group)}"

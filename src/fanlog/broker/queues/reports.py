@@ -11,7 +11,7 @@ from fanlog.broker.queues.lanes import Lane
 from fanlog.broker.queues.queue import Queue
 from fanlog.broker.queues.spans import State
 from fanlog.broker.topics import Partition
-from fanlog.errors import InvalidArgumentError
+from fanlog.errors import PartitionNotFoundError
 from fanlog.format.messages import ResetGroup
 from fanlog.model import GroupInfo, GroupMemberInfo, GroupPartitionInfo, ResetStep
 
@@ -97,7 +97,7 @@ async def plan_queue_reset(broker: Broker, queue: Queue, wanted: ResetGroup) -> 
     if wanted.partitions is not None:
         missing = set(wanted.partitions) - {partition.index for partition in partitions}
         if missing:
-            raise InvalidArgumentError(
+            raise PartitionNotFoundError(
                 f"The queue {queue.name!r} has no partition {min(missing)} to reset in "
                 f"{wanted.topic or 'its topics'!r}. See what it has with: fanlog group describe "
                 f"{shlex.quote(queue.name)}"

@@ -14,11 +14,19 @@ from fanlog.client import dead_letters
 from fanlog.errors import (
     DeadLetterNotFoundError,
     InvalidArgumentError,
+    TopicDiffersError,
     TopicNotFoundError,
 )
+from fanlog.format.dead_letters import ID_PATTERN
 from fanlog.format.web import OutgoingMessage, says_json, value_json
+from fanlog.listeners.web.openapi_names import (
+    LETTER_ID_PATTERN,
+    NAME_OR_NONE_PATTERN,
+    NOT_INTERNAL,
+)
 from fanlog.listeners.web.routes import Call, Nothing, Route
-from fanlog.model import Verb
+from fanlog.listeners.web.topics import refused_by_topic
+from fanlog.model import TOPIC_NAME_BYTES_MAX, Verb
 
 
 class PageQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +41,13 @@ class PageQuery(msgspec.Struct, frozen=True, kw_only=True):
 class LettersQuery(PageQuery, frozen=True, kw_only=True):
     """Which dead letters."""
 
+    after: Annotated[
+        str,
+        Meta(
+            description="Begin behind this one: the `next` of the page before.",
+            extra_json_schema={"pattern": f"^({ID_PATTERN})?$"},
+        ),
+    ] = ""
     queue: Annotated[str, Meta(description="Only those of this queue.")] = ""
     reason: Annotated[str, Meta(description="Only those whose reason has this text.")] = ""
 
@@ -75,7 +90,13 @@ class DeadLetters(msgspec.Struct, frozen=True, kw_only=True):
 class ChosenLetters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which dead letters: by id, or all of them."""
 
-    ids: Annotated[list[str], Meta(max_length=100_000, examples=[["0:12"]])] | UnsetType = UNSET
+    ids: (
+        Annotated[
+            list[Annotated[str, Meta(extra_json_schema={"pattern": LETTER_ID_PATTERN})]],
+            Meta(max_length=100_000, examples=[["0:12"]]),
+        ]
+        | UnsetType
+    ) = UNSET
     all: bool = False
 
     def chosen(self) -> list[str] | None:
@@ -88,7 +109,14 @@ class ChosenLetters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class ReplayedLetters(ChosenLetters, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which dead letters to put back, and where."""
 
-    to: Annotated[str, Meta(description="Another topic than the one that they came from.")] = ""
+    to: Annotated[
+        str,
+        Meta(
+            description="Another topic than the one that they came from.",
+            max_length=TOPIC_NAME_BYTES_MAX,
+            extra_json_schema={"pattern": NAME_OR_NONE_PATTERN, **NOT_INTERNAL},
+        ),
+    ] = ""
 
 
 class LetterCount(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,8 +205,10 @@ async def delete(call: Call[Nothing, ChosenLetters]) -> LetterCount:
     topic, ids = call.path("topic"), call.body.chosen()
     call.permit.ask(Verb.MANAGE, topic)
     letters = call.client.dead_letters
-    count = await (letters.purge(topic) if ids is None else letters.delete(topic, ids))
-    return LetterCount(count=count)
+    if ids is not None:
+        return LetterCount(count=await letters.delete(topic, ids))
+    with refused_by_topic():
+        return LetterCount(count=await letters.purge(topic))
 
 
 async def delete_one(call: Call[Nothing, None]) -> None:
@@ -238,7 +268,7 @@ ROUTES = [
         "dead letters",
         body=ChosenLetters,
         answer=LetterCount,
-        errors=_ERRORS_OF_ONE,
+        errors=(*_ERRORS_OF_ONE, TopicDiffersError),
     ),
     Route(
         "DELETE",

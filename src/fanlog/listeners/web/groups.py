@@ -13,11 +13,16 @@ from fanlog.errors import (
     InvalidArgumentError,
     InvalidNameError,
     NoPositionError,
+    PartitionNotFoundError,
+    TopicNotFoundError,
 )
 from fanlog.format.frames import FrameKind
 from fanlog.format.messages import GroupPage, ListGroups, decode
+from fanlog.listeners.web.openapi_names import NOT_INTERNAL, START_SCHEMAS
 from fanlog.listeners.web.routes import Call, Nothing, Route
+from fanlog.listeners.web.topics import Offset
 from fanlog.model import (
+    PARTITIONS_MAX,
     GroupInfo,
     GroupKind,
     GroupMemberInfo,
@@ -75,17 +80,26 @@ class GroupsPage(msgspec.Struct, frozen=True, kw_only=True):
 class GroupReset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where a group is to continue."""
 
-    start: Annotated[
-        str | int,
-        Meta(
-            description="`earliest`, `latest`, an offset, a time such as 2026-01-31T12:00Z, or an "
-            "age such as 10m.",
-            examples=["earliest"],
-        ),
-    ]
-    topic: Annotated[str, Meta(description="Only in this topic.")] = ""
+    start: (
+        Annotated[
+            str,
+            Meta(
+                description="`earliest`, `latest`, an offset, a time such as 2026-01-31T12:00Z, or "
+                "an age such as 10m.",
+                examples=["earliest"],
+                extra_json_schema={"anyOf": START_SCHEMAS},
+            ),
+        ]
+        | Offset
+    )
+    topic: Annotated[
+        str, Meta(description="Only in this topic.", extra_json_schema=NOT_INTERNAL)
+    ] = ""
     partitions: (
-        Annotated[tuple[int, ...], Meta(description="Only in these partitions of the topic.")]
+        Annotated[
+            tuple[Annotated[int, Meta(ge=0, lt=PARTITIONS_MAX)], ...],
+            Meta(description="Only in these partitions of the topic."),
+        ]
         | None
     ) = None
     dry_run: Annotated[bool, Meta(description="Change nothing; say what would happen.")] = False
@@ -178,7 +192,14 @@ ROUTES = [
         "groups",
         body=GroupReset,
         answer=ResetSteps,
-        errors=(InvalidArgumentError, GroupNotFoundError, GroupActiveError, NoPositionError),
+        errors=(
+            InvalidArgumentError,
+            GroupNotFoundError,
+            TopicNotFoundError,
+            PartitionNotFoundError,
+            GroupActiveError,
+            NoPositionError,
+        ),
     ),
     Route(
         "DELETE",

@@ -10,12 +10,13 @@ from typing import Any, cast
 import msgspec
 
 from fanlog import errors
-from fanlog.listeners.web.openapi_names import NAME_PATTERN
+from fanlog.listeners.web.openapi_names import NOT_INTERNAL, PATH_SCHEMAS, TARGET_SCHEMA
 from fanlog.listeners.web.problems import CONTENT_TYPE, Problem, problem_of, status_of
 from fanlog.listeners.web.routes import Nothing, Route
 from fanlog.release import VERSION
 
 JSON = "application/json"
+BYTES = "application/octet-stream"
 _REF = "#/components/schemas/{name}"
 Schema = dict[str, Any]
 
@@ -27,15 +28,6 @@ _ALWAYS = (
 )
 # What may happen to one with a body.
 _WITH_BODY = (errors.MessageTooLargeError, errors.RequestTimeoutError)
-
-_PATH_PARAMS: dict[str, Schema] = {
-    "partition": {"type": "integer", "minimum": 0, "maximum": 4095},
-    "connection": {"type": "string", "minLength": 1, "maxLength": 64},
-    # It is a part of the name of the user's topic.
-    "user": {"type": "string", "minLength": 1, "maxLength": 200, "pattern": NAME_PATTERN},
-}
-_TEXT: Schema = {"type": "string", "minLength": 1, "maxLength": 255}
-_TOPIC: Schema = _TEXT | {"pattern": NAME_PATTERN}
 
 _BASE64 = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 
@@ -52,7 +44,15 @@ _ONE_VALUE: Schema = {
         "properties": {"key": {"type": "string"}, "key_base64": {"type": "string"}},
     },
 }
+_CHOSEN_LETTERS: Schema = {
+    "oneOf": [
+        {"required": ["ids"]},
+        {"required": ["all"], "properties": {"all": {"const": True}}},
+    ]
+}
 _RULES: dict[str, Schema] = {
+    "ChosenLetters": _CHOSEN_LETTERS,
+    "ReplayedLetters": _CHOSEN_LETTERS,
     "OutgoingMessage": _ONE_VALUE,
     "TopicMessage": _ONE_VALUE,
     "BroadcastBody": _ONE_VALUE,
@@ -192,21 +192,20 @@ def _operation(route: Route) -> Schema:
         operation["parameters"] = parameters
     content = _contents(route)
     if content:
-        operation["requestBody"] = {"required": True, "content": content}
+        # A body that is taken as it is may be empty.
+        operation["requestBody"] = {"required": list(content) != [BYTES], "content": content}
     operation["responses"] = _responses(route)
     return operation
 
 
 def _path_params(route: Route) -> list[Schema]:
-    # A stream may follow a pattern.
-    topic = _TEXT if route.path.endswith("/stream") else _TOPIC
+    schemas = PATH_SCHEMAS
+    if route.path.endswith("/stream") or route.tag == "queues":
+        schemas = schemas | {"topic": TARGET_SCHEMA}
+    elif route.tag == "topics" and route.method != "GET":
+        schemas = schemas | {"topic": schemas["topic"] | NOT_INTERNAL}
     return [
-        {
-            "name": name,
-            "in": "path",
-            "required": True,
-            "schema": topic if name == "topic" else _PATH_PARAMS.get(name, _TEXT),
-        }
+        {"name": name, "in": "path", "required": True, "schema": schemas[name]}
         for name in re.findall(r"\{(\w+)", route.path)
     ]
 
@@ -273,7 +272,7 @@ def _without_null(field: Schema) -> Schema:
 def _contents(route: Route) -> Schema:
     bodies = dict(route.bodies)
     if route.body is not None and not bodies:
-        bodies = {JSON if route.body is not bytes else "application/octet-stream": route.body}
+        bodies = {JSON if route.body is not bytes else BYTES: route.body}
     content: Schema = {}
     for media, kind in bodies.items():
         content[media] = {"schema": _body_schema(kind)}
@@ -298,6 +297,7 @@ def _responses(route: Route) -> Schema:
         answered["content"] = {route.answer_type: {"schema": _body_schema(route.answer)}}
         if route.answer_example is not None:
             answered["content"][route.answer_type]["example"] = route.answer_example
+        answered["content"] |= {media: {"schema": {"type": "string"}} for media in route.texts}
     if route.answer_headers:
         answered["headers"] = {
             header.name: {

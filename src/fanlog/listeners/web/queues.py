@@ -19,13 +19,20 @@ from fanlog.errors import (
     GroupNotFoundError,
     InvalidArgumentError,
     LimitError,
+    TopicDiffersError,
     TopicNotFoundError,
 )
 from fanlog.format import messages
 from fanlog.format.web import Records, place_json
 from fanlog.listeners.web.messages import MessageAnswer
+from fanlog.listeners.web.openapi_names import (
+    NAME_OR_NONE_PATTERN,
+    NOT_INTERNAL,
+    RECEIPT_PATTERN,
+)
 from fanlog.listeners.web.routes import Call, Route
-from fanlog.model import Verb
+from fanlog.listeners.web.topics import refused_by_topic
+from fanlog.model import TOPIC_NAME_BYTES_MAX, Verb
 
 Reason = Annotated[str, Meta(description="Why, for whoever looks at the job later.")]
 
@@ -52,7 +59,17 @@ class TakeQuery(msgspec.Struct, frozen=True, kw_only=True):
         Annotated[float, Meta(ge=0, le=86_400, description="Wait before a failed job comes again.")]
         | UnsetType
     ) = UNSET
-    dead_letter: Annotated[str, Meta(description="The dead-letter topic.")] | UnsetType = UNSET
+    dead_letter: (
+        Annotated[
+            str,
+            Meta(
+                description="The dead-letter topic.",
+                max_length=TOPIC_NAME_BYTES_MAX,
+                extra_json_schema={"pattern": NAME_OR_NONE_PATTERN, **NOT_INTERNAL},
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
     ordered: (
         Annotated[bool, Meta(description="One job of a key at a time, in the order of the log.")]
         | UnsetType
@@ -90,7 +107,8 @@ class _TakenJobs(msgspec.Struct, frozen=True):
 
 
 Receipts = Annotated[
-    list[str], Meta(min_length=1, max_length=10_000, description="Receipts of a take.")
+    list[Annotated[str, Meta(extra_json_schema={"pattern": RECEIPT_PATTERN})]],
+    Meta(min_length=1, max_length=10_000, description="Receipts of a take."),
 ]
 
 
@@ -158,14 +176,15 @@ async def take(call: Call[TakeQuery, None]) -> _TakenJobs:
     }
     settings: WorkOptions = {**given, "missing": "fail"}  # type: ignore[typeddict-item]
     try:
-        taken = await taking.take(
-            call.client,
-            topic,
-            queue=queue,
-            limit=min(query.limit, options.page_entries_max),
-            wait_seconds=min(query.wait_seconds, options.wait_seconds_max),
-            options=settings,
-        )
+        with refused_by_topic():
+            taken = await taking.take(
+                call.client,
+                topic,
+                queue=queue,
+                limit=min(query.limit, options.page_entries_max),
+                wait_seconds=min(query.wait_seconds, options.wait_seconds_max),
+                options=settings,
+            )
     except TopicNotFoundError:
         # The client's own words are about options that a request does not have.
         raise TopicNotFoundError(
@@ -245,7 +264,13 @@ ROUTES = [
         answer=TakenJobs,
         description="The topic may be a pattern. A job without an outcome goes to others when the "
         "queue's visibility_seconds are over.",
-        errors=(InvalidArgumentError, TopicNotFoundError, GroupActiveError, LimitError),
+        errors=(
+            InvalidArgumentError,
+            TopicNotFoundError,
+            TopicDiffersError,
+            GroupActiveError,
+            LimitError,
+        ),
     ),
     _settling("ack", ack, "Jobs are done", Ack),
     _settling("nack", nack, "Jobs failed: try them again", Nack),

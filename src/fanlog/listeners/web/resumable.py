@@ -33,6 +33,7 @@ from fanlog.format.web import Records, place_json
 from fanlog.format.web_frames import sse_event
 from fanlog.listeners.web import operations as ops
 from fanlog.listeners.web.messages import MessageAnswer
+from fanlog.listeners.web.openapi_names import STREAM_POSITION_PATTERN
 from fanlog.listeners.web.routes import Call, Nothing, Route
 from fanlog.model import KIB, MIB, STREAM_PREFIX, DurabilityName, Verb
 
@@ -75,7 +76,11 @@ class ReadQuery(msgspec.Struct, frozen=True, kw_only=True):
     """From where to read, and in which form."""
 
     position: Annotated[
-        str, Meta(description="Continue here: a position that an answer or an event had.")
+        str,
+        Meta(
+            description="Continue here: a position that an answer or an event had.",
+            extra_json_schema={"pattern": STREAM_POSITION_PATTERN},
+        ),
     ] = ""
     format: (
         Annotated[
@@ -90,7 +95,13 @@ class ReadQuery(msgspec.Struct, frozen=True, kw_only=True):
     idle_seconds: Annotated[
         float, Meta(gt=0, description="Nothing for so long, and no end: the writer has died.")
     ] = IDLE_SECONDS
-    last_event_id: Annotated[str, Meta(description="As the header Last-Event-ID.")] = ""
+    last_event_id: Annotated[
+        str,
+        Meta(
+            description="As the header Last-Event-ID.",
+            extra_json_schema={"pattern": STREAM_POSITION_PATTERN},
+        ),
+    ] = ""
 
 
 class EndQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,6 +197,8 @@ async def read(call: Call[ReadQuery, None]) -> web.StreamResponse | _Pieces:
     name, query, headers = _topic(call, Verb.SUBSCRIBE), call.query, call.request.headers
     topic = STREAM_PREFIX + name
     text = query.position or query.last_event_id or headers.get("Last-Event-ID", "")
+    for given in filter(None, (query.position, query.last_event_id)):
+        parse_position(given, topic)
     # One that does not exist is a 404, not an answer that breaks off.
     info = await call.client.describe_topic(topic)
     position = parse_position(text, topic) if text else Position(topic, 0, 0, 0, info.number)
@@ -401,6 +414,8 @@ ROUTES = [
         "streams",
         query=ReadQuery,
         answer=StreamPieces,
+        texts=(_TEXT, _EVENTS),
+        also=(204,),
         description="As events if `Accept` or `format` says so, as JSON, or else as text. Events "
         "and text go on until the stream ends. JSON has what is there; ask again with its "
         "position.",

@@ -106,8 +106,9 @@ class Route:
     None where the handler asks by itself, because the names are in the body, or a list.
 
     The rest is for the OpenAPI document: `bodies` are the types of a body of bytes by content type
-    (several: one of them), `types` further ones, `also` further statuses of an answer without a
-    body, `unavailable` what is answered with status 503, and the examples show JSON."""
+    (several: one of them), `types` further ones, `texts` further content types of the answer,
+    `also` further statuses of an answer without a body, `unavailable` what is answered with status
+    503, and the examples show JSON."""
 
     method: str
     path: str
@@ -127,6 +128,7 @@ class Route:
     example: Any = None
     query_example: Mapping[str, Any] = field(default_factory=dict[str, Any])
     answer_type: str = "application/json"
+    texts: tuple[str, ...] = ()
     answer_headers: tuple[Param, ...] = ()
     answer_example: Any = None
     also: tuple[int, ...] = ()

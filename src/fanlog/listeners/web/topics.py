@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 from urllib.parse import quote
 
@@ -15,6 +17,7 @@ from fanlog.errors import (
     InvalidNameError,
     LimitError,
     OffsetOutOfRangeError,
+    PartitionNotFoundError,
     TopicDiffersError,
     TopicExistsError,
     TopicNotFoundError,
@@ -22,7 +25,12 @@ from fanlog.errors import (
 )
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind
-from fanlog.listeners.web.openapi_names import NAME_PATTERN, PATTERN_PATTERN, TIME_SCHEMAS
+from fanlog.listeners.web.openapi_names import (
+    NAME_PATTERN,
+    NOT_INTERNAL,
+    PATTERN_PATTERN,
+    TIME_SCHEMAS,
+)
 from fanlog.listeners.web.routes import Call, Nothing, Param, Route
 from fanlog.model import PARTITIONS_MAX, TopicInfo, TopicSettings, Verb
 
@@ -91,7 +99,7 @@ NewTopic = _given(
                 min_length=1,
                 max_length=255,
                 examples=["orders"],
-                extra_json_schema={"pattern": NAME_PATTERN},
+                extra_json_schema={"pattern": NAME_PATTERN, **NOT_INTERNAL},
             ),
         ],
         msgspec.NODEFAULT,
@@ -194,16 +202,28 @@ async def describe(call: Call[Nothing, None]) -> TopicInfo:
     return await call.client.describe_topic(name)
 
 
+@contextmanager
+def refused_by_topic() -> Generator[None]:
+    """The types have checked the settings. What is wrong with one now is that this topic can't
+    have it, such as fewer partitions than it has."""
+    try:
+        yield
+    except InvalidArgumentError as fault:
+        raise TopicDiffersError(str(fault)) from None
+
+
 async def alter(call: Call[Nothing, Any]) -> TopicInfo:
     name = call.path("topic")
     call.permit.ask(Verb.MANAGE, name)
-    return await call.client.alter_topic(name, **_settings(call.body))
+    with refused_by_topic():
+        return await call.client.alter_topic(name, **_settings(call.body))
 
 
 async def grow(call: Call[Nothing, Growth]) -> TopicInfo:
     name = call.path("topic")
     call.permit.ask(Verb.MANAGE, name)
-    return await call.client.grow_topic(name, call.body.partitions)
+    with refused_by_topic():
+        return await call.client.grow_topic(name, call.body.partitions)
 
 
 async def truncate(call: Call[Nothing, Truncation]) -> Truncated:
@@ -228,7 +248,7 @@ def _by_partition(topic: str, offsets: dict[str, int], partitions: int) -> dict[
         if not (name.isascii() and name.isdecimal() and len(name) < 6):
             raise InvalidArgumentError(f"{name[:40]!r} is not the number of a partition.")
         if int(name) >= partitions:
-            raise InvalidArgumentError(str(no_partition(topic, partitions, int(name))))
+            raise no_partition(topic, partitions, int(name))
         found[int(name)] = offset
     return found
 
@@ -289,7 +309,7 @@ ROUTES = [
         body=TopicChanges,
         example={"retention_seconds": 3600},
         answer=TopicInfo,
-        errors=(InvalidArgumentError, *_MISSING),
+        errors=(InvalidArgumentError, TopicDiffersError, *_MISSING),
     ),
     Route("DELETE", _PATH, delete, "Delete a topic", "topics", status=204, errors=_MISSING),
     Route(
@@ -303,7 +323,7 @@ ROUTES = [
         body=Growth,
         example={"partitions": 8},
         answer=TopicInfo,
-        errors=(InvalidArgumentError, *_MISSING),
+        errors=(InvalidArgumentError, TopicDiffersError, *_MISSING),
     ),
     Route(
         "POST",
@@ -318,6 +338,7 @@ ROUTES = [
         errors=(
             InvalidArgumentError,
             *_MISSING,
+            PartitionNotFoundError,
             OffsetOutOfRangeError,
         ),
     ),
