@@ -150,3 +150,22 @@ async def test_garbage_at_an_edge_ends_that_connection_alone() -> None:
             await broker.publish("t", "x")
             assert (await reader.next(PATIENCE_SECONDS)).text == "x"
             assert client.reconnects == 0
+
+
+async def test_readers_that_leave_while_upstream_is_away_leave_nothing() -> None:
+    async with (
+        broker_at() as broker,
+        proxy_to(broker.listen().port) as proxy,
+        edge_of(f"fanlog://127.0.0.1:{proxy.port}", linger_seconds=0.0) as edge,
+    ):
+        upstream = edge.node.upstream
+        proxy.refusing = True
+        proxy.cut()
+        await until(lambda: not edge.node.up)
+        for name in ("a", "b"):
+            client = await fanlog.connect(edge.url)
+            beginning = asyncio.create_task(client.subscribe(name).start())
+            await until(lambda: upstream.subscriptions)
+            beginning.cancel()
+            await client.close()
+            await until(lambda: not upstream.subscriptions)

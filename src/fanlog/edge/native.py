@@ -253,6 +253,9 @@ class EdgeSession(NativeSession):
 
     def closed(self) -> None:
         super().closed()
+        # Subscriptions that wait for upstream would do so for as long as it is away.
+        for task in list(self._tasks):
+            task.cancel()
         if self._relay is not None:
             self._core.relays.pop(self.outlet, None)
             self._relay.close(goodbye=self._said_goodbye)
