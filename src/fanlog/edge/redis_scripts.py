@@ -7,7 +7,7 @@
 |                     | `run` (the run of Redis in which it was last written)                     |
 | `fanlog:topics`     | the set of all topics                                                     |
 | `fanlog:numbers`    | the last number that a topic got                                          |
-| `fanlog:once:T:ID`  | what a publish with an id was answered                                    |
+| `fanlog:once:N:T:ID`| what a publish with an id was answered; `N` is the length of `T`          |
 | `fanlog:heard:T:ID` | that a message of an application was taken in                             |
 
 A message is announced on the channel `fanlog:live:T`, as `offset epoch number time flag`, a line
