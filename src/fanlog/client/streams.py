@@ -377,7 +377,7 @@ class StreamReader(Generic[T]):
             try:
                 return await reading.next(self._idle_seconds)
             except TimeoutError:
-                raise self._silent() from None
+                raise silent_error(self._kind.topic, self._idle_seconds) from None
             except MessagesLostError as lost:
                 # The record in front of the position: it was asked for only in case it is the end.
                 if lost.reason != GapReason.RETENTION or lost.next > wanted:
@@ -396,13 +396,6 @@ class StreamReader(Generic[T]):
         if said is not None:
             raise StreamFailedError(said.decode(errors="replace"))
 
-    def _silent(self) -> StreamSilentError:
-        name = self._kind.topic.removeprefix(STREAM_PREFIX)
-        return StreamSilentError(
-            f"Nothing came from the stream {name!r} for {self._idle_seconds} s, and it has not "
-            "ended: its writer seems to have died. Begin a new stream to try again."
-        )
-
 
 class _Reading(Subscription):
     """A subscription to a stream. Nobody writes one again, so that it ends when its topic goes."""
@@ -413,13 +406,13 @@ class _Reading(Subscription):
 
     def left(self, left: Left) -> None:
         super().left(left)
-        self._put(_gone(self.target))
+        self._put(gone_error(self.target))
 
     def noticed(self, notice: Notice) -> None:
         was_there = bool(self._next)
         super().noticed(notice)
         if notice.kind == "missing" and was_there:
-            self._put(_gone(self.target))
+            self._put(gone_error(self.target))
 
 
 def _say_nothing(sentence: str) -> None:
@@ -432,7 +425,15 @@ def _ended(name: str) -> StreamEndedError:
     )
 
 
-def _gone(topic: str) -> StreamGoneError:
+def silent_error(topic: str, idle_seconds: float | None) -> StreamSilentError:
+    name = topic.removeprefix(STREAM_PREFIX)
+    return StreamSilentError(
+        f"Nothing came from the stream {name!r} for {idle_seconds} s, and it has not ended: its "
+        "writer seems to have died. Begin a new stream to try again."
+    )
+
+
+def gone_error(topic: str) -> StreamGoneError:
     return StreamGoneError(
         f"The stream {topic.removeprefix(STREAM_PREFIX)!r} was deleted before it had ended: it "
         "expired, or the broker was restarted. Begin a new stream to try again."

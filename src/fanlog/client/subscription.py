@@ -231,7 +231,7 @@ class Subscription:
             self.gaps += 1
             self.missed += len(item)
             if self._on_gap is None:
-                raise _lost(gap) from fault
+                raise lost_error(gap) from fault
             logger.warning("%s", fault)
             self._on_gap(gap)
             return None
@@ -377,9 +377,9 @@ class Subscription:
         if self._on_gap is not None:
             self._on_gap(gap)
         elif self._wanted.policy is SlowPolicy.SKIP and gap.reason is GapReason.SKIPPED:
-            logger.warning("%s", _lost(gap))
+            logger.warning("%s", lost_error(gap))
         else:
-            self._put(_lost(gap))
+            self._put(lost_error(gap))
 
     def resuming(self) -> tuple[FrameKind, msgspec.Struct]:
         """The request that continues this subscription on a new connection."""
@@ -433,7 +433,7 @@ class Subscription:
             self._wake.set_result(None)
 
 
-def _lost(gap: Gap) -> MessagesLostError:
+def lost_error(gap: Gap) -> MessagesLostError:
     where = f"partition {gap.partition} of {gap.topic!r}"
     if gap.reason is GapReason.RESET:
         text = (

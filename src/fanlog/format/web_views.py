@@ -6,6 +6,7 @@
 | binary     | WebSocket binary frames: size of the target in a byte, the target, whole batches    |
 | sse        | events of one partition, each with the position behind it as its id                 |
 | sse-vector | the same of several partitions: the id is marked, and `Vectors.stamp` completes it  |
+| sse-stream | events of a resumable stream, up to its end                                         |
 
 A view is of one topic, and belongs to all subscriptions with the same target and filter. Its output
 depends on nothing but the batches, so that every process renders the same positions.
@@ -17,18 +18,26 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar, Literal, NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
+import msgspec
+
+from fanlog.errors import MessagesLostError, StreamFailedError
 from fanlog.format.batch import BatchHeader, Bytes, split_batches
+from fanlog.format.requests import ERROR
 from fanlog.format.sparse import thinned
+from fanlog.format.streams import END, mark_of
 from fanlog.format.web import Records, Unreadable, place_json, quoted
 from fanlog.format.web_filters import Filter
-from fanlog.format.web_frames import binary_frame, text_frame
+from fanlog.format.web_frames import binary_frame, sse_event, text_frame
 from fanlog.format.web_positions import ID_BEGIN, ID_END, print_position
 
-ViewKind = Literal["json", "binary", "sse", "sse-vector"]
+ViewKind = Literal["json", "binary", "sse", "sse-vector", "sse-stream"]
 # Clients refuse large frames; many take 1 MiB by default. A single message may be larger.
 FRAME_BYTES_MAX = 256 << 10
 # A filter that lets nothing through shows a position whenever the offsets pass a multiple of it.
 POSITION_EVERY = 1024
+
+_ERROR = ERROR.encode()
+_END_LINE = b"\nevent: end\n"
 
 Decoded = Sequence[Records | Unreadable]
 
@@ -300,6 +309,57 @@ class SseVectorView(SseView):
     marked = True
 
 
+class StreamView(SseView):
+    """Events of a resumable stream. The last one is its end; nothing behind it is shown."""
+
+    __slots__ = ()
+
+    def render_records(self, decoded: Decoded, first_offset: int) -> bytes:
+        parts: list[bytes] = []
+        for records in decoded:
+            if isinstance(records, Unreadable):
+                parts.append(self.gap(records.header, first_offset))
+                break
+            begin, where = records.first(first_offset), Where.of(records.header)
+            marks = [mark_of(records.batch, i) for i in range(begin, len(records.offsets))]
+            end = begin + marks.index(END) if END in marks else None
+            kept = [begin + i for i, mark in enumerate(marks) if mark is None]
+            if end is not None:
+                kept = [i for i in kept if i < end]
+            if kept:
+                offsets = [records.offsets[i] for i in kept]
+                messages = [records.messages[i] for i in kept]
+                # Not where the batch ends: the next record may be the end, which is to be read.
+                parts.append(self.show(Chunk(messages, offsets, offsets[-1] + 1, where)))
+            if end is not None:
+                own = where.at(records.offsets[end] + 1)
+                said = records.batch.columns.header(end, _ERROR)
+                code = "" if said is None else StreamFailedError.code
+                parts.append(end_event(own, code, (said or b"").decode(errors="replace")))
+                break
+        return b"".join(parts)
+
+    def gap(self, header: BatchHeader, first_offset: int) -> bytes:
+        """A text with a hole is not whole: it ends."""
+        begin = max(first_offset, header.base_offset)
+        lost = (
+            f"Offsets {begin} to {header.next_offset - 1} of {self.topic!r} will not come: their "
+            "producer made a batch that does not decode."
+        )
+        return end_event(Where.of(header).at(begin), MessagesLostError.code, lost)
+
+
+def end_event(own: str, code: str = "", message: str = "") -> bytes:
+    """The last event of a resumable stream; with a `code` it has failed."""
+    fault = {"code": code, "message": message} if code else None
+    return sse_event(msgspec.json.encode({"error": fault}), "end", own)
+
+
+def has_end(piece: Bytes) -> bool:
+    """Whether a piece of a resumable stream has its end. Data is on one line: it can't say so."""
+    return _END_LINE in bytes(piece)
+
+
 class BinaryView(RecordView):
     """WebSocket binary frames of batches as they are; a filter makes them sparse. Clients leave out
     what is before the offset that they want, as they do with every batch."""
@@ -352,6 +412,7 @@ _KINDS: dict[ViewKind, type[RecordView]] = {
     "binary": BinaryView,
     "sse": SseView,
     "sse-vector": SseVectorView,
+    "sse-stream": StreamView,
 }
 _Key = tuple[ViewKind, str, str, str, int]
 _views: WeakValueDictionary[_Key, RecordView] = WeakValueDictionary()

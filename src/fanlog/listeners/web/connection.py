@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from fanlog.errors import FanlogError, FormatError, LimitError
@@ -90,7 +90,7 @@ class WebConnection(asyncio.Protocol):
         self.blocked = True
         self._early: list[bytes] | None = []
         self.fault: FanlogError | None = None
-        self._stamp: Callable[..., bytes] | None = None
+        self._stamp: Callable[..., Sequence[Piece]] | None = None
         self.paused = False
         self._stuck = False
         self._closing = False
@@ -138,7 +138,7 @@ class WebConnection(asyncio.Protocol):
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, option, timeout_ms)
 
-    def stamp_with(self, stamp: Callable[..., bytes]) -> None:
+    def stamp_with(self, stamp: Callable[..., Sequence[Piece]]) -> None:
         """Pieces are completed for this connection before they are sent, those that are sent
         together at once."""
         self._stamp = stamp
@@ -206,7 +206,8 @@ class WebConnection(asyncio.Protocol):
 
     def _send_stamped(self, piece: Piece) -> int:
         assert self._stamp is not None
-        self.deliver(self._stamp(piece))
+        for data in self._stamp(piece):
+            self.deliver(data)
         return len(piece)
 
     def write(self, data: bytes) -> None:
@@ -266,7 +267,7 @@ class WebConnection(asyncio.Protocol):
         if self._closing:
             return
         if self._stamp is not None:
-            pieces = [memoryview(self._stamp(*pieces))]
+            pieces = [memoryview(piece) for piece in self._stamp(*pieces)]
         if self._sock is None or self.blocked:
             for piece in pieces:
                 self._transport.write(piece)

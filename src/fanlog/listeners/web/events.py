@@ -146,11 +146,11 @@ class EventStream:
     def _tell_presence(self, event: PresenceEvent) -> None:
         self._connection.tell(event.rendered("sse", _presence_event))
 
-    def _stamp(self, *pieces: Piece) -> bytes:
+    def _stamp(self, *pieces: Piece) -> tuple[bytes]:
         """Completes the ids in pieces. Readers at the same place share the bytes."""
         assert self._vector is not None
         self._vector, data = self._listener.vectors.stamp(self._vector, *pieces)
-        return data
+        return (data,)
 
     # Ids
 

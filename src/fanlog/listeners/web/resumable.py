@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import random
-from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from aiohttp import web
 from msgspec import Meta, Raw
 
-from fanlog.client.message import Message
 from fanlog.client.streams import IDLE_SECONDS, StreamMode, StreamReader
 from fanlog.errors import (
     FanlogError,
@@ -30,16 +26,16 @@ from fanlog.format.messages import Position
 from fanlog.format.requests import ERROR
 from fanlog.format.streams import parse_position, position_text
 from fanlog.format.web import Records, place_json
-from fanlog.format.web_frames import sse_event
-from fanlog.listeners.web import operations as ops
+from fanlog.listeners.web.connection import WebConnection
 from fanlog.listeners.web.messages import MessageAnswer
 from fanlog.listeners.web.openapi_names import STREAM_POSITION_PATTERN
+from fanlog.listeners.web.resumable_events import Patience, StreamEvents
 from fanlog.listeners.web.routes import Call, Nothing, Route
+from fanlog.listeners.web.streams import send_events
 from fanlog.model import KIB, MIB, STREAM_PREFIX, DurabilityName, Verb
 
 if TYPE_CHECKING:
     from fanlog.client.aio import Client
-    from fanlog.listeners.web.server import WebListener
 
 logger = logging.getLogger("fanlog.listeners")
 
@@ -211,13 +207,13 @@ async def read(call: Call[ReadQuery, None]) -> web.StreamResponse | _Pieces:
     if form == "json":
         wait_seconds = min(query.wait_seconds, call.listener.options.wait_seconds_max)
         return await _pieces(call.client, position, wait_seconds)
-    reader = call.client.stream(name, bytes).read(position=text, idle_seconds=query.idle_seconds)
     if form == "text":
-        return await _text(call, reader)
+        stream = call.client.stream(name, bytes)
+        return await _text(call, stream.read(position=text, idle_seconds=query.idle_seconds))
     if position.offset and await _is_behind_end(call.client, position):
         # An EventSource that was told so does not connect again.
         return web.Response(status=204)
-    return await _events(call, reader)
+    return await _events(call, topic, position if text else None)
 
 
 def _wanted(accept: str) -> Format:
@@ -289,86 +285,13 @@ async def _text(call: Call[Any, Any], reader: StreamReader[bytes]) -> web.Stream
     return response
 
 
-async def _events(call: Call[Any, Any], reader: StreamReader[bytes]) -> web.StreamResponse:
-    response = web.StreamResponse(headers=_HEADERS)
-    response.content_type = _EVENTS
-    await response.prepare(call.request)
-    # It begins at once: a reader sees that it is connected before the first token.
-    await response.write(b": stream\n\n")
-    messages = reader.messages()
-    try:
-        last = await _write_events(call.listener, reader, messages, response)
-    except FanlogError as fault:
-        last = _end_event(reader, StreamFault(code=fault.code, message=str(fault)))
-    finally:
-        await messages.aclose()
-    await response.write(last)
-    await response.write_eof()
-    return response
-
-
-async def _write_events(
-    listener: WebListener,
-    reader: StreamReader[bytes],
-    messages: AsyncGenerator[Message, None],
-    response: web.StreamResponse,
-) -> bytes:
-    """Writes what comes. Returns the last event: the end, or where to go on."""
-    shown = _Shown()
-    draining = asyncio.ensure_future(listener.draining.wait())
-    try:
-        while True:
-            coming = asyncio.ensure_future(anext(messages, None))
-            try:
-                while not coming.done() and not draining.done():
-                    done, _ = await asyncio.wait(
-                        (coming, draining),
-                        timeout=_COMMENT_SECONDS,
-                        return_when=asyncio.FIRST_COMPLETED,
-                    )
-                    if not done:
-                        # It keeps the connection in use, and shows who is gone.
-                        await response.write(b": alive\n\n")
-                if not coming.done():
-                    return _reconnect_event(listener)
-                message = coming.result()
-            finally:
-                if not coming.done():
-                    coming.cancel()
-                    await asyncio.wait({coming})
-            if message is None:
-                return _end_event(reader, None)
-            await response.write(sse_event(shown.of(message), id=reader.position))
-    finally:
-        draining.cancel()
-
-
-def _end_event(reader: StreamReader[bytes], fault: StreamFault | None) -> bytes:
-    data = msgspec.json.encode({"error": fault})
-    return sse_event(data, "end", reader.behind_end or reader.position)
-
-
-def _reconnect_event(listener: WebListener) -> bytes:
-    """The process ends: the reader continues at its id, on another one."""
-    # No secret: it only keeps readers from coming back all at once.
-    after_ms = random.randint(0, int(listener.options.reconnect_spread_seconds * 1000))
-    frame = ops.ReconnectFrame(after_ms=after_ms, reason="draining")
-    return b"retry: %d\n" % after_ms + sse_event(ops.encode(frame), "reconnect")
-
-
-class _Shown:
-    """Messages as JSON, each batch rendered once."""
-
-    def __init__(self) -> None:
-        self._batch: Batch | None = None
-        self._messages: list[str] = []
-
-    def of(self, message: Message) -> bytes:
-        if self._batch is not message.batch:
-            self._batch = message.batch
-            self._messages = Records(message.batch).messages
-        shown = self._messages[message.index][1:]
-        return (place_json(message.topic, message.partition) + shown).encode()
+async def _events(
+    call: Call[ReadQuery, Any], topic: str, position: Position | None
+) -> web.StreamResponse:
+    connection = WebConnection(call.listener, call.listener.peer_of(call.request))
+    patience = Patience(call.query.idle_seconds, _COMMENT_SECONDS)
+    events = StreamEvents(call.listener, connection, call.permit, patience)
+    return await send_events(call, connection, events, events.begin(topic, position))
 
 
 _NOT_FOUND = (InvalidArgumentError, TopicNotFoundError)

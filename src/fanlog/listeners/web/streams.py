@@ -3,7 +3,7 @@ events. aiohttp has read the request; once its subscriptions have begun, the con
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import msgspec
 from aiohttp import hdrs, web
@@ -28,6 +28,7 @@ from fanlog.listeners.web.operations import Missing, StartSpec
 from fanlog.listeners.web.present import Wish, read_wish
 from fanlog.listeners.web.routes import Call, Route
 from fanlog.listeners.web.session import WebSession, own_topic
+from fanlog.listeners.web.talks import Talk
 from fanlog.listeners.web.websocket import (
     HandshakeError,
     WebSocketTalk,
@@ -39,7 +40,7 @@ from fanlog.listeners.web.websocket import (
 from fanlog.model import SlowPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Sequence
 
     from fanlog.format.messages import Position
 
@@ -192,12 +193,26 @@ async def _events(
     listener, request = call.listener, call.request
     connection = WebConnection(listener, listener.peer_of(request))
     events = EventStream(listener, connection, call.query.user)
+    return await send_events(call, connection, events, events.begin(wanted, presence))
+
+
+class Events(Talk, Protocol):
+    """What is spoken on a connection of events."""
+
+    def start(self) -> None: ...
+
+
+async def send_events(
+    call: Call[Any, Any], connection: WebConnection, events: Events, begin: Awaitable[None]
+) -> web.StreamResponse:
+    """Gives a request's connection to events, once they have begun."""
+    listener, request = call.listener, call.request
     allowed = listener.origins.answer_headers(request.headers)
     head = _EVENTS_HEAD + "".join(f"{name}: {value}\r\n" for name, value in allowed.items())
     # An origin is repeated as it was sent: aiohttp keeps what is not UTF-8.
     head_bytes = f"{head}\r\n".encode("utf-8", "surrogateescape")
     try:
-        await events.begin(wanted, presence)
+        await begin
         _check_open(connection)
     except BaseException:
         events.closed()
