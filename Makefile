@@ -15,7 +15,7 @@ export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check style format docs docs-serve power bench dist servers clean
+.PHONY: help run test test-long check style format docs docs-serve power bench dist servers clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,7 +23,7 @@ help: ## Show this list
 run: $(VENV)/.core ## Install the broker and start it (ARGS="--port 7000" is passed on)
 	$(BIN)/fanlog serve $(ARGS)
 
-test: style servers ## Run every check and every test (ARGS="-k batch" is passed on to pytest)
+test: style servers ## Run every check and every test but the long ones (ARGS="-k batch" is passed on to pytest)
 	@# Types are checked beside the tests: that takes one core most of a minute.
 	@$(BIN)/pyright >$(VENV)/types.txt 2>&1 & types=$$!; \
 	status=0; \
@@ -31,6 +31,9 @@ test: style servers ## Run every check and every test (ARGS="-k batch" is passed
 	wait $$types || status=$$?; \
 	cat $(VENV)/types.txt; \
 	exit $$status
+
+test-long: style servers ## Run the tests that take minutes each, most of them with Sparks of their own
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m long $(ARGS)
 
 check: style ## Lint, formatting, layers and types
 	$(BIN)/pyright

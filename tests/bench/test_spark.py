@@ -21,6 +21,7 @@ def quick_start(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1000)
 @pytest.mark.usefixtures("quick_start")
 def test_every_way_is_measured_beside_the_ceiling(tmp_path: Path) -> None:

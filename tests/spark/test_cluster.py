@@ -63,6 +63,7 @@ def cluster(folder: Path) -> Iterator[str]:
         yield url
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1000)
 def test_a_cluster_copies_and_speculates_exactly_once(
     broker: BrokerProcess, client: fanlog.sync.Client, tmp_path: Path

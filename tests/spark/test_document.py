@@ -20,6 +20,7 @@ def has_spark(document: Path) -> bool:
     return any(step.needs_spark and not step.not_run for step in read_steps(document))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("document", list(filter(has_spark, documents())), ids=str)
 def test_the_examples_with_spark_run(document: Path, tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import fanlog
 from tests.cli.conftest import environment
 from tests.scenarios.broker_process import BrokerProcess
@@ -25,6 +27,7 @@ print("read", spark.read.format("fanlog").load("copied").count())
 """
 
 
+@pytest.mark.long
 def test_a_program_without_a_word_about_the_broker(broker: BrokerProcess, tmp_path: Path) -> None:
     need_java()
     done = subprocess.run(

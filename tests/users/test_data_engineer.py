@@ -19,6 +19,7 @@ def broker(user: User) -> None:
     serving.wait_for("Try it, in two other terminals")
 
 
+@pytest.mark.long
 def test_a_lake_in_five_minutes(user: User) -> None:
     for line in SPARK.of("Five minutes", "sh")[0].splitlines()[2:]:
         said = user.types(line)
@@ -26,6 +27,7 @@ def test_a_lake_in_five_minutes(user: User) -> None:
     assert list((user.home / "lake").rglob("*.parquet"))
 
 
+@pytest.mark.long
 def test_the_program_counts_and_copies(user: User) -> None:
     said = user.runs(SPARK.one("Five minutes", "python", "fanlog.spark.session"))
     assert "notebook" in said

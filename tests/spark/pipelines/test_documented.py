@@ -45,6 +45,7 @@ def documented_windows() -> list[dict[str, object]]:
     return [json.loads(line) for line in lines]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(TEST_SECONDS_MAX)
 def test_the_documented_commands_leave_the_documented_rows(tmp_path: Path) -> None:
     need_java()

@@ -51,6 +51,7 @@ def is_gone(group: int) -> bool:
     return True
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_a_replay_that_is_interrupted_and_then_killed_writes_every_record_once(
     spark: SparkSession, broker: BrokerProcess, client: fanlog.sync.Client, tmp_path: Path

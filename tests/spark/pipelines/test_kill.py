@@ -12,6 +12,7 @@ from fanlog.spark.lake import Lake
 from tests.spark.killing import KILLS, Killed
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_an_archive_that_is_killed_ten_times_has_every_record_once(
     killed: Killed, spark: SparkSession
