@@ -19,7 +19,7 @@ def test_what_is_given_takes_the_place_of_what_was_there() -> None:
     [
         ({"cleanup": "compacted"}, "cleanup can't be 'compacted': use delete or compact."),
         ({"durability": "ssd"}, "durability can't be 'ssd': use memory, os or fsync."),
-        ({"role": "x"}, "role can't be 'x': use empty, dead-letter or inbox."),
+        ({"role": "x"}, "role can't be 'x': use empty, dead-letter, inbox or stream."),
         ({"durability": "os", "partitions": 0}, "can't be 0: give a number of 1 or more."),
         ({"partitions": "4"}, "partitions can't be '4': expected int, got str."),
         ({"colour": 1}, "no topic setting 'colour'; there are partitions,"),

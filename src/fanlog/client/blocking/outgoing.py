@@ -54,7 +54,7 @@ class Outgoing:
     async def hand_over(self) -> None:
         """Gives the client all that is in the line by now. One after the other: nothing may
         overtake a message that waits for its topic. What comes meanwhile is not waited for."""
-        if not self._waiting and not self._one_at_a_time.locked():
+        if not self._busy():
             return
         last = self._taken + len(self._waiting)
         async with self._one_at_a_time:
@@ -68,11 +68,14 @@ class Outgoing:
                 self._waiting.popleft()
                 self._taken += 1
 
+    def _busy(self) -> bool:
+        return bool(self._waiting) or self._one_at_a_time.locked()
+
     async def hand_over_within(self, timeout_seconds: float | None) -> float | None:
         """The same for a call that has a time limit; returns what is left of that."""
-        if timeout_seconds is None:
+        if timeout_seconds is None or not self._busy():
             await self.hand_over()
-            return None
+            return timeout_seconds
         loop = asyncio.get_running_loop()
         end_at = loop.time() + timeout_seconds
         try:

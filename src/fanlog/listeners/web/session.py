@@ -177,6 +177,8 @@ class WebSession:
         def ended(task: asyncio.Task[None]) -> None:
             was_busy = self.is_busy()
             self._tasks.discard(task)
+            # A task that was cancelled before it began has not touched it.
+            work.close()
             if self._draining is not None and not self._tasks:
                 self._leave()
             elif was_busy and not self._closed:
