@@ -42,6 +42,8 @@ async def test_clients_on_two_processes_see_each_other_come_and_go() -> None:
                     "joined": [{"user": "bob"}],
                     "left": [],
                 }
+                # The other process hears of ann in its own time.
+                await until(lambda: two.second.presence.snapshot("lobby").count == 2)
                 answer = await bob.ask(op="presence", topic="lobby")
                 assert answer["ok"]["users"][0] == {
                     "user": "ann",
