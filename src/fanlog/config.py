@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from fanlog.config_security import AuditOptions, SecurityOptions, TelemetryOptions, TlsOptions
 from fanlog.config_web import WebOptions
 from fanlog.model import KIB, MIB, TopicSettings
 
@@ -795,6 +796,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     listener: ListenerOptions = ListenerOptions()
     redis: RedisOptions = RedisOptions()
     web: WebOptions = WebOptions()
+    tls: TlsOptions = TlsOptions()
+    security: SecurityOptions = SecurityOptions()
+    audit: AuditOptions = AuditOptions()
+    telemetry: TelemetryOptions = TelemetryOptions()
     edge: EdgeOptions = EdgeOptions()
     broker: BrokerOptions = BrokerOptions()
     log: LogOptions = LogOptions()

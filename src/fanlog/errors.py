@@ -27,6 +27,7 @@ FanlogError
 │   ├── OutOfSequenceError
 │   ├── UnknownProducerError
 │   ├── FencedError
+│   ├── UnauthenticatedError   no login, or a wrong one
 │   ├── ForbiddenError
 │   ├── NoPositionError
 │   ├── GroupNotFoundError
@@ -46,6 +47,7 @@ FanlogError
 │   ├── OverloadedError
 │   ├── TooManyConnectionsError
 │   ├── TooManyTopicsError
+│   ├── RateLimitedError
 │   └── SlowReaderError
 ├── StorageError           the disk, or what is on it
 │   ├── DiskFullError
@@ -337,6 +339,17 @@ class ForbiddenError(RequestError):
         self.name = name
 
 
+class UnauthenticatedError(RequestError):
+    """The broker does not know who asks: no key, password or token was given, or it is wrong, has
+    expired, or was revoked. Nothing was done.
+
+    What to do: Give a valid one: `fanlog.connect(url, key=...)`, or FANLOG_KEY for commands. The
+    operator makes keys with `fanlog key create`.
+    """
+
+    code = "unauthenticated"
+
+
 class KeyReusedError(RequestError):
     """An idempotency key came again with other messages. Nothing was stored this time.
 
@@ -508,6 +521,20 @@ class TooManyTopicsError(LimitError):
     """
 
     code = "too_many_topics"
+
+
+class RateLimitedError(LimitError):
+    """This user, key or address does too much: messages, bytes, connections or wrong logins.
+    Nothing was done. `retry_after_seconds` says when it is worth trying again.
+
+    What to do: Wait that long, and send less; or ask the operator for a higher rate.
+    """
+
+    code = "rate_limited"
+
+    def __init__(self, message: str, *, retry_after_seconds: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
 
 
 class SlowReaderError(LimitError):

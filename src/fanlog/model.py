@@ -47,44 +47,6 @@ class Durability(IntEnum):
         return self.name.lower()
 
 
-class Verb(StrEnum):
-    """What somebody wants to do. The name that goes with it is that of a topic, or of what the verb
-    says."""
-
-    PUBLISH = "publish"
-    # Read messages. The name may be a pattern.
-    SUBSCRIBE = "subscribe"
-    # See that a topic exists, its settings and its counters, but no message. An empty name is the
-    # broker itself.
-    DESCRIBE = "describe"
-    # Create, grow, alter, truncate, compact and delete a topic.
-    MANAGE = "manage"
-    # Join, describe, reset and delete a group, or use a durable name: the name is the group's.
-    GROUP = "group"
-    # Work on a queue, and settle its jobs: the name is the queue's.
-    QUEUE = "queue"
-    # Publish under a producer's name, or a transaction's id: the name is that.
-    PRODUCER = "producer"
-    # Cancel a delayed message, or add and remove a schedule: the name is the id, or the schedule's.
-    SCHEDULE = "schedule"
-    # See who is in a topic, and be seen there.
-    PRESENCE = "presence"
-    # Send to a user, or disconnect one: the name is the user's.
-    USER = "user"
-    # Operate the broker: see and end connections, change settings. The name is empty.
-    ADMIN = "admin"
-
-
-class Identity(msgspec.Struct, frozen=True):
-    """Who asks: a user (empty: not known), from where, by which listener (`native`, `redis`,
-    `web`), and on which connection."""
-
-    user: str = ""
-    address: str = ""
-    listener: str = ""
-    connection: str = ""
-
-
 class WebConnectionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A browser, or another client of a web listener, that is connected. `process` is the one that
     it is connected to; `since_us` when it came, by that one's clock. Of very many subscriptions

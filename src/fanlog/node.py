@@ -16,7 +16,8 @@ import msgspec
 
 from fanlog.broker.authority import ALLOW_ALL
 from fanlog.broker.core import Broker as Core
-from fanlog.broker.ports import Authority
+from fanlog.broker.gate import OPEN_GATE
+from fanlog.broker.ports import Authority, Gate
 from fanlog.client.aio import Client, check_client_options
 from fanlog.client.link import Link, Transport
 from fanlog.config import ClientOptions, Config
@@ -127,8 +128,10 @@ class Node:
         config: Config,
         runtime: LoopRuntime | None = None,
         authority: Authority = ALLOW_ALL,
+        gate: Gate = OPEN_GATE,
     ) -> None:
         self._authority = authority
+        self._gate = gate
         if folder is not None:
             posix.require()
         # Before anything is opened. A broker in memory has hardly a file.
@@ -169,6 +172,7 @@ class Node:
             topic_defaults=defaults,
             sync_group=self._sync_group,
             authority=self._authority,
+            gate=self._gate,
         )
 
     def _tick(self) -> None:

@@ -24,9 +24,10 @@ from fanlog.format.channels import pattern_over
 from fanlog.format.frames import FrameKind, frame
 from fanlog.format.patterns import fits
 from fanlog.format.schedules import Delayed, encode_delayed, record_key
+from fanlog.identity import Identity, Verb
 from fanlog.listeners.native import HANDLERS
 from fanlog.listeners.redis.commands import COMMANDS
-from fanlog.model import Identity, Start, Verb
+from fanlog.model import Start
 from fanlog.node import Node
 from tests.listeners.peers import HOST, PATIENCE_SECONDS, Peer, Serving, one_message
 from tests.listeners.redis.wire import Wire

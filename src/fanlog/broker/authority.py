@@ -13,7 +13,7 @@ from fanlog.broker.ports import Authority
 from fanlog.errors import ForbiddenError
 from fanlog.format.schedules import SCHEDULED_TOPIC
 from fanlog.format.signals import SIGNALS_TOPIC
-from fanlog.model import Identity, Verb
+from fanlog.identity import Identity, Verb
 
 # Answers that a connection keeps. Past it they are asked for again: it bounds what a client can
 # make the broker remember with names that do not exist.

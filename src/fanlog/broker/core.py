@@ -21,6 +21,7 @@ from fanlog.broker.durable import DurableNames
 from fanlog.broker.expiry import STREAM_SETTINGS, is_stream
 from fanlog.broker.fanout import FanOut
 from fanlog.broker.fetch_memory import FetchMemory
+from fanlog.broker.gate import OPEN_GATE
 from fanlog.broker.groups.groups import Groups
 from fanlog.broker.growth import grow
 from fanlog.broker.housekeeping import Housekeeping
@@ -33,7 +34,7 @@ from fanlog.broker.loader import BlockSource, Loader
 from fanlog.broker.memory_only import in_memory
 from fanlog.broker.named_producers import NamedProducers
 from fanlog.broker.names import check_not_internal, check_pattern, check_public_name
-from fanlog.broker.ports import Authority, Opener, Origin, Outlet, Runtime
+from fanlog.broker.ports import Authority, Gate, Opener, Origin, Outlet, Runtime
 from fanlog.broker.positions import checked_position
 from fanlog.broker.publish_log import PublishLog
 from fanlog.broker.queues.queues import Queues
@@ -103,9 +104,11 @@ class Broker:
         topic_defaults: TopicSettings,
         sync_group: Callable[[], SyncGroup],
         authority: Authority = ALLOW_ALL,
+        gate: Gate = OPEN_GATE,
         blocks: BlockSource | None = None,
     ) -> None:
         self.authority = authority
+        self.gate = gate
         self.permissions_epoch = 0
         self._store = store
         self._runtime = runtime

@@ -4,12 +4,13 @@ and a reader that can't take it is left holding a view, never a copy."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from fanlog.errors import FanlogError
 from fanlog.format.messages import Joined, Notice
-from fanlog.model import Gap, Identity, Verb
+from fanlog.identity import Identity, Login, Verb
+from fanlog.model import Gap
 
 if TYPE_CHECKING:
     from fanlog.broker.cursors import Cursor, Subscription
@@ -103,6 +104,34 @@ class Authority(Protocol):
 
     def authorize(self, who: Identity, verb: Verb, name: str, /) -> None:
         """Raises ForbiddenError if not. It is called on the loop and must not wait."""
+        ...
+
+
+class Gate(Protocol):
+    """Lets peers in: it turns what a peer shows into who it is. `broker/gate.py` has the one of a
+    broker without logins."""
+
+    @property
+    def guarded(self) -> bool:
+        """Whether a peer has to log in before it may do anything."""
+        ...
+
+    def arrive(self, who: Identity, /) -> Identity:
+        """Who a peer is that shows nothing. Raises UnauthenticatedError if it has to log in."""
+        ...
+
+    async def login(self, login: Login, who: Identity, /) -> Identity:
+        """Who a peer is by what it shows. Raises UnauthenticatedError, or RateLimitedError after
+        too many wrong ones."""
+        ...
+
+    def certified(self, names: Sequence[str], who: Identity, /) -> Identity | None:
+        """Who a peer is by the names in its client certificate; None if they are nobody's."""
+        ...
+
+    def renew(self, who: Identity, /) -> Identity | None:
+        """Who somebody is now, after keys, users or rules changed or time has passed. None: not let
+        in any more."""
         ...
 
 

@@ -29,15 +29,8 @@ from fanlog.errors import (
 from fanlog.format.messages import Joined, Notice, PartitionOffset, Position, Subscribe
 from fanlog.format.patterns import fits
 from fanlog.format.signals import SIGNALS_TOPIC
-from fanlog.model import (
-    HIDDEN_PREFIXES,
-    INTERNAL_PREFIX,
-    PARTITIONS_MAX,
-    Gap,
-    GapReason,
-    Start,
-    Verb,
-)
+from fanlog.identity import Verb
+from fanlog.model import HIDDEN_PREFIXES, INTERNAL_PREFIX, PARTITIONS_MAX, Gap, GapReason, Start
 
 if TYPE_CHECKING:
     from fanlog.broker.authority import Permit

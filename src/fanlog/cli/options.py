@@ -23,6 +23,7 @@ Unit = Literal["", "bytes", "seconds"]
 
 # What is shown instead of a secret, however long that is.
 SECRET = "********"
+_SECRET_WORDS = ("password", "secret", "private")
 _EXAMPLES = {"bytes": ", such as 64KiB or 128MB", "seconds": ", such as 500ms, 30s, 10m or 7d"}
 _TRUE = ("true", "yes", "on", "1")
 _FALSE = ("false", "no", "off", "0")
@@ -50,7 +51,7 @@ class Option:
     @property
     def secret(self) -> bool:
         """Whether its value is for nobody's eyes."""
-        return "password" in self.name
+        return any(word in self.name for word in _SECRET_WORDS) and not self.name.endswith("_file")
 
     def show(self, value: Value) -> Value:
         """The value, for a screen: a secret shows only that there is one."""

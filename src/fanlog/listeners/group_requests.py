@@ -17,7 +17,8 @@ from fanlog.format import messages
 from fanlog.format.frames import FrameKind
 from fanlog.format.messages import decode
 from fanlog.format.patterns import fits
-from fanlog.model import GroupInfo, Start, Verb
+from fanlog.identity import Verb
+from fanlog.model import GroupInfo, Start
 
 if TYPE_CHECKING:
     from fanlog.broker.core import Broker

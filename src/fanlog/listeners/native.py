@@ -50,6 +50,7 @@ from fanlog.format.frames import (
     wrong_port,
 )
 from fanlog.format.messages import decode
+from fanlog.identity import Identity, Verb
 from fanlog.listeners import (
     group_requests,
     log_requests,
@@ -62,7 +63,6 @@ from fanlog.listeners import (
 from fanlog.listeners.faults import NOTHING_TAKEN, OUR_FAULT
 from fanlog.listeners.fetches import Fetches
 from fanlog.listeners.told import NativeOutlet, Told, failure_of
-from fanlog.model import Identity, Verb
 
 logger = logging.getLogger("fanlog.listeners")
 

@@ -10,7 +10,8 @@ from fanlog.errors import FanlogError, LimitError
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind
 from fanlog.format.messages import decode
-from fanlog.model import ScheduleInfo, Verb
+from fanlog.identity import Verb
+from fanlog.model import ScheduleInfo
 
 if TYPE_CHECKING:
     from fanlog.listeners.native import Handler, NativeSession

@@ -14,7 +14,7 @@ from fanlog.format.frames import FrameKind
 from fanlog.format.messages import decode
 from fanlog.format.schedules import SCHEDULED_TOPIC
 from fanlog.format.signals import SIGNALS_TOPIC
-from fanlog.model import Verb
+from fanlog.identity import Verb
 
 if TYPE_CHECKING:
     from fanlog.listeners.native import Handler, NativeSession

@@ -10,7 +10,7 @@ from fanlog.errors import FanlogError, ProtocolError
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind
 from fanlog.format.messages import decode
-from fanlog.model import Verb
+from fanlog.identity import Verb
 
 if TYPE_CHECKING:
     from fanlog.listeners.native import Handler, NativeSession

@@ -15,10 +15,10 @@ import pytest
 import fanlog
 from fanlog.broker.authority import forbidden
 from fanlog.config import Config
+from fanlog.identity import Identity, Verb
 from fanlog.listeners.web.app import ROUTES
 from fanlog.listeners.web.operations import Operation
 from fanlog.listeners.web.session import HANDLERS
-from fanlog.model import Identity, Verb
 from fanlog.node import Node
 from tests.listeners.web.test_websocket import talking
 

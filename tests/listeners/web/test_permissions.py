@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from fanlog.broker.authority import forbidden
-from fanlog.model import Identity, Verb
+from fanlog.identity import Identity, Verb
 from tests.listeners.web.conftest import Serving, Site
 from tests.listeners.web.event_source import following
 from tests.listeners.web.wire import raw

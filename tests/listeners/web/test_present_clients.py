@@ -11,8 +11,8 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from fanlog.broker.authority import forbidden
+from fanlog.identity import Identity, Verb
 from fanlog.listeners.web.server import WebListener
-from fanlog.model import Identity, Verb
 from tests.listeners.web.test_websocket import Talker, talking
 from tests.listeners.web.two_processes import Two, two_processes, until
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fanlog.format.resp_replies import NO_REPLY, OK, Distinct, Failed, Pairs, Reply, Verbatim
+from fanlog.identity import Verb
 from fanlog.listeners.redis.command_spec import CommandSpec
 from fanlog.listeners.redis.connection_commands import (
     SYNTAX,
@@ -15,7 +16,6 @@ from fanlog.listeners.redis.connection_commands import (
     text_of,
 )
 from fanlog.listeners.redis.pubsub_commands import help_lines
-from fanlog.model import Verb
 
 if TYPE_CHECKING:
     from fanlog.format.resp import Command

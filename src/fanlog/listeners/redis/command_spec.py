@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from fanlog.model import Verb
+from fanlog.identity import Verb
 
 if TYPE_CHECKING:
     from fanlog.format.resp import Command

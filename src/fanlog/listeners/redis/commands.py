@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from fanlog.format.globs import Glob
 from fanlog.format.resp_replies import Distinct, Failed, Pairs, Reply, Simple
+from fanlog.identity import Verb
 from fanlog.listeners.redis import connection_commands as connection
 from fanlog.listeners.redis import pubsub_commands as pubsub
 from fanlog.listeners.redis import server_commands as server
 from fanlog.listeners.redis.client_commands import CLIENT_PARTS
 from fanlog.listeners.redis.command_spec import CommandSpec
-from fanlog.model import Verb
 
 if TYPE_CHECKING:
     from fanlog.format.resp import Command

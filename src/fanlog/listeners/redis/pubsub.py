@@ -19,9 +19,10 @@ from fanlog.errors import FanlogError, TopicNotFoundError
 from fanlog.format.channels import maybe_channel_of, topic_of
 from fanlog.format.globs import Glob
 from fanlog.format.web_views import RecordView
+from fanlog.identity import Verb
 from fanlog.listeners.redis.channels import Channel, Follower, Pattern
 from fanlog.listeners.redis.publishing import Gathering
-from fanlog.model import Gap, SlowPolicy, Verb
+from fanlog.model import Gap, SlowPolicy
 
 if TYPE_CHECKING:
     from fanlog.broker.core import Broker

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from fanlog.format.channels import pattern_over, topic_of
 from fanlog.format.globs import Glob
 from fanlog.format.resp_replies import NO_REPLY, Failed, Reply, Simple, subscription_push
+from fanlog.identity import Verb
 from fanlog.listeners.redis.command_spec import CommandSpec
 from fanlog.listeners.redis.publishing import NO_CHANNEL
-from fanlog.model import Verb
 
 if TYPE_CHECKING:
     from fanlog.format.resp import Command

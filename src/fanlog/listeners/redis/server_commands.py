@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from fanlog.format.globs import Glob
 from fanlog.format.resp_replies import OK, Failed, Pairs, Reply, Verbatim
+from fanlog.identity import Verb
 from fanlog.listeners.redis.command_spec import CommandSpec
 from fanlog.listeners.redis.connection_commands import SYNTAX, maybe_number, text_of
 from fanlog.listeners.redis.pubsub_commands import help_lines, too_long
 from fanlog.listeners.redis.state import REDIS_VERSION
-from fanlog.model import Verb
 
 if TYPE_CHECKING:
     from fanlog.format.resp import Command

@@ -20,11 +20,11 @@ from fanlog.format.frames import NATIVE_PORT_HINT, FrameKind, is_hello, message_
 from fanlog.format.messages import Failure
 from fanlog.format.resp import Command, CommandReader, PipelineReader, Publishes, RespLimits
 from fanlog.format.resp_replies import NO_REPLY, QUEUED, Failed, Raw, Reply, encode_reply
+from fanlog.identity import Identity
 from fanlog.listeners.redis.commands import find_command
 from fanlog.listeners.redis.publishing import Publishing
 from fanlog.listeners.redis.pubsub import PubSub
 from fanlog.listeners.redis.replies import Replies
-from fanlog.model import Identity
 
 if TYPE_CHECKING:
     from fanlog.config import RedisOptions

@@ -19,6 +19,7 @@ from fanlog.errors import (
 )
 from fanlog.format.dead_letters import ID_PATTERN
 from fanlog.format.web import OutgoingMessage, says_json, value_json
+from fanlog.identity import Verb
 from fanlog.listeners.web.openapi_names import (
     LETTER_ID_PATTERN,
     NAME_OR_NONE_PATTERN,
@@ -26,7 +27,7 @@ from fanlog.listeners.web.openapi_names import (
 )
 from fanlog.listeners.web.routes import Call, Nothing, Route
 from fanlog.listeners.web.topics import refused_by_topic
-from fanlog.model import TOPIC_NAME_BYTES_MAX, Verb
+from fanlog.model import TOPIC_NAME_BYTES_MAX
 
 
 class PageQuery(msgspec.Struct, frozen=True, kw_only=True):

@@ -27,11 +27,12 @@ from fanlog.format.messages import Joined, Notice, Position
 from fanlog.format.patterns import fits, is_pattern
 from fanlog.format.web_frames import sse_event
 from fanlog.format.web_positions import Vector, parse_event_id, print_position, print_positions
+from fanlog.identity import Identity
 from fanlog.listeners.web import operations as ops
 from fanlog.listeners.web.following import Followed, Following, Wanted, positions_of
 from fanlog.listeners.web.present import Present, Wish
 from fanlog.listeners.web.readers import gap_frame
-from fanlog.model import Gap, Identity
+from fanlog.model import Gap
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,8 +18,9 @@ from fanlog.format.patterns import is_pattern
 from fanlog.format.web_filters import Filter
 from fanlog.format.web_positions import parse_position
 from fanlog.format.web_views import ViewKind, views_for
+from fanlog.identity import Verb
 from fanlog.listeners.web.operations import Missing, StartSpec
-from fanlog.model import SlowPolicy, Start, Verb
+from fanlog.model import SlowPolicy, Start
 
 if TYPE_CHECKING:
     from fanlog.broker.authority import Permit

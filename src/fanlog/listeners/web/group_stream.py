@@ -45,6 +45,7 @@ from fanlog.errors import (
 from fanlog.format.web import Records, quoted
 from fanlog.format.web_frames import text_frame
 from fanlog.format.web_positions import parse_positions, print_position
+from fanlog.identity import Identity, Verb
 from fanlog.listeners.faults import OUR_FAULT
 from fanlog.listeners.web import operations as ops
 from fanlog.listeners.web.connection import WebConnection
@@ -58,7 +59,7 @@ from fanlog.listeners.web.websocket import (
     shake_hands,
     taken,
 )
-from fanlog.model import Gap, Identity, Verb
+from fanlog.model import Gap
 
 if TYPE_CHECKING:
     from fanlog.client.aio import Client

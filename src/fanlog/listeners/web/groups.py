@@ -18,6 +18,7 @@ from fanlog.errors import (
 )
 from fanlog.format.frames import FrameKind
 from fanlog.format.messages import GroupPage, ListGroups, decode
+from fanlog.identity import Verb
 from fanlog.listeners.web.openapi_names import NOT_INTERNAL, START_SCHEMAS
 from fanlog.listeners.web.routes import Call, Nothing, Route
 from fanlog.listeners.web.topics import Offset
@@ -30,7 +31,6 @@ from fanlog.model import (
     GroupState,
     QueueSettings,
     ResetStep,
-    Verb,
 )
 
 

@@ -24,10 +24,11 @@ from fanlog.errors import (
     no_partition,
 )
 from fanlog.format.web_positions import Vectors, parse_event_id, print_position, print_positions
+from fanlog.identity import Verb
 from fanlog.listeners.web.openapi_names import POSITION_PATTERN, TIME_SCHEMAS
 from fanlog.listeners.web.reading import GapAnswer, Page, Reader, continue_at
 from fanlog.listeners.web.routes import Call, Param, Route
-from fanlog.model import PARTITIONS_MAX, Start, TopicInfo, Verb
+from fanlog.model import PARTITIONS_MAX, Start, TopicInfo
 
 _OFFSET_MAX = (1 << 63) - 1
 # A page that never changes. Not for ever, all the same: who deletes messages wants them gone.

@@ -9,7 +9,7 @@ import msgspec
 
 from fanlog.errors import InvalidArgumentError
 from fanlog.format.patterns import is_pattern
-from fanlog.model import Verb
+from fanlog.identity import Verb
 
 if TYPE_CHECKING:
     from fanlog.broker.authority import Permit

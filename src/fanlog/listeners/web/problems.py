@@ -17,7 +17,7 @@ STATUS: dict[type[errors.FanlogError], int] = {
     errors.FanlogError: 500,
     errors.FormatError: 400,
     errors.RequestError: 400,
-    errors.ForbiddenError: 403,
+    errors.UnauthenticatedError: 401,
     errors.TopicNotFoundError: 404,
     errors.PartitionNotFoundError: 404,
     errors.GroupNotFoundError: 404,

@@ -34,10 +34,11 @@ from fanlog.errors import (
     wrong_value,
 )
 from fanlog.format.web import CONTENT_TYPE, OutgoingMessage
+from fanlog.identity import Verb
 from fanlog.listeners.web.openapi_names import NAME_PATTERN
 from fanlog.listeners.web.ports import Outgoing, Published
 from fanlog.listeners.web.routes import Call, Nothing, Param, Route
-from fanlog.model import PARTITIONS_MAX, Verb
+from fanlog.model import PARTITIONS_MAX
 
 KEY_HEADER = "Fanlog-Key"
 HEADER_PREFIX = "Fanlog-Header-"

@@ -24,6 +24,7 @@ from fanlog.errors import (
 )
 from fanlog.format import messages
 from fanlog.format.web import Records, place_json
+from fanlog.identity import Verb
 from fanlog.listeners.web.messages import MessageAnswer
 from fanlog.listeners.web.openapi_names import (
     NAME_OR_NONE_PATTERN,
@@ -32,7 +33,7 @@ from fanlog.listeners.web.openapi_names import (
 )
 from fanlog.listeners.web.routes import Call, Route
 from fanlog.listeners.web.topics import refused_by_topic
-from fanlog.model import TOPIC_NAME_BYTES_MAX, Verb
+from fanlog.model import TOPIC_NAME_BYTES_MAX
 
 Reason = Annotated[str, Meta(description="Why, for whoever looks at the job later.")]
 

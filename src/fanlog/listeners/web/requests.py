@@ -14,9 +14,9 @@ from fanlog.errors import (
     RequestTimeoutError,
 )
 from fanlog.format.web import OutgoingMessage, says_json, value_json
+from fanlog.identity import Verb
 from fanlog.listeners.web.ports import Outgoing
 from fanlog.listeners.web.routes import Call, Route
-from fanlog.model import Verb
 
 
 class RequestQuery(msgspec.Struct, frozen=True, kw_only=True):

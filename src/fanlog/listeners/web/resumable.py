@@ -26,13 +26,14 @@ from fanlog.format.messages import Position
 from fanlog.format.requests import ERROR
 from fanlog.format.streams import parse_position, position_text
 from fanlog.format.web import Records, place_json
+from fanlog.identity import Verb
 from fanlog.listeners.web.connection import WebConnection
 from fanlog.listeners.web.messages import MessageAnswer
 from fanlog.listeners.web.openapi_names import STREAM_POSITION_PATTERN
 from fanlog.listeners.web.resumable_events import Patience, StreamEvents
 from fanlog.listeners.web.routes import Call, Nothing, Route
 from fanlog.listeners.web.streams import send_events
-from fanlog.model import KIB, MIB, STREAM_PREFIX, DurabilityName, Verb
+from fanlog.model import KIB, MIB, STREAM_PREFIX, DurabilityName
 
 if TYPE_CHECKING:
     from fanlog.client.aio import Client

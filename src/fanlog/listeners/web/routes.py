@@ -32,8 +32,8 @@ from fanlog.errors import (
     NotSupportedError,
     RequestTimeoutError,
 )
+from fanlog.identity import Identity, Verb
 from fanlog.listeners.web.mistakes import explained
-from fanlog.model import Identity, Verb
 
 if TYPE_CHECKING:
     from fanlog.client.aio import Client

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
     from fanlog.broker.core import Broker
     from fanlog.config_web import WebOptions
+    from fanlog.identity import Identity
     from fanlog.listeners.admission import Admission
     from fanlog.listeners.web.connection import WebConnection
     from fanlog.listeners.web.ports import Bus
     from fanlog.listeners.web.talks import Talk
-    from fanlog.model import Identity
 
 logger = logging.getLogger("fanlog.listeners")
 

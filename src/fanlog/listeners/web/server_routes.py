@@ -20,12 +20,12 @@ from fanlog.errors import (
 from fanlog.format.patterns import is_pattern
 from fanlog.format.presence import CONNECTION_BYTES_MAX
 from fanlog.format.web import OutgoingMessage
+from fanlog.identity import Verb
 from fanlog.listeners.web.openapi_names import PATTERN_PATTERN
 from fanlog.listeners.web.ports import Outgoing, Published
 from fanlog.listeners.web.presence import PresenceOf
 from fanlog.listeners.web.routes import Call, Nothing, Route
 from fanlog.listeners.web.users import user_topic
-from fanlog.model import Verb
 
 _REASON_BYTES_MAX = 120
 # As a WebSocket client names its user.

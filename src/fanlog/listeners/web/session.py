@@ -23,6 +23,7 @@ from fanlog.format.web import reply_json
 from fanlog.format.web_filters import make_filter
 from fanlog.format.web_frames import text_frame
 from fanlog.format.web_positions import parse_positions, print_position, print_positions
+from fanlog.identity import Identity, Verb
 from fanlog.listeners.faults import OUR_FAULT
 from fanlog.listeners.web import operations as ops
 from fanlog.listeners.web.following import (
@@ -40,7 +41,6 @@ from fanlog.listeners.web.present import Present, Wish
 from fanlog.listeners.web.readers import JsonReader
 from fanlog.listeners.web.users import user_topic as topic_of_user
 from fanlog.listeners.web.websocket import DISCONNECTED, WebSocketTalk
-from fanlog.model import Identity, Verb
 
 if TYPE_CHECKING:
     from fanlog.format.web import OutgoingMessage

@@ -10,8 +10,8 @@ from msgspec import Meta
 
 from fanlog.errors import LinkError
 from fanlog.format.messages import BrokerStatus
+from fanlog.identity import Verb
 from fanlog.listeners.web.routes import Call, Nothing, Param, Route
-from fanlog.model import Verb
 from fanlog.release import VERSION
 
 # A load balancer sends requests elsewhere for so long.

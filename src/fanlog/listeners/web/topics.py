@@ -25,6 +25,7 @@ from fanlog.errors import (
 )
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind
+from fanlog.identity import Verb
 from fanlog.listeners.web.openapi_names import (
     NAME_PATTERN,
     NOT_INTERNAL,
@@ -32,7 +33,7 @@ from fanlog.listeners.web.openapi_names import (
     TIME_SCHEMAS,
 )
 from fanlog.listeners.web.routes import Call, Nothing, Param, Route
-from fanlog.model import PARTITIONS_MAX, TopicInfo, TopicSettings, Verb
+from fanlog.model import PARTITIONS_MAX, TopicInfo, TopicSettings
 
 if TYPE_CHECKING:
     from fanlog.client.aio import Client
