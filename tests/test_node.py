@@ -12,9 +12,10 @@ import pytest
 
 import fanlog
 from fanlog.config import BrokerOptions, Config
+from fanlog.errors import ConfigError
 from fanlog.log.staging import Staged
 from fanlog.model import KIB
-from fanlog.node import LoopRuntime
+from fanlog.node import LoopRuntime, Node
 from tests.client.proxy import proxy_to
 from tests.client.ways import FREE_PORT, PATIENCE_SECONDS, until
 
@@ -92,3 +93,21 @@ async def test_readers_catch_up_while_large_transactions_wait_for_the_disk(
         assert not any(commit.done() for commit in commits)
         disk_is_back.set()
         await asyncio.gather(*commits)
+
+
+async def test_settings_are_taken_by_all_who_reload_or_by_none() -> None:
+    node = Node(None, Config())
+    taken: list[str] = []
+    node.on_reload.append(lambda config: lambda: taken.append(config.data))
+    node.apply(Config(data="one"))
+    assert taken == ["one"]
+
+    def refuse(config: Config) -> None:
+        raise ConfigError("The file is not there.")
+
+    node.on_reload.append(refuse)
+    with pytest.raises(ConfigError):
+        node.apply(Config(data="two"))
+    assert taken == ["one"]
+    node.start()
+    await node.stop()

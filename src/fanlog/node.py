@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("fanlog")
 
 T = TypeVar("T")
+# Takes new settings in two steps. The first reads and checks, and raises ConfigError if it can't
+# use them; what it returns makes the change, and can't fail.
+Reload = Callable[[Config], Callable[[], None] | None]
 # Threads for short reads, and threads for work that may take seconds: compaction, or the files of
 # large transactions. They are apart so that readers who catch up never wait for the long work.
 _THREADS = 4
@@ -146,6 +149,8 @@ class Node:
         self._group: GroupCommit | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.listeners: list[NativeListener | RedisListener | WebListener] = []
+        # Called when settings are changed or read again, with all of them; see `apply`.
+        self.on_reload: list[Reload] = []
         self.core: Core
 
     def start(self) -> None:
@@ -222,6 +227,14 @@ class Node:
         """The way from a client in this program to the broker."""
         loop = asyncio.get_running_loop()
         return _LocalTransport(LocalLink(self.core, self._config.listener, link, loop.call_soon))
+
+    def apply(self, config: Config) -> None:
+        """Takes new settings, all or none of them: raises ConfigError if one of them, or a file
+        that one of them names, can't be used."""
+        prepared = [reload(config) for reload in self.on_reload]
+        for change in prepared:
+            if change is not None:
+                change()
 
     def describe_files(self) -> str:
         """How the process's file descriptors are shared out."""

@@ -3,13 +3,16 @@
 
 Batches and fetches name a topic by its number, thousands of times a second. So the permit keeps the
 answers about topics that its connection publishes to or fetches from.
+
+What is refused is in the audit log: here is the one place that writes it there. A kept answer is
+noted once.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from fanlog.broker.ports import Authority
+from fanlog.broker.ports import Audit, Authority
 from fanlog.errors import ForbiddenError
 from fanlog.format.schedules import SCHEDULED_TOPIC
 from fanlog.format.signals import SIGNALS_TOPIC
@@ -34,6 +37,7 @@ class Authorizing(Protocol):
     """The broker, as far as permits need it."""
 
     authority: Authority
+    audit: Audit
     permissions_epoch: int
 
 
@@ -65,7 +69,16 @@ class Permit:
         return self._broker.authority is not ALLOW_ALL and not self._trusted
 
     def ask(self, verb: Verb, name: str) -> None:
-        """Raises ForbiddenError if this connection may not do it."""
+        """Raises ForbiddenError if this connection may not do it, which the audit log then has."""
+        refusal = self.maybe_refusal(verb, name)
+        if refusal is not None:
+            self._note(verb, name)
+            raise refusal
+
+    def _note(self, verb: Verb, name: str) -> None:
+        self._broker.audit.note(self._who, verb.value, name, "denied")
+
+    def _ask(self, verb: Verb, name: str) -> None:
         if not self.guarded:
             return
         # Signals command other processes.
@@ -74,6 +87,7 @@ class Permit:
         self._broker.authority.authorize(self._who, verb, name)
 
     def may(self, verb: Verb, name: str) -> bool:
+        """Whether it may; for lists, which leave out what it may not see."""
         return self.maybe_refusal(verb, name) is None
 
     def ask_any(self, verbs: tuple[Verb, ...], name: str) -> None:
@@ -83,7 +97,7 @@ class Permit:
 
     def maybe_refusal(self, verb: Verb, name: str) -> ForbiddenError | None:
         try:
-            self.ask(verb, name)
+            self._ask(verb, name)
         except ForbiddenError as refusal:
             return refusal
         return None
@@ -109,6 +123,8 @@ class Permit:
         key = (verb, name)
         if key not in kept:
             kept[key] = self.maybe_refusal(verb, name)
+            if kept[key] is not None:
+                self._note(verb, name)
         return kept[key]
 
 

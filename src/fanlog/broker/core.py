@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
 
 from fanlog.broker.alteration import altered_settings
+from fanlog.broker.audit import NO_AUDIT
 from fanlog.broker.authority import ALLOW_ALL
 from fanlog.broker.catalog import Catalog, changed_settings
 from fanlog.broker.checks import Checks
@@ -34,7 +35,7 @@ from fanlog.broker.loader import BlockSource, Loader
 from fanlog.broker.memory_only import in_memory
 from fanlog.broker.named_producers import NamedProducers
 from fanlog.broker.names import check_not_internal, check_pattern, check_public_name
-from fanlog.broker.ports import Authority, Gate, Opener, Origin, Outlet, Runtime
+from fanlog.broker.ports import Audit, Authority, Gate, Opener, Origin, Outlet, Runtime
 from fanlog.broker.positions import checked_position
 from fanlog.broker.publish_log import PublishLog
 from fanlog.broker.queues.queues import Queues
@@ -109,6 +110,7 @@ class Broker:
     ) -> None:
         self.authority = authority
         self.gate = gate
+        self.audit: Audit = NO_AUDIT
         self.permissions_epoch = 0
         self._store = store
         self._runtime = runtime

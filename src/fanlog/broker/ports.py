@@ -5,7 +5,7 @@ and a reader that can't take it is left holding a view, never a copy."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar, runtime_checkable
 
 from fanlog.errors import FanlogError
 from fanlog.format.messages import Joined, Notice
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Piece = bytes | memoryview
+# What became of something that is written down in the audit log.
+AuditResult = Literal["ok", "denied", "failed"]
 
 
 class Outlet(Protocol):
@@ -132,6 +134,18 @@ class Gate(Protocol):
     def renew(self, who: Identity, /) -> Identity | None:
         """Who somebody is now, after keys, users or rules changed or time has passed. None: not let
         in any more."""
+        ...
+
+
+class Audit(Protocol):
+    """Who did what to what, with which result. `broker/audit.py` has the one that writes it down,
+    and the one that does not."""
+
+    def note(
+        self, who: Identity, action: str, name: str, result: AuditResult, detail: str = "", /
+    ) -> None:
+        """Constant work on the loop, and never raises. Actions have dots: `topic.delete`, `login`.
+        `name` is what it was done to. Neither `name` nor `detail` may hold a secret."""
         ...
 
 
