@@ -18,6 +18,7 @@ import pytest
 
 import fanlog
 from fanlog.cli import main
+from tests.cli.forked import Commands
 
 SOURCES = str(Path(fanlog.__file__).parents[1])
 COMMAND = (sys.executable, "-m", "fanlog")
@@ -105,22 +106,22 @@ class Serving:
 Run = Callable[..., Ended]
 
 
+@pytest.fixture(scope="session")
+def commands() -> Iterator[Commands]:
+    started = Commands()
+    yield started
+    started.close()
+
+
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
+def run(tmp_path: Path, commands: Commands) -> Run:
     """Runs a command to its end, in an empty folder."""
 
     def run(*arguments: str, stdin: str | bytes = "", **variables: str) -> Ended:
         given = stdin.encode() if isinstance(stdin, str) else stdin
-        ended = subprocess.run(
-            [*COMMAND, *arguments],
-            cwd=tmp_path,
-            env=environment(**variables),
-            input=given,
-            capture_output=True,
-            timeout=PATIENCE_SECONDS,
-            check=False,
-        )
-        return Ended(ended.returncode, ended.stdout.decode(), ended.stderr.decode())
+        asked = environment(**variables)
+        code, out, err = commands.run(list(arguments), tmp_path, asked, given)
+        return Ended(code, out.decode(), err.decode())
 
     return run
 

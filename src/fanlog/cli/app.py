@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from functools import cache
 from typing import Annotated, Protocol, runtime_checkable
 
 import typer
@@ -83,11 +84,15 @@ class _WrittenWrongly(Protocol):
     def format_message(self) -> str: ...
 
 
+# Building all commands takes a while.
+_command_of = cache(get_command)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Runs a command and returns its exit code."""
     given = sys.argv[1:] if arguments is None else arguments
     try:
-        result = get_command(app).main(given, prog_name="fanlog", standalone_mode=False)
+        result = _command_of(app).main(given, prog_name="fanlog", standalone_mode=False)
         sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
         return ExitCode.INTERRUPTED

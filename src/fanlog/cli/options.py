@@ -179,9 +179,15 @@ def options_of(struct: type[msgspec.Struct], section: str) -> list[Option]:
     return found
 
 
+@cache
+def _hints(struct: type[msgspec.Struct]) -> dict[str, Any]:
+    """Every command begins with this, and it takes a while."""
+    return get_type_hints(struct)
+
+
 def _choices(struct: type[msgspec.Struct], name: str) -> tuple[str, ...]:
     """What a `Literal` allows, in the order of its declaration, which `inspect` does not keep."""
-    kind = get_type_hints(struct)[name]
+    kind = _hints(struct)[name]
     return tuple(str(choice) for choice in get_args(kind)) if get_origin(kind) is Literal else ()
 
 
