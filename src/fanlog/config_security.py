@@ -52,6 +52,70 @@ class SecurityOptions(msgspec.Struct, frozen=True, kw_only=True):
             "not log in. The broker warns of it at every start."
         ),
     ] = False
+    token_key_file: Annotated[
+        str,
+        Meta(
+            description="File with the public keys that tokens (JWT) are checked with: PEM, a JWK, "
+            "or a JWK set. The broker reads it again when it changes."
+        ),
+    ] = ""
+    token_jwks_url: Annotated[
+        str,
+        Meta(description="Address of a JWK set with such keys. https, or http on this machine."),
+    ] = ""
+    token_issuer: Annotated[
+        str, Meta(description="The issuer (`iss`) that tokens must have. Tokens need it.")
+    ] = ""
+    token_audience: Annotated[
+        str, Meta(description="The audience (`aud`) that tokens must have. Tokens need it.")
+    ] = ""
+    token_algorithms: Annotated[
+        str,
+        Meta(description="Algorithms of tokens, with spaces between them. Only asymmetric ones."),
+    ] = "RS256 RS384 RS512 PS256 PS384 PS512 ES256 ES384 ES512 EdDSA"
+    token_leeway_seconds: Annotated[
+        float,
+        Meta(ge=0, le=300, description="How far the clocks of issuer and broker may be apart."),
+    ] = 10.0
+    token_user_claim: Annotated[
+        str, Meta(min_length=1, description="The claim of a token that is the user's name.")
+    ] = "sub"
+    token_role_claim: Annotated[
+        str,
+        Meta(
+            description="The claim that names the role, or the groups that `token_roles` maps to "
+            "one. It may be a path, such as realm_access.roles."
+        ),
+    ] = "fanlog_role"
+    token_roles: Annotated[
+        str,
+        Meta(
+            description="Roles for the values of that claim, such as `ops=admin staff=viewer`. The "
+            "first that fits wins. Empty: the claim is the role."
+        ),
+    ] = ""
+    token_role: Annotated[
+        Literal["", "admin", "producer", "consumer", "viewer", "observer"],
+        Meta(description="The role of tokens and OpenID users that name none. Empty: no role."),
+    ] = ""
+    token_publish_claim: Annotated[
+        str, Meta(description="The claim with the topics that a token may publish to.")
+    ] = "fanlog_publish"
+    token_subscribe_claim: Annotated[
+        str, Meta(description="The claim with the topics that a token may read.")
+    ] = "fanlog_subscribe"
+    jwks_floor_seconds: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="Time between two requests for a JWK set, however many tokens name keys "
+            "that are not known.",
+        ),
+    ] = 10.0
+    jwks_lifetime_seconds: Annotated[
+        float,
+        Meta(gt=0, description="Age at which a JWK set is asked for again."),
+    ] = 3600.0
 
 
 class AuditOptions(msgspec.Struct, frozen=True, kw_only=True):
