@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import msgspec
 
-from fanlog import config, config_web, model
+from fanlog import config, config_limits, config_web, model
 from fanlog.cli.options import Option, options_of
 from scripts.docs.commands_page import parameters_with_variables
 from scripts.docs.tables import code, page, table
@@ -46,6 +46,12 @@ _SECTIONS: tuple[tuple[str, str, str, type[msgspec.Struct]], ...] = (
     ("Native listener", "listener", "The native port.", config.ListenerOptions),
     ("Redis listener", "redis", "The port for Redis clients.", config.RedisOptions),
     ("Web listener", "web", "The port for browsers and HTTP clients.", config_web.WebOptions),
+    (
+        "Limits",
+        "limits",
+        "What each user and each address may use.",
+        config_limits.LimitOptions,
+    ),
     ("Edge", "edge", "What `fanlog edge` stands in front of.", config.EdgeOptions),
     ("Log", "log", "Files, memory and retention.", config.LogOptions),
     (

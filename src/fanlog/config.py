@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from fanlog.config_limits import LimitOptions
 from fanlog.config_security import AuditOptions, SecurityOptions, TelemetryOptions, TlsOptions
 from fanlog.config_web import WebOptions
 from fanlog.model import KIB, MIB, TopicSettings
@@ -799,6 +800,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     tls: TlsOptions = TlsOptions()
     security: SecurityOptions = SecurityOptions()
     audit: AuditOptions = AuditOptions()
+    limits: LimitOptions = LimitOptions()
     telemetry: TelemetryOptions = TelemetryOptions()
     edge: EdgeOptions = EdgeOptions()
     broker: BrokerOptions = BrokerOptions()
