@@ -60,6 +60,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     manage: tuple[str, ...] | None = None
     groups: tuple[str, ...] | None = None
     queues: tuple[str, ...] | None = None
+    # Without this list, who may publish to, read or manage a topic may describe it.
+    describe: tuple[str, ...] | None = None
 
 
 class Allowance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -77,7 +79,8 @@ AccountKind = Literal["key", "user", "token", "certificate", "anonymous"]
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
     """Whom a peer logged in as. `name` is what people call it, and `id` the id of a key. It is a
-    value: when keys, users or rules change, there is a new one."""
+    value: when keys, users or rules change, there is a new one. `credential` tells the secrets of
+    one account apart, such as a key's old and new one; it is no secret itself."""
 
     name: str
     kind: AccountKind
@@ -85,6 +88,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     id: str = ""
     expires_us: int = 0
     allowance: Allowance = Allowance()
+    credential: str = ""
 
 
 class Identity(msgspec.Struct, frozen=True):

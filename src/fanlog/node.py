@@ -32,6 +32,8 @@ from fanlog.log.descriptors import FileBudget, measure_budget
 from fanlog.log.store import LogStore
 from fanlog.model import Durability, TopicSettings
 from fanlog.release import VERSION
+from fanlog.security.directory import Directory
+from fanlog.security.gate import SecurityGate
 
 if TYPE_CHECKING:
     from fanlog.listeners.web.server import WebListener
@@ -49,6 +51,8 @@ _BACKGROUND_THREADS = 4
 _TICK_SECONDS = 0.1
 # How late a delayed message may be for no reason.
 _DUE_SECONDS = 0.02
+# An account that has expired is cut off within a second.
+_EXPIRY_SECONDS = 0.5
 _FILES_IN_MEMORY = 64
 # More than this between two ticks is the loop's fault, or the machine's, and nobody else's.
 _STALL_NS = 500_000_000
@@ -135,6 +139,7 @@ class Node:
     ) -> None:
         self._authority = authority
         self._gate = gate
+        self.security: SecurityGate | None = None
         if folder is not None:
             posix.require()
         # Before anything is opened. A broker in memory has hardly a file.
@@ -143,6 +148,9 @@ class Node:
         self._config = config = _within_files(config, self._files)
         self._admission = Admission(self._files.connections, self._files.limit)
         self._runtime = runtime or LoopRuntime()
+        if config.security.auth and gate is OPEN_GATE and authority is ALLOW_ALL:
+            self.security = self._make_security()
+            self._gate = self._authority = self.security
         self._store = LogStore(
             None if folder is None else Path(folder), config.log, self._runtime.now_us
         )
@@ -152,6 +160,13 @@ class Node:
         # Called when settings are changed or read again, with all of them; see `apply`.
         self.on_reload: list[Reload] = []
         self.core: Core
+
+    def _make_security(self) -> SecurityGate:
+        security = SecurityGate(
+            Directory(), self._runtime.now_us, user_topic=self._config.web.user_topic
+        )
+        security.directory.on_change.append(self.recheck)
+        return security
 
     def start(self) -> None:
         """Recovers what is on disk. Blocks while it does."""
@@ -165,6 +180,7 @@ class Node:
             asyncio.create_task(_every(_TICK_SECONDS, self._tick)),
             asyncio.create_task(_every(_DUE_SECONDS, self.core.schedule.tick)),
             asyncio.create_task(_every(interval_seconds, self.core.housekeeping)),
+            asyncio.create_task(_every(_EXPIRY_SECONDS, self._tick_security)),
         ]
 
     def _make_core(self, defaults: TopicSettings) -> Core:
@@ -184,9 +200,21 @@ class Node:
         self._runtime.attend()
         self.core.tick()
 
+    def recheck(self) -> None:
+        """Keys, users or rules have changed, or accounts have expired: nothing that was allowed
+        before counts any more, and open connections are looked at again."""
+        self.core.permissions_changed()
+        for listener in self.listeners:
+            listener.recheck()
+
+    def _tick_security(self) -> None:
+        if self.security is not None and self.security.expired():
+            self.recheck()
+
     def attend(self) -> None:
         """Does now all that is due: for a test that has moved the time."""
         self._tick()
+        self._tick_security()
         self.core.schedule.tick()
         self.core.housekeeping()
 
@@ -260,6 +288,8 @@ class Node:
             task.cancel()
         if self._group is not None:
             self._group.close()
+        if self.security is not None:
+            self.security.close()
         self._runtime.close()
         self.core.close()
         self._store.close(clean=True)

@@ -15,7 +15,6 @@ import msgspec
 import pytest
 
 import fanlog
-from fanlog.broker.authority import forbidden
 from fanlog.config import Config, ListenerOptions, RedisOptions
 from fanlog.errors import ForbiddenError
 from fanlog.format import messages
@@ -29,6 +28,7 @@ from fanlog.listeners.native import HANDLERS
 from fanlog.listeners.redis.commands import COMMANDS
 from fanlog.model import Start
 from fanlog.node import Node
+from fanlog.security.rules import forbidden
 from tests.listeners.peers import HOST, PATIENCE_SECONDS, Peer, Serving, one_message
 from tests.listeners.redis.wire import Wire
 

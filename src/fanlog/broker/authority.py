@@ -17,6 +17,7 @@ from fanlog.errors import ForbiddenError
 from fanlog.format.schedules import SCHEDULED_TOPIC
 from fanlog.format.signals import SIGNALS_TOPIC
 from fanlog.identity import Identity, Verb
+from fanlog.security.rules import state_of
 
 # Answers that a connection keeps. Past it they are asked for again: it bounds what a client can
 # make the broker remember with names that do not exist.
@@ -95,6 +96,15 @@ class Permit:
         if not any(self.may(verb, name) for verb in verbs):
             self.ask(verbs[0], name)
 
+    def ask_state(self, verb: Verb, name: str) -> None:
+        """Raises unless this connection may see the state of a group or a queue, by its verb or
+        because it may describe it."""
+        if not self.may_see(verb, name):
+            self.ask(verb, name)
+
+    def may_see(self, verb: Verb, name: str) -> bool:
+        return self.may(verb, name) or self.may(Verb.DESCRIBE, state_of(verb, name))
+
     def maybe_refusal(self, verb: Verb, name: str) -> ForbiddenError | None:
         try:
             self._ask(verb, name)
@@ -126,30 +136,3 @@ class Permit:
             if kept[key] is not None:
                 self._note(verb, name)
         return kept[key]
-
-
-def forbidden(who: Identity, verb: Verb, name: str) -> ForbiddenError:
-    """The error that an authority raises."""
-    user = f"The user {who.user!r}" if who.user else "A client without a user"
-    about = f" {name!r}" if name else " this broker"
-    return ForbiddenError(
-        f"{user} may not {_DOING[verb]}{about}. Ask the operator for the permission "
-        f"{verb.value!r}, or use another user.",
-        verb=verb.value,
-        name=name,
-    )
-
-
-_DOING = {
-    Verb.PUBLISH: "publish to",
-    Verb.SUBSCRIBE: "read",
-    Verb.DESCRIBE: "describe",
-    Verb.MANAGE: "create, change or delete",
-    Verb.GROUP: "use the group",
-    Verb.QUEUE: "work on the queue",
-    Verb.PRODUCER: "publish under the name",
-    Verb.SCHEDULE: "change the schedule",
-    Verb.PRESENCE: "see who is in",
-    Verb.USER: "act on the user",
-    Verb.ADMIN: "operate",
-}

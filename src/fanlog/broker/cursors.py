@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from fanlog.identity import Verb
 from fanlog.model import Gap, SlowPolicy
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class Subscription:
 
     __slots__ = (
         "absent",
+        "asked",
         "client",
         "closed",
         "cursors",
@@ -87,6 +89,8 @@ class Subscription:
         self.absent: dict[tuple[str, int], Position] | None = None
         # Of a reader with a pattern: what it may read of all that matches. None: everything.
         self.permit: Permit | None = None
+        # What its reader was allowed so that it could begin, to be asked again.
+        self.asked: tuple[tuple[Verb, str], ...] = ()
         self.closed = False
         # What happens to its topics before it starts: its reader does not know of it yet. None
         # once it does.

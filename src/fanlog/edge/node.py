@@ -78,6 +78,7 @@ class EdgeNode(Node):
             topic_defaults=defaults,
             sync_group=self._sync_group,
             authority=self._authority,
+            gate=self._gate,
         )
         core.upstream = self.make_upstream(core)
         return core

@@ -89,6 +89,10 @@ class _Fetch:
         session, partition = self.session, self.partition
         session.fetches.under_way -= 1
         size = 0
+        # It may have waited for long: permissions may have changed.
+        refusal = session.permit.may_fetch(partition.topic.name)
+        if refusal is not None:
+            got = refusal
         if isinstance(got, FanlogError):
             session.fail(self.request, got)
         else:

@@ -36,14 +36,17 @@ _PAGE_NAMES = 4000
 
 def join_group(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.JoinGroup, payload)
-    session.permit.ask(Verb.SUBSCRIBE, wanted.target)
-    session.permit.ask(Verb.GROUP, wanted.group)
+    _ask_member(session, wanted)
     if wanted.start is None:
         session.check_number(aux)
         _seat(session, request, aux, wanted)
     else:
         session.begin(aux, wanted)
         session.later(request, _placing(session, request, aux, wanted, wanted.start))
+
+
+def _ask_member(session: NativeSession, wanted: messages.JoinGroup) -> tuple[tuple[Verb, str], ...]:
+    return session.ask_all((Verb.SUBSCRIBE, wanted.target), (Verb.GROUP, wanted.group))
 
 
 async def _placing(
@@ -60,10 +63,12 @@ async def _placing(
 
 
 def _seat(session: NativeSession, request: int, aux: int, wanted: messages.JoinGroup) -> None:
+    # Again: permissions may have changed meanwhile.
+    asked = _ask_member(session, wanted)
     subscription, epoch = session.broker.groups.join(
         aux, wanted, session.outlet, session.told(aux), session.client
     )
-    session.keep(aux, subscription)
+    session.keep(aux, subscription, asked)
     session.answer(request, messages.GroupJoined(epoch))
     session.tell_at_start(subscription)
 
@@ -120,7 +125,7 @@ def _ask(session: NativeSession, name: str) -> None:
 
 
 def _may_see(session: NativeSession, name: str) -> bool:
-    return session.permit.may(_verb(session, name), name)
+    return session.permit.may_see(_verb(session, name), name)
 
 
 def _verb(session: NativeSession, name: str) -> Verb:
@@ -171,7 +176,7 @@ def _names(broker: Broker, wanted: messages.ListGroups) -> tuple[list[str], str]
 
 def describe_group(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
     name = decode(messages.NamedGroup, payload).name
-    _ask(session, name)
+    session.permit.ask_state(_verb(session, name), name)
 
     async def describing() -> None:
         session.answer(request, await _keeper(session, name).describe(name))

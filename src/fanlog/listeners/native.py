@@ -62,6 +62,7 @@ from fanlog.listeners import (
 )
 from fanlog.listeners.faults import NOTHING_TAKEN, OUR_FAULT
 from fanlog.listeners.fetches import Fetches
+from fanlog.listeners.recheck import recheck_permit
 from fanlog.listeners.told import NativeOutlet, Told, failure_of
 
 logger = logging.getLogger("fanlog.listeners")
@@ -339,6 +340,21 @@ class NativeSession:
         reason = messages.Goodbye("The broker is stopping. The client comes back by itself.")
         self.outlet.write(message_frame(FrameKind.DRAINING, reason))
 
+    def recheck(self) -> FanlogError | None:
+        """Permissions have changed. Subscriptions that are not allowed any more end, and the client
+        is told so."""
+        before = self.permit.who
+        fault = recheck_permit(self.broker.gate, self.permit)
+        if fault is not None or self.permit.who is before:
+            return fault
+        for number, subscription in list(self.subscriptions.items()):
+            try:
+                self.ask_all(*subscription.asked)
+            except FanlogError as refusal:
+                self.told(number).ended(refusal)
+                subscription.keeper.leave(subscription)
+        return None
+
     def closed(self) -> None:
         self._closed = True
         for subscription in self.subscriptions.values():
@@ -354,11 +370,18 @@ class NativeSession:
 
     def subscribe(self, request: int, aux: int, payload: memoryview) -> None:
         wanted = decode(messages.Subscribe, payload)
-        self.permit.ask(Verb.SUBSCRIBE, wanted.target)
+        asked = [(Verb.SUBSCRIBE, wanted.target)]
         if wanted.durable:
-            self.permit.ask(Verb.GROUP, wanted.durable)
+            asked.append((Verb.GROUP, wanted.durable))
+        self.ask_all(*asked)
         self.begin(aux, wanted)
-        self.later(request, self._subscribing(request, aux, wanted))
+        self.later(request, self._subscribing(request, aux, wanted, tuple(asked)))
+
+    def ask_all(self, *asked: tuple[Verb, str]) -> tuple[tuple[Verb, str], ...]:
+        """What a subscription needs; raises if one of it is not allowed."""
+        for verb, name in asked:
+            self.permit.ask(verb, name)
+        return asked
 
     def check_number(self, number: int) -> None:
         """That the peer may begin a subscription of this number."""
@@ -386,8 +409,11 @@ class NativeSession:
             del self._beginning[number]
         return still_wanted and not self._closed
 
-    def keep(self, number: int, subscription: Subscription) -> None:
+    def keep(
+        self, number: int, subscription: Subscription, asked: tuple[tuple[Verb, str], ...]
+    ) -> None:
         """Takes a subscription in that has begun; its peer may be gone before it is told so."""
+        subscription.asked = asked
         if self._closed:
             subscription.keeper.lost(subscription)
         else:
@@ -397,7 +423,13 @@ class NativeSession:
         """Who tells the peer what happens to the subscription of this number."""
         return Told(self.outlet, number, self.subscriptions)
 
-    async def _subscribing(self, request: int, key: int, wanted: messages.Subscribe) -> None:
+    async def _subscribing(
+        self,
+        request: int,
+        key: int,
+        wanted: messages.Subscribe,
+        asked: tuple[tuple[Verb, str], ...],
+    ) -> None:
         try:
             subscription, joined = await self.broker.subscriptions.add(
                 key, wanted, self.outlet, self.told(key), self.client, permit=self.permit
@@ -407,7 +439,13 @@ class NativeSession:
         if not begun:
             self.broker.subscriptions.remove(subscription)
             raise ClosedError(f"Subscription {key} was ended before it began.")
-        self.subscriptions[key] = subscription
+        try:
+            # Permissions may have changed while it began.
+            self.ask_all(*asked)
+        except FanlogError:
+            self.broker.subscriptions.remove(subscription)
+            raise
+        self.keep(key, subscription, asked)
         logger.debug(
             "%s: subscription %d to %s from %s, policy %s, %d topics",
             self.who,

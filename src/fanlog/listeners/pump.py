@@ -53,6 +53,10 @@ class Session(Protocol):
         """Whether whole frames wait until others had their turn: `go_on` says when to go on."""
         ...
 
+    def recheck(self) -> FanlogError | None:
+        """Permissions have changed: why the peer is to be turned out, if it is."""
+        ...
+
     def closed(self) -> None: ...
 
 
@@ -76,6 +80,9 @@ class _Ended:
     def drain(self) -> None: ...
     def held_up(self) -> bool:
         return False
+
+    def recheck(self) -> FanlogError | None:
+        return None
 
     def closed(self) -> None: ...
 
@@ -115,6 +122,7 @@ class Connection:
         "_sock",
         "_why",
         "blocked",
+        "certificate_names",
         "feed",
         "heard_at",
         "paused",
@@ -146,6 +154,8 @@ class Connection:
         self._why = "the client closed"
         self._lingering: asyncio.TimerHandle | None = None
         self.peer = peer
+        # The names in the client's certificate, where TLS has seen one.
+        self.certificate_names: tuple[str, ...] = ()
         self.session: Session
         self.since = self.heard_at = host.loop.time()
         self.blocked = False

@@ -21,20 +21,25 @@ logger = logging.getLogger("fanlog.listeners")
 
 def work(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.Work, payload)
-    session.permit.ask(Verb.SUBSCRIBE, wanted.target)
-    session.permit.ask(Verb.QUEUE, wanted.queue)
+    _ask_worker(session, wanted)
     session.broker.queues.prepare(wanted, session.outlet)
     session.begin(aux, wanted)
     session.when_durable(request, lambda: _begin(session, request, aux, wanted))
+
+
+def _ask_worker(session: NativeSession, wanted: messages.Work) -> tuple[tuple[Verb, str], ...]:
+    return session.ask_all((Verb.SUBSCRIBE, wanted.target), (Verb.QUEUE, wanted.queue))
 
 
 def _begin(session: NativeSession, request: int, aux: int, wanted: messages.Work) -> None:
     """Where the queue begins is durable: it is there."""
     if not session.has_begun(aux, wanted):
         raise ClosedError(f"Subscription {aux} was ended before it began.")
+    # Again: permissions may have changed meanwhile.
+    asked = _ask_worker(session, wanted)
     queues, told = session.broker.queues, session.told(aux)
     subscription, settings, joined = queues.work(aux, wanted, session.outlet, told, session.client)
-    session.keep(aux, subscription)
+    session.keep(aux, subscription, asked)
     logger.debug(
         "%s: subscription %d works on %s in queue %s, prefetch %d",
         session.who,

@@ -8,6 +8,7 @@ import contextlib
 import logging
 import socket
 from abc import abstractmethod
+from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 from fanlog.broker.core import Broker
@@ -92,6 +93,18 @@ class TcpListener(Acceptor, Generic[S]):
     def swept(self, now: float) -> None:
         """What else is looked after once a second."""
         self.broker.fan_out.sweep()
+
+    def recheck(self) -> None:
+        """Permissions have changed: every connection is looked at again, in slices."""
+        self.broker.slices.in_slices(self._rechecking())
+
+    def _rechecking(self) -> Iterator[None]:
+        for connection, session in list(self._connections.items()):
+            if connection in self._connections:
+                fault = session.recheck()
+                if fault is not None:
+                    connection.turn_out(fault)
+            yield
 
     def drags_on(self, connection: Connection, frame: int, now: float, seconds_max: float) -> bool:
         """Whether the same frame has been half here for too long, however it drips in."""

@@ -13,13 +13,13 @@ import msgspec
 import pytest
 
 import fanlog
-from fanlog.broker.authority import forbidden
 from fanlog.config import Config
 from fanlog.identity import Identity, Verb
 from fanlog.listeners.web.app import ROUTES
 from fanlog.listeners.web.operations import Operation
 from fanlog.listeners.web.session import HANDLERS
 from fanlog.node import Node
+from fanlog.security.rules import forbidden
 from tests.listeners.web.test_websocket import talking
 
 Asked = tuple[Verb, str]

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from fanlog.broker.authority import forbidden
 from fanlog.identity import Identity, Verb
+from fanlog.security.rules import forbidden
 from tests.listeners.web.conftest import Serving, Site
 from tests.listeners.web.event_source import following
 from tests.listeners.web.wire import raw

@@ -10,9 +10,9 @@ import aiohttp
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from fanlog.broker.authority import forbidden
 from fanlog.identity import Identity, Verb
 from fanlog.listeners.web.server import WebListener
+from fanlog.security.rules import forbidden
 from tests.listeners.web.test_websocket import Talker, talking
 from tests.listeners.web.two_processes import Two, two_processes, until
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from fanlog.client.message import Message
 from fanlog.client.publishing import Headers, Value
-from fanlog.errors import MessageTooLargeError, TopicExistsError
+from fanlog.errors import ForbiddenError, MessageTooLargeError, TopicExistsError
 from fanlog.format.dead_letters import (
     REASON_CHARACTERS_MAX,
     TOPIC_PREFIX,
@@ -84,6 +84,8 @@ class Burying:
         if topic in self._known:
             return
         info = await self._host.describe_topic(source)
-        with contextlib.suppress(TopicExistsError):
+        # A worker that may create no topics may still publish dead letters: the topic is there, or
+        # the broker makes it.
+        with contextlib.suppress(TopicExistsError, ForbiddenError):
             await self._host.create_topic(topic, **letter_topic_settings(info.settings))
         self._known.add(topic)

@@ -21,6 +21,7 @@ from fanlog.format.messages import Failure
 from fanlog.format.resp import Command, CommandReader, PipelineReader, Publishes, RespLimits
 from fanlog.format.resp_replies import NO_REPLY, QUEUED, Failed, Raw, Reply, encode_reply
 from fanlog.identity import Identity
+from fanlog.listeners.recheck import recheck_permit
 from fanlog.listeners.redis.commands import find_command
 from fanlog.listeners.redis.publishing import Publishing
 from fanlog.listeners.redis.pubsub import PubSub
@@ -200,6 +201,10 @@ class RedisSession:
     def busy(self) -> bool:
         """Whether commands wait here, so that no more are read."""
         return bool(self._todo) or self._waits
+
+    def recheck(self) -> FanlogError | None:
+        """Permissions have changed."""
+        return recheck_permit(self.state.broker.gate, self.permit)
 
     def held_up(self) -> bool:
         """Its connection counts as full while commands wait, and goes on by itself."""

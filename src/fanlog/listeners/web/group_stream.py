@@ -189,7 +189,7 @@ def join_group(call: Call[Any, Any], wanted: GroupWanted, user: str) -> web.Stre
     permit.ask(Verb.SUBSCRIBE, wanted.topic)
     permit.ask(Verb.GROUP, wanted.group)
     connection = WebConnection(listener, peer)
-    session = GroupSession(listener, connection, call.client, wanted, user)
+    session = GroupSession(listener, connection, call.client, wanted, permit)
     try:
         agreed = shake_hands(request)
     except HandshakeError as fault:
@@ -211,12 +211,13 @@ class GroupSession:
         connection: WebConnection,
         client: Client,
         wanted: GroupWanted,
-        user: str,
+        permit: Permit,
     ) -> None:
         self.listener = listener
         self.connection = connection
         self.id = secrets.token_hex(8)
-        self.user = user
+        self.permit = permit
+        self.user = permit.who.user
         self.address = connection.peer
         self.since_us = time.time_ns() // 1000
         self.talk: WebSocketTalk

@@ -135,7 +135,7 @@ async def list_groups(call: Call[GroupsQuery, None]) -> GroupsPage:
     while True:
         wanted = ListGroups(query.pattern, after)
         page = decode(GroupPage, await call.client.ask(FrameKind.LIST_GROUPS, wanted))
-        found += [group for group in page.groups if call.permit.may(Verb.GROUP, group.name)]
+        found += [group for group in page.groups if _may_see(call, group)]
         after = page.next
         if len(found) > limit or not after:
             break
@@ -143,9 +143,13 @@ async def list_groups(call: Call[GroupsQuery, None]) -> GroupsPage:
     return GroupsPage(groups=[_group(info) for info in found[:limit]], next=more or None)
 
 
+def _may_see(call: Call[GroupsQuery, None], group: GroupInfo) -> bool:
+    return call.permit.may_see(Verb.QUEUE if group.queue else Verb.GROUP, group.name)
+
+
 async def describe(call: Call[Nothing, None]) -> Group:
     name = call.path("group")
-    call.permit.ask(Verb.GROUP, name)
+    call.permit.ask_state(Verb.GROUP, name)
     return _group(await call.client.groups.describe(name))
 
 

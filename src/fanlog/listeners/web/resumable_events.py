@@ -48,6 +48,7 @@ class StreamEvents:
         self._connection = connection
         self._patience = patience
         self.id = secrets.token_hex(8)
+        self.permit = permit
         self.user = permit.who.user
         self.address = connection.peer
         self.since_us = time.time_ns() // 1000

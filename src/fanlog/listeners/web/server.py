@@ -193,6 +193,10 @@ class WebListener(Acceptor):
         """Who a client is by its token. Until there are tokens it stays who it said it is."""
         return who
 
+    def recheck(self) -> None:
+        """Permissions have changed: connections that stay open are looked at again."""
+        self.connections.recheck(self.bus.core.gate)
+
     def begun(self, request: web.Request) -> None:
         """A request has come, at least its headers."""
         peer = self._peers.get(request.protocol)

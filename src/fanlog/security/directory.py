@@ -1,0 +1,209 @@
+"""Keys and users, in memory, as they are now. Every change goes through `change`: it takes effect
+at once, and everybody who has asked is told, so that open connections are looked at again.
+
+Entries come from the broker's ledger, or from its config file. Those of the file can be changed
+there only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Literal, TypeVar
+
+import msgspec
+
+from fanlog.identity import Account, AccountKind, Allowance, Rules
+from fanlog.security.keys import fingerprint
+
+Source = Literal["api", "file"]
+KEY_PREFIX = "key/"
+USER_PREFIX = "user/"
+
+
+class OldSecret(msgspec.Struct, frozen=True):
+    """The secret that a key had before it was rotated: it is good until then."""
+
+    digest: str
+    until_us: int
+
+
+class KeyEntry(msgspec.Struct, frozen=True, kw_only=True, tag="key", omit_defaults=True):
+    """A key: `digest` is the SHA-256 of its secret."""
+
+    name: str
+    id: str
+    digest: str
+    rules: Rules
+    allowance: Allowance = Allowance()
+    comment: str = ""
+    created_us: int = 0
+    expires_us: int = 0
+    rotated_us: int = 0
+    old: tuple[OldSecret, ...] = ()
+    source: Source = "api"
+
+    @property
+    def ledger_key(self) -> str:
+        return KEY_PREFIX + self.name
+
+    def __repr__(self) -> str:
+        return f"KeyEntry({self.name!r})"
+
+
+class UserEntry(msgspec.Struct, frozen=True, kw_only=True, tag="user", omit_defaults=True):
+    """A user: `password` is what `passwords.py` keeps; empty: no password lets this user in.
+    `certificates` are names in client certificates that do."""
+
+    name: str
+    rules: Rules
+    password: str = ""
+    certificates: tuple[str, ...] = ()
+    allowance: Allowance = Allowance()
+    comment: str = ""
+    created_us: int = 0
+    expires_us: int = 0
+    disabled: bool = False
+    source: Source = "api"
+
+    @property
+    def ledger_key(self) -> str:
+        return USER_PREFIX + self.name
+
+    def __repr__(self) -> str:
+        return f"UserEntry({self.name!r})"
+
+
+Entry = KeyEntry | UserEntry
+E = TypeVar("E", KeyEntry, UserEntry)
+
+
+class Directory:
+    """All keys and users. `on_change` is called after every change."""
+
+    def __init__(self) -> None:
+        self._keys: dict[str, KeyEntry] = {}
+        self._users: dict[str, UserEntry] = {}
+        self._key_by_id: dict[str, KeyEntry] = {}
+        self._user_by_certificate: dict[str, UserEntry] = {}
+        # Entries of the ledger count only if none of it is lost: a revocation may be among that.
+        self._distrusted = False
+        # By entry, so that a change leaves the accounts of others as they are.
+        self._accounts: dict[str, dict[tuple[AccountKind, str], Account]] = {}
+        self.on_change: list[Callable[[], None]] = []
+
+    @property
+    def keys(self) -> Mapping[str, KeyEntry]:
+        return self._keys
+
+    @property
+    def users(self) -> Mapping[str, UserEntry]:
+        return self._users
+
+    @property
+    def distrusted(self) -> bool:
+        """Whether keys and users that were made by commands are not let in: see `distrust`."""
+        return self._distrusted
+
+    def entries(self) -> Iterator[Entry]:
+        yield from self._keys.values()
+        yield from self._users.values()
+
+    # Changes
+
+    def load(self, entries: Iterable[Entry], *, distrust: bool = False) -> None:
+        """Takes entries in at the start. `distrust`: some that were in the ledger are lost, so
+        that of the rest nobody knows whether they were revoked."""
+        self._distrusted = self._distrusted or distrust
+        for entry in entries:
+            self._put(entry)
+        self._changed()
+
+    def put(self, entry: Entry) -> None:
+        """Adds an entry, or replaces the one of this name."""
+        self._put(entry)
+        self._changed()
+
+    def remove(self, entry: Entry) -> None:
+        self._drop(entry)
+        self._changed()
+
+    def _put(self, entry: Entry) -> None:
+        known = (self._keys if isinstance(entry, KeyEntry) else self._users).get(entry.name)
+        if known is not None:
+            self._drop(known)
+        if isinstance(entry, KeyEntry):
+            self._keys[entry.name] = self._key_by_id[entry.id] = entry
+        else:
+            self._users[entry.name] = entry
+            for name in entry.certificates:
+                self._user_by_certificate.setdefault(name.casefold(), entry)
+
+    def _drop(self, entry: Entry) -> None:
+        self._accounts.pop(entry.ledger_key, None)
+        if isinstance(entry, KeyEntry):
+            self._keys.pop(entry.name, None)
+            if self._key_by_id.get(entry.id) is not None:
+                del self._key_by_id[entry.id]
+            return
+        self._users.pop(entry.name, None)
+        mine = self._user_by_certificate
+        for name in [name for name, owner in mine.items() if owner.name == entry.name]:
+            del mine[name]
+
+    def _changed(self) -> None:
+        for tell in self.on_change:
+            tell()
+
+    # Who is let in now
+
+    def key_by_id(self, id: str) -> KeyEntry | None:
+        return self._trusted(self._key_by_id.get(id))
+
+    def user(self, name: str) -> UserEntry | None:
+        return self._trusted(self._users.get(name))
+
+    def user_by_certificate(self, name: str) -> UserEntry | None:
+        return self._trusted(self._user_by_certificate.get(name.casefold()))
+
+    def _trusted(self, entry: E | None) -> E | None:
+        if entry is None or (self._distrusted and entry.source == "api"):
+            return None
+        return entry
+
+    def account_of_key(self, entry: KeyEntry, digest: str, now_us: int) -> Account | None:
+        """The account of somebody who has shown the secret of this digest; None if that does not
+        let in any more. The same account for the same secret, as long as nothing changes."""
+        expires_us = entry.expires_us
+        if digest != entry.digest:
+            until_us = max((o.until_us for o in entry.old if o.digest == digest), default=0)
+            if not until_us:
+                return None
+            expires_us = min(expires_us or until_us, until_us)
+        if expires_us and now_us >= expires_us:
+            return None
+        return self._account("key", entry, fingerprint(digest), expires_us, entry.id)
+
+    def account_of_user(
+        self, entry: UserEntry, now_us: int, kind: AccountKind = "user", credential: str = ""
+    ) -> Account | None:
+        """The account of a user who has logged in. A new password ends what the old one opened."""
+        if entry.disabled or (entry.expires_us and now_us >= entry.expires_us):
+            return None
+        return self._account(kind, entry, credential, entry.expires_us)
+
+    def _account(
+        self, kind: AccountKind, entry: Entry, credential: str, expires_us: int, id: str = ""
+    ) -> Account:
+        known = self._accounts.setdefault(entry.ledger_key, {})
+        found = known.get((kind, credential))
+        if found is None:
+            found = known[kind, credential] = Account(
+                name=entry.name,
+                kind=kind,
+                rules=entry.rules,
+                id=id,
+                expires_us=expires_us,
+                allowance=entry.allowance,
+                credential=credential,
+            )
+        return found
