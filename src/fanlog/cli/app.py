@@ -11,7 +11,7 @@ from typing import Annotated, Protocol, runtime_checkable
 import typer
 from typer.main import get_command
 
-from fanlog.cli import edge, generate, health, publish, serve, tail
+from fanlog.cli import edge, generate, health, publish, serve, tail, verify
 from fanlog.cli.bench import bench_app
 from fanlog.cli.configuration import config_app
 from fanlog.cli.dead import dead_app
@@ -70,6 +70,7 @@ app.add_typer(group_app, name="group")
 app.add_typer(schedule_app, name="schedule")
 app.add_typer(dead_app, name="dead")
 app.command(epilog=health.EXAMPLE)(health.health)
+app.command(epilog=verify.EXAMPLE)(verify.verify)
 app.add_typer(config_app, name="config")
 app.add_typer(pipeline_app, name="pipeline")
 app.add_typer(bench_app, name="bench")

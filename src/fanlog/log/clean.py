@@ -124,15 +124,20 @@ def take_clean(folder: str) -> Cleaned:
     except FileNotFoundError:
         return Cleaned()
     remove_if_there(path)
-    body = data[len(_MAGIC) + _CRC_BYTES :]
-    crc = int.from_bytes(data[len(_MAGIC) : len(_MAGIC) + _CRC_BYTES], "little")
     try:
-        if data[: len(_MAGIC)] != _MAGIC or crc32c(body) != crc:
-            raise FormatError("its checksum does not fit")
-        return Cleaned(msgspec.msgpack.decode(body, type=CleanStop))
+        return Cleaned(decode_clean(data))
     except (FormatError, msgspec.MsgspecError) as fault:
         logger.warning("%s is of no use: %s. All logs are scanned.", path, fault)
         return Cleaned()
+
+
+def decode_clean(data: bytes) -> CleanStop:
+    """Raises `FormatError`, or what MessagePack raises, for a mark that is damaged."""
+    body = data[len(_MAGIC) + _CRC_BYTES :]
+    crc = int.from_bytes(data[len(_MAGIC) : len(_MAGIC) + _CRC_BYTES], "little")
+    if data[: len(_MAGIC)] != _MAGIC or crc32c(body) != crc:
+        raise FormatError("its checksum does not fit")
+    return msgspec.msgpack.decode(body, type=CleanStop)
 
 
 def restore(

@@ -23,7 +23,7 @@ from fanlog.log.segment import INDEX_SUFFIX, LOG_SUFFIX
 _NAME = re.compile(r"((\d{20})(?:-(\d{20})\.(\d+))?)\.log")
 
 
-class _File(NamedTuple):
+class SegmentFile(NamedTuple):
     """A segment's file. `next_offset` is where the one behind it begins."""
 
     stem: str
@@ -59,7 +59,7 @@ def read_runs(
 ) -> Iterator[Run]:
     """Whole batches from the one with offset `first` on, below `end`, as far as files have them."""
     expected = first
-    for file in _files(folder):
+    for file in segment_files(folder):
         if expected >= end or file.base > expected:
             return
         if file.next_offset <= expected:
@@ -74,7 +74,7 @@ def read_runs(
             return
 
 
-def _files(folder: str) -> list[_File]:
+def segment_files(folder: str) -> list[SegmentFile]:
     """The files in order, without those that compaction has replaced and not removed yet."""
     found: list[tuple[int, int, int, str]] = []
     for name in os.listdir(folder):
@@ -87,11 +87,11 @@ def _files(folder: str) -> list[_File]:
         if not kept or file[0] >= kept[-1][2] or file[1] <= kept[-1][1]:
             kept.append(file)
     ends = [*(file[0] for file in kept), NO_STOP][1:]
-    return [_File(file[3], file[0], end) for file, end in zip(kept, ends, strict=True)]
+    return [SegmentFile(file[3], file[0], end) for file, end in zip(kept, ends, strict=True)]
 
 
 def _file_runs(
-    folder: str, file: _File, owner: Owner, wanted: tuple[int, int], chunk_bytes: int
+    folder: str, file: SegmentFile, owner: Owner, wanted: tuple[int, int], chunk_bytes: int
 ) -> Iterator[Run]:
     first, end = wanted
     base, at = _position(folder, file, first)
@@ -114,7 +114,7 @@ def _file_runs(
         os.close(fd)
 
 
-def _position(folder: str, file: _File, offset: int) -> tuple[int, int]:
+def _position(folder: str, file: SegmentFile, offset: int) -> tuple[int, int]:
     """A batch at or before the offset, and where it is; the file's first where no index tells."""
     try:
         sealed = decode_index(read_file(f"{folder}/{file.stem}{INDEX_SUFFIX}"))

@@ -1,0 +1,140 @@
+"""Checks of one partition's log: every batch, every index, and who its producers were.
+
+Law: nothing is written, renamed or removed here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import NamedTuple
+
+from fanlog.errors import FanlogError, FormatError
+from fanlog.log import small_files
+from fanlog.log.backup.check_files import check_small_file, list_names
+from fanlog.log.backup.findings import Meaning, Report
+from fanlog.log.files import read_file
+from fanlog.log.index import decode_index
+from fanlog.log.producers import read_producers
+from fanlog.log.scan import NO_STOP, Damage, Owner, Run, is_zero, walk_file
+from fanlog.log.segment import INDEX_SUFFIX, LOG_SUFFIX, PRODUCERS_SUFFIX
+from fanlog.log.spectator import SegmentFile, segment_files
+
+Visit = Callable[[Run], None]
+
+
+class Walked(NamedTuple):
+    """A segment whose batches were all read: where they end, as an offset and as a position."""
+
+    end_offset: int
+    end_at: int
+    size: int
+
+
+class LogCheck:
+    """Checks the folder of a partition. `known_end` is an offset that the log had reached."""
+
+    def __init__(
+        self, folder: str, owner: Owner, report: Report, known_end: int, visit: Visit | None
+    ) -> None:
+        self._folder = folder
+        self._owner = owner
+        self._report = report
+        self._known_end = known_end
+        self._visit = visit
+        self._deleted_before = 0
+
+    def run(self) -> None:
+        folder, report = self._folder, self._report
+        check_small_file(f"{folder}/compacted.json", report, Meaning.REBUILT)
+        check_small_file(f"{folder}/damaged.json", report, Meaning.REBUILT)
+        if check_small_file(f"{folder}/start.json", report, Meaning.LOST):
+            start = small_files.load(f"{folder}/start.json").fields.get("start_offset")
+            self._deleted_before = start if isinstance(start, int) else 0
+        files = segment_files(folder)
+        end = self._deleted_before
+        for file in files:
+            walked = self.check_segment(file, is_newest=file is files[-1])
+            if file is not files[-1]:
+                self._check_index(file, walked)
+            end = max(end, walked.end_offset)
+        self._check_producers(files)
+        if end < self._known_end:
+            path = f"{folder}/{files[-1].stem}{LOG_SUFFIX}" if files else folder
+            sentence = f"offsets {end} to {self._known_end - 1} are missing at the log's end"
+            report.add(path, 0, Meaning.LOST, sentence)
+
+    def check_segment(
+        self, file: SegmentFile, *, is_newest: bool, limit: int | None = None
+    ) -> Walked:
+        """Reads a segment up to its end, or up to the position `limit`."""
+        path = f"{self._folder}/{file.stem}{LOG_SUFFIX}"
+        end_offset, end_at = file.base, 0
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            size = os.fstat(fd).st_size if limit is None else limit
+            stop = NO_STOP if is_newest else file.next_offset
+            for part in walk_file(fd, self._owner, at=0, expected=file.base, stop=stop, limit=size):
+                if isinstance(part, Damage):
+                    self._note(path, part, stop)
+                    continue
+                end_offset, end_at = part.next_offset, part.at + part.size
+                self._report.read(part.size)
+                if self._visit is not None:
+                    self._visit(part)
+            # Room that was allocated ahead is zeros.
+            if (is_newest or end_offset == stop) and not is_zero(fd, end_at, size):
+                sentence = f"{size - end_at} bytes behind the last whole batch are no room"
+                self._report.add(path, end_at, Meaning.TORN, sentence)
+        finally:
+            os.close(fd)
+        self._report.checked(size - end_at)
+        return Walked(end_offset, end_at, size)
+
+    def _note(self, path: str, damage: Damage, stop: int) -> None:
+        """What lies behind the last whole batch of the newest segment is looked at apart."""
+        after = stop if damage.next is None else damage.next
+        if after == NO_STOP:
+            return
+        if after <= self._deleted_before:
+            self._report.notes.append(
+                f"{self._report.name(path)} is damaged at byte {damage.at}, in messages that were "
+                "deleted: nobody misses them."
+            )
+            return
+        sentence = f"offsets {damage.first} to {after - 1} are damaged: {damage.reason}"
+        self._report.add(path, damage.at, Meaning.LOST, sentence)
+
+    def _check_index(self, file: SegmentFile, walked: Walked) -> None:
+        path = f"{self._folder}/{file.stem}{INDEX_SUFFIX}"
+        try:
+            data = read_file(path)
+        except FileNotFoundError:
+            return
+        self._report.checked(len(data))
+        try:
+            sealed = decode_index(data)
+            if sealed.base_offset != file.base or sealed.log_bytes != walked.size:
+                raise FormatError("it belongs to another file")
+        except FanlogError as fault:
+            self._report.add(path, 0, Meaning.REBUILT, str(fault).rstrip("."))
+
+    def _check_producers(self, files: list[SegmentFile]) -> None:
+        """The file of the newest segment counts. Without it the earlier segments are read, if they
+        are all there."""
+        bases = {file.base for file in files}
+        names = [n for n in list_names(self._folder) if n.endswith(PRODUCERS_SUFFIX)]
+        whole = bool(files) and files[0].base == 0
+        for name in names:
+            path = f"{self._folder}/{name}"
+            stem = name.removesuffix(PRODUCERS_SUFFIX)
+            if not stem.isdigit() or int(stem) not in bases:
+                continue
+            self._report.checked(os.path.getsize(path))
+            try:
+                read_producers(path, int(stem))
+            except FanlogError as fault:
+                meaning = Meaning.REBUILT if whole else Meaning.LOST
+                self._report.add(path, 0, meaning, str(fault).rstrip("."))
+            else:
+                whole = True
