@@ -29,6 +29,7 @@ from fanlog.cli.serve import (
     warn_of_strangers,
     web_line,
 )
+from fanlog.cli.service_manager import ServiceManager
 from fanlog.cli.settings import Settings, load_settings
 from fanlog.cli.terminal import out
 from fanlog.errors import ConfigError, InvalidArgumentError
@@ -102,6 +103,7 @@ async def _run(settings: Settings) -> None:
 
     config = settings.config
     check_ports(config)
+    manager = ServiceManager()
     node = make_edge(config.edge.upstream, config)
     node.start()
     stopped = on_signals()
@@ -119,7 +121,9 @@ async def _run(settings: Settings) -> None:
         warn_of_strangers(config)
         calm_garbage_collector()
         _print_banner(node, native, redis, site)
+        manager.ready(f"An edge of {node.address}")
         sent = await stopped
+        manager.stopping()
         logger.info("%s: draining; once more ends at once.", signal.Signals(sent).name)
     finally:
         await node.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from typing import Any
 
 import msgspec
 import typer
@@ -13,14 +14,21 @@ from fanlog.cli.quantities import show_size
 from fanlog.cli.session import DEFAULT_URL, AsJson, Url, with_client
 from fanlog.cli.terminal import new_table, out, print_json
 from fanlog.client.aio import Client
-from fanlog.errors import LinkError
+from fanlog.errors import ConnectError, LinkError
 from fanlog.format.messages import BrokerStatus
 
 EXAMPLE = "Example: [bold]fanlog health --json[/]"
+_READY_PATH = "/healthz/ready"
+_HTTP_OK = 200
+_HTTP_SECONDS = 5.0
+_ANSWER_BYTES_MAX = 64 * 1024
 
 
 def health(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Check whether the broker is healthy."""
+    """Check whether the broker is healthy. An http:// address needs no login."""
+    if url.startswith(("http://", "https://")):
+        _ask_over_http(url, as_json=as_json)
+        return
     try:
         status = with_client(url, Client.status)
     except LinkError as fault:
@@ -32,6 +40,40 @@ def health(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     else:
         _print_status(url, status)
     if status.state != "ok":
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def _ask_over_http(url: str, *, as_json: bool) -> None:
+    """What `/healthz/ready` says: for containers, whose health check has no key."""
+    import urllib.error  # noqa: PLC0415 - only this needs it, and it takes a while
+    import urllib.request  # noqa: PLC0415
+
+    address = url.rstrip("/") + _READY_PATH
+    try:
+        with urllib.request.urlopen(address, timeout=_HTTP_SECONDS) as answer:
+            status, body = answer.status, answer.read(_ANSWER_BYTES_MAX)
+    except urllib.error.HTTPError as refused:
+        status, body = refused.code, refused.read(_ANSWER_BYTES_MAX)
+    except (OSError, ValueError) as fault:
+        raise ConnectError(
+            f"No web listener answers at {url} ({fault}). Start a broker there, or give the "
+            "address of one that runs."
+        ) from fault
+    try:
+        said: Any = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        raise ConnectError(
+            f"What answers at {url} is not a Fanlog broker (status {status})."
+        ) from None
+    if as_json:
+        print_json(said)
+    else:
+        well = status == _HTTP_OK
+        state = Text("ready" if well else "not ready", style="bold green" if well else "bold red")
+        out().print(Text.assemble(state, f"  {url}"))
+        for problem in said.get("problems", ()):
+            out().print(Text(f"! {problem}", style="red"))
+    if status != _HTTP_OK:
         raise typer.Exit(ExitCode.FAILED)
 
 

@@ -22,6 +22,7 @@ from rich.text import Text
 from fanlog.cli.exits import ExitCode
 from fanlog.cli.logs import LogLevel, set_up_logging
 from fanlog.cli.loops import new_event_loop
+from fanlog.cli.service_manager import ServiceManager
 from fanlog.cli.settings import Settings, load_settings
 from fanlog.cli.terminal import out
 from fanlog.config import DEFAULT_HOST, NATIVE_PORT, Config
@@ -132,6 +133,8 @@ async def _serve(settings: Settings, *, memory: bool) -> None:
 
     config = settings.config
     check_ports(config)
+    manager = ServiceManager()
+    manager.starting()
     node = Node(None if memory else config.data, config)
     node.start()
     try:
@@ -146,7 +149,9 @@ async def _serve(settings: Settings, *, memory: bool) -> None:
     calm_garbage_collector()
     stopped = on_signals()
     _print_banner(config, listener.port, redis, site, memory=memory)
+    manager.ready(f"Listens on {native_url(config.listener.host, listener.port)}")
     sent = await stopped
+    manager.stopping()
     logger.info("%s: draining; once more ends at once.", signal.Signals(sent).name)
     await node.stop()
     logger.info("Drained and stopped.")
