@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from fanlog.model import MIB
+
 
 class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
     """TLS 1.3 on every listener."""
@@ -128,6 +130,45 @@ class AuditOptions(msgspec.Struct, frozen=True, kw_only=True):
             "login, subscription and read."
         ),
     ] = "denials"
+    retention_seconds: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="How long audit records are kept. The default is a year. 0: for ever.",
+        ),
+    ] = 365 * 24 * 3600
+    retention_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Size limit of the audit log. The oldest records go first. The default "
+            "holds some millions. 0: no limit.",
+        ),
+    ] = 1024 * MIB
+    pending_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Records of changes that wait in memory while the disk is full. Further "
+            "ones are counted, and one record says how many.",
+        ),
+    ] = 10_000
+    merged_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Refusals in one second with a record each. Further ones share records, so "
+            "that a flood of them does not fill the disk.",
+        ),
+    ] = 200
+    head_file: Annotated[
+        str,
+        Meta(
+            description="File with the number and hash of the newest record. On another disk it "
+            "shows whether the end of the audit log was cut off. Empty: audit.json in the data "
+            "folder."
+        ),
+    ] = ""
 
 
 class TelemetryOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -194,6 +194,7 @@ class Node:
             sync_group=self._sync_group,
             authority=self._authority,
             gate=self._gate,
+            audit=self._config.audit,
         )
 
     def _tick(self) -> None:
@@ -286,6 +287,10 @@ class Node:
         await asyncio.gather(*(listener.close() for listener in self.listeners))
         for task in self._tasks:
             task.cancel()
+        self.core.audit.close()
+        if self._group is not None:
+            self._group.drain()
+        self.core.audit.closed()
         if self._group is not None:
             self._group.close()
         if self.security is not None:

@@ -16,6 +16,7 @@ from fanlog.broker.cursors import Cursor, Subscription
 from fanlog.broker.ports import Piece
 from fanlog.broker.topics import Topic
 from fanlog.config import BrokerOptions, LogOptions
+from fanlog.config_security import AuditOptions
 from fanlog.errors import FanlogError, LogFailedError
 from fanlog.format.batch import Batch, encode_batch, split_batches
 from fanlog.format.frames import ACK_ENTRY, Ack
@@ -231,6 +232,8 @@ class Stage:
         log_options: LogOptions,
         defaults: TopicSettings,
         time_us: int = BEGIN_US,
+        *,
+        audit: AuditOptions | None = None,
     ) -> None:
         self.runtime = HandRuntime(time_us)
         self.sync_group = HandSync()
@@ -243,6 +246,7 @@ class Stage:
             log_options=log_options,
             topic_defaults=defaults,
             sync_group=lambda: self.sync_group,
+            audit=audit,
         )
         self.core.load()
         self._subscriptions = 0
@@ -366,10 +370,12 @@ def stage(
     options: BrokerOptions | None = None,
     log_options: LogOptions | None = None,
     time_us: int = BEGIN_US,
+    audit: AuditOptions | None = None,
     **topic: object,
 ) -> Iterator[Stage]:
     defaults = TopicSettings(**({"durability": "memory"} if folder is None else {}) | topic)  # type: ignore[arg-type]
-    made = Stage(folder, options or BrokerOptions(), log_options or LogOptions(), defaults, time_us)
+    options, log_options = options or BrokerOptions(), log_options or LogOptions()
+    made = Stage(folder, options, log_options, defaults, time_us, audit=audit)
     try:
         yield made
     finally:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
 
 from fanlog.broker.alteration import altered_settings
-from fanlog.broker.audit import NO_AUDIT
+from fanlog.broker.audit import NO_AUDIT, AuditLog, NoAudit
 from fanlog.broker.authority import ALLOW_ALL
 from fanlog.broker.catalog import Catalog, changed_settings
 from fanlog.broker.checks import Checks
@@ -35,7 +35,7 @@ from fanlog.broker.loader import BlockSource, Loader
 from fanlog.broker.memory_only import in_memory
 from fanlog.broker.named_producers import NamedProducers
 from fanlog.broker.names import check_not_internal, check_pattern, check_public_name
-from fanlog.broker.ports import Audit, Authority, Gate, Opener, Origin, Outlet, Runtime
+from fanlog.broker.ports import Authority, Gate, Opener, Origin, Outlet, Runtime
 from fanlog.broker.positions import checked_position
 from fanlog.broker.publish_log import PublishLog
 from fanlog.broker.queues.queues import Queues
@@ -50,6 +50,7 @@ from fanlog.broker.truncation import check_deletion, delete_records
 from fanlog.broker.unpacking import Unpacker
 from fanlog.broker.views import Renderer
 from fanlog.config import BrokerOptions, LogOptions
+from fanlog.config_security import AuditOptions
 from fanlog.errors import (
     FanlogError,
     InvalidArgumentError,
@@ -107,10 +108,10 @@ class Broker:
         authority: Authority = ALLOW_ALL,
         gate: Gate = OPEN_GATE,
         blocks: BlockSource | None = None,
+        audit: AuditOptions | None = None,
     ) -> None:
         self.authority = authority
         self.gate = gate
-        self.audit: Audit = NO_AUDIT
         self.permissions_epoch = 0
         self._store = store
         self._runtime = runtime
@@ -133,6 +134,10 @@ class Broker:
         self.drops = Drops(
             self.drop_notes, self.internal, options, runtime.monotonic_us, self.fan_out.show
         )
+        self.audit: AuditLog | NoAudit = NO_AUDIT
+        if audit is not None:
+            folder = None if store.folder is None else str(store.folder)
+            self.audit = AuditLog(self.internal, audit, runtime, self.fan_out.show, folder)
         self.durable = DurableNames(self.internal, self.catalog.number_of)
         self.subscriptions = Subscriptions(self)
         self.groups = Groups(self, runtime, options)
@@ -189,6 +194,7 @@ class Broker:
         self.groups.load(newest_us)
         self.queues.load()
         self.internal.repair()
+        self.audit.load()
         self.schedule.load()
         self._store.employ(self.slices)
         self._publish_log.tick()
@@ -199,6 +205,7 @@ class Broker:
         self.queues.tick()
         self.transactions.tick()
         self.drops.tick()
+        self.audit.tick()
         self.fetch_memory.tick()
         self._publish_log.tick()
         self._mark_ranked(at_once=False)
@@ -548,7 +555,13 @@ class Broker:
             for left in p.log.unreadable
         ]
         lost = self._store.problems + damaged + unreadable + self.internal.losses()
-        problems = failed + lost + self.transactions.problems() + self.schedule.problems()
+        problems = (
+            failed
+            + lost
+            + self.audit.problems()
+            + self.transactions.problems()
+            + self.schedule.problems()
+        )
         state = "failing" if failed else "degraded" if problems else "ok"
         return BrokerStatus(
             state="draining" if self.draining else state,

@@ -9,6 +9,8 @@ import os
 from collections import deque
 from collections.abc import Callable
 
+import msgspec
+
 from fanlog.broker.catalog import Catalog
 from fanlog.broker.commits import Commits
 from fanlog.broker.ledger import Done, Ledger
@@ -63,6 +65,32 @@ class InternalTopics:
             self._save_ends()
         return made
 
+    def make_kept(self, name: str, settings: TopicSettings) -> Partition:
+        """The same, but where nothing is kept on disk the topic lives in memory."""
+        made = self.make_internal(name, settings)
+        if made is not None:
+            return made
+        in_memory = msgspec.structs.replace(settings, durability="memory")
+        return self._catalog.create(name, in_memory, exist_ok=True).partitions[0]
+
+    def alter_internal(self, name: str, settings: TopicSettings) -> None:
+        """Gives a topic other retention, if it is there. Never raises."""
+        topic = self._catalog.find(name)
+        if topic is None:
+            return
+        wanted = msgspec.structs.replace(
+            topic.settings,
+            retention_seconds=settings.retention_seconds,
+            retention_bytes=settings.retention_bytes,
+            segment_bytes=settings.segment_bytes,
+        )
+        if wanted == topic.settings:
+            return
+        try:
+            self._catalog.alter(topic, wanted)
+        except FanlogError as fault:
+            logger.error("%s keeps its settings for now: %s", name, fault)
+
     def make_durable(self, partition: Partition) -> None:
         topic = partition.topic
         if partition.durability is Durability.FSYNC:
@@ -77,7 +105,10 @@ class InternalTopics:
 
     # Writing
 
-    def write_internal(self, partition: Partition, batch: bytes, done: Done | None) -> None:
+    def write_internal(
+        self, partition: Partition, batch: bytes, done: Done | None, *, hidden: bool = False
+    ) -> None:
+        """See `LedgerHost`. What is `hidden` becomes visible when it is durable."""
         log = partition.log
         if partition.durability is Durability.FSYNC:
             self._commits.prepare_sync()
@@ -94,7 +125,10 @@ class InternalTopics:
         log.append(stamped, log.end_offset + count, time_us, time_us)
         log.tail.trim(partition.topic.settings.tail_bytes)
         self._commits.resized(partition, before)
-        partition.next_offset = partition.visible_end = log.end_offset
+        end = partition.next_offset = log.end_offset
+        hidden = hidden and partition.durability is Durability.FSYNC
+        if not hidden:
+            partition.visible_end = end
         partition.last_time_us = time_us
         if partition.durability is not Durability.FSYNC:
             if done is not None:
@@ -104,6 +138,8 @@ class InternalTopics:
         def synced(fault: FanlogError | None) -> None:
             self._answered += 1
             self._fault = self._fault or fault
+            if hidden and fault is None:
+                partition.visible_end = max(partition.visible_end, end)
             try:
                 if done is not None:
                     done(fault)
