@@ -22,6 +22,7 @@ from fanlog.client.aio import Client, check_client_options
 from fanlog.client.link import Link, Transport
 from fanlog.config import ClientOptions, Config
 from fanlog.errors import ConfigError, FanlogError, wrong_value
+from fanlog.identity import Identity, Login
 from fanlog.listeners.admission import Admission
 from fanlog.listeners.local import LocalLink
 from fanlog.listeners.redis.server import RedisListener
@@ -34,6 +35,7 @@ from fanlog.model import Durability, TopicSettings
 from fanlog.release import VERSION
 from fanlog.security.directory import Directory
 from fanlog.security.gate import SecurityGate
+from fanlog.security.keys import maybe_parse
 
 if TYPE_CHECKING:
     from fanlog.listeners.web.server import WebListener
@@ -175,6 +177,8 @@ class Node:
             defaults = msgspec.structs.replace(defaults, durability="memory")
         self.core = self._make_core(defaults)
         self.core.load()
+        if self.security is not None:
+            self.security.on_login.append(self._note_login)
         interval_seconds = self._config.log.retention_check_seconds
         self._tasks = [
             asyncio.create_task(_every(_TICK_SECONDS, self._tick)),
@@ -211,6 +215,13 @@ class Node:
     def _tick_security(self) -> None:
         if self.security is not None and self.security.expired():
             self.recheck()
+
+    def _note_login(self, login: Login, who: Identity, fault: FanlogError | None) -> None:
+        """For the audit log. The id of a key is no secret; its other part is not kept."""
+        key = maybe_parse(login.key or login.token)
+        name = who.user or login.user or ("" if key is None else key.id)
+        kind = "key" if login.key or key else "token" if login.token else "password"
+        self.core.audit.note(who, "login", name, "ok" if fault is None else "failed", kind)
 
     def attend(self) -> None:
         """Does now all that is due: for a test that has moved the time."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fanlog.broker.audit import NO_AUDIT
-from fanlog.broker.authority import Permit, forbidden
+from fanlog.broker.authority import Permit
 from fanlog.broker.ports import Audit, AuditResult, Authority
 from fanlog.config_security import AuditOptions
 from fanlog.errors import ForbiddenError, InvalidNameError
@@ -25,6 +26,7 @@ from fanlog.security.audit import (
     decode_record,
 )
 from fanlog.security.audit_check import ChainCheck, Verdict
+from fanlog.security.rules import forbidden
 from tests.broker.stage import BEGIN_US, Stage, no_room, stage
 
 WHO = Identity("ana", "127.0.0.1:5000", "native", "127.0.0.1:5000")
@@ -336,14 +338,14 @@ def test_a_newest_record_that_cannot_be_read_begins_the_chain_again(
         for name in ("orders", "more"):
             change(on, name)
             settled(on)
-    with monkeypatch.context() as broken:
-        broken.setattr("fanlog.log.partition.read_block", no_room)
-        restarted = stage(data, audit=AuditOptions()).__enter__()
-    assert "newest record of the audit log, 1," in restarted.core.status().problems[-1]
-    records = after(restarted, 1)
-    assert (records[2].action, records[2].prev) == (RESTART, GENESIS)
-    assert [fault.seq for fault in chain_of(restarted).faults] == [2]
-    restarted.store.close()
+    with ExitStack() as held:
+        with monkeypatch.context() as broken:
+            broken.setattr("fanlog.log.partition.read_block", no_room)
+            on = held.enter_context(stage(data, audit=AuditOptions()))
+        assert "newest record of the audit log, 1," in on.core.status().problems[-1]
+        records = after(on, 1)
+        assert (records[2].action, records[2].prev) == (RESTART, GENESIS)
+        assert [fault.seq for fault in chain_of(on).faults] == [2]
 
 
 def test_on_a_full_disk_changes_wait_and_what_does_not_fit_is_counted(

@@ -22,6 +22,7 @@ from fanlog.security.audit import (
     show_time,
 )
 from fanlog.security.audit_check import ChainCheck, Verdict
+from fanlog.security.keys import make_key
 
 
 def entry(name: str, action: str = "topic.create") -> AuditEntry:
@@ -147,3 +148,10 @@ def test_texts_of_others_can_neither_end_a_line_nor_colour_it() -> None:
     assert text.startswith("a\\n\\x1b[31m\\x9b\\u2028\\u202e\\ud800b")
     values, _ = link(Head(), [entry(text)])
     assert json.loads(values[0])["name"] == text
+
+
+def test_a_key_in_the_wrong_place_is_not_written_down() -> None:
+    key = make_key()
+    assert key not in clean(f"topic {key}")
+    assert key[20:] not in clean("x" * 230 + key)
+    assert clean(f"topic {key}") == f"topic {key[:14]}…"

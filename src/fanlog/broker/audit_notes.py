@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
+
 from fanlog.broker.ports import AuditResult
 from fanlog.identity import Identity
 from fanlog.security.audit import AuditEntry, clean, show_time
@@ -86,10 +88,14 @@ class _Note:
         entry = entry_of(self.change)
         if self.count == 1:
             return entry
-        fields = {name: getattr(entry, name) for name in entry.__struct_fields__}
         # They need not have come over one connection.
-        fields |= {"address": host_of(entry.address), "connection": ""}
-        return AuditEntry(**fields | {"count": self.count, "until": show_time(self.until_us)})
+        return msgspec.structs.replace(
+            entry,
+            address=host_of(entry.address),
+            connection="",
+            count=self.count,
+            until=show_time(self.until_us),
+        )
 
 
 _Peer = tuple[str, str, str, str]

@@ -38,6 +38,8 @@ RESTART = "audit.restart"
 # The action of a record that says how many did not fit.
 LOST = "audit.lost"
 _TEXT_LENGTH_MAX = 255
+# Of a key, however much of it is there, only the public part is shown.
+_KEY = re.compile(r"(fl_[a-z0-9]{10}_)[A-Za-z0-9_-]+", re.ASCII)
 _HEAD = re.compile(r"(\d{1,18}):([0-9a-f]{64})")
 
 AuditResult = Literal["ok", "denied", "failed"]
@@ -121,8 +123,8 @@ def show_time(time_us: int) -> str:
 
 def clean(text: str) -> str:
     """A text that somebody else chose: bounded, and without what a terminal obeys or JSON can't
-    hold."""
-    text = text[:_TEXT_LENGTH_MAX]
+    hold. A key that somebody gave in the wrong place stays secret."""
+    text = _KEY.sub(r"\1…", text[:_TEXT_LENGTH_MAX])
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
