@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import msgspec
 
-from fanlog import config, config_limits, config_web, model
+from fanlog import config, config_limits, config_security, config_web, model
 from fanlog.cli.options import Option, options_of
 from scripts.docs.commands_page import parameters_with_variables
 from scripts.docs.tables import code, page, table
@@ -52,6 +52,10 @@ _SECTIONS: tuple[tuple[str, str, str, type[msgspec.Struct]], ...] = (
         "What each user and each address may use.",
         config_limits.LimitOptions,
     ),
+    ("TLS", "tls", "Certificates of all ports.", config_security.TlsOptions),
+    ("Security", "security", "Who is let in.", config_security.SecurityOptions),
+    ("Audit", "audit", "The audit log.", config_security.AuditOptions),
+    ("Telemetry", "telemetry", "Metrics and traces.", config_security.TelemetryOptions),
     ("Edge", "edge", "What `fanlog edge` stands in front of.", config.EdgeOptions),
     ("Log", "log", "Files, memory and retention.", config.LogOptions),
     (

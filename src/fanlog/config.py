@@ -642,6 +642,26 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
             "the first: its publishes then fail.",
         ),
     ] = ""
+    tls_ca_file: Annotated[
+        str,
+        Meta(
+            description="PEM file with the authorities whose certificates a broker may have. "
+            "Empty: those that this machine trusts."
+        ),
+    ] = ""
+    tls_certificate_file: Annotated[
+        str, Meta(description="PEM file with this client's own certificate.")
+    ] = ""
+    tls_key_file: Annotated[
+        str, Meta(description="PEM file with the private key of this client's certificate.")
+    ] = ""
+    tls_server_name: Annotated[
+        str,
+        Meta(
+            description="Name that the broker's certificate must have. Empty: the host of the "
+            "address."
+        ),
+    ] = ""
     idempotent: Annotated[
         bool,
         Meta(

@@ -35,6 +35,38 @@ class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
         Literal["optional", "required"],
         Meta(description="Whether every client must have a certificate."),
     ] = "optional"
+    handshake_timeout_seconds: Annotated[
+        float,
+        Meta(
+            gt=0,
+            description="The broker closes a connection whose TLS handshake takes longer than "
+            "this.",
+        ),
+    ] = 10.0
+    handshakes_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="TLS handshakes at a time, of one listener. One more ends the oldest, so "
+            "that those who never finish keep nobody out.",
+        ),
+    ] = 1000
+    reload_check_seconds: Annotated[
+        float,
+        Meta(
+            gt=0,
+            description="How often the broker looks whether the files have changed. SIGHUP makes "
+            "it read them at once.",
+        ),
+    ] = 5.0
+    expiry_warning_days: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Days before its end from which the broker warns of a certificate, in the "
+            "log and in health.",
+        ),
+    ] = 14
 
 
 class SecurityOptions(msgspec.Struct, frozen=True, kw_only=True):

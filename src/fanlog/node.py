@@ -27,12 +27,14 @@ from fanlog.listeners.admission import Admission
 from fanlog.listeners.local import LocalLink
 from fanlog.listeners.redis.server import RedisListener
 from fanlog.listeners.server import NativeListener
+from fanlog.listeners.tls import TlsSocket
 from fanlog.log import posix
 from fanlog.log.commit import GroupCommit
 from fanlog.log.descriptors import FileBudget, measure_budget
 from fanlog.log.store import LogStore
 from fanlog.model import Durability, TopicSettings
 from fanlog.release import VERSION
+from fanlog.security.certificates import Certificates
 from fanlog.security.directory import Directory
 from fanlog.security.gate import SecurityGate
 from fanlog.security.keys import maybe_parse
@@ -156,6 +158,10 @@ class Node:
         self._store = LogStore(
             None if folder is None else Path(folder), config.log, self._runtime.now_us
         )
+        # What the listeners present, if they speak TLS.
+        self.certificates = (
+            Certificates(config.tls, TlsSocket) if config.tls.certificate_file else None
+        )
         self._group: GroupCommit | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.listeners: list[NativeListener | RedisListener | WebListener] = []
@@ -186,6 +192,9 @@ class Node:
             asyncio.create_task(_every(interval_seconds, self.core.housekeeping)),
             asyncio.create_task(_every(_EXPIRY_SECONDS, self._tick_security)),
         ]
+        if self.certificates is not None:
+            looks = _every(self._config.tls.reload_check_seconds, self.certificates.look)
+            self._tasks.append(asyncio.create_task(looks))
 
     def _make_core(self, defaults: TopicSettings) -> Core:
         return Core(
@@ -233,6 +242,7 @@ class Node:
     def listen(self) -> NativeListener:
         posix.require()
         listener = NativeListener(self.core, self._config.listener, self._admission)
+        listener.certificates = self.certificates
         listener.open()
         self.listeners.append(listener)
         return listener
@@ -247,6 +257,7 @@ class Node:
             self._admission,
             create_topics=config.broker.auto_create_topics,
         )
+        listener.certificates = self.certificates
         listener.open()
         self.listeners.append(listener)
         return listener

@@ -15,13 +15,21 @@ from fanlog.format.frames import NATIVE_PORT_HINT
 
 # However the broker is addressed: a command, Python, or Spark.
 GIVE_ADDRESS = "--url or FANLOG_URL for commands, connect(url) in Python, the option url in Spark"
-_WRITE_IT = f"Write it as fanlog://host:port, such as fanlog://127.0.0.1:{NATIVE_PORT}."
+_WRITE_IT = (
+    f"Write it as fanlog://host:port, such as fanlog://127.0.0.1:{NATIVE_PORT}, or with TLS as "
+    "fanlogs://host:port."
+)
 _ERRNO = re.compile(r"\[Errno (\d+)\]")
 
 
 class Address(NamedTuple):
     host: str
     port: int
+    tls: bool = False
+
+    @property
+    def url(self) -> str:
+        return f"fanlogs://{self}" if self.tls else f"fanlog://{self}"
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -29,7 +37,7 @@ class Address(NamedTuple):
 
 
 def parse_url(url: str) -> Address:
-    """Host and port of `fanlog://host:port`, `host:port` or `host`."""
+    """Host and port of `fanlog://host:port`, `fanlogs://host:port`, `host:port` or `host`."""
     given = url if "://" in url else f"fanlog://{url}"
     try:
         parts = urlsplit(given)
@@ -46,14 +54,14 @@ def parse_url(url: str) -> Address:
         raise InvalidArgumentError(
             f"{url!r} is an address for Redis clients. {_WRITE_IT} {NATIVE_PORT_HINT}"
         )
-    if parts.scheme != "fanlog" or not host or parts.path not in ("", "/"):
+    if parts.scheme not in ("fanlog", "fanlogs") or not host or parts.path not in ("", "/"):
         raise InvalidArgumentError(f"{url!r} is not an address. {_WRITE_IT}")
     if parts.query or parts.fragment:
         raise InvalidArgumentError(
             f"{url!r} has options, and an address takes none. {_WRITE_IT} In Python, give options "
             "to connect(), for example fanlog.connect(url, linger_ms=5); commands have flags."
         )
-    return Address(host, NATIVE_PORT if port is None else port)
+    return Address(host, NATIVE_PORT if port is None else port, parts.scheme == "fanlogs")
 
 
 def no_answer(address: Address, timeout_seconds: float) -> ConnectError:

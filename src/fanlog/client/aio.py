@@ -855,4 +855,4 @@ def connect(
             f"A client option is wrong: {wrong_value(str(fault))}."
         ) from fault
     address = parse_url(url)
-    return Connecting(Client(tcp_dial(address, chosen.connect_timeout_seconds), chosen))
+    return Connecting(Client(tcp_dial(address, chosen), chosen))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from fanlog.client.address import Address, no_answer, unreachable
 from fanlog.client.core import ClientCore, Event
+from fanlog.client.tls import client_context, no_tls, server_name
+from fanlog.config import ClientOptions
 from fanlog.errors import BadMagicError, ConnectionLostError, FormatError
 
 logger = logging.getLogger("fanlog.client")
@@ -67,19 +70,25 @@ class Link(asyncio.Protocol):
 Dial = Callable[[Link], Awaitable[Transport]]
 
 
-def tcp_dial(address: Address, timeout_seconds: float) -> Dial:
-    """Connects over TCP."""
+def tcp_dial(address: Address, options: ClientOptions) -> Dial:
+    """Connects over TCP, and speaks TLS if the address says so."""
+    timeout_seconds = options.connect_timeout_seconds
 
     async def dial(link: Link) -> Transport:
         loop = asyncio.get_running_loop()
         link.peer = str(address)
+        # Made for each connection, so that the next one uses files that were renewed.
+        context = client_context(options) if address.tls else None
+        name = server_name(address, options) if context else None
         try:
             async with asyncio.timeout(timeout_seconds):
                 transport, _ = await loop.create_connection(
-                    lambda: link, address.host, address.port
+                    lambda: link, address.host, address.port, ssl=context, server_hostname=name
                 )
         except TimeoutError:
             raise no_answer(address, timeout_seconds) from None
+        except ssl.SSLError as fault:
+            raise no_tls(address, fault) from fault
         except OSError as fault:
             raise unreachable(address, fault) from fault
         return transport

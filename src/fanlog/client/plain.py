@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import select
 import socket
+import ssl
 import struct
 import time
 from contextlib import suppress
@@ -20,6 +21,7 @@ import msgspec
 
 from fanlog.client.address import Address, cut_off, no_answer, no_greeting, parse_url, unreachable
 from fanlog.client.core import hello
+from fanlog.client.tls import no_tls, wrap
 from fanlog.config import ClientOptions
 from fanlog.errors import (
     ConnectError,
@@ -73,15 +75,17 @@ class PlainConnection:
         self.close()
         address, options = self.address, self._options
         try:
-            opened = socket.create_connection(address, options.connect_timeout_seconds)
+            opened = socket.create_connection(address[:2], options.connect_timeout_seconds)
+            if address.tls:
+                opened = wrap(opened, address, options)
         except TimeoutError:
             raise no_answer(address, options.connect_timeout_seconds) from None
+        except ssl.SSLError as fault:
+            raise no_tls(address, fault) from fault
         except OSError as fault:
             raise unreachable(address, fault) from fault
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = opened
-        # The kernel's own timeouts leave the socket blocking, so that one call takes a whole frame.
-        opened.settimeout(None)
         self._limit_waiting(opened, options.connect_timeout_seconds)
         try:
             self._send(hello(options.name))
@@ -91,6 +95,8 @@ class PlainConnection:
             raise no_greeting(str(address), options.connect_timeout_seconds) from None
         except ConnectionLostError as fault:
             self.close()
+            if isinstance(fault.__cause__, ssl.SSLError):
+                raise no_tls(address, fault.__cause__) from fault
             raise cut_off(str(address)) from fault
         except FanlogError as fault:
             self.close()
@@ -202,8 +208,11 @@ class PlainConnection:
                 self._send(frame(FrameKind.PING))
 
     def _readable(self, seconds: float) -> bool:
+        opened = self._opened()
+        if isinstance(opened, ssl.SSLSocket) and opened.pending():
+            return True
         waiting = select.poll()
-        waiting.register(self._opened(), select.POLLIN)
+        waiting.register(opened, select.POLLIN)
         return bool(waiting.poll(seconds * 1000))
 
     def _silence(self) -> RequestTimeoutError:
@@ -252,17 +261,19 @@ class PlainConnection:
 
     def _take_bytes(self, size: int) -> bytes:
         opened = self._opened()
+        # Over TLS a call brings one record at most.
+        flags = 0 if isinstance(opened, ssl.SSLSocket) else socket.MSG_WAITALL
         try:
-            data = opened.recv(size, socket.MSG_WAITALL)
+            data = opened.recv(size, flags)
             if len(data) == size:
                 return data
             parts = [data]
             missing = size - len(data)
             while data and missing:
-                data = opened.recv(missing, socket.MSG_WAITALL)
+                data = opened.recv(missing, flags)
                 parts.append(data)
                 missing -= len(data)
-        except BlockingIOError:
+        except (BlockingIOError, TimeoutError):
             self.close()
             raise self._silence() from None
         except OSError as fault:
@@ -288,6 +299,11 @@ class PlainConnection:
 
     @staticmethod
     def _limit_waiting(opened: socket.socket, seconds: float) -> None:
+        if isinstance(opened, ssl.SSLSocket):
+            opened.settimeout(seconds)
+            return
+        # The kernel's own timeouts leave the socket blocking, so that one call takes a whole frame.
+        opened.settimeout(None)
         limit = _TIMEVAL.pack(int(seconds), int(seconds % 1 * 1_000_000))
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)

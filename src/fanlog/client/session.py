@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -17,6 +18,7 @@ from fanlog.client import core
 from fanlog.client.address import cut_off, no_greeting
 from fanlog.client.core import ClientCore, Event
 from fanlog.client.link import Dial, Link, lost_error
+from fanlog.client.tls import no_tls
 from fanlog.config import ClientOptions
 from fanlog.errors import (
     ClosedError,
@@ -58,6 +60,9 @@ def _not_greeted(link: Link, exc: Exception | None) -> ConnectError:
     """Why a connection ended before the broker had greeted."""
     if isinstance(exc, FanlogError):
         return ConnectError(f"There is no connection to {link.peer}: {exc}")
+    if isinstance(exc, ssl.SSLError):
+        # With TLS 1.3 a client hears of this only after its own part of the handshake.
+        return no_tls(link.peer, exc)
     return cut_off(link.peer)
 
 

@@ -113,8 +113,8 @@ class FanlogEdge(EdgeNode):
         client_options: ClientOptions = _CLIENT,
     ) -> None:
         address = parse_url(upstream)
-        super().__init__(f"fanlog://{address}", config, runtime=runtime)
-        self.dial = tcp_dial(address, client_options.connect_timeout_seconds)
+        super().__init__(address.url, config, runtime=runtime)
+        self.dial = tcp_dial(address, client_options)
         self._upstream_address = address
         self.client_options = client_options
         self.client = Client(self.dial, client_options)

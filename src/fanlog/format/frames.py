@@ -43,7 +43,8 @@ NATIVE_PORT_HINT = (
 _NO_CLIENTS = "Use one of them."
 _OTHER_CLIENTS: dict[str | None, str] = {
     "Redis": f"Redis clients connect to port {REDIS_PORT}, unless redis.port is another.",
-    "TLS": "This release has no TLS: connect without it.",
+    "TLS": "It has no TLS: use an address that begins with fanlog://, or turn TLS on "
+    "(tls.certificate_file).",
 }
 # A frame that drips in costs its bytes, not an object for each of them.
 _KEPT_PIECES_MAX = 1024

@@ -9,11 +9,15 @@ import errno
 import logging
 import socket
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from fanlog.errors import allow_more
 from fanlog.listeners.admission import Admission
 from fanlog.listeners.faults import listen_error
+from fanlog.listeners.handshakes import Handshakes
+
+if TYPE_CHECKING:
+    from fanlog.security.certificates import Certificates
 
 logger = logging.getLogger("fanlog.listeners")
 
@@ -38,6 +42,9 @@ class Acceptor(ABC):
         self._admission = admission
         self._accept_fault = ""
         self._sock: socket.socket | None = None
+        # Set before `open` to speak TLS.
+        self.certificates: Certificates | None = None
+        self._handshakes: Handshakes | None = None
         self.loop: asyncio.AbstractEventLoop
 
     @abstractmethod
@@ -73,6 +80,8 @@ class Acceptor(ABC):
         sock.setblocking(False)
         self.port = sock.getsockname()[1]
         self._sock = sock
+        if self.certificates is not None:
+            self._handshakes = Handshakes(self.certificates, self._admission, self._let_in_secure)
         self.loop.add_reader(sock.fileno(), self._accept)
 
     def _accept(self) -> None:
@@ -121,6 +130,25 @@ class Acceptor(ABC):
 
     def _welcome(self, sock: socket.socket, peer: str) -> None:
         sock.setblocking(False)
+        if self._handshakes is None:
+            self._let_in_unless_full(sock, peer)
+            return
+        reason = self._admission.reason_against_one_more()
+        if reason:
+            # To tell it over TLS would take a connection.
+            logger.debug("%s: refused: %s", peer, reason)
+            sock.close()
+            return
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._handshakes.begin(sock, peer)
+
+    def _let_in_secure(self, sock: socket.socket, peer: str) -> None:
+        if self._sock is None:
+            sock.close()  # nobody is let in any more
+        else:
+            self._let_in_unless_full(sock, peer)
+
+    def _let_in_unless_full(self, sock: socket.socket, peer: str) -> None:
         reason = self._reason_against_one_more()
         if reason:
             logger.debug("%s: refused: %s", peer, reason)
@@ -149,7 +177,14 @@ class Acceptor(ABC):
             )
         return self._admission.reason_against_one_more()
 
+    @property
+    def secure(self) -> bool:
+        """Whether it speaks TLS."""
+        return self.certificates is not None
+
     def stop_accepting(self) -> None:
+        if self._handshakes is not None:
+            self._handshakes.close()
         if self._sock is not None:
             self.loop.remove_reader(self._sock.fileno())
             self._sock.close()

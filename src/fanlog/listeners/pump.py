@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 from fanlog.config import ListenerOptions
 from fanlog.errors import FanlogError, FormatError
 from fanlog.listeners.faults import OUR_FAULT
+from fanlog.listeners.tls import TlsSocket
 from fanlog.listeners.traffic import describe_traffic
 
 if TYPE_CHECKING:
@@ -155,7 +156,9 @@ class Connection:
         self._lingering: asyncio.TimerHandle | None = None
         self.peer = peer
         # The names in the client's certificate, where TLS has seen one.
-        self.certificate_names: tuple[str, ...] = ()
+        self.certificate_names: tuple[str, ...] = (
+            sock.certificate_names if isinstance(sock, TlsSocket) else ()
+        )
         self.session: Session
         self.since = self.heard_at = host.loop.time()
         self.blocked = False

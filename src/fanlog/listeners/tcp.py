@@ -17,6 +17,7 @@ from fanlog.errors import FanlogError
 from fanlog.listeners.accepting import Acceptor
 from fanlog.listeners.admission import Admission
 from fanlog.listeners.pump import Connection, Session
+from fanlog.listeners.tls import RECORD_BYTES
 
 logger = logging.getLogger("fanlog.listeners")
 
@@ -51,6 +52,8 @@ class TcpListener(Acceptor, Generic[S]):
     def open(self) -> None:
         """Listens; `host` and `port` then say where."""
         super().open()
+        if self.secure and len(self.inlet) < RECORD_BYTES:
+            self.inlet = memoryview(bytearray(RECORD_BYTES))
         self._swept_at = self.loop.time()
         self._sweeper = self.loop.call_later(_SWEEP_SECONDS, self._sweep)
 

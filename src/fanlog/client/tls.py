@@ -1,0 +1,125 @@
+"""TLS of a client: whom it believes, what it shows, and what it says when that fails."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fanlog.config import ClientOptions
+from fanlog.errors import ConnectError, InvalidArgumentError
+
+if TYPE_CHECKING:
+    from fanlog.client.address import Address
+
+_UNKNOWN_CA = (18, 19, 20, 21)  # X509_V_ERR_*: self-signed, or from somebody unknown
+_EXPIRED = 10
+_NOT_YET = 9
+_WRONG_NAMES = (62, 64)
+
+
+def client_context(options: ClientOptions) -> ssl.SSLContext:
+    """Checks the broker's certificate and its name; nothing below TLS 1.3."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    if options.tls_ca_file:
+        _load("tls_ca_file", options.tls_ca_file, context.load_verify_locations)
+    else:
+        context.load_default_certs()
+    if options.tls_certificate_file:
+        key = options.tls_key_file or options.tls_certificate_file
+        _load(
+            "tls_certificate_file",
+            options.tls_certificate_file,
+            lambda path: context.load_cert_chain(path, key, password=_no_password),
+        )
+    elif options.tls_key_file:
+        raise InvalidArgumentError(
+            "tls_key_file is given without tls_certificate_file: give both, or neither."
+        )
+    return context
+
+
+def _load(option: str, path: str, load: Callable[[str], object]) -> None:
+    try:
+        load(path)
+    except ssl.SSLError as fault:
+        raise InvalidArgumentError(
+            f"{option}: {path} is not usable ({fault.reason or fault}). It must be a PEM file"
+            + ("." if option == "tls_ca_file" else ", and tls_key_file its private key.")
+        ) from fault
+    except OSError as fault:
+        raise InvalidArgumentError(
+            f"{option}: {path} can't be read, or the file of its key can't ({fault.strerror})."
+        ) from fault
+
+
+def _no_password() -> str:
+    raise InvalidArgumentError(
+        "tls_key_file: the private key has a password. Take it off with: openssl pkey -in KEY "
+        "-out NEW, and keep the file for yourself only."
+    )
+
+
+def server_name(address: Address, options: ClientOptions) -> str:
+    """The name that the broker's certificate must have."""
+    return options.tls_server_name or address.host
+
+
+def wrap(opened: socket.socket, address: Address, options: ClientOptions) -> ssl.SSLSocket:
+    """A connected socket with TLS on it; it is closed if that fails."""
+    try:
+        context = client_context(options)
+        return context.wrap_socket(opened, server_hostname=server_name(address, options))
+    except BaseException:
+        opened.close()
+        raise
+
+
+def no_tls(peer: Address | str, fault: ssl.SSLError) -> ConnectError:
+    """Why there is no TLS connection, and what helps."""
+    return ConnectError(f"There is no TLS connection to {peer}: {_explained(fault)}")
+
+
+def _explained(fault: ssl.SSLError) -> str:
+    if isinstance(fault, ssl.SSLCertVerificationError):
+        return _refused(fault)
+    reason = fault.reason or ""
+    if reason == "WRONG_VERSION_NUMBER":
+        return (
+            "what listens there speaks without TLS. Use fanlog:// instead of fanlogs://, or turn "
+            "TLS on in the broker (tls.certificate_file)."
+        )
+    if "PROTOCOL_VERSION" in reason or reason == "UNSUPPORTED_PROTOCOL":
+        return "what listens there speaks no TLS 1.3, and nothing below is safe enough."
+    if "CERTIFICATE_REQUIRED" in reason:
+        return (
+            "the broker wants a certificate of this client. Give tls_certificate_file and "
+            "tls_key_file."
+        )
+    if "UNKNOWN_CA" in reason or "BAD_CERTIFICATE" in reason or "CERTIFICATE" in reason:
+        return (
+            "the broker refused this client's certificate. Give one from an authority in its "
+            "tls.client_ca_file, that has not expired."
+        )
+    return f"{reason or fault}."
+
+
+def _refused(fault: ssl.SSLCertVerificationError) -> str:
+    said = fault.verify_message
+    if fault.verify_code in _UNKNOWN_CA:
+        return (
+            f"nobody that this client trusts has issued the broker's certificate ({said}). Give "
+            "tls_ca_file, the PEM file of its authority (FANLOG_TLS_CA_FILE for commands)."
+        )
+    if fault.verify_code == _EXPIRED:
+        return "the broker's certificate has expired. Its operator has to renew it."
+    if fault.verify_code == _NOT_YET:
+        return "the broker's certificate is not valid yet. Compare the clocks of both machines."
+    if fault.verify_code in _WRONG_NAMES:
+        return (
+            f"the broker's certificate is for another host ({said}) Use the host name that it has, "
+            "or give that as tls_server_name."
+        )
+    return f"the broker's certificate is refused: {said}."

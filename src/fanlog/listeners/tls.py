@@ -1,0 +1,117 @@
+"""TLS on a socket of a listener, with the manners of a plain one.
+
+A listener's connections send and receive on non-blocking sockets. `TlsSocket` does the same over
+TLS: what does not fit raises BlockingIOError, and nothing is queued but the one record that OpenSSL
+has encrypted already. `handshakes.py` makes them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fanlog.broker.ports import Piece
+
+# The most that one record of TLS holds.
+RECORD_BYTES = 16 * 1024
+
+
+class TlsSocket(ssl.SSLSocket):
+    """A socket after its handshake. `certificate_names` are those of the peer's certificate, which
+    is checked; empty if it showed none."""
+
+    certificate_names: tuple[str, ...] = ()
+    # The record that did not fit. OpenSSL has encrypted it, so it goes out before all else.
+    _stuck: Piece | None = None
+
+    def _write(self, record: Piece) -> int:
+        try:
+            sent = super().send(record)
+        except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
+            self._stuck = record
+            raise BlockingIOError from None
+        self._stuck = None
+        return sent
+
+    def send(self, data: Any, flags: int = 0) -> int:
+        """What is sent after a BlockingIOError has to begin with the same bytes."""
+        if self._stuck is not None:
+            return self._write(self._stuck)
+        if len(data) <= RECORD_BYTES:
+            return self._write(data)
+        return self._write_all(_records((data,)))
+
+    def sendmsg(self, buffers: Iterable[Any], *ignored: Any) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The same with several buffers, as few records as they fit into."""
+        if self._stuck is not None:
+            return self._write(self._stuck)
+        return self._write_all(_records(buffers))
+
+    def _write_all(self, records: Iterator[Piece]) -> int:
+        sent = 0
+        try:
+            for record in records:
+                taken = self._write(record)
+                sent += taken
+                if taken < len(record):
+                    # The peer wants smaller records.
+                    break
+        except BlockingIOError:
+            if not sent:
+                raise
+        return sent
+
+    def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
+        """Takes all that is there, or as much as fits. The buffer has room for a record, so that
+        OpenSSL keeps nothing back that the loop would not know of."""
+        view = memoryview(buffer)
+        room = len(view)
+        size = 0
+        try:
+            while room - size >= RECORD_BYTES:
+                taken = super().recv_into(view[size:])
+                if not taken:
+                    break
+                size += taken
+        except ssl.SSLWantReadError:
+            if not size:
+                raise BlockingIOError from None
+        except ssl.SSLWantWriteError:
+            # It asked for new keys, and does not take the answer. To wait for that would keep the
+            # loop busy: the socket stays readable.
+            raise ConnectionAbortedError("the peer asks for new keys and takes none") from None
+        except OSError:
+            if not size:
+                raise
+        return size
+
+    def shutdown(self, how: int) -> None:
+        """Says that nothing more comes. What the peer still sends can be read."""
+        with contextlib.suppress(OSError, ValueError):
+            assert self._sslobj is not None  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue]
+            self._sslobj.shutdown()  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue]
+        # The method of SSLSocket would forget TLS, and then read what is encrypted.
+        socket.socket.shutdown(self, how)
+
+
+def _records(buffers: Iterable[Piece]) -> Iterator[Piece]:
+    """The bytes of several buffers, in pieces that are a record each: small ones are joined, and
+    large ones are cut without a copy."""
+    gathered: list[memoryview] = []
+    size = 0
+    for buffer in buffers:
+        view = memoryview(buffer)
+        while view:
+            part = view[: RECORD_BYTES - size]
+            view = view[len(part) :]
+            gathered.append(part)
+            size += len(part)
+            if size == RECORD_BYTES:
+                yield gathered[0] if len(gathered) == 1 else b"".join(gathered)
+                gathered, size = [], 0
+    if gathered:
+        yield gathered[0] if len(gathered) == 1 else b"".join(gathered)
