@@ -210,7 +210,35 @@ class TelemetryOptions(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(
             ge=0,
-            description="Topics, groups and queues that metrics name. The rest are one line "
-            "together.",
+            le=10_000,
+            description="Topics, groups and queues that metrics name: those with the highest rate, "
+            "and those that are furthest behind. The others are one line together.",
         ),
     ] = 50
+    slow_turn_ms: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="A turn of the broker that takes longer is logged. 0: none is.",
+        ),
+    ] = 100
+    slow_sync_ms: Annotated[
+        int,
+        Meta(ge=0, description="A sync of the disk that takes longer is logged. 0: none is."),
+    ] = 500
+    slow_request_ms: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="A request that takes longer is logged, with who asked. What waits for "
+            "messages does not count. 0: none is.",
+        ),
+    ] = 1000
+    slow_loop_ms: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="If the event loop stands still for longer, the broker logs in which "
+            "function. 0: it does not look.",
+        ),
+    ] = 500

@@ -38,6 +38,7 @@ from fanlog.security.certificates import Certificates
 from fanlog.security.directory import Directory
 from fanlog.security.gate import SecurityGate
 from fanlog.security.keys import maybe_parse
+from fanlog.telemetry.loop_probe import LoopProbe
 
 if TYPE_CHECKING:
     from fanlog.listeners.web.server import WebListener
@@ -163,6 +164,7 @@ class Node:
             Certificates(config.tls, TlsSocket) if config.tls.certificate_file else None
         )
         self._group: GroupCommit | None = None
+        self._probe: LoopProbe
         self._tasks: list[asyncio.Task[None]] = []
         self.listeners: list[NativeListener | RedisListener | WebListener] = []
         # Called when settings are changed or read again, with all of them; see `apply`.
@@ -174,7 +176,13 @@ class Node:
             Directory(), self._runtime.now_us, user_topic=self._config.web.user_topic
         )
         security.directory.on_change.append(self.recheck)
+        security.on_login.append(self._count_login)
         return security
+
+    def _count_login(self, login: Login, who: Identity, fault: FanlogError | None) -> None:
+        if fault is not None:
+            failures = self.core.metrics.auth_failures
+            failures[who.listener] = failures.get(who.listener, 0) + 1
 
     def start(self) -> None:
         """Recovers what is on disk. Blocks while it does."""
@@ -182,9 +190,12 @@ class Node:
         if self._store.folder is None and defaults.level is not Durability.MEMORY:
             defaults = msgspec.structs.replace(defaults, durability="memory")
         self.core = self._make_core(defaults)
+        self.core.metrics.listeners = self.listeners
         self.core.load()
         if self.security is not None:
             self.security.on_login.append(self._note_login)
+        self._probe = LoopProbe(self.core.metrics.loop_delay)
+        self._probe.start()
         interval_seconds = self._config.log.retention_check_seconds
         self._tasks = [
             asyncio.create_task(_every(_TICK_SECONDS, self._tick)),
@@ -208,6 +219,7 @@ class Node:
             authority=self._authority,
             gate=self._gate,
             audit=self._config.audit,
+            telemetry=self._config.telemetry,
         )
 
     def _tick(self) -> None:
@@ -307,6 +319,7 @@ class Node:
             self._group.drain()
             self.core.commits.turn()
         await asyncio.gather(*(listener.close() for listener in self.listeners))
+        self._probe.stop()
         for task in self._tasks:
             task.cancel()
         self.core.audit.close()

@@ -24,6 +24,7 @@ from fanlog.format.messages import Joined, Notice, Subscribe
 from fanlog.log.partition import PartitionLog
 from fanlog.log.store import LogStore
 from fanlog.model import Gap, Start, TopicSettings
+from fanlog.telemetry.histograms import SYNC_BYTES, SYNC_US, Histogram
 
 T = TypeVar("T")
 BEGIN_US = 1_700_000_000_000_000
@@ -101,6 +102,9 @@ class HandSync:
 
     def kick(self) -> None:
         self.kicks += 1
+
+    def histograms(self) -> tuple[Histogram, Histogram]:
+        return Histogram(SYNC_US), Histogram(SYNC_BYTES)
 
     def sync(self, fault: FanlogError | None = None) -> None:
         """All that waits is durable, or none of it."""

@@ -58,6 +58,7 @@ class Asked:
     def __init__(self, audit: Audit) -> None:
         self.authority: Authority = Nobody()
         self.audit = audit
+        self.denied: dict[str, int] = {}
         self.permissions_epoch = 0
 
 

@@ -39,6 +39,8 @@ class Authorizing(Protocol):
 
     authority: Authority
     audit: Audit
+    # Since the start, by verb: how often somebody was refused.
+    denied: dict[str, int]
     permissions_epoch: int
 
 
@@ -77,6 +79,8 @@ class Permit:
             raise refusal
 
     def _note(self, verb: Verb, name: str) -> None:
+        denied = self._broker.denied
+        denied[verb.value] = denied.get(verb.value, 0) + 1
         self._broker.audit.note(self._who, verb.value, name, "denied")
 
     def _ask(self, verb: Verb, name: str) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from time import perf_counter_ns
 from typing import Protocol
 
 from fanlog.broker.fanout import FanOut
@@ -18,6 +19,7 @@ from fanlog.format.batch import BatchHeader
 from fanlog.format.frames import ACK_ENTRY, Ack
 from fanlog.log.partition import PartitionLog
 from fanlog.model import Durability
+from fanlog.telemetry.histograms import TURN_US, Histogram
 
 logger = logging.getLogger("fanlog.broker")
 
@@ -34,6 +36,9 @@ class SyncGroup(Protocol):
         self, logs: Sequence[PartitionLog], done: Callable[[FanlogError | None], None]
     ) -> None: ...
     def kick(self) -> None: ...
+    def histograms(self) -> tuple[Histogram, Histogram]:
+        """How long syncs took, in µs, and how many bytes they had."""
+        ...
 
 
 _Synced = tuple[Partition, bytes, int, list[Submission], FanlogError | None]
@@ -65,6 +70,11 @@ class Commits:
         self.feeders: list[Callable[[], None]] = []
         self.tail_bytes = 0
         self.published_records = 0
+        self.published_bytes = 0
+        self.turns = Histogram(TURN_US)
+        # Hears of a turn that took long: how long, and how many partitions it committed.
+        self.slow_turn: Callable[[int, int], None] | None = None
+        self.slow_turn_ns = 0
 
     def schedule(self) -> None:
         """Ends the turn after everything that is ready now has been read."""
@@ -89,12 +99,14 @@ class Commits:
         partition.last_time_us = max(partition.last_time_us, header.append_time_us)
 
     def turn(self) -> None:
+        begun_ns = perf_counter_ns()
         self.hand_in()
         if self._synced:
             self._settle()
         while self.dirty:
             partition, _ = self.dirty.popitem()
             self._commit(partition)
+        shown = len(self._fresh)
         if self._fresh:
             self._show()
         if self.group is not None:
@@ -103,6 +115,10 @@ class Commits:
             acks, self._acks = self._acks, {}
             for origin, entries in acks.items():
                 origin.acknowledge(entries)
+        took_ns = perf_counter_ns() - begun_ns
+        self.turns.observe(took_ns // 1000)
+        if took_ns > self.slow_turn_ns and self.slow_turn is not None:
+            self.slow_turn(took_ns, shown)
 
     def hand_in(self) -> None:
         """Takes in what listeners have gathered."""
@@ -225,7 +241,10 @@ class Commits:
                 self._fresh[partition] = (partition.visible_end, [piece])
             else:
                 fresh[1].append(piece)
+            size = len(piece)
             self.published_records += next_offset - partition.visible_end
+            self.published_bytes += size
+            partition.topic.published_bytes += size
             partition.visible_end = next_offset
         for submission in submissions:
             if submission.acks:

@@ -33,6 +33,7 @@ from fanlog.broker.last import last_offsets
 from fanlog.broker.ledger import Done
 from fanlog.broker.loader import BlockSource, Loader
 from fanlog.broker.memory_only import in_memory
+from fanlog.broker.metrics import Metrics
 from fanlog.broker.named_producers import NamedProducers
 from fanlog.broker.names import check_not_internal, check_pattern, check_public_name
 from fanlog.broker.ports import Authority, Gate, Opener, Origin, Outlet, Runtime
@@ -50,7 +51,7 @@ from fanlog.broker.truncation import check_deletion, delete_records
 from fanlog.broker.unpacking import Unpacker
 from fanlog.broker.views import Renderer
 from fanlog.config import BrokerOptions, LogOptions
-from fanlog.config_security import AuditOptions
+from fanlog.config_security import AuditOptions, TelemetryOptions
 from fanlog.errors import (
     FanlogError,
     InvalidArgumentError,
@@ -107,11 +108,13 @@ class Broker:
         sync_group: Callable[[], SyncGroup],
         authority: Authority = ALLOW_ALL,
         gate: Gate = OPEN_GATE,
+        telemetry: TelemetryOptions = TelemetryOptions(),  # noqa: B008 - frozen
         blocks: BlockSource | None = None,
         audit: AuditOptions | None = None,
     ) -> None:
         self.authority = authority
         self.gate = gate
+        self.denied: dict[str, int] = {}
         self.permissions_epoch = 0
         self._store = store
         self._runtime = runtime
@@ -177,6 +180,8 @@ class Broker:
         self.deleting = asyncio.Lock()
         self.openers: dict[Opener, None] = {}
         self.connections = 0
+        self.fetched_bytes = 0
+        self.metrics = Metrics(self, runtime, telemetry)
         self.draining = False
 
     # What is on disk
@@ -577,6 +582,22 @@ class Broker:
             delivered_bytes=self.fan_out.delivered_bytes,
             problems=tuple(problems[:100]),
         )
+
+    def unready(self) -> list[str]:
+        """Why clients should go elsewhere; nothing if they need not."""
+        reasons: list[str] = []
+        if self.draining:
+            reasons.append("It is draining: it is about to stop.")
+        if self._store.reserve.full:
+            reasons.append("Its disk is full.")
+        if any(partition.log.failure is not None for partition in self._troubled()):
+            reasons.append("A log has failed: see /v1/status.")
+        return reasons
+
+    @property
+    def folder(self) -> str | None:
+        """The data folder; None if everything is in memory."""
+        return None if self._store.folder is None else str(self._store.folder)
 
     def _troubled(self) -> list[Partition]:
         """The partitions that are not well, or may not be."""

@@ -101,6 +101,9 @@ class DropNotes:
         self._now_us = now_us
         self._notes: dict[_Key, _Note] = {}
         self._more: _Note | None = None
+        # Since the start, by kind: how often readers missed something, and how many records.
+        self.times: dict[str, int] = {}
+        self.records: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self._notes) + (self._more is not None)
@@ -121,6 +124,8 @@ class DropNotes:
         give itself more to read."""
         if partition.topic.name == DROPS_TOPIC:
             return False
+        self.times[kind.value] = self.times.get(kind.value, 0) + 1
+        self.records[kind.value] = self.records.get(kind.value, 0) + records
         now_us = self._now_us()
         key = (partition, reader, kind)
         note = self._notes.get(key)

@@ -123,6 +123,12 @@ class DurableNames:
             known = known | promised
         return tuple(position for position in known.values() if self._counts(position))
 
+    def committed(self, name: str) -> list[Position]:
+        """The positions that are committed, without those that are only promised."""
+        return [
+            position for position in self._names.get(name, {}).values() if self._counts(position)
+        ]
+
     def position(self, name: str, topic: str, partition: int) -> Position | None:
         promised = self._promised.get((name, topic, partition))
         if promised is not None:

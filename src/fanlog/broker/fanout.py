@@ -44,6 +44,9 @@ class FanOut:
         self._together: dict[Outlet, list[Cursor]] = {}
         self._views_shown = False
         self.delivered_bytes = 0
+        self.delivered_records = 0
+        # Readers that had to read from disk what they were too slow for.
+        self.catch_ups = 0
 
     def publish(self, partition: Partition, piece: bytes, base_offset: int) -> None:
         """Sends a piece that has just become visible to every live cursor."""
@@ -55,12 +58,14 @@ class FanOut:
         size = len(piece)
         next_offset = partition.visible_end
         left: list[Cursor] = []
+        unserved = 0
         for cursor in live:
             outlet = cursor.outlet
             subscription = cursor.subscription
             if outlet.blocked:
                 cursor.offset = base_offset
                 left.append(cursor)
+                unserved += 1
                 continue
             if outlet.feed is subscription:
                 try:
@@ -70,6 +75,7 @@ class FanOut:
                 except OSError as fault:
                     cursor.offset = base_offset
                     outlet.lost(fault)
+                    unserved += 1
                     continue
                 if sent != size:
                     outlet.hold(piece, sent)
@@ -79,7 +85,9 @@ class FanOut:
             if outlet.blocked or subscription.sent_bytes >= subscription.limit_bytes:
                 cursor.offset = next_offset
                 left.append(cursor)
-        self.delivered_bytes += size * (len(live) - len(left))
+        served = len(live) - unserved
+        self.delivered_bytes += size * served
+        self.delivered_records += (next_offset - base_offset) * served
         for cursor in left:
             del live[cursor]
             cursor.live = False
@@ -132,6 +140,7 @@ class FanOut:
                     left.append(cursor)
                 served += 1
             self.delivered_bytes += size * served
+            self.delivered_records += (next_offset - base_offset) * served
         for cursor in left:
             self._leave(cursor)
             self._park(cursor)
@@ -151,7 +160,7 @@ class FanOut:
         for outlet, cursors in together.items():
             both = [(c.partition, c.view) for c in cursors]
             places = tuple((p, v) for p, v in both if v and not isinstance(v, RecordView))
-            composed = self._renderer.compose(places)
+            composed, records = self._renderer.compose(places)
             try:
                 sent = outlet.send(composed)
             except BlockingIOError:
@@ -160,6 +169,7 @@ class FanOut:
                 outlet.lost(fault)
                 continue
             self.delivered_bytes += len(composed)
+            self.delivered_records += records
             if sent != len(composed):
                 outlet.hold(composed, sent)
                 for cursor in cursors:
@@ -227,6 +237,7 @@ class FanOut:
     def _rendered(self, cursor: Cursor, shown: memoryview, next_offset: int) -> None:
         # Others of its connection may have filled it meanwhile; what was rendered stays at hand.
         if not self._park(cursor):
+            self.delivered_records += max(0, next_offset - cursor.offset)
             cursor.offset = next_offset
             self._send(cursor, [shown])
             self._continue(cursor)
@@ -357,6 +368,7 @@ class FanOut:
         """Sends pieces up to an offset; what that takes of a turn."""
         view, first = cursor.view, cursor.offset
         cursor.offset = next_offset
+        self.delivered_records += max(0, next_offset - first)
         if view is None:
             return self._send(cursor, pieces)
         render, partition = self._renderer.render_kept, cursor.partition
@@ -400,6 +412,7 @@ class FanOut:
             return False
         if not cursor.behind:
             cursor.behind = True
+            self.catch_ups += 1
             cursor.partition.topic.count().catch_ups += 1
         return True
 

@@ -123,7 +123,19 @@ class Partition:
 class Topic:
     """A named stream. `deleted` is seen by whoever still holds on to it."""
 
-    __slots__ = ("counters", "deleted", "name", "number", "partitions", "settings", "stored")
+    __slots__ = (
+        "counters",
+        "deleted",
+        "name",
+        "number",
+        "partitions",
+        "published_bytes",
+        "rates",
+        "seen_bytes",
+        "seen_messages",
+        "settings",
+        "stored",
+    )
 
     def __init__(self, stored: StoredTopic) -> None:
         self.stored = stored
@@ -132,6 +144,13 @@ class Topic:
         self.settings: TopicSettings = stored.settings
         self.partitions = [Partition(self, i, log) for i, log in enumerate(stored.logs)]
         self.counters: ReaderCounters | None = None
+        # Since the start.
+        self.published_bytes = 0
+        # Of the last scan for metrics: how much there was, and messages and bytes per second. None
+        # while it is idle.
+        self.seen_messages = 0
+        self.seen_bytes = 0
+        self.rates: tuple[float, float] | None = None
         self.deleted = False
 
     def grow(self) -> list[Partition]:

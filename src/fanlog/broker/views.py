@@ -70,7 +70,7 @@ class Renderer:
         self._offered: dict[Partition, tuple[int, list[Values]]] = {}
         self._shown: dict[Partition, Values] = {}
         self._decoded: dict[Partition, tuple[bytes, Decoded]] = {}
-        self._composed: dict[tuple[Place, ...], bytes] = {}
+        self._composed: dict[tuple[Place, ...], tuple[bytes, int]] = {}
         self._cache_bytes_max = cache_bytes_max
         self._cache: OrderedDict[_Key, tuple[int, bytes]] = OrderedDict()
         self._cache_bytes = 0
@@ -122,9 +122,9 @@ class Renderer:
         piece_before, decoded = self._decoded.get(partition, (b"", ()))
         return decoded if piece_before is piece else None
 
-    def compose(self, places: tuple[Place, ...]) -> bytes:
-        """What the turn has shown in these views, in the order in which it was published: for
-        readers of several, who share it if they have the same."""
+    def compose(self, places: tuple[Place, ...]) -> tuple[bytes, int]:
+        """What the turn has shown in these views, in the order in which it was published, and how
+        many messages that is: for readers of several, who share it if they have the same."""
         composed = self._composed.get(places)
         if composed is None:
             views: dict[Partition, list[View]] = {}
@@ -133,8 +133,9 @@ class Renderer:
             runs = [run for run in self._runs if run[0] in views]
             recorded = {partition for partition, _ in runs}
             runs += [(p, self._shown[p]) for p in views if p not in recorded]
-            composed = b"".join(_rendered(views[partition], values) for partition, values in runs)
-            self._composed[places] = composed
+            joined = b"".join(_rendered(views[partition], values) for partition, values in runs)
+            records = sum(len(values) * len(views[partition]) for partition, values in runs)
+            composed = self._composed[places] = joined, records
         return composed
 
     def end_turn(self) -> None:

@@ -142,6 +142,10 @@ class EdgeCore(Broker):
             status, state=state, problems=(self.problem, *status.problems)
         )
 
+    def unready(self) -> list[str]:
+        reasons = super().unready()
+        return [*reasons, "The upstream is away."] if self.problem else reasons
+
     def create_topic(self, name: str, settings: dict[str, int | str], **options: Any) -> Topic:
         raise InvalidArgumentError(
             f"An edge makes no topics of its own: make {name!r} at its upstream."

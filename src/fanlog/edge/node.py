@@ -79,7 +79,10 @@ class EdgeNode(Node):
             sync_group=self._sync_group,
             authority=self._authority,
             gate=self._gate,
+            telemetry=config.telemetry,
         )
+        core.metrics.role = "edge"
+        core.metrics.upstream = self.address
         core.upstream = self.make_upstream(core)
         return core
 

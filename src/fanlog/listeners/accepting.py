@@ -41,11 +41,19 @@ class Acceptor(ABC):
         self._connections_max = connections_max
         self._admission = admission
         self._accept_fault = ""
+        # Since it listens: who was let in, and who came when it was full.
+        self.accepted = 0
+        self.refused = 0
         self._sock: socket.socket | None = None
         # Set before `open` to speak TLS.
         self.certificates: Certificates | None = None
         self._handshakes: Handshakes | None = None
         self.loop: asyncio.AbstractEventLoop
+
+    @property
+    def name(self) -> str:
+        """What metrics call it: native, redis or web."""
+        return self.protocol.lower()
 
     @abstractmethod
     def connection_count(self) -> int:
@@ -151,12 +159,14 @@ class Acceptor(ABC):
     def _let_in_unless_full(self, sock: socket.socket, peer: str) -> None:
         reason = self._reason_against_one_more()
         if reason:
+            self.refused += 1
             logger.debug("%s: refused: %s", peer, reason)
             with contextlib.suppress(OSError):
                 sock.send(self.refusal(reason))
             sock.close()
             return
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.accepted += 1
         self.let_in(sock, peer)
 
     def log_connected(self, peer: str) -> None:

@@ -97,6 +97,7 @@ class _Fetch:
             session.fail(self.request, got)
         else:
             size = sum(map(len, got))
+            session.broker.fetched_bytes += size
             head = fetched_head(
                 self.request, size, partition.visible_end, partition.log.start_offset
             )

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from threading import Lock, Thread
+from time import perf_counter_ns
 
 from fanlog.errors import FanlogError, LogFailedError
 from fanlog.log import posix
@@ -17,6 +18,7 @@ from fanlog.log.faults import commit_error
 from fanlog.log.journal import Journal
 from fanlog.log.partition import PartitionLog
 from fanlog.log.tail import Piece
+from fanlog.telemetry.histograms import SYNC_BYTES, SYNC_US, Histogram
 
 logger = logging.getLogger("fanlog.log")
 
@@ -26,7 +28,16 @@ Done = Callable[[FanlogError | None], None]
 class _Group:
     """Pieces that become durable together. `written` is held until the worker is done."""
 
-    __slots__ = ("adopted", "bytes", "completed", "dones", "entries", "error", "written")
+    __slots__ = (
+        "adopted",
+        "bytes",
+        "completed",
+        "dones",
+        "entries",
+        "error",
+        "took_ns",
+        "written",
+    )
 
     def __init__(self) -> None:
         self.adopted: list[PartitionLog] = []
@@ -34,6 +45,7 @@ class _Group:
         self.dones: list[Done] = []
         self.bytes = 0
         self.error: FanlogError | None = None
+        self.took_ns = 0
         self.completed = False
         self.written = Lock()
 
@@ -59,6 +71,11 @@ class GroupCommit:
         self._running: _Group | None = None
         self._inbox: SimpleQueue[_Group | None] = SimpleQueue()
         self._worker: Thread | None = None
+        self.syncs = Histogram(SYNC_US)
+        self.sync_sizes = Histogram(SYNC_BYTES)
+        # Hears of a commit that took longer than `slow_ns`: how long, of how many logs and bytes.
+        self.slow: Callable[[int, int, int], None] | None = None
+        self.slow_ns = 0
 
     def add(self, log: PartitionLog, piece: Piece, done: Done) -> None:
         """Takes a piece that `log` has appended. `done` runs on the loop thread, never in here."""
@@ -84,6 +101,10 @@ class GroupCommit:
             return
         self._waiting.adopted += logs
         self._waiting.dones.append(done)
+
+    def histograms(self) -> tuple[Histogram, Histogram]:
+        """How long commits took, in µs, and how many bytes they had."""
+        return self.syncs, self.sync_sizes
 
     def kick(self) -> None:
         """Starts a commit of all that waits, unless one is running: its end starts the next."""
@@ -120,6 +141,7 @@ class GroupCommit:
 
     def _work(self) -> None:
         while (group := self._inbox.get()) is not None:
+            begun_ns = perf_counter_ns()
             try:
                 if group.adopted:
                     self.journal.adopt(group.adopted, self._sync)
@@ -132,6 +154,7 @@ class GroupCommit:
                 group.error = LogFailedError(
                     f"Committing failed ({fault!r}): restart the broker and report this."
                 )
+            group.took_ns = perf_counter_ns() - begun_ns
             group.written.release()
             self._hand_back(group)
 
@@ -153,6 +176,10 @@ class GroupCommit:
             self._fail(group, group.error)
             return
         self.kick()
+        self.syncs.observe(group.took_ns // 1000)
+        self.sync_sizes.observe(group.bytes)
+        if group.took_ns > self.slow_ns and self.slow is not None:
+            self.slow(group.took_ns, len(group.entries), group.bytes)
         _tell(group.dones, None)
 
     def _fail(self, group: _Group, error: FanlogError) -> None:

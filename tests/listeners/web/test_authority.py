@@ -125,10 +125,19 @@ CASES: dict[str, Case] = {
     "DELETE /v1/connections/{connection}": Case(ADMIN),
     "GET /v1/presence/{topic}": Case((Verb.PRESENCE, "t")),
     "GET /v1/status": Case((Verb.DESCRIBE, "")),
+    "GET /metrics": Case((Verb.DESCRIBE, "")),
+    "GET /v1/metrics": Case((Verb.DESCRIBE, "")),
 }
 # They are open to all: a WebSocket asks with each operation, a load balancer has no user, and the
 # others are documents.
-FREE = {"GET /v1/ws", "GET /v1/health", "GET /v1/openapi.json", "GET /v1/reference"}
+FREE = {
+    "GET /v1/ws",
+    "GET /v1/health",
+    "GET /healthz/live",
+    "GET /healthz/ready",
+    "GET /v1/openapi.json",
+    "GET /v1/reference",
+}
 THERE = [f"{route.method} {route.path}" for route in ROUTES]
 PARTS = {
     "{topic}": "t",

@@ -48,6 +48,8 @@ class GroupBalance:
         self._broker = broker
         self._clocks = clocks
         self._revoke_us = revoke_us
+        # Of all groups, since the start.
+        self.rebalances = 0
 
     def resume(self, group: Group) -> Steps:
         """Sets going what present members have and do not read: they came back to it."""
@@ -93,7 +95,9 @@ class GroupBalance:
                 and not owned.revoke_by_us
                 and target.get(place) != owned.member.id
             }
-            group.rebalances += bool(group.moving or group.freed)
+            if group.moving or group.freed:
+                group.rebalances += 1
+                self.rebalances += 1
             yield []
         yield from self._take_back(group)
         yield from self._grant(group)

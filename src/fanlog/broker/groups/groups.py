@@ -515,6 +515,15 @@ class Groups:
         """The group, if it has members."""
         return self._groups.get(name)
 
+    @property
+    def rebalances(self) -> int:
+        """Of all groups, since the start."""
+        return self._balance.rebalances
+
+    def active_names(self) -> list[str]:
+        """Groups that have members."""
+        return list(self._groups)
+
     def names(self) -> list[str]:
         """Every group, with members or with nothing but commits."""
         committed = {

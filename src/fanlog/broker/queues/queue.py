@@ -174,6 +174,7 @@ class Queue:
         self.workers: dict[str, Worker] = {}
         self.lanes: dict[tuple[int, int], Lane] = {}
         self.in_hand = InHand()
+        self.delivered = 0
         self.redelivered = 0
         self.dead_lettered = 0
         self._ring: deque[Worker] = deque()
@@ -399,6 +400,7 @@ class Queue:
                 self._urgent_jobs -= URGENT_JOBS * count
             elif priority and lane.is_ranked:
                 self._urgent_jobs += count
+            self.delivered += count
             if failures:
                 self.redelivered += count
             worker.send(lane, run, failures + 1)

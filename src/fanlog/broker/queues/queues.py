@@ -93,6 +93,8 @@ class Queues:
         self.monotonic_us = runtime.monotonic_us
         self.soon = runtime.soon
         self._ticking = False
+        # What queues that are deleted had counted: delivered, redelivered, and dead letters.
+        self._past = (0, 0, 0)
 
     def load(self) -> None:
         """Brings back what is done and what has failed. What was out is handed out again."""
@@ -514,6 +516,19 @@ class Queues:
     def names(self) -> list[str]:
         return sorted(self._queues)
 
+    def every(self) -> list[Queue]:
+        return list(self._queues.values())
+
+    def counted(self) -> tuple[int, int, int]:
+        """Jobs delivered, redelivered and made dead letters since the start."""
+        queues = self._queues.values()
+        delivered, redelivered, dead_lettered = self._past
+        return (
+            delivered + sum(queue.delivered for queue in queues),
+            redelivered + sum(queue.redelivered for queue in queues),
+            dead_lettered + sum(queue.dead_lettered for queue in queues),
+        )
+
     def find(self, name: str) -> Queue | None:
         return self._queues.get(name)
 
@@ -553,6 +568,12 @@ class Queues:
         self._check_idle(queue)
         self._ledger.write([no_queue_entry(name)])
         del self._queues[name]
+        delivered, redelivered, dead_lettered = self._past
+        self._past = (
+            delivered + queue.delivered,
+            redelivered + queue.redelivered,
+            dead_lettered + queue.dead_lettered,
+        )
         # What is still on its way to the dead letters must not count for one of the same name.
         for lane in list(queue.lanes.values()):
             queue.drop_lane(lane)

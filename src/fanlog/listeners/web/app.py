@@ -15,6 +15,7 @@ from fanlog.listeners.web import (
     group_stream,
     groups,
     messages,
+    metrics,
     publishing,
     queues,
     requests,
@@ -49,6 +50,7 @@ ROUTES: list[Route] = [
     *requests.ROUTES,
     *resumable.ROUTES,
     *status.ROUTES,
+    *metrics.ROUTES,
 ]
 
 
