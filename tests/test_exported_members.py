@@ -57,6 +57,7 @@ PUBLIC = {
     "__version__",
     "connect",
     "errors",
+    "processing",
     "sync",
     "testing",
 }

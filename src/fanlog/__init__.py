@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from fanlog.client.queues.worker import Worker
     from fanlog.client.streams import Stream, StreamReader
     from fanlog.client.subscription import Subscription
+    from fanlog.client.tracing import processing
     from fanlog.client.transactions.transaction import Transaction
     from fanlog.client.transactions.transform import Outgoing
     from fanlog.client.typed.jobs import TypedJob, TypedWorker
@@ -81,6 +82,7 @@ _HOMES = {
     "TypedWorker": "fanlog.client.typed.jobs",
     "Worker": "fanlog.client.queues.worker",
     "connect": "fanlog.client.aio",
+    "processing": "fanlog.client.tracing",
 }
 
 
@@ -142,6 +144,7 @@ __all__ = [
     "__version__",
     "connect",
     "errors",
+    "processing",
     "sync",
     "testing",
 ]

@@ -242,3 +242,41 @@ class TelemetryOptions(msgspec.Struct, frozen=True, kw_only=True):
             "function. 0: it does not look.",
         ),
     ] = 500
+    trace_ratio: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            description="Share of the batches without a trace in which the broker begins one: 0.01 "
+            "is one of a hundred. What clients sample is always followed.",
+        ),
+    ] = 0.0
+    traced_per_second_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Sampled messages that the broker follows in a second. Clients choose what "
+            "is sampled; past this the broker has no spans of it. 0: it follows none.",
+        ),
+    ] = 1000
+    otlp_endpoint: Annotated[
+        str,
+        Meta(
+            pattern="^(https?://.+)?$",
+            description="Collector for spans and metrics over OTLP/HTTP, such as "
+            "http://127.0.0.1:4318. It needs the extra `otel`. Empty: nothing is exported.",
+        ),
+    ] = ""
+    otlp_headers_file: Annotated[
+        str,
+        Meta(
+            description="File with headers for the collector, one `name: value` a line, such as "
+            "its key."
+        ),
+    ] = ""
+    otlp_interval_seconds: Annotated[
+        float, Meta(gt=0, description="How often spans and metrics are exported.")
+    ] = 5.0
+    service_name: Annotated[
+        str, Meta(min_length=1, description="Name of this broker at the collector.")
+    ] = "fanlog"

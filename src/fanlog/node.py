@@ -39,6 +39,7 @@ from fanlog.security.directory import Directory
 from fanlog.security.gate import SecurityGate
 from fanlog.security.keys import maybe_parse
 from fanlog.telemetry.loop_probe import LoopProbe
+from fanlog.telemetry.tracing.otlp import OtlpExport, maybe_exporter
 
 if TYPE_CHECKING:
     from fanlog.listeners.web.server import WebListener
@@ -165,6 +166,7 @@ class Node:
         )
         self._group: GroupCommit | None = None
         self._probe: LoopProbe
+        self._export: OtlpExport | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.listeners: list[NativeListener | RedisListener | WebListener] = []
         # Called when settings are changed or read again, with all of them; see `apply`.
@@ -206,6 +208,15 @@ class Node:
         if self.certificates is not None:
             looks = _every(self._config.tls.reload_check_seconds, self.certificates.look)
             self._tasks.append(asyncio.create_task(looks))
+        self._begin_export()
+
+    def _begin_export(self) -> None:
+        telemetry = self._config.telemetry
+        exporter = maybe_exporter(telemetry)
+        if exporter is not None:
+            self._export = OtlpExport(self.core.traces.spans, exporter, None)
+            exporting = _every(telemetry.otlp_interval_seconds, self._export.tick)
+            self._tasks.append(asyncio.create_task(exporting))
 
     def _make_core(self, defaults: TopicSettings) -> Core:
         return Core(
@@ -326,6 +337,8 @@ class Node:
         if self._group is not None:
             self._group.drain()
         self.core.audit.closed()
+        if self._export is not None:
+            await self._export.close()
         if self._group is not None:
             self._group.close()
         if self.security is not None:

@@ -23,6 +23,7 @@ from fanlog.format.channels import pattern_over
 from fanlog.format.frames import FrameKind, frame
 from fanlog.format.patterns import fits
 from fanlog.format.schedules import Delayed, encode_delayed, record_key
+from fanlog.format.traces import ListTraces
 from fanlog.identity import Identity, Verb
 from fanlog.listeners.native import HANDLERS
 from fanlog.listeners.redis.commands import COMMANDS
@@ -92,6 +93,7 @@ NATIVE: dict[FrameKind, Case | None] = {
     FrameKind.SEEK: None,
     FrameKind.SETTLE: None,
     FrameKind.ABORT_TRANSACTION: None,
+    FrameKind.TRACED: None,
     # Has tests of its own below.
     FrameKind.BATCH: None,
     FrameKind.STAGE: None,
@@ -155,6 +157,7 @@ NATIVE: dict[FrameKind, Case | None] = {
         ((Verb.PUBLISH, T), (Verb.SCHEDULE, "s")),
     ),
     FrameKind.LIST_SCHEDULES: Case(messages.ListSchedules, (), answered=True),
+    FrameKind.TRACES: Case(ListTraces, (), answered=True),
     FrameKind.REMOVE_SCHEDULE: Case(lambda: messages.RemoveSchedule("s"), ((Verb.SCHEDULE, "s"),)),
 }
 CASES = {kind: case for kind, case in NATIVE.items() if case is not None}

@@ -15,7 +15,7 @@ from msgspec import inspect
 from fanlog import model
 from fanlog.config import BrokerOptions, ListenerOptions
 from fanlog.errors import BY_CODE
-from fanlog.format import messages
+from fanlog.format import messages, traces
 from fanlog.format.batch import Batch, check_batch
 from fanlog.format.frames import FETCHED_HEAD, FrameKind
 from fanlog.listeners.native import HANDLERS
@@ -37,6 +37,9 @@ OWN = [
     model.ResetStep,
     model.PendingMessage,
     model.ScheduleInfo,
+    traces.ListTraces,
+    traces.TracesPage,
+    traces.SpanInfo,
 ]
 
 

@@ -38,10 +38,12 @@ class Authorizing(Protocol):
     """The broker, as far as permits need it."""
 
     authority: Authority
-    audit: Audit
     # Since the start, by verb: how often somebody was refused.
     denied: dict[str, int]
     permissions_epoch: int
+
+    @property
+    def audit(self) -> Audit: ...
 
 
 class Permit:

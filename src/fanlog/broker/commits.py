@@ -75,6 +75,7 @@ class Commits:
         # Hears of a turn that took long: how long, and how many partitions it committed.
         self.slow_turn: Callable[[int, int], None] | None = None
         self.slow_turn_ns = 0
+        self._traces = fan_out.traces
 
     def schedule(self) -> None:
         """Ends the turn after everything that is ready now has been read."""
@@ -143,6 +144,7 @@ class Commits:
         self.tail_bytes -= partition.log.tail.bytes
         self._tails.pop(partition, None)
         self.dirty.pop(partition, None)
+        self._traces.forget(partition)
 
     def resized(self, partition: Partition, bytes_before: int) -> None:
         """Retention has changed the partition's tail."""
@@ -171,6 +173,8 @@ class Commits:
                     fault = LogFailedError(
                         f"The broker failed to append: {fault!r}. Restart it, and report this."
                     )
+                if self._traces.recent:
+                    self._traces.refused(partition, log.end_offset, fault)
                 submissions = self._refuse(submissions, log.end_offset, fault)
                 if not submissions:
                     return
@@ -229,6 +233,8 @@ class Commits:
             if fault is None:
                 self._accept(partition, piece, next_offset, submissions)
             else:
+                if self._traces.recent:
+                    self._traces.refused(partition, partition.visible_end, fault)
                 repeats = self._refuse(submissions, partition.visible_end, fault)
                 self._accept(partition, b"", next_offset, repeats)
 
@@ -253,6 +259,7 @@ class Commits:
     def _show(self) -> None:
         """Fans out what has become visible, each partition's as one piece."""
         fresh, self._fresh = self._fresh, {}
+        traced = self._show_traced(fresh) if self._traces.recent else None
         for partition, (base_offset, pieces) in fresh.items():
             if partition.live or partition.viewed:
                 piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -262,6 +269,24 @@ class Commits:
                 for wake in waiters:
                     wake()
         self._fan_out.end_turn()
+        if traced:
+            start_us, readers = traced
+            for partition, count in readers.items():
+                self._traces.fanned_out(partition, fresh[partition][0], start_us, count)
+
+    def _show_traced(
+        self, fresh: dict[Partition, tuple[int, list[bytes]]]
+    ) -> tuple[int, dict[Partition, int]]:
+        """Ends the append spans of what is visible now. When its fan-out begins, and to how many
+        readers each partition with a sampled batch goes."""
+        traces, readers = self._traces, dict[Partition, int]()
+        for partition in traces.recent.keys() & fresh.keys():
+            traces.shown(partition)
+            count = len(partition.live or ())
+            count += sum(map(len, (partition.viewed or {}).values()))
+            if count:
+                readers[partition] = count
+        return traces.spans.now_us(), readers
 
     def _refuse(
         self, submissions: list[Submission], stored_end: int, fault: FanlogError

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TypeVar
 
 from fanlog.broker.alteration import altered_settings
@@ -46,6 +46,7 @@ from fanlog.broker.signals import SIGNALS_SETTINGS
 from fanlog.broker.slices import Slices
 from fanlog.broker.subscriptions import Subscriptions
 from fanlog.broker.topics import Partition, Topic
+from fanlog.broker.tracing import Traces
 from fanlog.broker.transactions.transactions import Transactions
 from fanlog.broker.truncation import check_deletion, delete_records
 from fanlog.broker.unpacking import Unpacker
@@ -69,6 +70,7 @@ from fanlog.format.messages import (
 )
 from fanlog.format.schedules import SCHEDULED_TOPIC
 from fanlog.format.signals import SIGNALS_TOPIC
+from fanlog.format.trace_context import Mark
 from fanlog.log.lookup import out_of_range
 from fanlog.log.partition import Block
 from fanlog.log.store import LogStore
@@ -129,7 +131,8 @@ class Broker:
         self.drop_notes = DropNotes(options.drops_pending_max, runtime.now_us)
         self.unpacker = Unpacker(runtime, options)
         self.renderer = Renderer(options.view_cache_bytes, self.drop_notes, self.unpacker)
-        self.fan_out = FanOut(runtime, self._loader, self.renderer, self.drop_notes)
+        self.traces = Traces(telemetry, runtime.now_us)
+        self.fan_out = FanOut(runtime, self._loader, self.renderer, self.drop_notes, self.traces)
         self.commits = Commits(runtime, self.fan_out, sync_group, log_options.tail_total_bytes)
         self.catalog = Catalog(store, options)
         self.raising = Raising(store, self.commits, runtime)
@@ -271,7 +274,17 @@ class Broker:
     def take(self, data: bytes, at: int, origin: Origin) -> int:
         """Takes whole batches from a publisher's bytes; see `Intake.take`."""
         self.commits.schedule()
+        if self.traces.begins_some:
+            find = self.catalog.partitions.get
+            return self.traces.take_some(data, at, origin, self._intake.take, find)
         return self._intake.take(data, at, origin)
+
+    def take_traced(self, data: bytes, at: int, origin: Origin, marks: Sequence[Mark]) -> int:
+        """Takes the one batch at `at`, of which some records are sampled. Where it stopped: `at`,
+        if the batch has to wait."""
+        self.commits.schedule()
+        find = self.catalog.partitions.get
+        return self.traces.take(data, at, origin, marks, take=self._intake.take, find=find)
 
     def congested(self) -> bool:
         """Whether so much waits for the disk that publishers should not be read for now."""

@@ -17,6 +17,7 @@ from fanlog.broker.drops import DropKind, DropNotes
 from fanlog.broker.loader import Loader
 from fanlog.broker.ports import Outlet, Runtime
 from fanlog.broker.topics import Partition
+from fanlog.broker.tracing import Traces
 from fanlog.broker.views import AnyView, LivePiece, Renderer
 from fanlog.errors import DamagedError, FanlogError, OffsetOutOfRangeError, SlowReaderError
 from fanlog.format.batch import read_header
@@ -34,9 +35,15 @@ class FanOut:
     """Moves cursors. All of it runs on the loop."""
 
     def __init__(
-        self, runtime: Runtime, loader: Loader, renderer: Renderer, notes: DropNotes
+        self,
+        runtime: Runtime,
+        loader: Loader,
+        renderer: Renderer,
+        notes: DropNotes,
+        traces: Traces,
     ) -> None:
         self._runtime = runtime
+        self.traces = traces
         self._loader = loader
         self._renderer = renderer
         self._notes = notes
@@ -369,6 +376,8 @@ class FanOut:
         view, first = cursor.view, cursor.offset
         cursor.offset = next_offset
         self.delivered_records += max(0, next_offset - first)
+        if self.traces.recent:
+            self.traces.sent(cursor, first, next_offset)
         if view is None:
             return self._send(cursor, pieces)
         render, partition = self._renderer.render_kept, cursor.partition

@@ -142,7 +142,7 @@ class Connection:
         self._numbers.clear()
         self._grown.clear()
         self._known_topics.forget()
-        self._publisher.limit(welcome.frame_bytes_max)
+        self._publisher.greeted(welcome)
         await self._publisher.register(self._register_producer)
         await self._publisher.resume(self._reopen_topic)
         for subscription in list(self._subscriptions.values()):

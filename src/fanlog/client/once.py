@@ -35,6 +35,7 @@ from fanlog.errors import (
     OutOfSequenceError,
 )
 from fanlog.format.batch import Batch
+from fanlog.format.trace_context import TRACE_HEADERS
 from fanlog.model import PRODUCER_ID_MAX, Receipt
 
 ONCE_KEY_BYTES_MAX = 255
@@ -159,7 +160,7 @@ class _Connection(TopicCalls):
         publisher.identity = producer
         self._publisher = publisher
         if self.welcome is not None:
-            publisher.limit(self.welcome.frame_bytes_max)
+            publisher.greeted(self.welcome)
         outbox = await publisher.topic(topic)
         for record in records:
             publisher.check(outbox, record.value, record.key, record.headers, record.partition)
@@ -234,13 +235,18 @@ def _holds(batch: Batch, records: dict[int, OnceRecord]) -> bool:
     stored = zip(batch.offsets, batch.values, batch.keys, strict=True)
     for index, (offset, value, key) in enumerate(stored):
         record = records.get(offset)
-        if record is not None and (value, key, batch.columns.headers(index)) != (
+        if record is not None and (value, key, _untraced(batch.columns.headers(index))) != (
             record.value,
             record.key,
-            record.headers or {},
+            _untraced(record.headers or {}),
         ):
             return False
     return True
+
+
+def _untraced(headers: dict[str, bytes]) -> dict[str, bytes]:
+    """A retry is another span, and says so: that makes it no other message."""
+    return {name: value for name, value in headers.items() if name not in TRACE_HEADERS}
 
 
 def _reused(topic: str) -> KeyReusedError:

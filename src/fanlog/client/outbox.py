@@ -22,6 +22,7 @@ from fanlog.format.batch import encode_batch, retarget
 from fanlog.format.codecs import Codec
 from fanlog.format.frames import Ack
 from fanlog.format.messages import Refused
+from fanlog.format.trace_context import TRACED_RECORDS_MAX, Mark, TraceContext, traced_frame
 
 RECORD_OVERHEAD_BYTES = 16
 
@@ -41,6 +42,12 @@ class Waiter(Protocol):
     def failed(self, error: FanlogError) -> None: ...
 
 
+class PublishSpan(Protocol):
+    """The span of one record that is published."""
+
+    def end(self, partition: int | None, offset: int | None, error: FanlogError | None) -> None: ...
+
+
 class Identity(NamedTuple):
     """Who publishes, as batches say it."""
 
@@ -57,8 +64,10 @@ class Records:
         "event_times",
         "headers",
         "keys",
+        "marks",
         "priority",
         "since",
+        "spans",
         "unwatched",
         "values",
         "waiters",
@@ -78,6 +87,28 @@ class Records:
         self.priority = priority
         # One with a priority is looked at record by record too: others must not get into it.
         self.wide = priority > 0
+        # The sampled records, and the spans of those that this program publishes itself.
+        self.marks: list[Mark] | None = None
+        self.spans: list[tuple[int, PublishSpan]] | None = None
+
+    def mark(self, context: TraceContext) -> None:
+        """The last record is sampled: the broker is told, of a bounded number in a batch."""
+        marks = self.marks = self.marks or []
+        if len(marks) < TRACED_RECORDS_MAX:
+            marks.append(Mark(len(self.values) - 1, context.trace_id, context.span_id))
+
+    def add_span(self, span: PublishSpan) -> None:
+        """It ends when the broker has answered for the last record."""
+        spans = self.spans = self.spans or []
+        spans.append((len(self.values) - 1, span))
+
+    def end_spans(self, ack: Ack | None, error: FanlogError | None = None) -> None:
+        spans, self.spans = self.spans, None
+        for index, span in spans or ():
+            if ack is None:
+                span.end(None, None, error)
+            else:
+                span.end(ack.partition, ack.base_offset + index, error)
 
     def add_columns(
         self,
@@ -110,6 +141,8 @@ class Records:
         waiting: dict[int, list[Waiter]] = {}
         for index, waiter in self.waiters:
             waiting.setdefault(index, []).append(waiter)
+        marks = {mark.record: mark for mark in self.marks or ()}
+        spans = dict(self.spans or ())
         left = self.bytes
         for i, value in enumerate(self.values):
             one = Records(self.since, self.priority)
@@ -126,6 +159,10 @@ class Records:
                 one.bytes = left
             left -= one.bytes
             one.waiters = [(0, waiter) for waiter in waiting.get(i, ())]
+            if i in marks:
+                one.marks = [marks[i]._replace(record=0)]
+            if i in spans:
+                one.spans = [(0, spans[i])]
             yield key, one
 
     def take(self, one: Records) -> None:
@@ -140,6 +177,10 @@ class Records:
             )
         self.bytes += one.bytes
         self.waiters += [(len(self.values) - 1, waiter) for _, waiter in one.waiters]
+        for mark in one.marks or ():
+            self.mark(TraceContext(mark.trace_id, mark.span_id))
+        for _, span in one.spans or ():
+            self.add_span(span)
 
     def encode(
         self, topic: int, partition: int, producer: Identity, sequence: int, codec: Codec
@@ -169,6 +210,11 @@ class Sent:
         self.records = records
         self.sequence = sequence
         self.attempts = 1
+
+    def wire(self) -> bytes:
+        """The bytes to send: the batch, and before it what is sampled in it."""
+        marks = self.records.marks
+        return self.data if marks is None else traced_frame(marks) + self.data
 
 
 class PartitionOutbox:
@@ -230,7 +276,7 @@ class PartitionOutbox:
             return None
         self.next_sequence += len(sent.records.values)
         self.in_flight.append(sent)
-        return sent.data
+        return sent.wire()
 
     def acked(self, ack: Ack) -> Records | None:
         """The records that the broker has stored; None for an answer to a repeat."""
@@ -239,6 +285,8 @@ class PartitionOutbox:
             return None
         for index, waiter in sent.records.waiters:
             waiter.stored(ack.base_offset + index, ack)
+        if sent.records.spans is not None:
+            sent.records.end_spans(ack)
         return sent.records
 
     def refused(self, refused: Refused) -> Records | None:
@@ -289,7 +337,7 @@ class PartitionOutbox:
         for sent in self.in_flight:
             sent.attempts += 1
             sent.data = retarget(sent.data, topic=topic, first_sequence=sent.sequence)
-        return [sent.data for sent in self.in_flight]
+        return [sent.wire() for sent in self.in_flight]
 
     def give_up(self, error: FanlogError) -> list[Records]:
         """Fails everything, and returns what that was."""
@@ -336,6 +384,8 @@ class PartitionOutbox:
 def fail(records: Records, error: FanlogError) -> None:
     """Tells whoever waits; `unwatched` counts the records that nobody waits for."""
     records.error = error
+    if records.spans is not None:
+        records.end_spans(None, error)
     records.unwatched = len(records.values) - len(records.waiters)
     for _, waiter in records.waiters:
         waiter.failed(error)

@@ -17,11 +17,13 @@ from fanlog.client.outbox import (
     RECORD_OVERHEAD_BYTES,
     Identity,
     PartitionOutbox,
+    PublishSpan,
     Records,
     Waiter,
     record_extra_bytes,
 )
 from fanlog.client.topic_outbox import TopicOutbox
+from fanlog.client.tracing import maybe_tracer
 from fanlog.client.values import Encoding, Headers, Value, as_bytes, is_plain, with_content_type
 from fanlog.config import ClientOptions
 from fanlog.errors import (
@@ -35,7 +37,14 @@ from fanlog.errors import (
 )
 from fanlog.format.codecs import codec_named
 from fanlog.format.frames import Ack
-from fanlog.format.messages import ProducerRegistered, Refused, RegisterProducer, TopicOpened
+from fanlog.format.messages import (
+    ProducerRegistered,
+    Refused,
+    RegisterProducer,
+    TopicOpened,
+    Welcome,
+)
+from fanlog.format.trace_context import TRACEPARENT, TRACESTATE, context_of
 from fanlog.model import Durability, DurabilityName, Receipt
 
 logger = logging.getLogger("fanlog.client")
@@ -147,6 +156,15 @@ class Publisher:
         self.identity = Identity(secrets.randbits(63) | 1 if unnamed else 0)
         self.fenced: FencedError | None = None
         self.buffered_bytes = 0
+        # None, unless the program has set up OpenTelemetry.
+        self._tracer = maybe_tracer()
+        self._marks = False
+
+    def greeted(self, welcome: Welcome) -> None:
+        """What this broker takes."""
+        self._tracer = maybe_tracer()
+        self._marks = welcome.traced_records_max > 0
+        self.limit(welcome.frame_bytes_max)
 
     def limit(self, frame_bytes_max: int) -> None:
         """What the broker takes as one frame; a batch and a message must fit into it."""
@@ -237,7 +255,13 @@ class Publisher:
         outbox = topic.only
         records = None if outbox is None else outbox.open
         size = len(value) + RECORD_OVERHEAD_BYTES
-        if outbox is None or records is None or records.wide or size > topic.plain_bytes_max:
+        if (
+            outbox is None
+            or records is None
+            or records.wide
+            or size > topic.plain_bytes_max
+            or self._tracer is not None
+        ):
             self.put(topic, value)
             return
         values = records.values
@@ -248,7 +272,7 @@ class Publisher:
             outbox.seal()
             self._send(topic, outbox)
 
-    def put(
+    def put(  # noqa: PLR0912 - each message comes by here, and calls are what it costs
         self,
         topic: TopicOutbox,
         value: Value,
@@ -282,6 +306,10 @@ class Publisher:
             outbox = topic.only
         else:
             outbox = topic.pick(key)
+        span = None
+        if self._tracer is not None:
+            span, own = self._tracer.publishing(topic.name, own, value)
+            wide, size = True, self._traced_size(topic, value, key, own)
         if size >= self._batch_bytes:
             # Alone, or it and what is there already might not fit into a frame together.
             outbox.seal()
@@ -295,6 +323,8 @@ class Publisher:
             records.waiters.append((len(values) - 1, waiter))
         if wide or records.wide:
             records.add_columns(key, own, event_time_us, time.time_ns() // 1000)
+            if span is not None or (own is not None and TRACEPARENT in own):
+                self._trace(records, own, span)
         records.bytes += size
         self.buffered_bytes += size
         if records.bytes >= self._batch_bytes or len(values) >= self._batch_records:
@@ -303,6 +333,31 @@ class Publisher:
         elif not outbox.scheduled:
             outbox.scheduled = True
             self._schedule(topic, outbox)
+
+    def _traced_size(
+        self,
+        topic: TopicOutbox,
+        value: bytes | None,
+        key: bytes | None,
+        headers: dict[str, bytes],
+    ) -> int:
+        """The size of a record with its trace context. One that only fits without goes without."""
+        size = RECORD_OVERHEAD_BYTES + len(value or b"") + record_extra_bytes(key, headers)
+        if size > topic.message_bytes_max:
+            headers.pop(TRACEPARENT, None)
+            headers.pop(TRACESTATE, None)
+            size = RECORD_OVERHEAD_BYTES + len(value or b"") + record_extra_bytes(key, headers)
+        return size
+
+    def _trace(
+        self, records: Records, headers: dict[str, bytes] | None, span: PublishSpan | None
+    ) -> None:
+        """The last record belongs to a trace: the broker is told if it is sampled."""
+        context = context_of(headers)
+        if context is not None and context.sampled and self._marks:
+            records.mark(context)
+        if span is not None:
+            records.add_span(span)
 
     def check(
         self,

@@ -91,6 +91,8 @@ class FrameKind(IntEnum):
     ADD_SCHEDULE = 0x32
     LIST_SCHEDULES = 0x33
     REMOVE_SCHEDULE = 0x34
+    TRACES = 0x3C
+    TRACED = 0x3E
     # both ways
     BATCH = KIND_BATCH
     # from the broker

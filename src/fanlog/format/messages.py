@@ -40,6 +40,8 @@ class Welcome(msgspec.Struct, frozen=True):
     frame_bytes_max: int
     fetch_bytes_max: int
     idle_timeout_seconds: float
+    # Sampled records of a batch that the broker takes a TRACED frame about; 0: it knows none.
+    traced_records_max: int = 0
 
 
 class OpenTopic(msgspec.Struct, frozen=True):

@@ -50,6 +50,7 @@ from fanlog.format.frames import (
     wrong_port,
 )
 from fanlog.format.messages import decode
+from fanlog.format.trace_context import TRACED_RECORDS_MAX, Mark, read_traced
 from fanlog.identity import Identity, Verb
 from fanlog.listeners import (
     group_requests,
@@ -58,6 +59,7 @@ from fanlog.listeners import (
     queue_requests,
     schedule_requests,
     topic_requests,
+    trace_requests,
     transaction_requests,
 )
 from fanlog.listeners.faults import NOTHING_TAKEN, OUR_FAULT
@@ -107,6 +109,8 @@ class NativeSession:
         self._undurable = 0
         self.fetches = Fetches()
         self._half_frame = 0
+        # The sampled records of the next batch; None: none are.
+        self._marks: list[Mark] | None = None
         self._held_up = False
         # Batches that the broker has decoded before it takes them; see `broker/checks.py`.
         self.checked: list[Checked] = []
@@ -139,7 +143,10 @@ class NativeSession:
                 self._held_up = True
                 break
             if kind == KIND_BATCH and self._greeted:
-                at = self.broker.take(data, at, self)
+                if self._marks is None:
+                    at = self.broker.take(data, at, self)
+                else:
+                    at = self._take_traced(data, at)
             elif self._is_busy():
                 self._held_up = True
                 break
@@ -158,6 +165,12 @@ class NativeSession:
             self._half_frame += 1
         if at < size and not self._closed:
             self._cutter.keep(data, at)
+
+    def _take_traced(self, data: bytes, at: int) -> int:
+        after = self.broker.take_traced(data, at, self, self._marks or ())
+        if after > at:
+            self._marks = None
+        return after
 
     def _control(self, kind: int, data: bytes, at: int, end: int) -> None:
         header = read_frame_header(data, at)
@@ -197,6 +210,7 @@ class NativeSession:
             frame_bytes_max=self.options.frame_bytes_max,
             fetch_bytes_max=self.options.fetch_bytes_max,
             idle_timeout_seconds=self.options.idle_timeout_seconds,
+            traced_records_max=TRACED_RECORDS_MAX,
         )
         self.outlet.write(message_frame(FrameKind.WELCOME, welcome, request=request))
 
@@ -496,6 +510,10 @@ class NativeSession:
             self.broker.commit_positions(wanted.durable, wanted.positions)
         self.answer_durably(request)
 
+    def traced(self, request: int, aux: int, payload: memoryview) -> None:
+        """Some records of the next batch are sampled."""
+        self._marks = read_traced(payload) or None
+
     def ping(self, request: int, aux: int, payload: memoryview) -> None:
         self.outlet.write(frame(FrameKind.PONG, bytes(payload[:64]), request=request, aux=aux))
 
@@ -523,6 +541,7 @@ HANDLERS: dict[FrameKind, Handler] = (
         FrameKind.FETCH: NativeSession.fetch,
         FrameKind.COMMIT: NativeSession.commit,
         FrameKind.CREDIT: NativeSession.credit,
+        FrameKind.TRACED: NativeSession.traced,
         FrameKind.PING: NativeSession.ping,
         FrameKind.GOODBYE: NativeSession.goodbye,
     }
@@ -533,4 +552,5 @@ HANDLERS: dict[FrameKind, Handler] = (
     | log_requests.HANDLERS
     | producer_requests.HANDLERS
     | schedule_requests.HANDLERS
+    | trace_requests.HANDLERS
 )

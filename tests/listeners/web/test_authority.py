@@ -127,6 +127,8 @@ CASES: dict[str, Case] = {
     "GET /v1/status": Case((Verb.DESCRIBE, "")),
     "GET /metrics": Case((Verb.DESCRIBE, "")),
     "GET /v1/metrics": Case((Verb.DESCRIBE, "")),
+    "GET /v1/traces": Case(None, answered=True),
+    "GET /v1/traces/{trace}": Case(None, answered=True),
 }
 # They are open to all: a WebSocket asks with each operation, a load balancer has no user, and the
 # others are documents.
@@ -148,6 +150,7 @@ PARTS = {
     "{name}": "s",
     "{id}": "0:1",
     "{connection}": "c",
+    "{trace}": "1" * 32,
 }
 
 

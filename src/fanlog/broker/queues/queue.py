@@ -18,6 +18,7 @@ from fanlog.broker.queues.ranks import Ranks
 from fanlog.broker.queues.retries import retry_delay_us
 from fanlog.broker.queues.spans import Span
 from fanlog.broker.topics import Partition, Topic
+from fanlog.broker.tracing import Traces
 from fanlog.broker.unpacking import Unpacker
 from fanlog.config import BrokerOptions
 from fanlog.errors import FanlogError
@@ -45,6 +46,8 @@ class QueueHost(Protocol):
 
     @property
     def unpacker(self) -> Unpacker: ...
+    @property
+    def traces(self) -> Traces: ...
     def monotonic_us(self) -> int: ...
     def soon(self, call: Callable[[], None], /) -> object: ...
     def load_block(
@@ -148,6 +151,16 @@ class Worker:
         fresh = self.shelf.get(place) is None
         lease = Lease(number, partition, deliveries, header.base_offset, run.first, run.next, fresh)
         self._pieces.append(memoryview(lease_frame(self.subscription.key, lease)))
+        traces = self.queue.traces
+        if traces.recent:
+            traces.leased(
+                lane.partition,
+                run.first,
+                run.next,
+                queue=self.queue.name,
+                worker=self.id,
+                times=deliveries,
+            )
         if fresh:
             self.shelf.put(place, True, header.length)
             self._pieces.append(run.found.view)
@@ -167,6 +180,7 @@ class Queue:
 
     def __init__(self, host: QueueHost, name: str, settings: QueueSettings, born: int) -> None:
         self._host = host
+        self.traces = host.traces
         self.name = name
         self.settings = settings
         self.born = born

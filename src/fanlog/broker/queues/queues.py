@@ -39,6 +39,7 @@ from fanlog.broker.queues.rules import (
 from fanlog.broker.queues.spans import Range, Span
 from fanlog.broker.queues.verdicts import Answer, Verdicts
 from fanlog.broker.topics import Partition, Topic
+from fanlog.broker.tracing import Traces
 from fanlog.broker.unpacking import Unpacker
 from fanlog.config import BrokerOptions
 from fanlog.errors import (
@@ -497,6 +498,10 @@ class Queues:
     @property
     def unpacker(self) -> Unpacker:
         return self._broker.unpacker
+
+    @property
+    def traces(self) -> Traces:
+        return self._broker.traces
 
     def load_block(
         self, partition: Partition, offset: int, done: Callable[[Block | Exception], None]

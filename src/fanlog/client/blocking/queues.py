@@ -130,6 +130,7 @@ class Job:
         self._loop.call(self._job.fail(reason))
 
     def __enter__(self) -> Self:
+        self._job.begin_span()
         return self
 
     def __exit__(
@@ -138,6 +139,8 @@ class Job:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
+        # In the thread that began it.
+        self._job.end_span(error)
         return self._loop.call(self._job.__aexit__(kind, error, trace))
 
     def __repr__(self) -> str:

@@ -17,6 +17,7 @@ from fanlog.client.message import Message
 from fanlog.client.queues.jobs import said_by
 from fanlog.client.queues.running import call_handler, check_handler
 from fanlog.client.stopping import stopped_by_sigterm
+from fanlog.client.tracing import maybe_tracer
 from fanlog.errors import ClosedError, FanlogError
 from fanlog.format.dead_letters import read_death
 
@@ -135,9 +136,17 @@ class _Run:
         finally:
             self._member.handled(entry.place)
 
+    async def _call(self, message: Message) -> None:
+        tracer = maybe_tracer()
+        if tracer is None:
+            await call_handler(self._handler, message)
+        else:
+            with tracer.processing(message, self._member.group):
+                await call_handler(self._handler, message)
+
     async def _try(self, entry: Entry) -> None:
         try:
-            await call_handler(self._handler, entry.message)
+            await self._call(entry.message)
         except Exception as error:  # noqa: BLE001 - a handler may fail in any way; it is logged
             entry.failures += 1
             self._counts.failures += 1

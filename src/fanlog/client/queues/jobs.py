@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, overload
 
 from fanlog.client.message import Message, MessageBatch
 from fanlog.client.publishing import Headers, Value
 from fanlog.client.queues.settling import Settling, Stretch
+from fanlog.client.tracing import maybe_tracer
 from fanlog.errors import InvalidArgumentError, LeaseLostError
 from fanlog.format.frames import Lease
 from fanlog.format.messages import Verb, Verdict
@@ -23,6 +25,8 @@ class JobHost(Protocol):
     settling: Settling
     make_job: Callable[[LeaseInHand, Message], Job]
 
+    @property
+    def queue(self) -> str: ...
     def hold(self, lease: LeaseInHand) -> None:
         """Keeps a lease from running out."""
         ...
@@ -165,12 +169,13 @@ class Job:
     ...         await send_email(job.json())
     """
 
-    __slots__ = ("_lease", "_settled", "message")
+    __slots__ = ("_lease", "_settled", "_span", "message")
 
     def __init__(self, lease: LeaseInHand, message: Message) -> None:
         self._lease = lease
         self.message = message
         self._settled = False
+        self._span: AbstractContextManager[object] | None = None
 
     @property
     def value(self) -> bytes:
@@ -312,7 +317,20 @@ class Job:
                 "nack or reject it once."
             )
 
+    def begin_span(self) -> None:
+        """From now on what this task does belongs to the job, if the program has a tracer."""
+        tracer = maybe_tracer()
+        if tracer is not None and self._span is None:
+            self._span = tracer.processing(self, self._lease.host.queue)
+            self._span.__enter__()
+
+    def end_span(self, error: BaseException | None) -> None:
+        span, self._span = self._span, None
+        if span is not None:
+            span.__exit__(type(error) if error else None, error, None)
+
     async def __aenter__(self) -> Self:
+        self.begin_span()
         return self
 
     async def __aexit__(
@@ -322,6 +340,7 @@ class Job:
         trace: TracebackType | None,
     ) -> bool:
         host = self._lease.host
+        self.end_span(error)
         try:
             if self._settled:
                 pass

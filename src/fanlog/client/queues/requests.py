@@ -186,14 +186,21 @@ async def serve(worker: Worker, handler: Handler) -> None:
 
 
 async def _answer(job: Job, handler: Handler) -> None:
+    # The reply too belongs to the trace of the request.
+    job.begin_span()
+    failure: BaseException | None = None
     try:
         value = await call_handler(handler, job)
         if not job.settled:
             await job.reply(b"" if value is None else value)
     except (ClosedError, LeaseLostError) as late:
+        failure = late
         logger.warning("an answer came too late: %s", late)
     except Exception as error:
+        failure = error
         logger.exception("a request to %s failed", job.topic)
         with contextlib.suppress(FanlogError):
             if not job.settled:
                 await job.fail(said_by(error))
+    finally:
+        job.end_span(failure)

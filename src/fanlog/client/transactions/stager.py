@@ -97,6 +97,8 @@ class Stager(Publisher):
             )
             self._number += 1
             self._waiting.append((data, records.bytes))
+            # It has an offset only when the transaction is committed.
+            records.end_spans(None)
         # They are stored in this order, whatever their partitions: nothing has to wait for them.
         topic.answered(taken)
         if self._waiting and self._task is None:

@@ -19,6 +19,7 @@ from fanlog.client.message import Message
 from fanlog.client.publishing import Headers, Value
 from fanlog.client.reached import Place
 from fanlog.client.subscription import OnGap
+from fanlog.client.tracing import maybe_tracer
 from fanlog.client.transactions.transaction import Transaction, position_after
 from fanlog.client.values import Encoding
 from fanlog.errors import (
@@ -235,6 +236,15 @@ class Transform:
             self._waiting = None
 
     async def _transform(self, transaction: Transaction, message: Message) -> None:
+        # What comes of a message belongs to its trace.
+        tracer = maybe_tracer()
+        if tracer is None:
+            await self._publish_made(transaction, message)
+        else:
+            with tracer.processing(message, self._options.group):
+                await self._publish_made(transaction, message)
+
+    async def _publish_made(self, transaction: Transaction, message: Message) -> None:
         made = self._function(message)
         if inspect.isawaitable(made):
             made = await made

@@ -24,6 +24,7 @@ from fanlog.listeners.web import (
     status,
     streams,
     topics,
+    tracing,
 )
 from fanlog.listeners.web.compression import compress
 from fanlog.listeners.web.files import add_files
@@ -51,6 +52,7 @@ ROUTES: list[Route] = [
     *resumable.ROUTES,
     *status.ROUTES,
     *metrics.ROUTES,
+    *tracing.ROUTES,
 ]
 
 

@@ -45,6 +45,7 @@ PATH_SCHEMAS: dict[str, dict[str, Any]] = {
     "queue": _NAME | {"maxLength": GROUP_NAME_MAX},
     "name": _NAME | {"maxLength": STREAM_NAME_MAX, "pattern": NAME_PATTERN},
     "id": {"type": "string", "pattern": LETTER_ID_PATTERN},
+    "trace": {"type": "string", "pattern": "^[0-9a-fA-F]{32}$"},
 }
 # One topic, or a pattern of several.
 TARGET_SCHEMA: dict[str, Any] = _NAME | {

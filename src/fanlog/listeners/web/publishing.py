@@ -38,6 +38,7 @@ from fanlog.identity import Verb
 from fanlog.listeners.web.openapi_names import NAME_PATTERN
 from fanlog.listeners.web.ports import Outgoing, Published
 from fanlog.listeners.web.routes import Call, Nothing, Param, Route
+from fanlog.listeners.web.tracing import TRACE, PublishSpans
 from fanlog.model import PARTITIONS_MAX
 
 KEY_HEADER = "Fanlog-Key"
@@ -121,26 +122,40 @@ _decode = msgspec.json.Decoder(Publication).decode
 async def publish(call: Call[PublishQuery, bytes]) -> PublishedAnswer:
     topic, request = call.path("topic"), call.request
     call.permit.ask(Verb.PUBLISH, topic)
-    wanted = _messages(request, call.body, call.query)
-    stored = await call.bus.publish(topic, wanted, dedupe=_idempotency_key(request))
+    spans = PublishSpans(request, call.bus.core.traces)
+    wanted = spans.begin(topic, _messages(request, call.body, call.query))
+    try:
+        stored = await call.bus.publish(topic, wanted, dedupe=_idempotency_key(request))
+    except BaseException as error:
+        spans.end(None, error)
+        raise
+    spans.end(stored)
     return PublishedAnswer(published=stored)
 
 
 async def publish_all(call: Call[Nothing, Publications]) -> PublishedAnswer:
     permit, dedupe = call.permit, _idempotency_key(call.request)
+    spans = PublishSpans(call.request, call.bus.core.traces)
     wanted: dict[str, list[Outgoing]] = {}
     order: list[tuple[str, int]] = []
     for one in call.body.publish:
         permit.ask(Verb.PUBLISH, one.topic)
+    for one in call.body.publish:
         messages = wanted.setdefault(one.topic, [])
-        for message in _outgoing(one):
+        for message in spans.begin(one.topic, _outgoing(one)):
             order.append((one.topic, len(messages)))
             messages.append(message)
-    stored = {
-        topic: await call.bus.publish(topic, messages, dedupe=dedupe)
-        for topic, messages in wanted.items()
-    }
-    return PublishedAnswer(published=[stored[topic][index] for topic, index in order])
+    try:
+        stored = {
+            topic: await call.bus.publish(topic, messages, dedupe=dedupe)
+            for topic, messages in wanted.items()
+        }
+    except BaseException as error:
+        spans.end(None, error)
+        raise
+    published = [stored[topic][index] for topic, index in order]
+    spans.end(published)
+    return PublishedAnswer(published=published)
 
 
 def _idempotency_key(request: web.Request) -> str:
@@ -274,6 +289,7 @@ ROUTES = [
             _RETRY,
             Param(KEY_HEADER, "The key of messages that have none of their own."),
             Param(f"{HEADER_PREFIX}NAME", "A header of the messages, under any name."),
+            TRACE,
         ),
         body=bytes,
         bodies={
@@ -292,7 +308,7 @@ ROUTES = [
         publish_all,
         "Publish to several topics",
         "messages",
-        headers=(_RETRY,),
+        headers=(_RETRY, TRACE),
         body=Publications,
         types=(TopicMessage, TopicMessageList),
         example={

@@ -17,6 +17,7 @@ from fanlog.format.web import OutgoingMessage, says_json, value_json
 from fanlog.identity import Verb
 from fanlog.listeners.web.ports import Outgoing
 from fanlog.listeners.web.routes import Call, Route
+from fanlog.listeners.web.tracing import TRACE, PublishSpans
 
 
 class RequestQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +48,14 @@ async def ask(call: Call[RequestQuery, OutgoingMessage]) -> Reply:
     call.permit.ask(Verb.PUBLISH, topic)
     key, value, headers = call.body.record()
     timeout_seconds = min(call.query.timeout_seconds, call.listener.options.wait_seconds_max)
-    answer = await call.bus.request(topic, Outgoing(value, key, headers or {}), timeout_seconds)
+    spans = PublishSpans(call.request, call.bus.core.traces)
+    [message] = spans.begin(topic, [Outgoing(value, key, headers or {})])
+    try:
+        answer = await call.bus.request(topic, message, timeout_seconds)
+    except BaseException as error:
+        spans.end(None, error)
+        raise
+    spans.end(None)
     shown = {
         name: text.decode(errors="replace")
         for name, text in answer.headers.items()
@@ -66,6 +74,7 @@ ROUTES = [
         "Publish a request, and wait for its answer",
         "requests",
         query=RequestQuery,
+        headers=(TRACE,),
         body=OutgoingMessage,
         answer=Reply,
         errors=(
