@@ -101,3 +101,6 @@ class LimitOptions(msgspec.Struct, frozen=True, kw_only=True):
             "try. Addresses from which that user has logged in do not wait for it.",
         ),
     ] = 30.0
+
+
+NO_LIMITS = LimitOptions()

@@ -46,8 +46,10 @@ FanlogError
 ├── LimitError             a named limit was reached
 │   ├── OverloadedError
 │   ├── TooManyConnectionsError
+│   │   └── ConnectionQuotaError   of one user or address
 │   ├── TooManyTopicsError
 │   ├── RateLimitedError
+│   ├── QuotaExceededError
 │   └── SlowReaderError
 ├── StorageError           the disk, or what is on it
 │   ├── DiskFullError
@@ -514,6 +516,17 @@ class TooManyConnectionsError(LimitError):
     code = "too_many_connections"
 
 
+class ConnectionQuotaError(TooManyConnectionsError):
+    """This user, key or address has as many connections as it may. The broker has room for
+    others.
+
+    What to do: Close connections that are not needed, share one between threads, or ask the
+    operator for more.
+    """
+
+    code = "connection_quota"
+
+
 class TooManyTopicsError(LimitError):
     """The broker has as many topics as it accepts.
 
@@ -535,6 +548,16 @@ class RateLimitedError(LimitError):
     def __init__(self, message: str, *, retry_after_seconds: float = 1.0) -> None:
         super().__init__(message)
         self.retry_after_seconds = retry_after_seconds
+
+
+class QuotaExceededError(LimitError):
+    """A user, or a prefix, has as many topics or stored bytes as it may. Nothing was done.
+
+    What to do: Delete or truncate topics, shorten their retention, or ask the operator for a
+    higher quota.
+    """
+
+    code = "quota_exceeded"
 
 
 class SlowReaderError(LimitError):
@@ -761,9 +784,13 @@ def _tree(root: type[FanlogError]) -> dict[str, type[FanlogError]]:
 BY_CODE: dict[str, type[FanlogError]] = _tree(FanlogError)
 
 
-def from_wire(code: str, message: str, first: int = 0, next: int = 0) -> FanlogError:
+def from_wire(
+    code: str, message: str, first: int = 0, next: int = 0, retry_after_seconds: float = 0.0
+) -> FanlogError:
     """The error that a peer named. A code from a newer peer becomes a plain `FanlogError`."""
     kind = BY_CODE.get(code, FanlogError)
     if kind is DamagedError:
         return DamagedError(message, first, next)
+    if kind is RateLimitedError and retry_after_seconds:
+        return RateLimitedError(message, retry_after_seconds=retry_after_seconds)
     return kind(message)

@@ -182,6 +182,30 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
     compact_after_bytes: Annotated[
         int, Meta(ge=1, description="Bytes of full, uncompacted log files that start a compaction.")
     ] = 1 * MIB
+    messages_per_second_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Messages that may be published to the topic in a second, by all "
+            "publishers together. 0 means no limit.",
+        ),
+    ] = 0
+    bytes_per_second_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Bytes that may be published to the topic in a second, as they are "
+            "stored. 0 means no limit.",
+        ),
+    ] = 0
+    owner: Annotated[
+        str,
+        Meta(
+            max_length=255,
+            description="User or key whose quotas the topic counts for: who created it. Only an "
+            "admin chooses another one.",
+        ),
+    ] = ""
     role: Annotated[
         TopicRole,
         Meta(description="What the broker uses the topic for. Empty for all topics of yours."),

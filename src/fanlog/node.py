@@ -35,6 +35,7 @@ from fanlog.log.store import LogStore
 from fanlog.model import Durability, TopicSettings
 from fanlog.release import VERSION
 from fanlog.security.certificates import Certificates
+from fanlog.security.connections import ConnectionCounts
 from fanlog.security.directory import Directory
 from fanlog.security.gate import SecurityGate
 from fanlog.security.keys import maybe_parse
@@ -152,7 +153,9 @@ class Node:
         reserved = _FILES_IN_MEMORY if folder is None else config.log.reserved_files
         self._files = measure_budget(reserved)
         self._config = config = _within_files(config, self._files)
-        self._admission = Admission(self._files.connections, self._files.limit)
+        self._admission = Admission(
+            self._files.connections, self._files.limit, ConnectionCounts(config.limits)
+        )
         self._runtime = runtime or LoopRuntime()
         if config.security.auth and gate is OPEN_GATE and authority is ALLOW_ALL:
             self.security = self._make_security()
@@ -231,6 +234,7 @@ class Node:
             gate=self._gate,
             audit=self._config.audit,
             telemetry=self._config.telemetry,
+            limits=self._config.limits,
         )
 
     def _tick(self) -> None:

@@ -14,7 +14,8 @@ def test_a_topic_is_created_with_its_settings_listed_described_and_deleted(ask: 
         *("--retention", "2d", "--retention-bytes", "10GB", "--segment-bytes", "1MiB"),
         *("--compression", "zstd", "--message-bytes-max", "2MB", "--tail-bytes", "64KiB", "--json"),
         *("--cleanup", "compact", "--tombstones", "2h", "--compact-after-bytes", "4MiB"),
-        *("--expire", "1h"),
+        *("--expire", "1h", "--messages-per-second-max", "5000"),
+        *("--bytes-per-second-max", "1000000", "--owner", "ann"),
     )
     assert created.code == 0, created.err
     assert created.json["settings"] == {
@@ -30,6 +31,9 @@ def test_a_topic_is_created_with_its_settings_listed_described_and_deleted(ask: 
         "cleanup": "compact",
         "tombstone_seconds": 7200,
         "compact_after_bytes": 4 << 20,
+        "messages_per_second_max": 5000,
+        "bytes_per_second_max": 1_000_000,
+        "owner": "ann",
         "role": "",
     }
     assert ask("topic", "describe", "with.settings", "--json").json == created.json

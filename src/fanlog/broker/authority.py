@@ -10,6 +10,7 @@ noted once.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Protocol
 
 from fanlog.broker.ports import Audit, Authority
@@ -72,6 +73,18 @@ class Permit:
     def guarded(self) -> bool:
         """Whether there is anything to ask."""
         return self._broker.authority is not ALLOW_ALL and not self._trusted
+
+    @property
+    def owner(self) -> str:
+        """Whose topics are that this connection creates."""
+        account = self._who.account
+        return "" if account is None else account.name
+
+    def check_owner(self, settings: Container[str]) -> None:
+        """Raises ForbiddenError if these settings of a topic choose an owner, and this connection
+        may not."""
+        if "owner" in settings:
+            self.ask(Verb.ADMIN, "")
 
     def ask(self, verb: Verb, name: str) -> None:
         """Raises ForbiddenError if this connection may not do it, which the audit log then has."""

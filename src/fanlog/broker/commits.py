@@ -157,6 +157,8 @@ class Commits:
             return
         piece = b"".join(parts)
         log = partition.log
+        limits = partition.topic.limits
+        before = 0 if limits is None else log.end_offset
         if piece:
             try:
                 if partition.durability is Durability.FSYNC:
@@ -181,6 +183,8 @@ class Commits:
                 piece = b""
             else:
                 self.count_tail(partition, len(piece))
+                if limits is not None:
+                    limits.stored(partition.next_offset - before, len(piece))
         next_offset = partition.next_offset
         if partition.durability is not Durability.FSYNC or (not piece and self.group is None):
             # Or repeats of what an earlier start has stored, and this one has synced.

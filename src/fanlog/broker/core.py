@@ -33,6 +33,7 @@ from fanlog.broker.last import last_offsets
 from fanlog.broker.ledger import Done
 from fanlog.broker.loader import BlockSource, Loader
 from fanlog.broker.memory_only import in_memory
+from fanlog.broker.metering import Metering
 from fanlog.broker.metrics import Metrics
 from fanlog.broker.named_producers import NamedProducers
 from fanlog.broker.names import check_not_internal, check_pattern, check_public_name
@@ -52,6 +53,7 @@ from fanlog.broker.truncation import check_deletion, delete_records
 from fanlog.broker.unpacking import Unpacker
 from fanlog.broker.views import Renderer
 from fanlog.config import BrokerOptions, LogOptions
+from fanlog.config_limits import NO_LIMITS, LimitOptions
 from fanlog.config_security import AuditOptions, TelemetryOptions
 from fanlog.errors import (
     FanlogError,
@@ -111,6 +113,7 @@ class Broker:
         authority: Authority = ALLOW_ALL,
         gate: Gate = OPEN_GATE,
         telemetry: TelemetryOptions = TelemetryOptions(),  # noqa: B008 - frozen
+        limits: LimitOptions = NO_LIMITS,
         blocks: BlockSource | None = None,
         audit: AuditOptions | None = None,
     ) -> None:
@@ -149,6 +152,12 @@ class Broker:
         self.groups = Groups(self, runtime, options)
         self.queues = Queues(self, runtime, options)
         self.producers = NamedProducers(self.internal, options, runtime)
+        self.metering = Metering(
+            limits,
+            self.catalog.partitions,
+            runtime.monotonic_us,
+            guarded=gate.guarded,
+        )
         self._intake = Intake(
             self.catalog.partitions,
             self.commits,
@@ -156,6 +165,7 @@ class Broker:
             runtime.now_us,
             named=self.producers,
             checks=Checks(runtime, self.unpacker),
+            metering=self.metering,
         )
         self.transactions = Transactions(
             self,
@@ -204,6 +214,8 @@ class Broker:
         self.internal.repair()
         self.audit.load()
         self.schedule.load()
+        for topic in self.catalog:
+            self.metering.adopt(topic)
         self._store.employ(self.slices)
         self._publish_log.tick()
 
@@ -259,6 +271,7 @@ class Broker:
     def permissions_changed(self) -> None:
         """The authority has changed its mind: connections ask again about what they have open."""
         self.permissions_epoch += 1
+        self.metering.renew()
 
     @property
     def in_memory(self) -> bool:
@@ -293,7 +306,8 @@ class Broker:
 
     # Topics
 
-    def open_topic(self, name: str, *, create: bool) -> Topic:
+    def open_topic(self, name: str, *, create: bool, owner: str = "") -> Topic:
+        """A topic to publish to. If it is created, `owner` is whose it is."""
         topic = self.catalog.find(name)
         if topic is not None:
             return topic
@@ -305,7 +319,7 @@ class Broker:
         # Whatever is late for a stream that has expired must not bring it back.
         if not create or not allowed or is_stream(name):
             return self.catalog.get(name)
-        return self.create_topic(name, {})
+        return self.create_topic(name, {}, owner=owner)
 
     def create_topic(
         self,
@@ -314,9 +328,11 @@ class Broker:
         *,
         exist_ok: bool = False,
         compare: Collection[str] | None = None,
+        owner: str = "",
     ) -> Topic:
         """Creates a topic; a setting that is not given is this broker's default. With `exist_ok`
-        it may exist, if the settings in `compare` agree; without that, all that are given."""
+        it may exist, if the settings in `compare` agree; without that, all that are given. Without
+        a setting `owner` it belongs to `owner`."""
         known = self.catalog.find(name)
         given = settings
         if is_inbox(name):
@@ -325,11 +341,16 @@ class Broker:
             given = STREAM_SETTINGS | settings
         if self._store.folder is None:
             given = in_memory(given)
+        if owner and known is None:
+            given = {"owner": owner} | given
         chosen = changed_settings(self._defaults, given, keeps_files=self._store.folder is not None)
+        if known is None:
+            self.metering.check_new(name, chosen.owner)
         topic = self.catalog.create(check_public_name(name), chosen, exist_ok=exist_ok)
         if topic is known:
             check_same(topic, chosen, settings if compare is None else compare)
         else:
+            self.metering.adopt(topic)
             self.subscriptions.topic_appeared(topic)
             self.groups.topic_appeared(topic)
             self.queues.topic_appeared(topic)
@@ -370,6 +391,7 @@ class Broker:
             self.raising.begin(topic, altered, retained)
         else:
             self.catalog.alter(topic, altered)
+            self.metering.adopt(topic)
             retained(topic)
 
     def delete_topic(self, name: str, done: Done = log_fault) -> None:
@@ -380,6 +402,7 @@ class Broker:
         self._publish_log.tick()
         self.catalog.remove(topic)
         self.commits.turn()
+        self.metering.drop(topic)
         self.subscriptions.topic_vanished(topic)
         self.groups.topic_vanished(topic)
         self.queues.topic_vanished(topic)
@@ -393,7 +416,10 @@ class Broker:
 
     def delete_records(self, name: str, offsets: dict[int, int]) -> list[PartitionOffset]:
         """Deletes what is before these offsets, one for each partition; where each begins now."""
-        return delete_records(self.catalog.get(check_not_internal(name)), offsets, self.commits)
+        topic = self.catalog.get(check_not_internal(name))
+        began = delete_records(topic, offsets, self.commits)
+        self.metering.recount(topic)
+        return began
 
     def check_deletion(self, name: str, offsets: dict[int, int]) -> list[tuple[Partition, int]]:
         """The partitions that are to begin at these offsets; raises what `delete_records` would."""

@@ -16,6 +16,7 @@ import google_crc32c
 
 from fanlog.broker.checks import Checks, Guard, NotYetError, Unchecked
 from fanlog.broker.commits import Commits
+from fanlog.broker.metering import Metering
 from fanlog.broker.named_producers import NamedProducers
 from fanlog.broker.ports import Origin
 from fanlog.broker.producers import Producer, forget_longest_idle
@@ -96,6 +97,7 @@ class Intake:
         *,
         named: NamedProducers,
         checks: Checks,
+        metering: Metering,
     ) -> None:
         self._partitions = partitions
         self._commits = commits
@@ -105,6 +107,7 @@ class Intake:
         self._named = named
         self._sizes = Sizes(options)
         self._checks = checks
+        self._metering = metering
         # What speaks against more delayed messages; by flags, columns and count.
         self.scheduled_fault: Callable[[int, bytes, int], FanlogError | None] = _no_fault
         self.epoch = 0
@@ -164,7 +167,10 @@ class Intake:
                 partition = find(key := partition_key(topic, index))
                 if partition is not None:
                     submission, parts = self._begin(partition, origin, now_us)
-                    sound_bytes, durability = self._sound_bytes(partition), partition.durability
+                    sound_bytes, durability = (
+                        self._sound_bytes(partition, origin),
+                        partition.durability,
+                    )
             if partition is None or submission is None or parts is None:
                 self._refuse_unknown(origin, topic, index, sequence)
                 continue
@@ -235,7 +241,7 @@ class Intake:
             self.newly_ranked.append(partition)
         return codec
 
-    def inspect(self, data: bytes, at: int) -> BatchHeader:
+    def inspect(self, data: bytes, at: int, origin: object = None) -> BatchHeader:
         """The header of a batch that will be taken later; all that speaks against it now is
         raised: bad bytes as FormatError, the rest as what a publisher would be refused with."""
         header = read_header(data, at)
@@ -254,6 +260,8 @@ class Intake:
             raise _unknown_topic(header.topic, header.partition)
         body = data[at + CLIENT_PART_AT : at + header.length]
         fault = self._fault(partition, body, header.codec, header.flags, header.record_count)
+        if fault is None and origin is not None:
+            fault = self._metering.maybe_fault(partition.topic, origin)
         fault = fault or self._unscheduled(partition, body, header)
         if fault is not None:
             raise type(fault)(str(fault))
@@ -295,13 +303,17 @@ class Intake:
         group = self._commits.group
         return group is not None and group.pending_bytes > self._options.pending_bytes_max
 
-    def _sound_bytes(self, partition: Partition) -> int:
+    def _sound_bytes(self, partition: Partition, origin: Origin) -> int:
         """The length up to which a batch needs no look at what might be wrong with it."""
         settings = partition.topic.settings
         if (
             partition.log.failure is not None
             or _is_read(partition.topic)
             or (self._commits.group is not None and self._overloaded())
+            or (
+                self._metering.on
+                and self._metering.maybe_fault(partition.topic, origin) is not None
+            )
         ):
             return 0
         return settings.message_bytes_max
@@ -326,6 +338,8 @@ class Intake:
             header.record_count,
             staged=claimed.staged,
         )
+        if fault is None and not claimed.reserved:
+            fault = self._metering.maybe_fault(partition.topic, submission.origin)
         if fault is None and not claimed.reserved:
             fault = self._unscheduled(partition, body, header)
         if (

@@ -20,6 +20,7 @@ from fanlog.model import (
 
 if TYPE_CHECKING:
     from fanlog.broker.cursors import Cursor
+    from fanlog.broker.metering import TopicLimits
     from fanlog.broker.ports import Origin
     from fanlog.broker.producers import Producer
     from fanlog.broker.views import AnyView
@@ -126,6 +127,7 @@ class Topic:
     __slots__ = (
         "counters",
         "deleted",
+        "limits",
         "name",
         "number",
         "partitions",
@@ -151,6 +153,8 @@ class Topic:
         self.seen_messages = 0
         self.seen_bytes = 0
         self.rates: tuple[float, float] | None = None
+        # What bounds it beside its settings; see `metering.py`.
+        self.limits: TopicLimits | None = None
         self.deleted = False
 
     def grow(self) -> list[Partition]:

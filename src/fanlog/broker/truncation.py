@@ -50,6 +50,7 @@ async def delete_in_thread(broker: Broker, partition: Partition, offset: int) ->
         tail_bytes = log.tail.bytes
         start = log.end_deletion(offset)
         broker.commits.resized(partition, tail_bytes)
+        broker.metering.recount(partition.topic)
     return start
 
 

@@ -68,6 +68,11 @@ def create(
     cleanup: Annotated[str | None, _setting("--cleanup", "delete|compact")] = None,
     tombstones: Annotated[str | None, _setting("--tombstones", "1d")] = None,
     compact_after_bytes: Annotated[str | None, _setting("--compact-after-bytes", "1MiB")] = None,
+    messages_per_second_max: Annotated[
+        str | None, _setting("--messages-per-second-max", "N")
+    ] = None,
+    bytes_per_second_max: Annotated[str | None, _setting("--bytes-per-second-max", "N")] = None,
+    owner: Annotated[str | None, _setting("--owner", "NAME")] = None,
     if_not_exists: Annotated[
         bool,
         typer.Option("--if-not-exists", help="No error if the topic exists with these settings."),
@@ -93,6 +98,9 @@ def create(
         "--cleanup": cleanup,
         "--tombstones": tombstones,
         "--compact-after-bytes": compact_after_bytes,
+        "--messages-per-second-max": messages_per_second_max,
+        "--bytes-per-second-max": bytes_per_second_max,
+        "--owner": owner,
     }
     settings = _read_settings(flags)
     if any_settings and not if_not_exists:
@@ -139,6 +147,11 @@ def alter(
     cleanup: Annotated[str | None, _setting("--cleanup", "delete|compact")] = None,
     tombstones: Annotated[str | None, _setting("--tombstones", "1d")] = None,
     compact_after_bytes: Annotated[str | None, _setting("--compact-after-bytes", "1MiB")] = None,
+    messages_per_second_max: Annotated[
+        str | None, _setting("--messages-per-second-max", "N")
+    ] = None,
+    bytes_per_second_max: Annotated[str | None, _setting("--bytes-per-second-max", "N")] = None,
+    owner: Annotated[str | None, _setting("--owner", "NAME")] = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -162,6 +175,9 @@ def alter(
             "--tail-bytes": tail_bytes,
             "--tombstones": tombstones,
             "--compact-after-bytes": compact_after_bytes,
+            "--messages-per-second-max": messages_per_second_max,
+            "--bytes-per-second-max": bytes_per_second_max,
+            "--owner": owner,
         }
     )
     if not settings:

@@ -174,7 +174,9 @@ class ClientCore:
 
 def _error(payload: memoryview) -> FanlogError:
     failure = decode(messages.Failure, payload)
-    return from_wire(failure.code, failure.message, failure.first, failure.next)
+    return from_wire(
+        failure.code, failure.message, failure.first, failure.next, failure.retry_after_seconds
+    )
 
 
 def _rare(kind: FrameKind, aux: int, payload: memoryview) -> Event:

@@ -301,7 +301,9 @@ class PartitionOutbox:
         if misplaced and refused.expected_sequence < sent.sequence:
             self.returned.append(sent)
             return None
-        error = from_wire(refused.code, refused.message)
+        error = from_wire(
+            refused.code, refused.message, retry_after_seconds=refused.retry_after_seconds
+        )
         if unknown:
             error = UnknownProducerError(
                 "The message was sent before the connection was lost, and the broker has "

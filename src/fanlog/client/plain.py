@@ -311,4 +311,6 @@ class PlainConnection:
 
 def _failure(payload: bytes) -> FanlogError:
     failure = decode(messages.Failure, payload)
-    return from_wire(failure.code, failure.message, failure.first, failure.next)
+    return from_wire(
+        failure.code, failure.message, failure.first, failure.next, failure.retry_after_seconds
+    )

@@ -80,6 +80,7 @@ class EdgeNode(Node):
             authority=self._authority,
             gate=self._gate,
             telemetry=config.telemetry,
+            limits=config.limits,
         )
         core.metrics.role = "edge"
         core.metrics.upstream = self.address

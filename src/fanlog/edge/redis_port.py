@@ -154,7 +154,7 @@ class EdgePubSub(PubSub):
         self._tasks: set[asyncio.Task[None]] = set()
         core.publisher = self._outbox.take
 
-    def route(self, name: bytes, number: int, *, shard: bool) -> Partition | None:
+    def route(self, name: bytes, number: int, *, shard: bool, owner: str = "") -> Partition | None:
         lane = self._outbox.lane(topic_of(name, shard=shard), number)
         lane.readers = self.follower_count(name, shard=shard)
         return lane

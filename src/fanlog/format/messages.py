@@ -212,7 +212,8 @@ class FindOffsets(msgspec.Struct, frozen=True):
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """A batch that was not stored. `expected_sequence` is what the broker waits for."""
+    """A batch that was not stored. `expected_sequence` is what the broker waits for.
+    `retry_after_seconds` goes with the code `rate_limited`."""
 
     number: int
     partition: int
@@ -220,6 +221,7 @@ class Refused(msgspec.Struct, frozen=True):
     expected_sequence: int
     code: str
     message: str
+    retry_after_seconds: float = 0.0
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -227,6 +229,7 @@ class Failure(msgspec.Struct, frozen=True):
     message: str
     first: int = 0
     next: int = 0
+    retry_after_seconds: float = 0.0
 
 
 class Unsubscribe(msgspec.Struct, frozen=True):

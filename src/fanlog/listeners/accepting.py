@@ -11,7 +11,7 @@ import socket
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
-from fanlog.errors import allow_more
+from fanlog.errors import TooManyConnectionsError, allow_more
 from fanlog.listeners.admission import Admission
 from fanlog.listeners.faults import listen_error
 from fanlog.listeners.handshakes import Handshakes
@@ -60,7 +60,7 @@ class Acceptor(ABC):
         """How many connections this listener has."""
 
     @abstractmethod
-    def refusal(self, reason: str) -> bytes:
+    def refusal(self, error: TooManyConnectionsError) -> bytes:
         """What a peer is told that comes when there are as many as there may be."""
 
     @abstractmethod
@@ -141,10 +141,10 @@ class Acceptor(ABC):
         if self._handshakes is None:
             self._let_in_unless_full(sock, peer)
             return
-        reason = self._admission.reason_against_one_more()
-        if reason:
+        error = self._admission.maybe_refusal(peer)
+        if error is not None:
             # To tell it over TLS would take a connection.
-            logger.debug("%s: refused: %s", peer, reason)
+            logger.debug("%s: refused: %s", peer, error)
             sock.close()
             return
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -157,12 +157,12 @@ class Acceptor(ABC):
             self._let_in_unless_full(sock, peer)
 
     def _let_in_unless_full(self, sock: socket.socket, peer: str) -> None:
-        reason = self._reason_against_one_more()
-        if reason:
+        error = self._maybe_refusal(peer)
+        if error is not None:
             self.refused += 1
-            logger.debug("%s: refused: %s", peer, reason)
+            logger.debug("%s: refused: %s", peer, error)
             with contextlib.suppress(OSError):
-                sock.send(self.refusal(reason))
+                sock.send(self.refusal(error))
             sock.close()
             return
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -178,14 +178,15 @@ class Acceptor(ABC):
             self.connection_count(),
         )
 
-    def _reason_against_one_more(self) -> str:
+    def _maybe_refusal(self, peer: str) -> TooManyConnectionsError | None:
         connections = self.connection_count()
         if connections >= self._connections_max:
             section = type(self).section
-            return f"this listener has {connections}, as many as it may. Close some. " + allow_more(
-                f"{section}.connections_max"
+            return TooManyConnectionsError(
+                f"There are too many connections: this listener has {connections}, as many as it "
+                "may. Close some. " + allow_more(f"{section}.connections_max")
             )
-        return self._admission.reason_against_one_more()
+        return self._admission.maybe_refusal(peer)
 
     @property
     def secure(self) -> bool:

@@ -88,7 +88,7 @@ class Handshakes:
             self._end(oldest)
         new = _Handshake(sock, peer, self._loop.time())
         self._open[new] = None
-        self._admission.connections += 1
+        self._admission.came(peer)
         self._loop.add_reader(new.fd, self._is_ready, new)
         if self._sweeper is None:
             self._sweeper = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
@@ -218,7 +218,7 @@ class Handshakes:
     def _forget(self, handshake: _Handshake) -> None:
         self._rest(handshake)
         if self._open.pop(handshake, True) is None:
-            self._admission.connections -= 1
+            self._admission.went(handshake.peer)
 
     def _end(self, handshake: _Handshake) -> None:
         self._forget(handshake)

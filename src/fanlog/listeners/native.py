@@ -14,6 +14,7 @@ from fanlog.broker.authority import Permit
 from fanlog.broker.checks import Checked, NotYetError
 from fanlog.broker.core import Broker
 from fanlog.broker.cursors import Subscription
+from fanlog.broker.metering import Meter
 from fanlog.broker.missing import maybe_notice
 from fanlog.broker.ports import Addressed
 from fanlog.config import ListenerOptions
@@ -24,6 +25,7 @@ from fanlog.errors import (
     FormatError,
     InvalidArgumentError,
     LimitError,
+    RateLimitedError,
     UnknownCommandError,
     UnreadableError,
     UnsupportedVersionError,
@@ -65,7 +67,7 @@ from fanlog.listeners import (
 from fanlog.listeners.faults import NOTHING_TAKEN, OUR_FAULT
 from fanlog.listeners.fetches import Fetches
 from fanlog.listeners.recheck import recheck_permit
-from fanlog.listeners.told import NativeOutlet, Told, failure_of
+from fanlog.listeners.told import NativeOutlet, Told, failure_of, retry_after
 
 logger = logging.getLogger("fanlog.listeners")
 
@@ -96,6 +98,7 @@ class NativeSession:
         peer = outlet.peer if isinstance(outlet, Addressed) else ""
         who = Identity(address=peer, listener="native", connection=peer)
         self.permit = Permit(broker, who, trusted=trusted)
+        self._trusted = trusted
         # Asked by the intake about each topic that batches are for.
         self.guard = self.permit.may_publish if self.permit.guarded else None
         self.options = options
@@ -115,6 +118,11 @@ class NativeSession:
         # Batches that the broker has decoded before it takes them; see `broker/checks.py`.
         self.checked: list[Checked] = []
         self.checking = False
+        self._metering = broker.metering
+        self._meter = Meter(broker.metering, self.permit)
+        # What its batches are refused with, because it owes too much.
+        self.limited: RateLimitedError | None = None
+        self._throttled = False
         # What is to be told when the peer is gone, by what it is about.
         self.at_close: dict[str, Callable[[], None]] = {}
         self.client = ""
@@ -139,14 +147,14 @@ class NativeSession:
             end = at + length
             if end > size or self.outlet.full():
                 break
-            if self.checking:
+            if self.checking or self._throttled:
                 self._held_up = True
                 break
             if kind == KIND_BATCH and self._greeted:
-                if self._marks is None:
+                if self._marks is None and not self._metering.on:
                     at = self.broker.take(data, at, self)
                 else:
-                    at = self._take_traced(data, at)
+                    at = self._take(data, at)
             elif self._is_busy():
                 self._held_up = True
                 break
@@ -166,11 +174,35 @@ class NativeSession:
         if at < size and not self._closed:
             self._cutter.keep(data, at)
 
-    def _take_traced(self, data: bytes, at: int) -> int:
-        after = self.broker.take_traced(data, at, self, self._marks or ())
+    def _take(self, data: bytes, at: int) -> int:
+        """Hands batches to the broker that are traced or counted. A publisher above its rate waits
+        for the next ones."""
+        if not self._metering.on or self._trusted:
+            return self._take_marked(data, at)
+        self.limited = self._metering.maybe_refusal(self._meter.rates)
+        end = self._take_marked(data, at)
+        if self.limited is None:
+            self.weigh(data, at, end)
+        return end
+
+    def _take_marked(self, data: bytes, at: int) -> int:
+        if self._marks is None:
+            return self.broker.take(data, at, self)
+        after = self.broker.take_traced(data, at, self, self._marks)
         if after > at:
             self._marks = None
         return after
+
+    def weigh(self, data: bytes, at: int, end: int) -> None:
+        """Counts batches, and reads no more from the peer for as long as it owes something."""
+        wait = 0.0 if self._trusted else self._metering.weigh(self._meter.rates, data, at, end)
+        if wait:
+            self._throttled = True
+            asyncio.get_running_loop().call_later(wait, self._pay)
+
+    def _pay(self) -> None:
+        self._throttled = False
+        self.go_on()
 
     def _control(self, kind: int, data: bytes, at: int, end: int) -> None:
         header = read_frame_header(data, at)
@@ -296,7 +328,13 @@ class NativeSession:
         error: FanlogError,
     ) -> None:
         refused = messages.Refused(
-            number, partition, first_sequence, expected_sequence, error.code, str(error)
+            number,
+            partition,
+            first_sequence,
+            expected_sequence,
+            error.code,
+            str(error),
+            retry_after(error),
         )
         self.outlet.write(message_frame(FrameKind.REFUSED, refused))
 

@@ -25,8 +25,7 @@ class NativeListener(TcpListener[NativeSession]):
         connection = Connection(sock, peer, self)
         return connection, NativeSession(self.broker, connection, self.options)
 
-    def refusal(self, reason: str) -> bytes:
-        error = TooManyConnectionsError(f"There are too many connections: {reason}")
+    def refusal(self, error: TooManyConnectionsError) -> bytes:
         return message_frame(FrameKind.ERROR, Failure(error.code, str(error)))
 
     def overdue(

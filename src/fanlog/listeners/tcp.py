@@ -63,7 +63,7 @@ class TcpListener(Acceptor, Generic[S]):
     def let_in(self, sock: socket.socket, peer: str) -> None:
         connection, session = self.admit(sock, peer)
         self._connections[connection] = session
-        self._admission.connections += 1
+        self._admission.came(peer)
         self.broker.connections += 1
         self.log_connected(peer)
         try:
@@ -75,7 +75,7 @@ class TcpListener(Acceptor, Generic[S]):
     def forget(self, connection: Connection) -> None:
         self._half_frames.pop(connection, None)
         if self._connections.pop(connection, None) is not None:
-            self._admission.connections -= 1
+            self._admission.went(connection.peer)
             self.broker.connections -= 1
         if not self._connections and self._last_gone is not None:
             self._last_gone.set()

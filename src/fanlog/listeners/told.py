@@ -9,7 +9,7 @@ import msgspec
 
 from fanlog.broker.cursors import Subscription
 from fanlog.broker.ports import Outlet, Piece
-from fanlog.errors import FanlogError, LimitError
+from fanlog.errors import FanlogError, LimitError, RateLimitedError
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind, message_frame
 from fanlog.listeners.faults import NOTHING_TAKEN
@@ -85,5 +85,14 @@ class Told:
 
 def failure_of(fault: FanlogError) -> messages.Failure:
     return messages.Failure(
-        fault.code, str(fault), getattr(fault, "first", 0), getattr(fault, "next", 0)
+        fault.code,
+        str(fault),
+        getattr(fault, "first", 0),
+        getattr(fault, "next", 0),
+        retry_after(fault),
     )
+
+
+def retry_after(fault: FanlogError) -> float:
+    """When it is worth trying again; 0 where nobody knows."""
+    return fault.retry_after_seconds if isinstance(fault, RateLimitedError) else 0.0

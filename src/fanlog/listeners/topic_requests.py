@@ -28,7 +28,7 @@ def open_topic(session: NativeSession, request: int, aux: int, payload: memoryvi
     if wanted.create and wanted.name not in (SCHEDULED_TOPIC, SIGNALS_TOPIC):
         check_public_name(wanted.name)
     _ask_to_open(session, wanted)
-    topic = session.broker.open_topic(wanted.name, create=wanted.create)
+    topic = session.broker.open_topic(wanted.name, create=wanted.create, owner=session.permit.owner)
     session.hear_of_growth()
     logger.debug("%s: topic %s opened, number %d", session.who, topic.name, topic.number)
     session.answer(request, _opened(session, topic))
@@ -59,12 +59,17 @@ def create_topic(session: NativeSession, request: int, aux: int, payload: memory
     wanted = decode(messages.CreateTopic, payload)
     session.permit.ask(Verb.MANAGE, wanted.name)
     broker = session.broker
+    session.permit.check_owner(wanted.settings)
     is_there = broker.catalog.find(wanted.name) is not None
     # As a Redis client's message makes a channel: only if somebody would read it.
     if wanted.awaited and not is_there and not broker.is_awaited(wanted.name):
         raise missing_topic(wanted.name)
     topic = broker.create_topic(
-        wanted.name, wanted.settings, exist_ok=wanted.exist_ok, compare=wanted.compare
+        wanted.name,
+        wanted.settings,
+        exist_ok=wanted.exist_ok,
+        compare=wanted.compare,
+        owner=session.permit.owner,
     )
     session.answer(request, topic.info())
 
@@ -79,6 +84,7 @@ def grow_topic(session: NativeSession, request: int, aux: int, payload: memoryvi
 def alter_topic(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
     wanted = decode(messages.AlterTopic, payload)
     session.permit.ask(Verb.MANAGE, wanted.name)
+    session.permit.check_owner(wanted.settings)
     changed = _changed(session, request)
     session.broker.alter_topic(wanted.name, wanted.settings, changed)
 

@@ -27,7 +27,10 @@ def stage(session: NativeSession, request: int, aux: int, payload: memoryview) -
     if len(payload) < TICKET_BYTES:
         raise ProtocolError(f"A STAGE frame begins with a ticket of {TICKET_BYTES} bytes.")
     ticket = payload[:TICKET_BYTES].hex()
-    session.broker.transactions.stage(ticket, bytes(payload[TICKET_BYTES:]), session)
+    batches = bytes(payload[TICKET_BYTES:])
+    session.broker.transactions.stage(ticket, batches, session)
+    if session.broker.metering.on:
+        session.weigh(batches, 0, len(batches))
     session.answer(request)
 
 

@@ -101,7 +101,7 @@ class Rates:
         if self._bytes is not None:
             rates.append(f"{self._bytes.per_second:g} bytes")
         return RateLimitedError(
-            f"{self.subject} publishes more than its {' or '.join(rates)} per second. Nothing was "
+            f"{self.subject} more than its {' or '.join(rates)} per second. Nothing was "
             f"stored. Publish again in {debt:.1f} s, and less at a time.",
             retry_after_seconds=debt,
         )
@@ -145,7 +145,7 @@ class RateTable:
         account = who.account
         if account is None:
             source = self._sources.maybe_of(who.address)
-            return (f"address {source}", f"The address {source}") if source else ("", "")
+            return (f"address {source}", f"The address {source} publishes") if source else ("", "")
         if account.kind == "key":
-            return f"key {account.id}", f"The key {account.name!r}"
-        return f"user {account.name}", f"The user {account.name!r}"
+            return f"key {account.id}", f"The key {account.name!r} publishes"
+        return f"user {account.name}", f"The user {account.name!r} publishes"

@@ -14,9 +14,11 @@ ago is forgotten first.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 
 from fanlog.config_limits import LimitOptions
 from fanlog.errors import RateLimitedError
+from fanlog.identity import Identity, Login
 from fanlog.security.addresses import Sources
 
 _SECOND_US = 1_000_000
@@ -24,6 +26,9 @@ _SECOND_US = 1_000_000
 _ENTRIES_MAX = 50_000
 # Wrong logins are forgotten after so many of the longest waits without another.
 _FORGOTTEN_WAITS = 4
+# Of what a peer shows only so much is remembered. A key begins with `fl_` and its id.
+_NAME_CHARACTERS_MAX = 255
+_PUBLIC_CHARACTERS = 13
 # A wait of 2 ** 40 seconds is past every setting.
 _DOUBLINGS_MAX = 40
 
@@ -140,3 +145,33 @@ class Lockout:
             "the key or the password first.",
             retry_after_seconds=seconds,
         )
+
+
+class LoginWatch:
+    """The lock-out as the gate asks it: it watches every login."""
+
+    def __init__(self, lockout: Lockout, now_us: Callable[[], int]) -> None:
+        """`now_us` is a clock that nobody can set."""
+        self.lockout = lockout
+        self._now_us = now_us
+
+    def check(self, login: Login, who: Identity, /) -> None:
+        self.lockout.check(who.address, self._now_us(), user=_user_of(login))
+
+    def failed(self, login: Login, who: Identity, /) -> None:
+        user = _user_of(login)
+        self.lockout.failed(who.address, self._now_us(), name=_name_of(login), user=user)
+
+    def succeeded(self, login: Login, who: Identity, /) -> None:
+        user = _user_of(login)
+        self.lockout.succeeded(who.address, self._now_us(), name=_name_of(login), user=user)
+
+
+def _user_of(login: Login) -> str:
+    """Whose password it is; empty for keys and tokens."""
+    return "" if login.key or login.token else login.user[:_NAME_CHARACTERS_MAX]
+
+
+def _name_of(login: Login) -> str:
+    """What a key or token begins with: its public part."""
+    return (login.key or login.token)[:_PUBLIC_CHARACTERS]

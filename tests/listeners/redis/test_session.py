@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from fanlog.config import RedisOptions
@@ -38,6 +39,8 @@ class Wireless(Peer):
 
     def crowded(self) -> bool:
         return False
+
+    def later(self, seconds: float, call: Callable[[], None]) -> None: ...
 
     def proceed_soon(self) -> None:
         self.proceeds += 1

@@ -171,7 +171,7 @@ class Transactions:
         batches: list[tuple[int, BatchHeader]] = []
         at = 0
         while at < len(data):
-            header = self._intake.inspect(data, at)
+            header = self._intake.inspect(data, at, origin)
             batches.append((at, header))
             at += header.length
         self._intake.check_columns(data, batches, origin)

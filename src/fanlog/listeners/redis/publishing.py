@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from fanlog.broker.metering import Meter, Metering
 from fanlog.errors import FanlogError, ForbiddenError, MessageTooLargeError, too_large
 from fanlog.format.batch import encode_batch
 from fanlog.format.channels import topic_of
@@ -35,6 +36,10 @@ class Publisher(Protocol):
 
     def settled(self) -> None:
         """The broker has answered for messages that were owed a reply together."""
+        ...
+
+    def throttle(self, seconds: float) -> None:
+        """Takes no further command for so long."""
         ...
 
 
@@ -132,10 +137,14 @@ class Gathering:
 class Publishing:
     """One peer's messages on their way in."""
 
-    __slots__ = ("_gathering", "_permit", "_pubsub", "_replies", "pending")
+    __slots__ = ("_gathering", "_meter", "_metering", "_permit", "_pubsub", "_replies", "pending")
 
-    def __init__(self, pubsub: PubSub, replies: Replies, permit: Permit) -> None:
-        self._permit = permit if permit.guarded else None
+    def __init__(
+        self, pubsub: PubSub, replies: Replies, permit: Permit, metering: Metering
+    ) -> None:
+        self._permit = permit
+        self._metering = metering
+        self._meter = Meter(metering, permit)
         self._pubsub = pubsub
         self._gathering = pubsub.gathering
         self._replies = replies
@@ -147,10 +156,14 @@ class Publishing:
     ) -> None:
         """Gathers messages; each gets a reply, unless the peer wants none."""
         try:
-            if self._permit is not None:
+            if self._permit.guarded:
                 _ask(self._permit, channel, shard)
-            partition = self._pubsub.route(channel, by.number, shard=shard)
+            partition = self._pubsub.route(
+                channel, by.number, shard=shard, owner=self._permit.owner
+            )
             largest = 0 if partition is None else _check_sizes(partition, values)
+            if self._metering.on and partition is not None:
+                self._charge(partition, values, by)
         except FanlogError as fault:
             if len(values) > 1 and isinstance(fault, MessageTooLargeError):
                 for value in values:
@@ -167,6 +180,13 @@ class Publishing:
         self.pending += 1
         cost_bytes = (largest + _MESSAGE_BYTES) * len(values)
         self._gathering.add((partition, values, by, owed, at), cost_bytes)
+
+    def _charge(self, partition: Partition, values: Sequence[bytes], by: Publisher) -> None:
+        """Counts messages. Raises RateLimitedError if their publisher owes too much already."""
+        size = sum(map(len, values))
+        wait = self._metering.charge(self._meter.rates, partition.topic, len(values), size)
+        if wait:
+            by.throttle(wait)
 
 
 def _ask(permit: Permit, channel: bytes, shard: bool) -> None:

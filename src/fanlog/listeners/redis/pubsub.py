@@ -78,9 +78,9 @@ class PubSub:
 
     # Publishing
 
-    def route(self, name: bytes, number: int, *, shard: bool) -> Partition | None:
+    def route(self, name: bytes, number: int, *, shard: bool, owner: str = "") -> Partition | None:
         """Where a message to the channel goes from the connection of this number; None if nobody
-        receives it."""
+        receives it. If a topic is created for it, `owner` is whose it is."""
         channel = self._channels[shard].get(name)
         topic = None if channel is None else channel.topic
         if topic is None:
@@ -91,7 +91,7 @@ class PubSub:
                 and not shard
             ):
                 return None
-            topic = self._find_topic(name, channel, shard)
+            topic = self._find_topic(name, channel, shard, owner)
             if topic is None:
                 return None
         partitions = topic.partitions
@@ -103,7 +103,9 @@ class PubSub:
         if self._broker.commits.dirty or self.gathering.runs:
             self._broker.commits.turn()
 
-    def _find_topic(self, name: bytes, channel: Channel | None, shard: bool) -> Topic | None:
+    def _find_topic(
+        self, name: bytes, channel: Channel | None, shard: bool, owner: str
+    ) -> Topic | None:
         """The topic to publish to; a new one if somebody waits for it."""
         if channel is None and not shard:
             changes = self._broker.subscriptions.changes
@@ -117,7 +119,7 @@ class PubSub:
                 if not shard and len(name) <= _UNHEARD_NAME_BYTES_MAX:
                     self._unheard.add(name)
                 return None
-            return self._create(name, topic_name, channel, shard)
+            return self._create(name, topic_name, channel, shard, owner)
         self._bind(channel or self._channel(name, shard), topic)
         return topic
 
@@ -126,7 +128,9 @@ class PubSub:
             return True
         return self._broker.is_awaited(topic_name)
 
-    def _create(self, name: bytes, topic_name: str, channel: Channel | None, shard: bool) -> Topic:
+    def _create(
+        self, name: bytes, topic_name: str, channel: Channel | None, shard: bool, owner: str
+    ) -> Topic:
         if not self._create_topics:
             raise TopicNotFoundError(
                 f"There is no topic {topic_name!r}, and broker.auto_create_topics is off. Make it "
@@ -145,6 +149,7 @@ class PubSub:
                     "message_bytes_max": options.bulk_bytes_max,
                     "tail_bytes": options.channel_tail_bytes,
                 },
+                owner=owner,
             )
         except FanlogError:
             self._maybe_forget(channel)

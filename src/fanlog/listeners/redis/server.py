@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
-from fanlog.errors import FanlogError, ProtocolError
+from fanlog.errors import FanlogError, ProtocolError, TooManyConnectionsError
 from fanlog.format.resp import PipelineReader
 from fanlog.listeners.pump import Connection, ConnectionHost
 from fanlog.listeners.redis.pubsub import PubSub
@@ -41,6 +42,9 @@ class RedisConnection(Connection):
         if redis is not None and redis.busy():
             return True
         return bool(self._kept_bytes) and super().full()
+
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        self._loop.call_later(seconds, call)
 
     def proceed_soon(self) -> None:
         if not self._proceeding:
@@ -118,9 +122,9 @@ class RedisListener(TcpListener[RedisSession]):
         self.state.connections_received += 1
         return connection, session
 
-    def refusal(self, reason: str) -> bytes:
+    def refusal(self, error: TooManyConnectionsError) -> bytes:
         self.state.connections_rejected += 1
-        return b"-ERR max number of clients reached: %b\r\n" % reason.encode()
+        return b"-ERR max number of clients reached: %b\r\n" % str(error).encode()
 
     def overdue(
         self, connection: Connection, session: RedisSession, now: float

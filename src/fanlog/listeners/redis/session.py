@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from fanlog.broker.authority import Permit
@@ -55,6 +55,7 @@ class RedisOutlet(Outlet, Protocol):
         """Whether the peer has to take replies before it may ask on."""
         ...
 
+    def later(self, seconds: float, call: Callable[[], None]) -> None: ...
     def proceed_soon(self) -> None:
         """Feeds the session nothing, after others had their turn."""
         ...
@@ -102,10 +103,11 @@ class RedisSession:
         self.trusted = not options.password
         self._todo: deque[Command | Publishes] = deque()
         self._replies = Replies()
-        self._publishing = Publishing(pubsub, self._replies, self.permit)
+        self._publishing = Publishing(pubsub, self._replies, self.permit, state.broker.metering)
         self._gathering = pubsub.gathering
         self.in_transaction = False
         self._waits = False
+        self._throttled = False
         # Whether it does nothing but publish and take answers, so far as commands go.
         self._plain = self.trusted
         self._stepped = False
@@ -192,7 +194,7 @@ class RedisSession:
     def _must_wait(self) -> bool:
         """Whether the next command has to wait: for messages to be taken in, or for the peer to
         take what it was sent."""
-        if self._waits:
+        if self._waits or self._throttled:
             return True
         if self.outlet.crowded():
             return True
@@ -200,7 +202,7 @@ class RedisSession:
 
     def busy(self) -> bool:
         """Whether commands wait here, so that no more are read."""
-        return bool(self._todo) or self._waits
+        return bool(self._todo) or self._waits or self._throttled
 
     def recheck(self) -> FanlogError | None:
         """Permissions have changed."""
@@ -308,6 +310,17 @@ class RedisSession:
         self._flush()
         if self._waits and not self._publishing.pending:
             self._waits = False
+            self.outlet.proceed_soon()
+
+    def throttle(self, seconds: float) -> None:
+        """The peer is above its rate: it is not read, and its commands wait, for so long."""
+        if not self._throttled:
+            self._throttled = True
+            self.outlet.later(seconds, self._pay)
+
+    def _pay(self) -> None:
+        self._throttled = False
+        if not self._closed:
             self.outlet.proceed_soon()
 
     # Replies

@@ -63,6 +63,7 @@ class WebConnection(asyncio.Protocol):
         "_stalled",
         "_stamp",
         "_stuck",
+        "_throttled",
         "_transport",
         "_wake",
         "_why",
@@ -93,6 +94,7 @@ class WebConnection(asyncio.Protocol):
         self._stamp: Callable[..., Sequence[Piece]] | None = None
         self.paused = False
         self._stuck = False
+        self._throttled = False
         self._closing = False
         self._in_turn = False
         # What waits for a peer that takes nothing, and since when that is so much.
@@ -188,6 +190,16 @@ class WebConnection(asyncio.Protocol):
             self._transport.resume_reading()
         self._take(b"")
 
+    def throttle(self, seconds: float) -> None:
+        """The peer is above its rate: nothing more is taken from it for so long."""
+        if not self._throttled:
+            self._throttled = True
+            self.later(seconds, self._pay)
+
+    def _pay(self) -> None:
+        self._throttled = False
+        self.go_on()
+
     def soon(self, call: Callable[[], None]) -> None:
         self._loop.call_soon(call)
 
@@ -195,8 +207,9 @@ class WebConnection(asyncio.Protocol):
         self._loop.call_later(seconds, call)
 
     def full(self) -> bool:
-        """Whether so many answers wait for the peer that it is asked nothing more for now."""
-        return self._answer_bytes > self._host.options.control_bytes_max
+        """Whether the peer is asked nothing more for now: so many answers wait for it, or it is
+        above its rate."""
+        return self._throttled or self._answer_bytes > self._host.options.control_bytes_max
 
     # Writing
 

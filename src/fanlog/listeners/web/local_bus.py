@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from fanlog.client.aio import Client
@@ -58,6 +59,11 @@ class LocalBus:
         """The broker has its topics anyway."""
 
     def unfollow(self, target: str, *, wildcard: bool) -> None: ...
+
+    def claim(self, topic: str, owner: str) -> None:
+        if self.core.catalog.find(topic) is None:
+            with suppress(TopicNotFoundError):
+                self.core.open_topic(topic, create=True, owner=owner)
 
     async def publish(
         self, topic: str, messages: Sequence[Outgoing], *, dedupe: str = ""

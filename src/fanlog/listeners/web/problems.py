@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from http import HTTPStatus
 from typing import Any
 
@@ -41,6 +42,8 @@ STATUS: dict[type[errors.FanlogError], int] = {
     errors.LimitError: 429,
     errors.OverloadedError: 503,
     errors.TooManyConnectionsError: 503,
+    errors.ConnectionQuotaError: 429,
+    errors.QuotaExceededError: 507,
     errors.StorageError: 503,
     errors.DiskFullError: 507,
     errors.LinkError: 503,
@@ -90,7 +93,11 @@ def answer_problem(problem: Problem, headers: dict[str, str] | None = None) -> w
 
 
 def problem_response(error: errors.FanlogError) -> web.Response:
-    return answer_problem(problem_of(error))
+    headers: dict[str, str] = {}
+    if isinstance(error, errors.RateLimitedError):
+        # In whole seconds, and never 0: that would mean at once.
+        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_seconds)))
+    return answer_problem(problem_of(error), headers or None)
 
 
 def http_problem(status: int, detail: str, code: str, **headers: Any) -> web.Response:

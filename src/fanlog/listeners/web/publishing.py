@@ -35,6 +35,7 @@ from fanlog.errors import (
 )
 from fanlog.format.web import CONTENT_TYPE, OutgoingMessage
 from fanlog.identity import Verb
+from fanlog.listeners.web.metered import charge_request
 from fanlog.listeners.web.openapi_names import NAME_PATTERN
 from fanlog.listeners.web.ports import Outgoing, Published
 from fanlog.listeners.web.routes import Call, Nothing, Param, Route
@@ -121,9 +122,12 @@ _decode = msgspec.json.Decoder(Publication).decode
 
 async def publish(call: Call[PublishQuery, bytes]) -> PublishedAnswer:
     topic, request = call.path("topic"), call.request
-    call.permit.ask(Verb.PUBLISH, topic)
+    permit = call.permit
+    permit.ask(Verb.PUBLISH, topic)
+    given = _messages(request, call.body, call.query)
+    charge_request(call.bus, permit, topic, given)
     spans = PublishSpans(request, call.bus.core.traces)
-    wanted = spans.begin(topic, _messages(request, call.body, call.query))
+    wanted = spans.begin(topic, given)
     try:
         stored = await call.bus.publish(topic, wanted, dedupe=_idempotency_key(request))
     except BaseException as error:
@@ -146,6 +150,8 @@ async def publish_all(call: Call[Nothing, Publications]) -> PublishedAnswer:
             order.append((one.topic, len(messages)))
             messages.append(message)
     try:
+        for topic, messages in wanted.items():
+            charge_request(call.bus, permit, topic, messages)
         stored = {
             topic: await call.bus.publish(topic, messages, dedupe=dedupe)
             for topic, messages in wanted.items()

@@ -15,6 +15,7 @@ from fanlog.errors import (
 )
 from fanlog.format.web import OutgoingMessage, says_json, value_json
 from fanlog.identity import Verb
+from fanlog.listeners.web.metered import charge_request
 from fanlog.listeners.web.ports import Outgoing
 from fanlog.listeners.web.routes import Call, Route
 from fanlog.listeners.web.tracing import TRACE, PublishSpans
@@ -45,11 +46,14 @@ _OWN = "fanlog-"
 
 async def ask(call: Call[RequestQuery, OutgoingMessage]) -> Reply:
     topic = call.path("topic")
-    call.permit.ask(Verb.PUBLISH, topic)
+    permit = call.permit
+    permit.ask(Verb.PUBLISH, topic)
     key, value, headers = call.body.record()
+    message = Outgoing(value, key, headers or {})
+    charge_request(call.bus, permit, topic, [message])
     timeout_seconds = min(call.query.timeout_seconds, call.listener.options.wait_seconds_max)
     spans = PublishSpans(call.request, call.bus.core.traces)
-    [message] = spans.begin(topic, [Outgoing(value, key, headers or {})])
+    [message] = spans.begin(topic, [message])
     try:
         answer = await call.bus.request(topic, message, timeout_seconds)
     except BaseException as error:

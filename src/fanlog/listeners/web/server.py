@@ -7,12 +7,14 @@ import logging
 import random
 import socket
 from collections.abc import Collection, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 from aiohttp import web
 
 from fanlog.broker.latest import LatestTables
+from fanlog.errors import TooManyConnectionsError
 from fanlog.format.web_positions import Vectors
 from fanlog.listeners.accepting import Acceptor
 from fanlog.listeners.web.app import make_app
@@ -21,7 +23,7 @@ from fanlog.listeners.web.http_handler import HttpHandler
 from fanlog.listeners.web.origins import Origins
 from fanlog.listeners.web.peers import HttpPeer
 from fanlog.listeners.web.presence import Presence
-from fanlog.listeners.web.problems import CONTENT_TYPE, Problem
+from fanlog.listeners.web.problems import CONTENT_TYPE, problem_of
 from fanlog.listeners.web.rates import Rate
 from fanlog.listeners.web.reading import RenderedBatches
 from fanlog.listeners.web.server_api import ServerApi
@@ -107,17 +109,11 @@ class WebListener(Acceptor):
     def connection_count(self) -> int:
         return len(self._peers) + len(self._streams) + len(self._joining)
 
-    def refusal(self, reason: str) -> bytes:
-        problem = Problem(
-            type="urn:fanlog:error:too_many_connections",
-            title="Service Unavailable",
-            status=503,
-            detail=f"There are too many connections: {reason}",
-            code="too_many_connections",
-        )
+    def refusal(self, error: TooManyConnectionsError) -> bytes:
+        problem = problem_of(error)
         body = msgspec.json.encode(problem)
         head = (
-            "HTTP/1.1 503 Service Unavailable\r\n"
+            f"HTTP/1.1 {problem.status} {problem.title}\r\n"
             f"Content-Type: {CONTENT_TYPE}\r\nContent-Length: {len(body)}\r\n"
             "Retry-After: 5\r\nConnection: close\r\n\r\n"
         )
@@ -134,12 +130,16 @@ class WebListener(Acceptor):
         connecting = self.loop.connect_accepted_socket(
             lambda: HttpPeer(self, http, peer, sock), sock
         )
+        # From now on, and not when it is connected: many may come at once.
+        self._admission.came(peer)
         task = self.loop.create_task(connecting)
         self._joining.add(task)
-        task.add_done_callback(self._joined)
+        task.add_done_callback(partial(self._joined, peer))
 
-    def _joined(self, task: asyncio.Task[Any]) -> None:
+    def _joined(self, peer: str, task: asyncio.Task[Any]) -> None:
         self._joining.discard(task)
+        if task.cancelled() or task.exception() is not None:
+            self._admission.went(peer)
         if not task.cancelled() and task.exception() is not None:
             logger.debug("a connection failed at once: %s", task.exception())
 
@@ -147,13 +147,12 @@ class WebListener(Acceptor):
 
     def connected(self, peer: HttpPeer) -> None:
         self._peers[peer.http] = peer
-        self._admission.connections += 1
         self.bus.core.connections += 1
         self.log_connected(peer.peer)
 
     def disconnected(self, peer: HttpPeer, *, still_open: bool = False) -> None:
         if self._peers.pop(peer.http, None) is not None and not still_open:
-            self._admission.connections -= 1
+            self._admission.went(peer.peer)
             self.bus.core.connections -= 1
 
     def peer_of(self, request: web.Request) -> str:
@@ -177,7 +176,7 @@ class WebListener(Acceptor):
         """A stream's connection is closed."""
         if stream in self._streams:
             del self._streams[stream]
-            self._admission.connections -= 1
+            self._admission.went(stream.peer)
             self.bus.core.connections -= 1
 
     def _upstream_changed(self, up: bool) -> None:

@@ -21,6 +21,7 @@ from fanlog.format.patterns import is_pattern
 from fanlog.format.presence import CONNECTION_BYTES_MAX
 from fanlog.format.web import OutgoingMessage
 from fanlog.identity import Verb
+from fanlog.listeners.web.metered import charge_request
 from fanlog.listeners.web.openapi_names import PATTERN_PATTERN
 from fanlog.listeners.web.ports import Outgoing, Published
 from fanlog.listeners.web.presence import PresenceOf
@@ -158,7 +159,9 @@ def _message(given: OutgoingMessage) -> Outgoing:
 
 async def send_to_user(call: Call[Nothing, OutgoingMessage]) -> PublishedToAll:
     _, topic = _user(call)
-    return PublishedToAll(published=await call.bus.publish(topic, [_message(call.body)]))
+    message = _message(call.body)
+    charge_request(call.bus, call.permit, topic, [message])
+    return PublishedToAll(published=await call.bus.publish(topic, [message]))
 
 
 async def broadcast(call: Call[Nothing, BroadcastBody]) -> PublishedToAll:
@@ -167,6 +170,7 @@ async def broadcast(call: Call[Nothing, BroadcastBody]) -> PublishedToAll:
     permit = call.permit
     for name in names:
         permit.ask(Verb.PUBLISH, name)
+        charge_request(call.bus, permit, name, [message])
     published: list[Published] = []
     for at in range(0, len(names), _TOGETHER):
         some = names[at : at + _TOGETHER]

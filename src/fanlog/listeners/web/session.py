@@ -35,6 +35,7 @@ from fanlog.listeners.web.following import (
     read_start,
 )
 from fanlog.listeners.web.history import read_history
+from fanlog.listeners.web.metered import charge_stream
 from fanlog.listeners.web.mistakes import explained
 from fanlog.listeners.web.ports import Outgoing, Published
 from fanlog.listeners.web.present import Present, Wish
@@ -271,6 +272,7 @@ class WebSession:
             )
         given = [op] if op.messages is None else op.messages
         messages = [_outgoing(message) for message in given]
+        charge_stream(self.bus, self.permit, self.connection, topic, messages)
         self.later(op.id, self._publishing(op, topic, messages))
 
     async def _publishing(self, op: ops.PublishOp, topic: str, messages: list[Outgoing]) -> None:
@@ -294,7 +296,9 @@ class WebSession:
             raise LimitError(
                 f"A request waits {longest} s at most. " + allow_more("web.wait_seconds_max")
             )
-        self.later(op.id, self._requesting(op, topic, _outgoing(op)))
+        message = _outgoing(op)
+        charge_stream(self.bus, self.permit, self.connection, topic, [message])
+        self.later(op.id, self._requesting(op, topic, message))
 
     async def _requesting(self, op: ops.RequestOp, topic: str, message: Outgoing) -> None:
         answer = await self.bus.request(topic, message, op.timeout_seconds)

@@ -164,8 +164,12 @@ def _settings(body: Any) -> dict[str, Any]:
 
 async def create(call: Call[Nothing, Any]) -> web.StreamResponse:
     body = call.body
-    call.permit.ask(Verb.MANAGE, body.name)
-    made = await call.client.create_topic(body.name, exist_ok=body.exist_ok, **_settings(body))
+    permit, settings = call.permit, _settings(body)
+    permit.ask(Verb.MANAGE, body.name)
+    permit.check_owner(settings)
+    if permit.owner and call.bus.core.catalog.find(body.name) is None:
+        settings.setdefault("owner", permit.owner)
+    made = await call.client.create_topic(body.name, exist_ok=body.exist_ok, **settings)
     return web.Response(
         status=201,
         body=msgspec.json.encode(made),
@@ -215,9 +219,11 @@ def refused_by_topic() -> Generator[None]:
 
 async def alter(call: Call[Nothing, Any]) -> TopicInfo:
     name = call.path("topic")
-    call.permit.ask(Verb.MANAGE, name)
+    permit, settings = call.permit, _settings(call.body)
+    permit.ask(Verb.MANAGE, name)
+    permit.check_owner(settings)
     with refused_by_topic():
-        return await call.client.alter_topic(name, **_settings(call.body))
+        return await call.client.alter_topic(name, **settings)
 
 
 async def grow(call: Call[Nothing, Growth]) -> TopicInfo:

@@ -1,0 +1,241 @@
+"""What publishers use, beside what they may: rates of users and topics, and quotas.
+
+Law: no work for a record, and none at all while nothing is limited. A read of a connection is
+weighed by the headers of its batches; topics are charged once a turn, with what it stored.
+Back-pressure comes first: a connection above its rate is not read for a while. Who owes more than
+`limits.pause_seconds_max` is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from fanlog.broker.inboxes import is_inbox
+from fanlog.errors import FanlogError, RateLimitedError
+from fanlog.format.batch import HEADER_BYTES, INCOMING, KIND_BATCH
+from fanlog.identity import Identity
+from fanlog.model import INTERNAL_PREFIX
+from fanlog.security.limits import Rates, RateTable
+from fanlog.security.quotas import AllowanceOf, QuotaTable, Share
+
+if TYPE_CHECKING:
+    from fanlog.broker.authority import Permit
+    from fanlog.broker.topics import Partition, Topic
+    from fanlog.config_limits import LimitOptions
+
+# A wait that is shorter is not worth a timer.
+_WAIT_SECONDS_MIN = 0.001
+
+
+class TopicLimits:
+    """What bounds a topic: a rate of its own, and quotas that it counts for."""
+
+    __slots__ = ("_now_us", "_share", "rates")
+
+    def __init__(self, rates: Rates | None, share: Share, now_us: Callable[[], int]) -> None:
+        self.rates = rates
+        self._share = share
+        self._now_us = now_us
+
+    def stored(self, messages: int, size: int) -> None:
+        """A turn has put this into the topic's log."""
+        self._share.grew(size)
+        if self.rates is not None:
+            self.rates.take(messages, size, self._now_us())
+
+    def recount(self, stored_bytes: int) -> None:
+        self._share.recount(stored_bytes)
+
+    def end(self) -> None:
+        self._share.end()
+
+    def maybe_fault(self, pause_seconds_max: float) -> FanlogError | None:
+        """What speaks against publishing to the topic now."""
+        if self.rates is not None:
+            now_us = self._now_us()
+            if self.rates.debt_seconds(now_us) > pause_seconds_max:
+                return self.rates.refusal(now_us)
+        return self._share.maybe_fault()
+
+
+class Metering:
+    """`on` is whether anything may be limited: listeners look at it before they ask."""
+
+    def __init__(
+        self,
+        options: LimitOptions,
+        partitions: dict[int, Partition],
+        now_us: Callable[[], int],
+        *,
+        guarded: bool,
+    ) -> None:
+        """`guarded`: there are accounts, which may have limits of their own."""
+        self._options = options
+        self._partitions = partitions
+        self.now_us = now_us
+        self._table = RateTable(options)
+        self._quotas = QuotaTable(options)
+        self.pause_seconds_max = options.pause_seconds_max
+        everybody = options.messages_per_second or options.bytes_per_second
+        self.on = bool(guarded or everybody or options.prefixes)
+        self._limited_topics = 0
+
+    # Publishers
+
+    def rates_of(self, who: Identity) -> Rates | None:
+        return self._table.maybe_of(who, self.now_us())
+
+    def weigh(self, rates: Rates | None, data: bytes, at: int, end: int) -> float:
+        """Counts the batches that stand from `at` up to `end`; how long their publisher should not
+        be read."""
+        now_us = self.now_us()
+        debt = 0.0
+        if rates is None and not self._limited_topics:
+            return debt
+        unpack, partitions = INCOMING.unpack_from, self._partitions
+        messages, begin, key = 0, at, -1
+        while end - at >= HEADER_BYTES:
+            length, kind, _, _, topic, _, _, _, index, _, _, count = unpack(data, at)
+            if kind != KIND_BATCH or length < HEADER_BYTES:
+                break
+            messages += count
+            if key != topic << 16 | index:
+                key = topic << 16 | index
+                partition = partitions.get(key)
+                limits = None if partition is None else partition.topic.limits
+                if limits is not None and limits.rates is not None:
+                    debt = max(debt, limits.rates.debt_seconds(now_us))
+            at += length
+        if rates is not None:
+            rates.take(messages, at - begin, now_us)
+            debt = max(debt, rates.debt_seconds(now_us))
+        return self._pause(debt)
+
+    def charge(self, rates: Rates | None, topic: Topic | None, messages: int, size: int) -> float:
+        """The same for messages that are not in batches yet. Raises RateLimitedError instead if
+        their publisher, or the topic, owes too much already."""
+        now_us = self.now_us()
+        limits = None if topic is None else topic.limits
+        ours = None if limits is None else limits.rates
+        debt = self._checked((rates, ours), self.pause_seconds_max, now_us)
+        if rates is not None:
+            rates.take(messages, size, now_us)
+            debt = max(debt, rates.debt_seconds(now_us))
+        return self._pause(debt)
+
+    def charge_at_once(
+        self, rates: Rates | None, topic: Topic | None, messages: int, size: int
+    ) -> None:
+        """The same for a request that can't be paused: it is refused while there is any debt."""
+        now_us = self.now_us()
+        limits = None if topic is None else topic.limits
+        self._checked((rates, None if limits is None else limits.rates), 0.0, now_us)
+        if rates is not None:
+            rates.take(messages, size, now_us)
+
+    def _checked(self, owing: Sequence[Rates | None], debt_max: float, now_us: int) -> float:
+        """The debt; raises RateLimitedError if it is too large."""
+        most = 0.0
+        for rates in owing:
+            if rates is not None:
+                debt = rates.debt_seconds(now_us)
+                if debt > debt_max:
+                    raise rates.refusal(now_us)
+                most = max(most, debt)
+        return most
+
+    def _pause(self, debt: float) -> float:
+        return 0.0 if debt < _WAIT_SECONDS_MIN else min(debt, self.pause_seconds_max)
+
+    def maybe_refusal(self, rates: Rates | None) -> RateLimitedError | None:
+        """What a publisher is refused with that owes too much."""
+        if rates is None:
+            return None
+        now_us = self.now_us()
+        if rates.debt_seconds(now_us) <= self.pause_seconds_max:
+            return None
+        return rates.refusal(now_us)
+
+    def maybe_fault(self, topic: Topic, origin: object) -> FanlogError | None:
+        """What speaks against taking a batch of this origin for the topic."""
+        limited: RateLimitedError | None = getattr(origin, "limited", None)
+        if limited is not None or topic.limits is None:
+            return limited
+        return topic.limits.maybe_fault(self.pause_seconds_max)
+
+    # Topics
+
+    def check_new(self, name: str, owner: str) -> None:
+        """Raises QuotaExceededError if there may be no topic of this name and owner."""
+        if self.on and not is_inbox(name):
+            self._quotas.check_new(name, owner)
+
+    def adopt(self, topic: Topic) -> None:
+        """A topic is there, or has other settings."""
+        name, settings = topic.name, topic.settings
+        if is_inbox(name) or name.startswith(INTERNAL_PREFIX):
+            return
+        messages, size = settings.messages_per_second_max, settings.bytes_per_second_max
+        quotas = self._quotas.of(name, settings.owner)
+        known = topic.limits
+        self.drop(topic)
+        rates = None if known is None else known.rates
+        if not messages and not size:
+            rates = None
+        elif rates is None or not rates.is_for(messages, size):
+            rates = Rates(
+                f"Topic {name!r} gets", messages, size, self._options.burst_seconds, self.now_us()
+            )
+        if rates is None and not quotas:
+            return
+        share = Share(quotas, stored_bytes_of(topic))
+        topic.limits = TopicLimits(rates, share, self.now_us)
+        if rates is not None:
+            self._limited_topics += 1
+        self.on = True
+
+    def drop(self, topic: Topic) -> None:
+        """A topic is deleted."""
+        limits, topic.limits = topic.limits, None
+        if limits is not None:
+            limits.end()
+            self._limited_topics -= limits.rates is not None
+
+    def recount(self, topic: Topic) -> None:
+        """Something of a topic may be gone."""
+        if topic.limits is not None:
+            topic.limits.recount(stored_bytes_of(topic))
+
+    def know_accounts(self, allowance_of: AllowanceOf) -> None:
+        """What the accounts of owners may use, by their names."""
+        self._quotas.allowance_of = allowance_of
+        self._quotas.renew()
+
+    def renew(self) -> None:
+        """Accounts have changed: their quotas may have."""
+        self._quotas.renew()
+
+
+class Meter:
+    """The rates of one connection. They are looked up again when it logs in as somebody else."""
+
+    __slots__ = ("_metering", "_permit", "_rates", "_who")
+
+    def __init__(self, metering: Metering, permit: Permit) -> None:
+        self._metering = metering
+        self._permit = permit
+        self._who: Identity | None = None
+        self._rates: Rates | None = None
+
+    @property
+    def rates(self) -> Rates | None:
+        who = self._permit.who
+        if who is not self._who:
+            self._who = who
+            self._rates = self._metering.rates_of(who)
+        return self._rates
+
+
+def stored_bytes_of(topic: Topic) -> int:
+    return sum(partition.log.bytes for partition in topic.partitions)
