@@ -6,7 +6,7 @@ work (`fanlog.cli`); nothing below it looks anything up by itself.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -755,6 +755,27 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     backoff_max_seconds: Annotated[
         float, Meta(gt=0, description="Longest wait between two attempts to reconnect.")
     ] = 5.0
+    key: Annotated[str, Meta(description="API key to log in with.")] = ""
+    key_file: Annotated[
+        str, Meta(description="File with the API key. The client reads it for every connection.")
+    ] = ""
+    user: Annotated[str, Meta(description="User to log in as, with a password.")] = ""
+    password: Annotated[str, Meta(description="The user's password.")] = ""
+    password_file: Annotated[str, Meta(description="File with the user's password.")] = ""
+    token: Annotated[
+        Any,
+        Meta(
+            description="Token to log in with, or a function, plain or async, that returns one. "
+            "The client calls it for every connection, and before the token expires."
+        ),
+    ] = None
+
+    def __repr__(self) -> str:
+        return f"ClientOptions(name={self.name!r})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        # Without it rich would show every field, the secrets among them.
+        return [("name", self.name)]
 
 
 class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):

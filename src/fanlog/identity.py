@@ -4,7 +4,7 @@ them and answers by them."""
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -115,3 +115,6 @@ class Login(msgspec.Struct, frozen=True, omit_defaults=True):
     def __repr__(self) -> str:
         kind = "key" if self.key else "token" if self.token else "password"
         return f"Login({kind} of {self.user!r})" if self.user else f"Login({kind})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("user", self.user)]

@@ -227,7 +227,7 @@ async def test_a_value_that_is_not_json_is_named_by_its_place() -> None:
 @pytest.mark.parametrize(
     ("url", "sentence"),
     [
-        ("fanlog://me:secret@127.0.0.1:7420", "this release has no logins"),
+        ("fanlog://me:secret@127.0.0.1:7420", "FANLOG_KEY"),
         ("fanlog://127.0.0.1:7420?linger_ms=5", r"give options to connect\(\)"),
         ("http://127.0.0.1", "Write it as fanlog://host:port"),
     ],

@@ -85,6 +85,7 @@ TICKET = bytes(16)
 NATIVE: dict[FrameKind, Case | None] = {
     # Nothing is asked: they are about what was allowed before, or about the connection alone.
     FrameKind.HELLO: None,
+    FrameKind.LOGIN: None,
     FrameKind.UNSUBSCRIBE: None,
     FrameKind.CREDIT: None,
     FrameKind.PING: None,

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from msgspec import inspect
 
-from fanlog import model
+from fanlog import identity, model
 from fanlog.config import BrokerOptions, ListenerOptions
 from fanlog.errors import BY_CODE
 from fanlog.format import messages, traces
@@ -24,6 +24,7 @@ from tests.listeners.peers import Frame, Peer, acks_of, as_frame, serving
 DOCUMENT = Path(__file__).parents[2] / "docs" / "protocol.md"
 BEGIN, END = "<!-- structs: begin -->", "<!-- structs: end -->"
 OWN = [
+    identity.Login,
     model.TopicSettings,
     model.Start,
     model.TopicInfo,

@@ -15,6 +15,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from fanlog.cli.credentials import refuse_secret
 from fanlog.cli.exits import CommandError, ExitCode
 from fanlog.cli.pipeline_display import Watching, display, find_bounds, number
 from fanlog.cli.session import DEFAULT_URL, AsJson, with_client
@@ -64,7 +65,13 @@ Name = Annotated[
 ]
 UrlOption = Annotated[
     str | None,
-    typer.Option("--url", help="Address of the broker.", metavar="URL", envvar="FANLOG_URL"),
+    typer.Option(
+        "--url",
+        help="Address of the broker.",
+        metavar="URL",
+        envvar="FANLOG_URL",
+        callback=refuse_secret,
+    ),
 ]
 
 

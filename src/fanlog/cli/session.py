@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from fanlog.cli.credentials import find_credentials, refuse_secret
 from fanlog.cli.loops import new_event_loop
 from fanlog.client.aio import Client, connect
 from fanlog.config import DEFAULT_HOST, NATIVE_PORT
@@ -21,7 +22,14 @@ DEFAULT_URL = f"fanlog://{DEFAULT_HOST}:{NATIVE_PORT}"
 _SILENCE = logging.NullHandler()
 
 Url = Annotated[
-    str, typer.Option("--url", help="Address of the broker.", metavar="URL", envvar="FANLOG_URL")
+    str,
+    typer.Option(
+        "--url",
+        help="Address of the broker.",
+        metavar="URL",
+        envvar="FANLOG_URL",
+        callback=refuse_secret,
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
 
@@ -31,6 +39,8 @@ def with_client(
 ) -> T:
     """Runs `work` with a connection. Only what may last long comes back after a lost one."""
     logging.getLogger().addHandler(_SILENCE)  # which is there once, however often it is added
+
+    options = find_credentials(url) | options
 
     async def connected() -> T:
         async with connect(url, name="fanlog-cli", reconnect=reconnect, **options) as client:

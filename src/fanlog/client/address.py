@@ -47,8 +47,9 @@ def parse_url(url: str) -> Address:
     if parts.username is not None or parts.password is not None:
         # Without what was given: a password must not end up in a log.
         raise InvalidArgumentError(
-            f"The address of {host} has a user or a password, and this release has no logins. "
-            f"{_WRITE_IT}"
+            f"The address of {host} has a user, a password or a key. Here others would see it. Put "
+            "the key into the variable FANLOG_KEY, or into a file (FANLOG_KEY_FILE, or the option "
+            f"key_file). {_WRITE_IT}"
         )
     if parts.scheme in ("redis", "rediss"):
         raise InvalidArgumentError(

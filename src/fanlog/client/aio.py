@@ -14,6 +14,7 @@ import msgspec
 
 from fanlog.client.address import parse_url
 from fanlog.client.core import POLICIES
+from fanlog.client.credentials import check_credentials, split_login
 from fanlog.client.dead_letters import DeadLetters
 from fanlog.client.groups.joining import Joining
 from fanlog.client.groups.member import GroupMember
@@ -844,15 +845,25 @@ def connect(
     Options are those of `ClientOptions`, as an object or by name, such as `linger_ms=5`. With
     `producer="billing"` the client publishes under that name: another one that connects under it
     later takes it over, and this one's publishes fail with `FencedError` from then on.
+
+    A broker that asks for a login wants a `key` (or `key_file`), a `user` with a `password`, or a
+    `token`, which may be a function that gets a fresh one. The address may have them as well:
+    `fanlog://user:password@host`, `fanlog://:KEY@host`.
+
+    >>> async with fanlog.connect(url, key_file="/run/secrets/fanlog") as client:  # doctest: +SKIP
+    ...     await client.publish("greetings", "hello")
     """
+    located = split_login(url)
     try:
         chosen = msgspec.convert(
-            msgspec.structs.asdict(options or ClientOptions()) | given, ClientOptions
+            msgspec.structs.asdict(options or ClientOptions()) | located.secrets | given,
+            ClientOptions,
         )
         check_client_options(given)
     except msgspec.ValidationError as fault:
         raise InvalidArgumentError(
             f"A client option is wrong: {wrong_value(str(fault))}."
         ) from fault
-    address = parse_url(url)
+    check_credentials(chosen)
+    address = parse_url(located.url)
     return Connecting(Client(tcp_dial(address, chosen), chosen))

@@ -27,6 +27,7 @@ from fanlog.format.frames import (
     read_lease,
 )
 from fanlog.format.messages import decode
+from fanlog.identity import Login
 from fanlog.model import SlowPolicy
 
 
@@ -125,8 +126,8 @@ Event = (
 )
 
 
-def hello(client: str) -> bytes:
-    greeting = messages.Hello((PROTOCOL_VERSION,), client)
+def hello(client: str, login: Login | None = None) -> bytes:
+    greeting = messages.Hello((PROTOCOL_VERSION,), client, login)
     return message_frame(FrameKind.HELLO, greeting, aux=MAGIC)
 
 

@@ -21,6 +21,7 @@ import msgspec
 
 from fanlog.client.address import Address, cut_off, no_answer, no_greeting, parse_url, unreachable
 from fanlog.client.core import hello
+from fanlog.client.credentials import check_credentials, get_login_now
 from fanlog.client.tls import no_tls, wrap
 from fanlog.config import ClientOptions
 from fanlog.errors import (
@@ -29,6 +30,7 @@ from fanlog.errors import (
     FanlogError,
     ProtocolError,
     RequestTimeoutError,
+    UnauthenticatedError,
     from_wire,
 )
 from fanlog.format import messages
@@ -62,6 +64,7 @@ class PlainConnection:
     ) -> None:
         self.address: Address = parse_url(url)
         self._options = options or ClientOptions()
+        check_credentials(self._options)
         self._socket: socket.socket | None = None
         self._request_number = 0
         # Answers that came before they were asked for.
@@ -88,7 +91,7 @@ class PlainConnection:
         self._socket = opened
         self._limit_waiting(opened, options.connect_timeout_seconds)
         try:
-            self._send(hello(options.name))
+            self._send(hello(options.name, get_login_now(options)))
             self.welcome = self._greeting()
         except RequestTimeoutError:
             self.close()
@@ -98,6 +101,9 @@ class PlainConnection:
             if isinstance(fault.__cause__, ssl.SSLError):
                 raise no_tls(address, fault.__cause__) from fault
             raise cut_off(str(address)) from fault
+        except UnauthenticatedError:
+            self.close()
+            raise
         except FanlogError as fault:
             self.close()
             raise ConnectError(f"There is no connection to {address}: {fault}") from fault

@@ -17,6 +17,7 @@ import msgspec
 from fanlog.client import core
 from fanlog.client.address import cut_off, no_greeting
 from fanlog.client.core import ClientCore, Event
+from fanlog.client.credentials import get_login, is_refreshable
 from fanlog.client.link import Dial, Link, lost_error
 from fanlog.client.tls import no_tls
 from fanlog.config import ClientOptions
@@ -28,15 +29,20 @@ from fanlog.errors import (
     FormatError,
     LinkError,
     RequestTimeoutError,
+    UnauthenticatedError,
 )
 from fanlog.format import messages
 from fanlog.format.codecs import UnpackLimits
 from fanlog.format.frames import FrameKind, frame, message_frame
 from fanlog.format.messages import decode
+from fanlog.identity import Login
 
 logger = logging.getLogger("fanlog.client")
 
 T = TypeVar("T")
+# A login is refreshed when so much of its time is over, and if that fails, again after a moment.
+_REFRESH_SHARE = 0.8
+_REFRESH_AGAIN_SECONDS = 2.0
 OnAnswer = Callable[[bytes], None]
 
 
@@ -90,6 +96,12 @@ class Session:
         self.closed: FanlogError | None = None
         self.welcome: messages.Welcome | None = None
         self.reconnects = 0
+        # What was shown last, and what was refused.
+        self._shown: Login | None = None
+        self._refused: Login | None = None
+        # When to show a fresh login; 0: never.
+        self._refresh_at = 0.0
+        self._refreshing: asyncio.Task[None] | None = None
 
     # The connection
 
@@ -116,7 +128,7 @@ class Session:
 
     async def shut(self) -> None:
         self._give_up(ClosedError("The client was closed: connect again."))
-        for task in self._tasks:
+        for task in [*self._tasks, *([self._refreshing] if self._refreshing else [])]:
             if task is not asyncio.current_task():
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
@@ -145,8 +157,10 @@ class Session:
         )
         self._welcomed = asyncio.get_running_loop().create_future()
         self._link = link
+        login = await get_login(self._options)
         link.transport = await self._dial(link)
-        link.write(core.hello(self._options.name))
+        self._shown = login
+        link.write(core.hello(self._options.name, login))
         try:
             async with asyncio.timeout(self._options.connect_timeout_seconds):
                 self.welcome = await self._welcomed
@@ -156,6 +170,7 @@ class Session:
         except FanlogError:
             link.close()
             raise
+        self._plan_refresh(self.welcome.expires_seconds)
         await self._hooks.resume(self.welcome)
         self.ready = True
         self._link_up.set()
@@ -184,6 +199,10 @@ class Session:
                     logger.info("no connection yet: %s", fault)
                     if self._link is not None:
                         self._link.close()
+                    if isinstance(fault, UnauthenticatedError) and self._was_refused():
+                        # Nothing else would come of it, but a locked account.
+                        self._give_up(fault)
+                        return
                 else:
                     break
                 await asyncio.sleep(backoff * random.uniform(0.5, 1.0))
@@ -193,6 +212,32 @@ class Session:
                 seconds = asyncio.get_running_loop().time() - lost_at
                 logger.warning("Connected to the broker again, after %.1f s.", seconds)
                 self._tell(self._hooks.back)
+
+    def _was_refused(self) -> bool:
+        """Whether what was refused will be refused again: a file or a function may have something
+        new the next time."""
+        again = self._shown is None or self._shown == self._refused
+        self._refused = self._shown
+        return again or not is_refreshable(self._options)
+
+    def _plan_refresh(self, expires_seconds: float) -> None:
+        self._refused = None
+        self._refresh_at = 0.0
+        if expires_seconds and is_refreshable(self._options):
+            now = asyncio.get_running_loop().time()
+            self._refresh_at = now + _REFRESH_SHARE * expires_seconds
+
+    async def _refresh(self) -> None:
+        """Shows a fresh login on the connection that is there, before the old one expires."""
+        try:
+            login = await get_login(self._options)
+            if login is not None and self.ready:
+                answer = await self.request_now(FrameKind.LOGIN, login)
+                self._plan_refresh(decode(messages.LoggedIn, answer).expires_seconds)
+                return
+        except (FanlogError, OSError) as fault:
+            logger.warning("the login was not refreshed, and will be tried again: %s", fault)
+        self._refresh_at = asyncio.get_running_loop().time() + _REFRESH_AGAIN_SECONDS
 
     def _tell(self, call: Callable[[], None]) -> None:
         """Calls the application's own function. Its faults must not keep the client away."""
@@ -209,6 +254,9 @@ class Session:
             began = loop.time()
             await asyncio.sleep(tick)
             self._hooks.tick()
+            if self._refresh_at and loop.time() >= self._refresh_at and self.ready:
+                self._refresh_at = 0.0
+                self._refreshing = asyncio.create_task(self._refresh())
             link, now = self._link, loop.time()
             # Time in which this loop was stalled says nothing about the broker.
             late = now - began - tick

@@ -91,6 +91,7 @@ class FrameKind(IntEnum):
     ADD_SCHEDULE = 0x32
     LIST_SCHEDULES = 0x33
     REMOVE_SCHEDULE = 0x34
+    LOGIN = 0x35
     TRACES = 0x3C
     TRACED = 0x3E
     # both ways

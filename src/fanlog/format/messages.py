@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from fanlog.errors import ProtocolError
+from fanlog.identity import Login
 from fanlog.model import (
     GapReason,
     GroupInfo,
@@ -28,20 +29,29 @@ T = TypeVar("T")
 NoticeKind = Literal["missing", "parent"]
 
 
-class Hello(msgspec.Struct, frozen=True):
+class Hello(msgspec.Struct, frozen=True, omit_defaults=True):
     versions: tuple[int, ...]
     client: str = ""
+    login: Login | None = None
 
 
-class Welcome(msgspec.Struct, frozen=True):
+class Welcome(msgspec.Struct, frozen=True, omit_defaults=True):
     version: int
     release: str
     epoch: int
     frame_bytes_max: int
     fetch_bytes_max: int
     idle_timeout_seconds: float
+    # Whom the client has logged in as, and for how long: 0 means that it does not expire.
+    user: str = ""
+    expires_seconds: float = 0.0
     # Sampled records of a batch that the broker takes a TRACED frame about; 0: it knows none.
     traced_records_max: int = 0
+
+
+class LoggedIn(msgspec.Struct, frozen=True):
+    user: str = ""
+    expires_seconds: float = 0.0
 
 
 class OpenTopic(msgspec.Struct, frozen=True):

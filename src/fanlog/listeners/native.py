@@ -57,6 +57,7 @@ from fanlog.identity import Identity, Verb
 from fanlog.listeners import (
     group_requests,
     log_requests,
+    login_requests,
     producer_requests,
     queue_requests,
     schedule_requests,
@@ -66,6 +67,7 @@ from fanlog.listeners import (
 )
 from fanlog.listeners.faults import NOTHING_TAKEN, OUR_FAULT
 from fanlog.listeners.fetches import Fetches
+from fanlog.listeners.login_requests import HELLO_BYTES_MAX, LoggingIn, logged_in, maybe_known
 from fanlog.listeners.recheck import recheck_permit
 from fanlog.listeners.told import NativeOutlet, Told, failure_of, retry_after
 
@@ -97,13 +99,14 @@ class NativeSession:
         self.outlet = outlet
         peer = outlet.peer if isinstance(outlet, Addressed) else ""
         who = Identity(address=peer, listener="native", connection=peer)
+        self.trusted = trusted
         self.permit = Permit(broker, who, trusted=trusted)
-        self._trusted = trusted
         # Asked by the intake about each topic that batches are for.
         self.guard = self.permit.may_publish if self.permit.guarded else None
         self.options = options
-        self._cutter = FrameCutter(options.frame_bytes_max)
+        self._cutter = FrameCutter(min(options.frame_bytes_max, HELLO_BYTES_MAX))
         self._greeted = False
+        self._logging_in: LoggingIn | None = None
         self._begin = b""
         self._closed = False
         self.subscriptions: dict[int, Subscription] = {}
@@ -147,7 +150,7 @@ class NativeSession:
             end = at + length
             if end > size or self.outlet.full():
                 break
-            if self.checking or self._throttled:
+            if self.checking or self._throttled or self._logging_in is not None:
                 self._held_up = True
                 break
             if kind == KIND_BATCH and self._greeted:
@@ -177,7 +180,7 @@ class NativeSession:
     def _take(self, data: bytes, at: int) -> int:
         """Hands batches to the broker that are traced or counted. A publisher above its rate waits
         for the next ones."""
-        if not self._metering.on or self._trusted:
+        if not self._metering.on or self.trusted:
             return self._take_marked(data, at)
         self.limited = self._metering.maybe_refusal(self._meter.rates)
         end = self._take_marked(data, at)
@@ -195,7 +198,7 @@ class NativeSession:
 
     def weigh(self, data: bytes, at: int, end: int) -> None:
         """Counts batches, and reads no more from the peer for as long as it owes something."""
-        wait = 0.0 if self._trusted else self._metering.weigh(self._meter.rates, data, at, end)
+        wait = 0.0 if self.trusted else self._metering.weigh(self._meter.rates, data, at, end)
         if wait:
             self._throttled = True
             asyncio.get_running_loop().call_later(wait, self._pay)
@@ -231,10 +234,31 @@ class NativeSession:
                 "release of fanlog on both sides."
             )
         self.client = hello.client
+        self._cutter.frame_bytes_max = self.options.frame_bytes_max
+        try:
+            known = maybe_known(self, hello.login)
+        except FanlogError as refusal:
+            self.outlet.turn_out(refusal)
+            return
         self._greeted = True
+        if known is not None or hello.login is None:
+            self._welcome(request, known or self.permit.who)
+            return
+        self._logging_in = LoggingIn(self, hello.login, lambda who: self._let_in(request, who))
+
+    def _let_in(self, request: int, who: Identity) -> None:
+        """The login is right: what has waited for it goes on."""
+        if not self._closed:
+            self._logging_in = None
+            self._welcome(request, who)
+            self.outlet.go_on()
+
+    def _welcome(self, request: int, who: Identity) -> None:
+        self.permit.who = who
         logger.debug(
-            "%s: hello from client %s, protocol %d", self.who, hello.client or "-", PROTOCOL_VERSION
+            "%s: hello from client %s, protocol %d", self.who, self.client or "-", PROTOCOL_VERSION
         )
+        login = logged_in(self)
         welcome = messages.Welcome(
             version=PROTOCOL_VERSION,
             release=self.broker.release,
@@ -242,6 +266,8 @@ class NativeSession:
             frame_bytes_max=self.options.frame_bytes_max,
             fetch_bytes_max=self.options.fetch_bytes_max,
             idle_timeout_seconds=self.options.idle_timeout_seconds,
+            user=login.user,
+            expires_seconds=login.expires_seconds,
             traced_records_max=TRACED_RECORDS_MAX,
         )
         self.outlet.write(message_frame(FrameKind.WELCOME, welcome, request=request))
@@ -378,7 +404,7 @@ class NativeSession:
         return self.outlet.peer if isinstance(self.outlet, Addressed) else "in this program"
 
     def greeted(self) -> bool:
-        return self._greeted
+        return self._greeted and self._logging_in is None
 
     def half_frame(self) -> int:
         """Which frame is begun and not ended, by a number of its own; 0 if none is."""
@@ -397,18 +423,27 @@ class NativeSession:
         is told so."""
         before = self.permit.who
         fault = recheck_permit(self.broker.gate, self.permit)
-        if fault is not None or self.permit.who is before:
-            return fault
+        if fault is None and self.permit.who is not before:
+            self._recheck_subscriptions()
+        return fault
+
+    def become(self, who: Identity) -> None:
+        """The peer has logged in again."""
+        self.permit.who = who
+        self._recheck_subscriptions()
+
+    def _recheck_subscriptions(self) -> None:
         for number, subscription in list(self.subscriptions.items()):
             try:
                 self.ask_all(*subscription.asked)
             except FanlogError as refusal:
                 self.told(number).ended(refusal)
                 subscription.keeper.leave(subscription)
-        return None
 
     def closed(self) -> None:
         self._closed = True
+        if self._logging_in is not None:
+            self._logging_in.stop()
         for subscription in self.subscriptions.values():
             subscription.keeper.lost(subscription)
         self.subscriptions.clear()
@@ -590,5 +625,6 @@ HANDLERS: dict[FrameKind, Handler] = (
     | log_requests.HANDLERS
     | producer_requests.HANDLERS
     | schedule_requests.HANDLERS
+    | login_requests.HANDLERS
     | trace_requests.HANDLERS
 )

@@ -1,9 +1,10 @@
 """What Spark's side takes from the environment. Law: it is read here and nowhere else below, and
-only on the driver; tasks are handed what was found.
+only on the driver; tasks are handed what was found. Secrets are the exception: every process reads
+its own, so that they never travel with a plan.
 
-Settings are the command line's to read (`fanlog.cli`), with two exceptions that are here: where
-Java is, because Spark itself looks for it there, and FANLOG_URL, because a Spark program has no
-command line of ours.
+Settings are the command line's to read (`fanlog.cli`), with exceptions that are here: where Java
+is, because Spark itself looks for it there, and FANLOG_URL, FANLOG_KEY_FILE and their like, because
+a Spark program has no command line of ours.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import os
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
+from fanlog.client.credentials import choose_credentials, split_login
 from fanlog.config import DEFAULT_HOST, NATIVE_PORT
 from fanlog.errors import ConfigError
 
@@ -28,7 +31,16 @@ _VERSION = re.compile(r'^JAVA_VERSION="(?:1\.)?(\d+)', re.MULTILINE)
 
 def broker_url() -> str:
     """Where the broker is, if no option says so: FANLOG_URL, as for commands, or this machine."""
-    return os.environ.get("FANLOG_URL") or DEFAULT_URL  # noqa: TID251 - see the law above
+    url = os.environ.get("FANLOG_URL") or DEFAULT_URL  # noqa: TID251 - see the law above
+    return split_login(url).url
+
+
+def login_options(key_file: str) -> dict[str, Any]:
+    """What this process logs in with: the file of the option, or what its environment has."""
+    if key_file:
+        return {"key_file": key_file}
+    environment = os.environ  # noqa: TID251 - see the law above
+    return split_login(environment.get("FANLOG_URL", "")).secrets or choose_credentials(environment)
 
 
 def check_java() -> None:

@@ -29,6 +29,8 @@ EARLIEST = Start("earliest")
 # What Kafka's source writes for the two ends.
 _KAFKA_ENDS = {-1: LATEST, -2: EARLIEST}
 
+# Where the key is, never the key itself: Spark shows options in its plans and in its web page.
+LOGIN_NAMES = ("keyFile",)
 READ_NAMES = (
     "url",
     "topics",
@@ -44,6 +46,7 @@ READ_NAMES = (
     "data",
     "pushFilters",
     "fetchBytes",
+    *LOGIN_NAMES,
 )
 WRITE_NAMES = (
     "url",
@@ -54,6 +57,7 @@ WRITE_NAMES = (
     "transactionId",
     "transactionTimeoutSeconds",
     "inTimeOrder",
+    *LOGIN_NAMES,
 )
 # What Spark itself puts among a source's or a sink's options.
 _SPARKS_OWN = frozenset(
@@ -75,7 +79,8 @@ _KAFKA_NAMES = {
 }
 _STREAM_ONLY = ("maxRecordsPerTrigger", "maxBytesPerTrigger", "group")
 _BATCH_ONLY = ("data", "pushFilters")
-_NOT_YET = frozenset(("tls", "tlsca", "tlscert", "key", "keyfile"))
+_NOT_YET = frozenset(("tls", "tlsca", "tlscert"))
+_SECRETS = frozenset(("key", "password", "token"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +117,7 @@ class ReadOptions:
     data: str
     push_filters: bool
     limits: SparkOptions
+    key_file: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +133,7 @@ class WriteOptions:
     transaction_timeout_seconds: float
     in_time_order: bool
     limits: SparkOptions
+    key_file: str = ""
 
 
 def read_options(given: Mapping[str, str], *, streaming: bool | None = None) -> ReadOptions:
@@ -172,6 +179,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None = None) -> 
         data=options.text("data"),
         push_filters=options.flag("pushFilters", default=False),
         limits=msgspec.structs.replace(limits, fetch_bytes=fetch_bytes),
+        key_file=options.text("keyFile"),
     )
 
 
@@ -207,6 +215,7 @@ def write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
         transaction_timeout_seconds=float(timeout),
         in_time_order=options.flag("inTimeOrder", default=False),
         limits=limits,
+        key_file=options.text("keyFile"),
     )
 
 
@@ -221,8 +230,13 @@ class _Given:
                 continue
             if name in _NOT_YET:
                 raise InvalidArgumentError(
-                    f"This release of Fanlog speaks no TLS and knows no keys yet: leave out the "
-                    f"option `{name}`."
+                    f"This release of Fanlog speaks no TLS yet: leave out the option `{name}`."
+                )
+            if name in _SECRETS:
+                raise InvalidArgumentError(
+                    f"The option `{name}` would show a secret in Spark's plans and web page. Put "
+                    "the key into a file on every machine, and give its path as the option "
+                    "`keyFile`; or set FANLOG_KEY where driver and executors run."
                 )
             raise InvalidArgumentError(
                 f"The {side} `fanlog` has no option `{name}`: {_hint(name, names)}"

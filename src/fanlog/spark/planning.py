@@ -13,6 +13,7 @@ from fanlog.format import messages
 from fanlog.format.frames import FrameKind
 from fanlog.format.patterns import fits
 from fanlog.model import Durability, EpochInfo, Start, TopicInfo
+from fanlog.spark.connecting import open_broker
 from fanlog.spark.filters import Bounds
 from fanlog.spark.offsets import Epochs, Offsets, Place, Range
 from fanlog.spark.options import EARLIEST, LATEST, Places, ReadOptions
@@ -76,7 +77,7 @@ class Planner:
     @property
     def broker(self) -> PlainConnection:
         if self._connection is None:
-            self._connection = PlainConnection(self._options.url)
+            self._connection = open_broker(self._options)
         return self._connection
 
     def close(self) -> None:

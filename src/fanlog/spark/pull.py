@@ -28,6 +28,7 @@ from fanlog.log.scan import Owner
 from fanlog.log.spectator import find_partition, read_runs
 from fanlog.model import KIB
 from fanlog.spark.arrow import RowsBuilder
+from fanlog.spark.connecting import open_broker
 from fanlog.spark.offsets import Range
 from fanlog.spark.options import EARLIEST, ReadOptions
 from fanlog.spark.planning import begun_anew, gone, log_of, lose, rewound
@@ -115,7 +116,7 @@ class _Fetching:
         self._request = 0
 
     def pieces(self) -> Iterator[Piece]:
-        with PlainConnection(self._options.url, patient=True) as broker:
+        with open_broker(self._options, patient=True) as broker:
             self._begin(broker)
             while self._next < self._wanted.end:
                 try:

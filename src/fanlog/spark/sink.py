@@ -26,7 +26,6 @@ from pyspark.sql.datasource import (
 )
 
 from fanlog.client.plain import PlainConnection
-from fanlog.config import ClientOptions
 from fanlog.errors import (
     ConnectionLostError,
     FanlogError,
@@ -38,6 +37,7 @@ from fanlog.format import messages
 from fanlog.format.buffers import encode_buffers
 from fanlog.format.codecs import Codec
 from fanlog.format.frames import FRAME_HEADER_BYTES, FrameKind
+from fanlog.spark.connecting import open_broker
 from fanlog.spark.cutting import Cut, Target, buffers_of, cut_rows
 from fanlog.spark.options import WriteOptions
 
@@ -50,7 +50,6 @@ logger = logging.getLogger("fanlog.spark")
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 _STAGE_HEAD_BYTES = FRAME_HEADER_BYTES + 16
-_CLIENT = ClientOptions(name="fanlog.spark")
 
 
 class Staged(WriterCommitMessage):
@@ -149,7 +148,7 @@ def _task_property(name: str) -> str:
 
 def _prepare_topic(options: WriteOptions) -> None:
     """That there is the topic of the option; it is made where that is wanted."""
-    with PlainConnection(options.url) as broker:
+    with open_broker(options) as broker:
         if options.topic:
             _open_topic(broker, options, options.topic)
 
@@ -184,7 +183,7 @@ def _commit(options: WriteOptions, id: str, given: Sequence[WriterCommitMessage 
     if not tickets:
         return False
     wanted = messages.CommitTransaction(tickets[0], id, tickets=tickets[1:])
-    with PlainConnection(options.url, _CLIENT, patient=True) as broker:
+    with open_broker(options, patient=True) as broker:
         greeted = broker.welcome
         done = broker.ask_at_length(
             FrameKind.COMMIT_TRANSACTION,
@@ -201,7 +200,7 @@ def _abort(options: WriteOptions, given: Sequence[WriterCommitMessage | None]) -
     """Drops what was staged, if the broker can be asked; otherwise it runs out of time."""
     tickets = [some.ticket for some in _staged(given) if some.ticket]
     if tickets:
-        with suppress(FanlogError), PlainConnection(options.url) as broker:
+        with suppress(FanlogError), open_broker(options) as broker:
             for ticket in tickets:
                 _abort_ticket(broker, ticket)
 
@@ -222,7 +221,7 @@ def _stage(options: WriteOptions, id: str, iterator: Iterator[pa.RecordBatch]) -
     first = next(rows, None)
     if first is None:
         return Staged("", 0)
-    with PlainConnection(options.url, _CLIENT, patient=True) as broker:
+    with open_broker(options, patient=True) as broker:
         stager = Stager(broker, options, id)
         if stager.committed:
             stager.abort()

@@ -1,0 +1,28 @@
+"""How commands log in: from the environment, from files, or from systemd's credentials. Never from
+a flag, which everybody on the machine sees in the list of processes."""
+
+from __future__ import annotations
+
+import os
+
+import typer
+
+from fanlog.client.credentials import choose_credentials, split_login
+from fanlog.errors import InvalidArgumentError
+
+
+def find_credentials(url: str) -> dict[str, str]:
+    """What to log in with, as options of a client. The address's own comes first."""
+    return {} if split_login(url).secrets else choose_credentials(os.environ)
+
+
+def refuse_secret(context: typer.Context, parameter: typer.CallbackParam, url: str) -> str:
+    """`--url` takes no secret: the list of processes shows it, and the shell's history keeps it."""
+    given = context.get_parameter_source(parameter.name or "")
+    if given is not None and given.name == "COMMANDLINE" and split_login(url).secrets:
+        raise InvalidArgumentError(
+            "--url must not have a password or a key in it: others on this machine see it in the "
+            "list of processes. Put the key into FANLOG_KEY, or into a file and its path into "
+            "FANLOG_KEY_FILE; or the whole address into FANLOG_URL."
+        )
+    return url

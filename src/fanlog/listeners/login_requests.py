@@ -1,0 +1,102 @@
+"""How a native peer logs in: with its hello, by its client certificate, and again later with a
+fresh token, without a disconnect. Frames behind a hello wait until its login is decided."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from fanlog.errors import FanlogError, InvalidArgumentError
+from fanlog.format import messages
+from fanlog.format.frames import FrameKind
+from fanlog.format.messages import decode
+from fanlog.identity import Identity, Login
+from fanlog.listeners.faults import OUR_FAULT
+
+if TYPE_CHECKING:
+    from fanlog.listeners.native import NativeSession
+
+logger = logging.getLogger("fanlog.listeners")
+
+# A hello has a name and a login. A peer that has not logged in can make the broker hold no more.
+HELLO_BYTES_MAX = 64 * 1024
+
+
+@runtime_checkable
+class Certified(Protocol):
+    """An outlet that may know the names in its peer's client certificate."""
+
+    certificate_names: tuple[str, ...]
+
+
+def maybe_known(session: NativeSession, login: Login | None) -> Identity | None:
+    """Who a peer is as far as that can be said at once; None if its login has to be looked at.
+    Raises UnauthenticatedError if it shows nothing and has to."""
+    gate, who = session.broker.gate, session.permit.who
+    if session.trusted or not gate.guarded:
+        return who
+    if login is not None:
+        return None
+    names = session.outlet.certificate_names if isinstance(session.outlet, Certified) else ()
+    known = gate.certified(names, who) if names else None
+    return gate.arrive(who) if known is None else known
+
+
+class LoggingIn:
+    """The login of a hello, which may take a while. It holds up what is behind it."""
+
+    def __init__(
+        self, session: NativeSession, login: Login, let_in: Callable[[Identity], None]
+    ) -> None:
+        self._session = session
+        self._let_in = let_in
+        self._task = asyncio.get_running_loop().create_task(self._run(login))
+
+    async def _run(self, login: Login) -> None:
+        session = self._session
+        try:
+            self._let_in(await session.broker.gate.login(login, session.permit.who))
+        except FanlogError as refusal:
+            session.outlet.turn_out(refusal)
+        except Exception:
+            logger.exception("a login failed")
+            session.outlet.turn_out(FanlogError(OUR_FAULT))
+
+    def stop(self) -> None:
+        self._task.cancel()
+
+
+def login(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+    """A fresh token, or a rotated key, of the same account."""
+    shown = decode(Login, payload)
+
+    async def logging_in() -> None:
+        before = session.permit.who
+        if session.trusted:
+            who = before
+        else:
+            who = await session.broker.gate.login(shown, before)
+        if who.user != before.user:
+            raise InvalidArgumentError(
+                f"This connection belongs to {before.user!r}, and the login to {who.user!r}. Open "
+                "another connection for another user."
+            )
+        session.become(who)
+        session.answer(request, logged_in(session))
+
+    session.later(request, logging_in())
+
+
+def logged_in(session: NativeSession) -> messages.LoggedIn:
+    account = session.permit.who.account
+    if account is None:
+        return messages.LoggedIn()
+    left_us = account.expires_us - session.broker.now_us() if account.expires_us else 0
+    return messages.LoggedIn(account.name, max(left_us / 1e6, 0.001) if left_us else 0.0)
+
+
+HANDLERS: dict[FrameKind, Callable[[NativeSession, int, int, memoryview], None]] = {
+    FrameKind.LOGIN: login,
+}

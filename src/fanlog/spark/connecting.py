@@ -1,0 +1,14 @@
+"""The connection of Spark's driver and tasks to the broker, with the login of their process."""
+
+from __future__ import annotations
+
+from fanlog.client.plain import PlainConnection
+from fanlog.config import ClientOptions
+from fanlog.spark.environment import login_options
+from fanlog.spark.options import ReadOptions, WriteOptions
+
+
+def open_broker(options: ReadOptions | WriteOptions, *, patient: bool = False) -> PlainConnection:
+    """Connects. If it is `patient`, a broker that is not there is waited for."""
+    client = ClientOptions(name="fanlog.spark", **login_options(options.key_file))
+    return PlainConnection(options.url, client, patient=patient)
