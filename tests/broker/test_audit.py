@@ -36,6 +36,9 @@ Noted = tuple[str, str, str, str]
 class Notes:
     """An audit log that keeps what is noted."""
 
+    on = True
+    reads = False
+
     def __init__(self) -> None:
         self.noted: list[Noted] = []
 

@@ -46,6 +46,9 @@ _SYSTEM = Identity()
 class NoAudit:
     """Writes nothing down."""
 
+    on = False
+    reads = False
+
     def note(
         self, who: Identity, action: str, name: str, result: AuditResult, detail: str = "", /
     ) -> None:
@@ -92,6 +95,14 @@ class AuditLog:
         self._head_file = HeadFile(path, runtime)
 
     # Noting
+
+    @property
+    def on(self) -> bool:
+        return self._options.level != "off"
+
+    @property
+    def reads(self) -> bool:
+        return self._options.level == "all"
 
     def note(
         self, who: Identity, action: str, name: str, result: AuditResult, detail: str = "", /

@@ -18,7 +18,7 @@ from fanlog.security.audit import AuditEntry, clean, show_time
 
 # What only looks. The level `all` has it too.
 READS = frozenset(
-    {"login", "logout", "subscribe", "read", "group.join", "queue.work", "describe", "list"}
+    {"login", "logout", "subscribe", "describe", "group", "queue", "presence", "audit.read"}
 )
 _LEVELS = {"off": 0, "changes": 1, "denials": 2, "all": 3}
 # Notes of one peer, about as many names, in one window.

@@ -23,6 +23,8 @@ from fanlog.security.rules import state_of
 # Answers that a connection keeps. Past it they are asked for again: it bounds what a client can
 # make the broker remember with names that do not exist.
 _KEPT_MAX = 10_000
+# What only looks: the audit log has it with the level `all`. Changes are noted when they are made.
+_LOOKS = frozenset({Verb.SUBSCRIBE, Verb.DESCRIBE, Verb.GROUP, Verb.QUEUE, Verb.PRESENCE})
 
 
 class AllowAll:
@@ -89,14 +91,18 @@ class Permit:
     def ask(self, verb: Verb, name: str) -> None:
         """Raises ForbiddenError if this connection may not do it, which the audit log then has."""
         refusal = self.maybe_refusal(verb, name)
+        self._note(verb, name, refusal)
         if refusal is not None:
-            self._note(verb, name)
             raise refusal
 
-    def _note(self, verb: Verb, name: str) -> None:
-        denied = self._broker.denied
-        denied[verb.value] = denied.get(verb.value, 0) + 1
-        self._broker.audit.note(self._who, verb.value, name, "denied")
+    def _note(self, verb: Verb, name: str, refusal: ForbiddenError | None) -> None:
+        audit = self._broker.audit
+        if refusal is not None:
+            denied = self._broker.denied
+            denied[verb.value] = denied.get(verb.value, 0) + 1
+            audit.note(self._who, verb.value, name, "denied")
+        elif audit.reads and verb in _LOOKS and not self._trusted:
+            audit.note(self._who, verb.value, name, "ok")
 
     def _ask(self, verb: Verb, name: str) -> None:
         if not self.guarded:
@@ -143,7 +149,7 @@ class Permit:
         return self._keep(Verb.SUBSCRIBE, topic)
 
     def _keep(self, verb: Verb, name: str) -> ForbiddenError | None:
-        if not self.guarded:
+        if not self.guarded and (self._trusted or not self._broker.audit.reads):
             return None
         kept = self._kept
         if self._epoch != self._broker.permissions_epoch or len(kept) >= _KEPT_MAX:
@@ -152,6 +158,5 @@ class Permit:
         key = (verb, name)
         if key not in kept:
             kept[key] = self.maybe_refusal(verb, name)
-            if kept[key] is not None:
-                self._note(verb, name)
+            self._note(verb, name, kept[key])
         return kept[key]

@@ -141,6 +141,16 @@ class Audit(Protocol):
     """Who did what to what, with which result. `broker/audit.py` has the one that writes it down,
     and the one that does not."""
 
+    @property
+    def on(self) -> bool:
+        """Whether anything is written down at all."""
+        ...
+
+    @property
+    def reads(self) -> bool:
+        """Whether what only looks is written down, too."""
+        ...
+
     def note(
         self, who: Identity, action: str, name: str, result: AuditResult, detail: str = "", /
     ) -> None:

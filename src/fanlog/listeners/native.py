@@ -65,6 +65,7 @@ from fanlog.listeners import (
     trace_requests,
     transaction_requests,
 )
+from fanlog.listeners.audited import AUDITED, Notes
 from fanlog.listeners.faults import NOTHING_TAKEN, OUR_FAULT
 from fanlog.listeners.fetches import Fetches
 from fanlog.listeners.login_requests import HELLO_BYTES_MAX, LoggingIn, logged_in, maybe_known
@@ -131,6 +132,8 @@ class NativeSession:
         self.client = ""
         # Names of producers that the peer has, or had: the id and epoch of each.
         self.registered: dict[str, tuple[int, int]] = {}
+        # The program itself is not audited: a web listener notes what its clients do.
+        self._audited = None if trusted else Notes(self)
 
     # Bytes in
 
@@ -216,6 +219,9 @@ class NativeSession:
         handler = HANDLERS.get(known_kind(kind))
         if handler is None:
             raise UnknownCommandError(f"A frame of kind {kind:#04x} is not for the broker.")
+        describe = AUDITED.get(known_kind(kind))
+        if describe is not None and self._audited is not None and self.broker.audit.on:
+            self._audited.begin(header.request, describe, payload)
         try:
             handler(self, header.request, header.aux, payload)
         except UnreadableError as fault:
@@ -275,12 +281,16 @@ class NativeSession:
     # Answers
 
     def answer(self, request: int, answer: msgspec.Struct | list[Any] | None = None) -> None:
+        if self._audited:
+            self._audited.end(request)
         if answer is None:
             self.outlet.write(frame(FrameKind.OK, request=request))
         else:
             self.outlet.write(message_frame(FrameKind.OK, answer, request=request))
 
     def fail(self, request: int, fault: FanlogError) -> None:
+        if self._audited:
+            self._audited.end(request, fault)
         self.outlet.write(message_frame(FrameKind.ERROR, failure_of(fault), request=request))
 
     def answer_durably(

@@ -42,6 +42,7 @@ from fanlog.model import GROUP_PREFIX, PRODUCER_ID_MAX, TRANSACTION_ID_BYTES_MAX
 
 if TYPE_CHECKING:
     from fanlog.broker.core import Broker
+    from fanlog.broker.topics import Topic
 
 logger = logging.getLogger("fanlog.broker")
 
@@ -278,6 +279,14 @@ class Transactions:
             self._commit(wanted, tell)
         except FanlogError as fault:
             tell(fault)
+
+    def staged_topics(self, wanted: CommitTransaction) -> list[Topic]:
+        """The topics of what was staged under the tickets, as far as they are there."""
+        open_ones = [self._open.get(ticket) for ticket in (wanted.ticket, *wanted.tickets)]
+        keys = {key for one in open_ones if one is not None for key in one.sequences}
+        partitions = self._broker.catalog.partitions
+        found = [partitions[key].topic for key in sorted(keys) if key in partitions]
+        return list(dict.fromkeys(found))
 
     def commit_own(
         self,

@@ -249,6 +249,8 @@ def _kill_one(session: RedisSession, address: str) -> Reply:
 
 
 def _cut_off(caller: RedisSession, other: RedisSession) -> None:
+    who = caller.permit.who
+    caller.state.broker.audit.note(who, "connection.close", other.peer, "ok", "redis")
     if other is caller:
         caller.end()
     else:

@@ -260,6 +260,7 @@ ROUTES = [
         answer=LetterCount,
         description="A dead letter is back in its topic, and gone here: both, or neither.",
         errors=_ERRORS_OF_ONE,
+        action="dead.replay",
     ),
     Route(
         "POST",
@@ -270,6 +271,7 @@ ROUTES = [
         body=ChosenLetters,
         answer=LetterCount,
         errors=(*_ERRORS_OF_ONE, TopicDiffersError),
+        action="dead.delete",
     ),
     Route(
         "DELETE",
@@ -279,5 +281,6 @@ ROUTES = [
         "dead letters",
         status=204,
         errors=_ERRORS_OF_ONE,
+        action="dead.delete",
     ),
 ]

@@ -204,6 +204,7 @@ ROUTES = [
             GroupActiveError,
             NoPositionError,
         ),
+        action="group.reset",
     ),
     Route(
         "DELETE",
@@ -213,5 +214,6 @@ ROUTES = [
         "groups",
         status=204,
         errors=(InvalidArgumentError, GroupNotFoundError, GroupActiveError),
+        action="group.delete",
     ),
 ]

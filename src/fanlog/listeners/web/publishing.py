@@ -35,6 +35,7 @@ from fanlog.errors import (
 )
 from fanlog.format.web import CONTENT_TYPE, OutgoingMessage
 from fanlog.identity import Verb
+from fanlog.listeners.web.audited import publish_as
 from fanlog.listeners.web.metered import charge_request
 from fanlog.listeners.web.openapi_names import NAME_PATTERN
 from fanlog.listeners.web.ports import Outgoing, Published
@@ -129,7 +130,8 @@ async def publish(call: Call[PublishQuery, bytes]) -> PublishedAnswer:
     spans = PublishSpans(request, call.bus.core.traces)
     wanted = spans.begin(topic, given)
     try:
-        stored = await call.bus.publish(topic, wanted, dedupe=_idempotency_key(request))
+        dedupe = _idempotency_key(request)
+        stored = await publish_as(call.permit.who, call.bus, topic, wanted, dedupe=dedupe)
     except BaseException as error:
         spans.end(None, error)
         raise
@@ -153,7 +155,7 @@ async def publish_all(call: Call[Nothing, Publications]) -> PublishedAnswer:
         for topic, messages in wanted.items():
             charge_request(call.bus, permit, topic, messages)
         stored = {
-            topic: await call.bus.publish(topic, messages, dedupe=dedupe)
+            topic: await publish_as(permit.who, call.bus, topic, messages, dedupe=dedupe)
             for topic, messages in wanted.items()
         }
     except BaseException as error:

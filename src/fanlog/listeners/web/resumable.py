@@ -353,5 +353,6 @@ ROUTES = [
         "streams",
         status=204,
         errors=_NOT_FOUND,
+        action="stream.delete",
     ),
 ]

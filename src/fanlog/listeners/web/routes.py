@@ -28,6 +28,7 @@ from msgspec import inspect
 from fanlog.broker.authority import Permit
 from fanlog.errors import (
     FanlogError,
+    ForbiddenError,
     InvalidArgumentError,
     NotSupportedError,
     RequestTimeoutError,
@@ -103,7 +104,8 @@ class Param:
 class Route:
     """`body` is a msgspec type for JSON, `bytes` for a body as it is, or None for none. `verb` is
     what a user needs, about the part of the path that `about` names, or about the broker. It is
-    None where the handler asks by itself, because the names are in the body, or a list.
+    None where the handler asks by itself, because the names are in the body, or a list. A route
+    that changes something has an `action`, under which the audit log has it; `detail` says more.
 
     The rest is for the OpenAPI document: `bodies` are the types of a body of bytes by content type
     (several: one of them), `types` further ones, `texts` further content types of the answer,
@@ -123,6 +125,8 @@ class Route:
     errors: tuple[type[FanlogError], ...] = field(default=())
     verb: Verb | None = None
     about: str = ""
+    action: str = ""
+    detail: Callable[[Call[Any, Any]], str] | None = None
     headers: tuple[Param, ...] = ()
     bodies: Mapping[str, Any] = field(default_factory=dict[str, Any])
     example: Any = None
@@ -255,7 +259,8 @@ def adapted(
         if route.body is not None:
             data = await read_body(request, listener.options.body_timeout_seconds)
             body = data if route.body is bytes else decode_body(data, route.body)
-        answer = await route.handler(Call(request, listener, query, body))
+        call = Call(request, listener, query, body)
+        answer = await (_noted(route, call) if route.action else route.handler(call))
         if isinstance(answer, web.StreamResponse):
             return answer
         if answer is None:
@@ -267,3 +272,20 @@ def adapted(
         )
 
     return handle
+
+
+async def _noted(route: Route, call: Call[Any, Any]) -> Answer:
+    """Handles a request that changes something, and has the audit log say so."""
+    audit = call.bus.core.audit
+    name = "/".join(call.request.match_info.values()) or getattr(call.body, "name", "")
+    try:
+        answer = await route.handler(call)
+    except ForbiddenError:
+        raise  # It was noted when it was asked for.
+    except FanlogError as fault:
+        audit.note(call.permit.who, route.action, name, "failed", fault.code)
+        raise
+    if not getattr(call.body, "dry_run", False):
+        detail = "" if route.detail is None else route.detail(call)
+        audit.note(call.permit.who, route.action, name, "ok", detail)
+    return answer

@@ -238,6 +238,8 @@ ROUTES = [
         errors=(ForbiddenError, InvalidArgumentError, InvalidNameError),
         verb=Verb.USER,
         about="user",
+        action="user.disconnect",
+        detail=lambda call: call.query.reason,
     ),
     Route(
         "POST",
@@ -270,6 +272,8 @@ ROUTES = [
         answer=DisconnectedAnswer,
         errors=(ForbiddenError, InvalidArgumentError),
         verb=Verb.ADMIN,
+        action="connection.close",
+        detail=lambda call: call.query.reason,
     ),
     Route(
         "GET",

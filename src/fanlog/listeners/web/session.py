@@ -26,6 +26,7 @@ from fanlog.format.web_positions import parse_positions, print_position, print_p
 from fanlog.identity import Identity, Verb
 from fanlog.listeners.faults import OUR_FAULT
 from fanlog.listeners.web import operations as ops
+from fanlog.listeners.web.audited import publish_as
 from fanlog.listeners.web.following import (
     Followed,
     Following,
@@ -276,7 +277,8 @@ class WebSession:
         self.later(op.id, self._publishing(op, topic, messages))
 
     async def _publishing(self, op: ops.PublishOp, topic: str, messages: list[Outgoing]) -> None:
-        stored = await self.bus.publish(topic, messages, dedupe=op.dedupe)
+        who = self.permit.who
+        stored = await publish_as(who, self.bus, topic, messages, dedupe=op.dedupe)
         published = [self._published(one) for one in stored]
         self.answer(op.id, ops.PublishedMessages(published))
 

@@ -162,6 +162,10 @@ def _settings(body: Any) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not UNSET}
 
 
+def _settings_text(call: Call[Nothing, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in _settings(call.body).items())
+
+
 async def create(call: Call[Nothing, Any]) -> web.StreamResponse:
     body = call.body
     permit, settings = call.permit, _settings(body)
@@ -294,6 +298,8 @@ ROUTES = [
         answer_headers=(Param("Location", "The path of the topic."),),
         status=201,
         errors=(*_WRONG, TopicExistsError, LimitError),
+        action="topic.create",
+        detail=_settings_text,
     ),
     Route(
         "GET",
@@ -317,8 +323,19 @@ ROUTES = [
         example={"retention_seconds": 3600},
         answer=TopicInfo,
         errors=(InvalidArgumentError, TopicDiffersError, *_MISSING),
+        action="topic.alter",
+        detail=_settings_text,
     ),
-    Route("DELETE", _PATH, delete, "Delete a topic", "topics", status=204, errors=_MISSING),
+    Route(
+        "DELETE",
+        _PATH,
+        delete,
+        "Delete a topic",
+        "topics",
+        status=204,
+        errors=_MISSING,
+        action="topic.delete",
+    ),
     Route(
         "POST",
         f"{_PATH}/grow",
@@ -331,6 +348,8 @@ ROUTES = [
         example={"partitions": 8},
         answer=TopicInfo,
         errors=(InvalidArgumentError, TopicDiffersError, *_MISSING),
+        action="topic.grow",
+        detail=lambda call: f"partitions={call.body.partitions}",
     ),
     Route(
         "POST",
@@ -348,6 +367,7 @@ ROUTES = [
             PartitionNotFoundError,
             OffsetOutOfRangeError,
         ),
+        action="topic.truncate",
     ),
     Route(
         "POST",
@@ -357,5 +377,6 @@ ROUTES = [
         "topics",
         answer=TopicInfo,
         errors=(TopicDiffersError, *_MISSING),
+        action="topic.compact",
     ),
 ]

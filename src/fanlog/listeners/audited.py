@@ -1,0 +1,160 @@
+"""What of the native protocol's requests the audit log has. It is one table: a request that changes
+something has a line here, and its answer says with which result. What is refused is noted by the
+permit, and what is only read, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from fanlog.errors import FanlogError, ForbiddenError, FormatError
+from fanlog.format import messages
+from fanlog.format.frames import FrameKind
+from fanlog.format.messages import decode
+
+if TYPE_CHECKING:
+    from fanlog.listeners.native import NativeSession
+
+T = TypeVar("T")
+# Names of a request that has many.
+_NAMES_SHOWN = 5
+
+
+class Noted(NamedTuple):
+    """What somebody wants to do, until it is known what became of it."""
+
+    action: str
+    name: str
+    detail: str = ""
+
+
+Describe = Callable[["NativeSession", memoryview], Noted | None]
+
+
+class Notes:
+    """Requests of one connection that the audit log is to have, by their numbers."""
+
+    __slots__ = ("_begun", "_session")
+
+    def __init__(self, session: NativeSession) -> None:
+        self._session = session
+        # A peer may give several requests one number.
+        self._begun: dict[int, list[Noted]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._begun)
+
+    def begin(self, request: int, describe: Describe, payload: memoryview) -> None:
+        try:
+            noted = describe(self._session, payload)
+        except FormatError:
+            return  # The handler says so.
+        if noted is not None:
+            self._begun.setdefault(request, []).append(noted)
+
+    def end(self, request: int, fault: FanlogError | None = None) -> None:
+        """The request is answered."""
+        noted = self._begun.get(request)
+        if noted is None:
+            return
+        action, name, detail = noted.pop(0)
+        if not noted:
+            del self._begun[request]
+        # What is forbidden was noted when it was asked for.
+        if isinstance(fault, ForbiddenError):
+            return
+        session = self._session
+        audit, who = session.broker.audit, session.permit.who
+        if fault is None:
+            audit.note(who, action, name, "ok", detail)
+        else:
+            audit.note(who, action, name, "failed", fault.code)
+
+
+def _of(kind: type[T], describe: Callable[[T], Noted]) -> Describe:
+    return lambda session, payload: describe(decode(kind, payload))
+
+
+def _settings(given: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in given.items())
+
+
+def _opened(session: NativeSession, payload: memoryview) -> Noted | None:
+    wanted = decode(messages.OpenTopic, payload)
+    if not wanted.create or session.broker.catalog.find(wanted.name) is not None:
+        return None
+    return Noted("topic.create", wanted.name, "by publishing")
+
+
+def _created(session: NativeSession, payload: memoryview) -> Noted | None:
+    wanted = decode(messages.CreateTopic, payload)
+    if wanted.exist_ok and session.broker.catalog.find(wanted.name) is not None:
+        return None
+    return Noted("topic.create", wanted.name, _settings(wanted.settings))
+
+
+def _state(session: NativeSession, name: str) -> str:
+    return "group" if session.broker.queues.find(name) is None else "queue"
+
+
+def _reset(session: NativeSession, payload: memoryview) -> Noted | None:
+    wanted = decode(messages.ResetGroup, payload)
+    if wanted.dry_run:
+        return None
+    return Noted(f"{_state(session, wanted.group)}.reset", wanted.group, wanted.topic)
+
+
+def _group_deleted(session: NativeSession, payload: memoryview) -> Noted | None:
+    name = decode(messages.NamedGroup, payload).name
+    return Noted(f"{_state(session, name)}.delete", name)
+
+
+def _committed(session: NativeSession, payload: memoryview) -> Noted | None:
+    """Dead letters are put back, or deleted, by a transaction. One with positions is a member's,
+    whose job has just become a dead letter."""
+    wanted = decode(messages.CommitTransaction, payload)
+    topics = session.broker.transactions.staged_topics(wanted)
+    dead = [topic.name for topic in topics if topic.settings.role == "dead-letter"]
+    if not dead or wanted.offsets:
+        return None
+    back = [topic.name for topic in topics if topic.name not in dead]
+    if not back:
+        return Noted("dead.delete", _names(dead))
+    return Noted("dead.replay", _names(dead), f"to {_names(back)}")
+
+
+def _names(names: list[str]) -> str:
+    more = ", …" if len(names) > _NAMES_SHOWN else ""
+    return ", ".join(names[:_NAMES_SHOWN]) + more
+
+
+AUDITED: dict[FrameKind, Describe] = {
+    FrameKind.OPEN_TOPIC: _opened,
+    FrameKind.CREATE_TOPIC: _created,
+    FrameKind.GROW_TOPIC: _of(
+        messages.GrowTopic, lambda m: Noted("topic.grow", m.name, f"partitions={m.partitions}")
+    ),
+    FrameKind.ALTER_TOPIC: _of(
+        messages.AlterTopic, lambda m: Noted("topic.alter", m.name, _settings(m.settings))
+    ),
+    FrameKind.DELETE_TOPIC: _of(messages.NamedTopic, lambda m: Noted("topic.delete", m.name)),
+    FrameKind.DELETE_RECORDS: _of(
+        messages.DeleteRecords,
+        lambda m: Noted(
+            "topic.truncate", m.topic, _names([f"{o.partition}:{o.offset}" for o in m.offsets])
+        ),
+    ),
+    FrameKind.COMPACT_TOPIC: _of(messages.NamedTopic, lambda m: Noted("topic.compact", m.name)),
+    FrameKind.RESET_GROUP: _reset,
+    FrameKind.DELETE_GROUP: _group_deleted,
+    FrameKind.CANCEL_SCHEDULED: _of(
+        messages.CancelScheduled, lambda m: Noted("schedule.cancel", _names(list(m.ids)))
+    ),
+    FrameKind.ADD_SCHEDULE: _of(
+        messages.AddSchedule, lambda m: Noted("schedule.add", m.name, f"topic {m.topic}")
+    ),
+    FrameKind.REMOVE_SCHEDULE: _of(
+        messages.RemoveSchedule, lambda m: Noted("schedule.remove", m.name)
+    ),
+    FrameKind.COMMIT_TRANSACTION: _committed,
+}

@@ -1,0 +1,23 @@
+"""What the audit log has of clients of the web listener, beside the routes that change something: a
+topic that appears because somebody publishes to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fanlog.identity import Identity
+    from fanlog.listeners.web.ports import Bus, Outgoing, Published
+
+
+async def publish_as(
+    who: Identity, bus: Bus, topic: str, messages: Sequence[Outgoing], *, dedupe: str = ""
+) -> list[Published]:
+    """Publishes. If that makes the topic, the audit log has who did it."""
+    core = bus.core
+    is_new = core.audit.on and core.catalog.find(topic) is None
+    stored = await bus.publish(topic, messages, dedupe=dedupe)
+    if is_new and core.catalog.find(topic) is not None:
+        core.audit.note(who, "topic.create", topic, "ok", "by publishing")
+    return stored
