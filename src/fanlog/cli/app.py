@@ -12,6 +12,7 @@ import typer
 from typer.main import get_command
 
 from fanlog.cli import edge, generate, health, publish, serve, tail, verify
+from fanlog.cli.audit import audit_app
 from fanlog.cli.bench import bench_app
 from fanlog.cli.configuration import config_app
 from fanlog.cli.dead import dead_app
@@ -71,6 +72,7 @@ app.add_typer(schedule_app, name="schedule")
 app.add_typer(dead_app, name="dead")
 app.command(epilog=health.EXAMPLE)(health.health)
 app.command(epilog=verify.EXAMPLE)(verify.verify)
+app.add_typer(audit_app, name="audit")
 app.add_typer(config_app, name="config")
 app.add_typer(pipeline_app, name="pipeline")
 app.add_typer(bench_app, name="bench")

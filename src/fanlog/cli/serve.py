@@ -27,6 +27,7 @@ from fanlog.cli.settings import Settings, load_settings
 from fanlog.cli.terminal import out
 from fanlog.config import DEFAULT_HOST, NATIVE_PORT, Config
 from fanlog.errors import ConfigError, InvalidArgumentError
+from fanlog.identity import Identity
 from fanlog.log import posix
 from fanlog.release import VERSION
 
@@ -45,6 +46,8 @@ _STOPS = tuple(
     for name in ("SIGTERM", "SIGINT", "SIGHUP")
     if name in signal.Signals.__members__
 )
+# Who starts and stops a broker, in the audit log.
+_THIS_PROCESS = Identity(listener="process")
 _ANYWHERE = ("0.0.0.0", "::", "")
 # A collection of what is young looks at 10,000 objects, and one of the next generation at 100,000:
 # 1 and 10 ms in which nobody is served. One of everything hardly ever comes.
@@ -145,6 +148,7 @@ async def _serve(settings: Settings, *, memory: bool) -> None:
         await node.stop()
         raise
     warn_of_strangers(config)
+    node.core.audit.note(_THIS_PROCESS, "broker.start", "", "ok", f"release {VERSION}")
     logger.info("%s.", node.describe_files())
     calm_garbage_collector()
     stopped = on_signals()
@@ -153,6 +157,7 @@ async def _serve(settings: Settings, *, memory: bool) -> None:
     sent = await stopped
     manager.stopping()
     logger.info("%s: draining; once more ends at once.", signal.Signals(sent).name)
+    node.core.audit.note(_THIS_PROCESS, "broker.stop", "", "ok", signal.Signals(sent).name)
     await node.stop()
     logger.info("Drained and stopped.")
 

@@ -1,0 +1,151 @@
+"""Where audit records are read from: a running broker, a data folder (a backup's, too), or a file
+that `fanlog audit export` has written."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from fanlog.cli.exits import CommandError, ExitCode
+from fanlog.cli.file_faults import reason
+from fanlog.client.aio import Client
+from fanlog.client.message import Message
+from fanlog.errors import FanlogError, FormatError, TopicNotFoundError
+from fanlog.format.batch import Batch, split_batches
+from fanlog.log import small_files
+from fanlog.log.catalog import load_topic
+from fanlog.log.scan import Owner
+from fanlog.log.spectator import read_runs, segment_files
+from fanlog.model import Gap, GapReason, Start
+from fanlog.security.audit import AUDIT_TOPIC, Head, decode_record, parse_head
+
+# Each record with its number, and what is missing between two of them.
+Take = Callable[[int, bytes], None]
+Missing = Callable[[int, int, str], None]
+
+_CHUNK_BYTES = 1 << 20
+_STALLED_SECONDS = 1.0
+_NO_LOG = (
+    "This broker has no audit log. Turn it on with audit.level (changes, denials or all); the "
+    "first record is written with the first change."
+)
+
+
+def no_audit_log() -> CommandError:
+    return CommandError(_NO_LOG, ExitCode.NOT_FOUND)
+
+
+async def read_broker(client: Client, take: Take, missing: Missing, start: Start) -> None:
+    """All that a broker has now, from `start` on."""
+    try:
+        (partition,) = (await client.describe_topic(AUDIT_TOPIC)).partitions
+    except TopicNotFoundError:
+        raise no_audit_log() from None
+    end = partition.visible_end
+    reached = max(
+        partition.start_offset, (await client.find_offsets(AUDIT_TOPIC, start))[partition.partition]
+    )
+
+    def gap(found: Gap) -> None:
+        nonlocal reached
+        if found.reason is not GapReason.RETENTION:
+            missing(found.first, found.next, "are damaged on disk")
+        reached = found.next
+
+    async with client.subscribe(AUDIT_TOPIC, start=reached, on_gap=gap) as records:
+        while reached < end:
+            try:
+                batch = await records.next_batch(_STALLED_SECONDS)
+            except TimeoutError:
+                await asyncio.sleep(0)
+                continue
+            for message in batch.messages:
+                if message.offset < end:
+                    take(message.offset, _value(message))
+            reached = batch.next_offset
+
+
+def _value(message: Message) -> bytes:
+    return b"" if message.is_tombstone else message.value
+
+
+def read_folder(data: Path, take: Take, missing: Missing) -> None:
+    """All that the files of a data folder have. A broker may be running on it."""
+    folder, owner = _find(data)
+    files = segment_files(folder)
+    if not files:
+        return
+    expected = files[0].base
+    while True:
+        for run in read_runs(folder, owner, expected, 1 << 62, chunk_bytes=_CHUNK_BYTES):
+            for at, header in split_batches(memoryview(run.data)[: run.size]):
+                batch = Batch(memoryview(run.data)[at : at + header.length], header)
+                for seq, value in enumerate(batch.values, header.base_offset):
+                    if seq >= expected:
+                        take(seq, bytes(value or b""))
+            expected = run.next_offset
+        behind = [file.base for file in segment_files(folder) if file.base > expected]
+        if not behind:
+            return
+        missing(expected, behind[0], "are damaged on disk")
+        expected = behind[0]
+
+
+def _find(data: Path) -> tuple[str, Owner]:
+    topics = data / "topics"
+    try:
+        names = sorted(os.listdir(topics))
+    except OSError as fault:
+        raise CommandError(
+            f"{data} is no data folder: {reason(fault)}", ExitCode.NOT_FOUND
+        ) from None
+    for name in names:
+        if not name.endswith(f"-{AUDIT_TOPIC}"):
+            continue
+        try:
+            topic = load_topic(str(topics / name))
+        except (OSError, FanlogError):
+            continue
+        if topic.name == AUDIT_TOPIC:
+            return str(topics / name / "0"), Owner(topic.number, 0)
+    raise CommandError(f"There is no audit log in {data}.", ExitCode.NOT_FOUND)
+
+
+def read_export(file: Path, take: Take) -> None:
+    """All lines of a file, with the numbers that they have one after the other."""
+    try:
+        with file.open("rb") as lines:
+            seq = None
+            for line in lines:
+                value = line.rstrip(b"\n")
+                seq = _first(value) if seq is None else seq + 1
+                take(seq, value)
+    except OSError as fault:
+        raise CommandError(f"{file} can't be read: {reason(fault)}", ExitCode.NOT_FOUND) from None
+
+
+def _first(value: bytes) -> int:
+    try:
+        return decode_record(value).seq
+    except FormatError:
+        return 0
+
+
+def read_head(given: str) -> Head:
+    """A head: as `fanlog audit head` prints it, or a file that has it, or a broker's own."""
+    path = Path(given)
+    if ":" in given and not path.exists():
+        return parse_head(given)
+    try:
+        text = path.read_text(encoding="utf-8")
+        if not text.lstrip().startswith("{"):
+            return parse_head(text.strip().splitlines()[-1] if text.strip() else "")
+        fields = small_files.load(given).fields
+        return Head(int(fields["seq"]), str(fields["hash"]))
+    except (OSError, UnicodeDecodeError, KeyError, ValueError, FormatError) as fault:
+        why = reason(fault) if isinstance(fault, OSError) else str(fault)
+        raise CommandError(
+            f"{given} holds no head of an audit log: {why}", ExitCode.BAD_DATA
+        ) from None
