@@ -297,6 +297,7 @@ class Node:
         posix.require()
         bus = LocalBus(self.core, self.dial_local)
         listener = WebListener(bus, self._config.web, self._admission)
+        listener.certificates = self.certificates
         await listener.start()
         self.listeners.append(listener)
         return listener

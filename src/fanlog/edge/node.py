@@ -93,6 +93,7 @@ class EdgeNode(Node):
 
         posix.require()
         listener = WebListener(self.make_bus(), self._config.web, self._admission)
+        listener.certificates = self.certificates
         await listener.start()
         self.listeners.append(listener)
         return listener
@@ -161,6 +162,7 @@ class FanlogEdge(EdgeNode):
             upstream=self._upstream_address,
             welcome=lambda: self.client.welcome,
         )
+        listener.certificates = self.certificates
         listener.open()
         self.listeners.append(listener)
         return listener
@@ -176,6 +178,7 @@ class FanlogEdge(EdgeNode):
             upstream=self.upstream,
             client=self.client,
         )
+        listener.certificates = self.certificates
         listener.open()
         self.listeners.append(listener)
         return listener

@@ -38,15 +38,16 @@ class TlsSocket(ssl.SSLSocket):
         return sent
 
     def send(self, data: Any, flags: int = 0) -> int:
-        """What is sent after a BlockingIOError has to begin with the same bytes."""
         if self._stuck is not None:
-            return self._write(self._stuck)
+            raise BlockingIOError
         if len(data) <= RECORD_BYTES:
             return self._write(data)
         return self._write_all(_records((data,)))
 
     def sendmsg(self, buffers: Iterable[Any], *ignored: Any) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The same with several buffers, as few records as they fit into."""
+        """The same with several buffers, in as few records as they fit into. What is sent after a
+        BlockingIOError has to begin with the same bytes, here and not with `send`: the record that
+        did not fit may hold several buffers."""
         if self._stuck is not None:
             return self._write(self._stuck)
         return self._write_all(_records(buffers))

@@ -3,8 +3,8 @@
 What goes to many readers is sent straight into the socket, as the native listener does. What the
 socket does not take is handed to the transport, which then tells us to pause: the connection is
 `blocked`, holds the rest of one piece and the few answers behind it, and is sent nothing else until
-the transport says that all is gone. Nothing is queued here. Over TLS there is no such socket, and
-the transport takes everything.
+the transport says that all is gone. Nothing is queued here. TLS changes nothing of it: see
+`tls_transport.py`.
 """
 
 from __future__ import annotations

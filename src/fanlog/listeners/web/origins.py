@@ -38,9 +38,11 @@ class Origins:
         self._allowed = frozenset(origin.rstrip("/").lower() for origin in listed)
         # The port, if the listener is for this machine only.
         self._local_port = 0
+        self._scheme = "http"
 
-    def listens_on(self, host: str, port: int) -> None:
-        """Where the listener is."""
+    def listens_on(self, host: str, port: int, *, secure: bool = False) -> None:
+        """Where the listener is, and whether it speaks TLS."""
+        self._scheme = "https" if secure else "http"
         self._local_port = port if _is_this_machine(host) else 0
 
     def allow_host(self, host: str) -> bool:
@@ -51,13 +53,13 @@ class Origins:
             return True
         try:
             to_us = urlsplit(f"//{host}")
-            if (to_us.port or _PORTS["http"]) != self._local_port:
+            if (to_us.port or _PORTS[self._scheme]) != self._local_port:
                 return True
             name = to_us.hostname or ""
         except ValueError:
             return False
         known = _is_this_machine(name) or _is_address(name)
-        return known or f"http://{host.lower()}" in self._allowed
+        return known or f"{self._scheme}://{host.lower()}" in self._allowed
 
     def allow(self, headers: Mapping[str, str]) -> bool:
         """Whether a request comes from a page that may send it, or from no page."""
@@ -112,12 +114,12 @@ def refused(headers: CIMultiDictProxy[str]) -> web.Response:
     )
 
 
-def refused_host(headers: CIMultiDictProxy[str]) -> web.Response:
+def refused_host(headers: CIMultiDictProxy[str], scheme: str) -> web.Response:
     host = headers.get(hdrs.HOST, "")[:200]
     return http_problem(
         403,
         f"This server is for its own machine, where {host} is not its name. Use localhost, or add "
-        f"http://{host} to web.origins.",
+        f"{scheme}://{host} to web.origins.",
         "host_not_allowed",
     )
 
@@ -130,7 +132,7 @@ def cross_origin(origins: Origins):
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         headers = request.headers
         if not origins.allow_host(headers.get(hdrs.HOST, "")):
-            return refused_host(headers)
+            return refused_host(headers, request.scheme)
         if hdrs.ORIGIN not in headers or request.path in PUBLIC:
             return await handler(request)
         if not origins.allow(headers):

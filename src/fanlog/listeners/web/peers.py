@@ -8,6 +8,8 @@ import asyncio
 import socket
 from typing import TYPE_CHECKING, cast
 
+from fanlog.listeners.tls import TlsSocket
+
 if TYPE_CHECKING:
     from aiohttp.web_protocol import RequestHandler
 
@@ -21,6 +23,7 @@ class HttpPeer(asyncio.Protocol):
         "_listener",
         "_stalled",
         "active",
+        "certificate_names",
         "half_since",
         "http",
         "peer",
@@ -36,6 +39,10 @@ class HttpPeer(asyncio.Protocol):
         self.http = http
         self.peer = peer
         self.sock = sock
+        # The names in the client's certificate, where TLS has seen one.
+        self.certificate_names: tuple[str, ...] = (
+            sock.certificate_names if isinstance(sock, TlsSocket) else ()
+        )
         self.active = 0
         # Since when a request is begun and not here whole; a new connection owes one.
         self.half_since: float | None = listener.loop.time()

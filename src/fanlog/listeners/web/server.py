@@ -17,6 +17,7 @@ from fanlog.broker.latest import LatestTables
 from fanlog.errors import TooManyConnectionsError
 from fanlog.format.web_positions import Vectors
 from fanlog.listeners.accepting import Acceptor
+from fanlog.listeners.tls import TlsSocket
 from fanlog.listeners.web.app import make_app
 from fanlog.listeners.web.connections import Connections
 from fanlog.listeners.web.http_handler import HttpHandler
@@ -27,6 +28,7 @@ from fanlog.listeners.web.problems import CONTENT_TYPE, problem_of
 from fanlog.listeners.web.rates import Rate
 from fanlog.listeners.web.reading import RenderedBatches
 from fanlog.listeners.web.server_api import ServerApi
+from fanlog.listeners.web.tls_transport import TlsTransport
 
 if TYPE_CHECKING:
     from aiohttp.web_protocol import RequestHandler
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("fanlog.listeners")
 
 _SWEEP_SECONDS = 1.0
+# What one read takes over TLS.
+_RECEIVE_BYTES = 64 * 1024
 # Who takes nothing of an answer for so many times `web.ping_seconds` is cut off, as streams are.
 _STALLED_PINGS = 2
 
@@ -74,6 +78,7 @@ class WebListener(Acceptor):
         self.presence: Presence
         self.server_api: ServerApi
         self._http_options: dict[str, Any] = {}
+        self._inlet = memoryview(bytearray(_RECEIVE_BYTES))
         self.draining = asyncio.Event()
         self.rendered = RenderedBatches(options.read_cache_bytes)
 
@@ -102,7 +107,7 @@ class WebListener(Acceptor):
         self._accepts = Rate(options.accepts_per_second_max, asyncio.get_running_loop().time())
         self.bus.on_state.append(self._upstream_changed)
         self.open()
-        self.origins.listens_on(self.host, self.port)
+        self.origins.listens_on(self.host, self.port, secure=self.secure)
         self._swept_at = self.loop.time()
         self._sweeper = self.loop.call_later(_SWEEP_SECONDS, self._sweep)
 
@@ -127,6 +132,9 @@ class WebListener(Acceptor):
         server = self._runner.server
         assert server is not None
         http = HttpHandler(server, loop=self.loop, **self._http_options)
+        if isinstance(sock, TlsSocket):
+            TlsTransport(sock, HttpPeer(self, http, peer, sock), self.loop, self._inlet).start()
+            return
         connecting = self.loop.connect_accepted_socket(
             lambda: HttpPeer(self, http, peer, sock), sock
         )
