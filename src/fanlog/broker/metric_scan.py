@@ -12,6 +12,7 @@ import math
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from fanlog.broker.groups.assignment import Place
 from fanlog.broker.groups.state import Group
 from fanlog.broker.names import is_hidden
 from fanlog.broker.positions import continue_at
@@ -34,6 +35,7 @@ _IDLE_RATE = 1e-3
 # What tells entries apart is in their first three values.
 Ranked = TypeVar("Ranked", bound=tuple[Any, ...])
 _Counts = tuple[int, int, int]
+_NOTHING: _Counts = (0, 0, 0)
 
 
 class Scan:
@@ -92,20 +94,26 @@ class _Topics:
         best: list[_RankedTopic] = []
         grown = kept = (0, 0, 0)
         missed_before, self._missed = self._missed, {}
+        least = -1.0, -1
         for i, topic in enumerate(list(self._broker.catalog)):
             if not i % _TOPICS_A_STEP:
                 yield
-            sizes = _sizes(topic)
-            more = self._growth(topic, sizes.messages, missed_before)
+            messages, kept_messages, kept_bytes, readers = _sizes(topic)
+            more = _NOTHING
+            if messages != topic.seen_messages or topic.counters is not None:
+                more = self._growth(topic, messages, missed_before)
+                grown = _plus(grown, more)
             if more[0] or topic.rates is not None:
                 _take_rates(topic, more, seconds, weight)
-            grown = _plus(grown, more)
-            kept = _plus(kept, (sizes.kept_messages, sizes.kept_bytes, sizes.readers))
+            if messages or readers:
+                kept = _plus(kept, (kept_messages, kept_bytes, readers))
             scan.partition_count += len(topic.partitions)
-            if not _is_nameless(topic.name):
-                rate = 0.0 if topic.rates is None else topic.rates[1]
-                one = _RankedTopic(rate, sizes.kept_bytes, topic.number, topic, more)
+            rate = 0.0 if topic.rates is None else topic.rates[1]
+            if (rate, kept_bytes) > least and not _is_nameless(topic.name):
+                one = _RankedTopic(rate, kept_bytes, topic.number, topic, more)
                 _keep_best(best, one, self._named_max)
+                if best and len(best) == self._named_max:
+                    least = best[0][:2]
         best.sort(reverse=True)
         named = [topic_metrics(one.topic) for one in best]
         scan.topics = (*named, self._sum_up(scan, best, named, grown, kept))
@@ -187,16 +195,20 @@ class _Groups:
     def _lag(self, name: str, group: Group | None) -> Generator[None, None, tuple[int, int]]:
         """How far a group is behind, and in how many partitions it reads."""
         broker = self._broker
-        places: dict[tuple[str, int], Position | None]
-        places = dict.fromkeys(() if group is None else group.owned)
-        for position in broker.durable.committed(GROUP_PREFIX + name):
-            places[position.topic, position.partition] = position
-        lag = 0
-        for i, (place, position) in enumerate(places.items()):
+        committed = broker.durable.committed(GROUP_PREFIX + name)
+        count, lag = len(committed), 0
+        for i, position in enumerate(committed):
             if i and not i % _TOPICS_A_STEP:
                 yield
-            lag += _lag(broker, *place, position)
-        return lag, len(places)
+            lag += _lag(broker, position.topic, position.partition, position)
+        known = {(p.topic, p.partition) for p in committed} if group is not None else set[Place]()
+        for i, place in enumerate(list(group.owned) if group is not None else ()):
+            if i and not i % _TOPICS_A_STEP:
+                yield
+            if place not in known:
+                lag += _lag(broker, *place, None)
+                count += 1
+        return lag, count
 
 
 class _Queues:
@@ -251,24 +263,18 @@ def _is_nameless(name: str) -> bool:
     return name.startswith(INTERNAL_PREFIX) or is_hidden(name, ">") or name == OTHERS
 
 
-class _Sizes(NamedTuple):
-    """`messages` counts all that were ever there."""
-
-    messages: int
-    kept_messages: int
-    kept_bytes: int
-    readers: int
-
-
-def _sizes(topic: Topic) -> _Sizes:
+def _sizes(topic: Topic) -> tuple[int, int, int, int]:
+    """Messages that were ever there, those that are kept, their bytes, and readers."""
     messages = kept_messages = kept_bytes = readers = 0
     for partition in topic.partitions:
-        log, end = partition.log, partition.visible_end
-        messages += end
-        kept_messages += end - log.start_offset
-        kept_bytes += log.bytes
+        end = partition.visible_end
         readers += partition.readers
-    return _Sizes(messages, kept_messages, kept_bytes, readers)
+        if end:
+            log = partition.log
+            messages += end
+            kept_messages += end - log.start_offset
+            kept_bytes += log.bytes
+    return messages, kept_messages, kept_bytes, readers
 
 
 def _take_rates(topic: Topic, more: _Counts, seconds: float, weight: float) -> None:
@@ -289,16 +295,16 @@ def _missed(topic: Topic) -> int:
 
 def topic_metrics(topic: Topic) -> TopicMetrics:
     """A topic as it is now. Its rates are as of the last scan."""
-    sizes = _sizes(topic)
+    messages, kept_messages, kept_bytes, readers = _sizes(topic)
     rates = topic.rates or (0.0, 0.0)
     return TopicMetrics(
         name=topic.name,
         partitions=len(topic.partitions),
-        published_messages=sizes.messages,
+        published_messages=messages,
         published_bytes=topic.published_bytes,
-        stored_messages=sizes.kept_messages,
-        stored_bytes=sizes.kept_bytes,
-        readers=sizes.readers,
+        stored_messages=kept_messages,
+        stored_bytes=kept_bytes,
+        readers=readers,
         missed_messages=_missed(topic),
         messages_per_second=round(rates[0], 3),
         bytes_per_second=round(rates[1], 3),
@@ -310,10 +316,17 @@ def _lag(broker: Broker, name: str, index: int, position: Position | None) -> in
     if topic is None or index >= len(topic.partitions):
         return 0
     partition = topic.partitions[index]
+    end = partition.visible_end
+    if not end:
+        return 0
     wanted = partition.log.start_offset
-    if position is not None:
-        wanted = max(wanted, continue_at(partition, position, broker.epoch))
-    return max(0, partition.visible_end - wanted)
+    if position is None:
+        return end - wanted
+    epoch = broker.epoch
+    if position.epoch == epoch and position.number == topic.number:
+        # Most are of this start; the others may need a look into the log's history.
+        return max(0, end - max(wanted, position.offset))
+    return max(0, end - max(wanted, continue_at(partition, position, epoch)))
 
 
 def queue_metrics(queue: Queue) -> QueueMetrics:
