@@ -21,6 +21,7 @@ PUBLIC = {
     "Client",
     "ClientOptions",
     "Config",
+    "ConnectionInfo",
     "Durability",
     "FanlogError",
     "Gap",

@@ -20,6 +20,7 @@ from fanlog import errors
 from fanlog.config import ClientOptions, Config
 from fanlog.errors import FanlogError, MessagesLostError
 from fanlog.model import (
+    ConnectionInfo,
     Durability,
     Gap,
     GroupInfo,
@@ -108,6 +109,7 @@ __all__ = [
     "Client",
     "ClientOptions",
     "Config",
+    "ConnectionInfo",
     "Durability",
     "FanlogError",
     "Gap",

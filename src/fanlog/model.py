@@ -47,10 +47,12 @@ class Durability(IntEnum):
         return self.name.lower()
 
 
-class WebConnectionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A browser, or another client of a web listener, that is connected. `process` is the one that
-    it is connected to; `since_us` when it came, by that one's clock. Of very many subscriptions
-    only some are listed."""
+class ConnectionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A client that is connected. `process` is the one that it is connected to; `since_us` when it
+    came, by that one's clock. Of very many subscriptions only some are listed. `account` says how
+    the user logged in: with a `key`, as a `user`, by `token` or `certificate`. `behind_messages`
+    are those that it could have and was not sent yet, and `behind_bytes` about how much that is,
+    with what waits in its connection."""
 
     id: str
     user: str
@@ -59,10 +61,19 @@ class WebConnectionInfo(msgspec.Struct, frozen=True, kw_only=True):
     process: str
     since_us: int
     subscriptions: list[str] = []
+    listener: str = "web"
+    client: str = ""
+    account: str = ""
+    behind_messages: int = 0
+    behind_bytes: int = 0
 
     @property
     def since(self) -> dt.datetime:
         return dt.datetime.fromtimestamp(self.since_us / 1e6, tz=dt.UTC)
+
+
+# Its name when only web listeners told of their connections.
+WebConnectionInfo = ConnectionInfo
 
 
 class PresentUser(msgspec.Struct, frozen=True):

@@ -77,6 +77,8 @@ class Case(NamedTuple):
     asked: tuple[Asked, ...]
     # A list leaves out what may not be seen, and is not refused.
     answered: bool = False
+    # What decides about parts of the answer.
+    looked_at: tuple[Asked, ...] = ()
 
 
 T = "t"
@@ -157,6 +159,10 @@ NATIVE: dict[FrameKind, Case | None] = {
         lambda: messages.AddSchedule(name="s", topic=T, value=b"x", every_seconds=60.0),
         ((Verb.PUBLISH, T), (Verb.SCHEDULE, "s")),
     ),
+    FrameKind.CONNECTIONS: Case(messages.Connections, ((Verb.ADMIN, ""),)),
+    FrameKind.METRICS: Case(
+        None, ((Verb.DESCRIBE, ""),), looked_at=((Verb.DESCRIBE, T), (Verb.ADMIN, ""))
+    ),
     FrameKind.LIST_SCHEDULES: Case(messages.ListSchedules, (), answered=True),
     FrameKind.TRACES: Case(ListTraces, (), answered=True),
     FrameKind.REMOVE_SCHEDULE: Case(lambda: messages.RemoveSchedule("s"), ((Verb.SCHEDULE, "s"),)),
@@ -206,7 +212,7 @@ async def test_a_request_is_refused_unless_each_of_its_verbs_is_allowed(kind: Fr
         peer = await served.greeted()
         rules.asked.clear()
         answer = await _ask(peer, kind, case)
-        assert set(rules.asked) == set(case.asked)
+        assert set(rules.asked) == {*case.asked, *case.looked_at}
         assert answer.kind is not FrameKind.ERROR or answer.failure.code != "forbidden"
         assert {who.listener for who in rules.who} <= {"native"}
 

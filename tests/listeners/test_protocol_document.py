@@ -19,6 +19,7 @@ from fanlog.format import messages, traces
 from fanlog.format.batch import Batch, check_batch
 from fanlog.format.frames import FETCHED_HEAD, FrameKind
 from fanlog.listeners.native import HANDLERS
+from fanlog.telemetry import snapshot
 from tests.listeners.peers import Frame, Peer, acks_of, as_frame, serving
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "protocol.md"
@@ -41,6 +42,18 @@ OWN = [
     traces.ListTraces,
     traces.TracesPage,
     traces.SpanInfo,
+    model.ConnectionInfo,
+    snapshot.Snapshot,
+    snapshot.Totals,
+    snapshot.Levels,
+    snapshot.Times,
+    snapshot.HistogramData,
+    snapshot.ProcessMetrics,
+    snapshot.ListenerMetrics,
+    snapshot.TopicMetrics,
+    snapshot.GroupMetrics,
+    snapshot.QueueMetrics,
+    snapshot.ReaderMetrics,
 ]
 
 
@@ -77,7 +90,7 @@ def named(kind: inspect.Type) -> str:
         case inspect.IntType(ge=least, le=most):
             bounds = f", {least} to {most}" if most is not None else f", {least} or more"
             return "int" + (bounds if least is not None else "")
-        case inspect.VarTupleType():
+        case inspect.VarTupleType() | inspect.ListType():
             return f"array of {named(kind.item_type)}"
         case inspect.DictType():
             return f"map of {named(kind.key_type)} to {named(kind.value_type)}"

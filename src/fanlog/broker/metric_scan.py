@@ -9,18 +9,25 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fanlog.broker.groups.assignment import Place
 from fanlog.broker.groups.state import Group
 from fanlog.broker.names import is_hidden
+from fanlog.broker.peers import Peer, PeerSource, describe_peer, how_far_behind
 from fanlog.broker.positions import continue_at
 from fanlog.broker.queues.queue import Queue
 from fanlog.broker.topics import Topic
 from fanlog.format.messages import Position
 from fanlog.model import GROUP_PREFIX, INTERNAL_PREFIX
-from fanlog.telemetry.snapshot import OTHERS, GroupMetrics, QueueMetrics, TopicMetrics
+from fanlog.telemetry.snapshot import (
+    OTHERS,
+    GroupMetrics,
+    QueueMetrics,
+    ReaderMetrics,
+    TopicMetrics,
+)
 
 if TYPE_CHECKING:
     from fanlog.broker.core import Broker
@@ -49,17 +56,26 @@ class Scan:
         self.group_count = 0
         self.group_lag = 0
         self.queue_lag = 0
+        self.readers: tuple[ReaderMetrics, ...] = ()
+        self.readers_behind = 0
 
 
 class Scanner:
     """Looks at everything, and keeps what the others have counted from scan to scan."""
 
-    def __init__(self, broker: Broker, named_max: int) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        named_max: int,
+        listeners: Callable[[], Sequence[PeerSource]] = tuple,
+    ) -> None:
         self._broker = broker
         self._scanned_us = 0
         self._topics = _Topics(broker, named_max)
         self._groups = _Groups(broker, named_max)
         self._queues = _Queues(broker, named_max)
+        self._listeners = listeners
+        self._named_max = named_max
 
     def steps(self, scan: Scan, now_us: int) -> Iterator[None]:
         """Fills a scan. `now_us` is the monotonic clock's."""
@@ -68,6 +84,22 @@ class Scanner:
         yield from self._topics.steps(scan, seconds)
         yield from self._groups.steps(scan)
         yield from self._queues.steps(scan)
+        yield from self._readers(scan)
+
+    def _readers(self, scan: Scan) -> Iterator[None]:
+        """Connections that are behind, and by how much."""
+        best: list[tuple[int, int, str, Peer]] = []
+        for listener in list(self._listeners()):
+            for peer in listener.peers():
+                yield
+                messages, size = how_far_behind(peer)
+                if messages or size:
+                    scan.readers_behind += 1
+                    _keep_best(best, (size, messages, peer.id, peer), self._named_max)
+        best.sort(key=lambda one: one[:3], reverse=True)
+        scan.readers = tuple(
+            reader_metrics(peer, messages, size) for size, messages, _, peer in best
+        )
 
 
 class _RankedTopic(NamedTuple):
@@ -257,6 +289,24 @@ class _Queues:
         scan.queues = (*named, others)
 
 
+def reader_metrics(peer: Peer, messages: int, size: int) -> ReaderMetrics:
+    """A connection that is behind."""
+    info = describe_peer(peer)
+    cursor = next(peer.behind(), None)
+    subscription = None if cursor is None else cursor.subscription
+    return ReaderMetrics(
+        connection=info.id,
+        listener=info.listener,
+        user=info.user,
+        client=info.client,
+        target=", ".join(info.subscriptions) if subscription is None else subscription.target,
+        group="" if subscription is None else subscription.group,
+        policy="" if subscription is None else subscription.policy.value,
+        messages=messages,
+        bytes=size,
+    )
+
+
 def _is_nameless(name: str) -> bool:
     """The broker's own topics, inboxes and streams are never named: there may be very many, and
     not everybody may know them."""
@@ -282,9 +332,11 @@ def _take_rates(topic: Topic, more: _Counts, seconds: float, weight: float) -> N
     first scan says nothing of a rate."""
     if not seconds:
         return
-    messages, published_bytes = topic.rates or (0.0, 0.0)
-    messages += weight * (more[0] / seconds - messages)
-    published_bytes += weight * (more[1] / seconds - published_bytes)
+    messages, published_bytes = more[0] / seconds, more[1] / seconds
+    if topic.rates is not None:
+        before = topic.rates
+        messages = before[0] + weight * (messages - before[0])
+        published_bytes = before[1] + weight * (published_bytes - before[1])
     topic.rates = (messages, published_bytes) if messages > _IDLE_RATE else None
 
 

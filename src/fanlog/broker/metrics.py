@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from fanlog.broker.core import Broker
+    from fanlog.broker.peers import Peer
     from fanlog.broker.ports import Runtime
 
 logger = logging.getLogger("fanlog.broker")
@@ -53,6 +54,7 @@ class Measured(Protocol):
     @property
     def refused(self) -> int: ...
     def connection_count(self) -> int: ...
+    def peers(self) -> Iterator[Peer]: ...
 
 
 class Metrics:
@@ -68,7 +70,7 @@ class Metrics:
         self.loop_delay = Histogram(DELAY_US)
         # Since the start: logins that failed, by listener.
         self.auth_failures: dict[str, int] = {}
-        self._scanner = Scanner(broker, options.topics_max)
+        self._scanner = Scanner(broker, options.topics_max, lambda: self.listeners)
         self._scan = Scan()
         self._scanned_us = 0
         self._scan_again_us = 0
@@ -117,6 +119,7 @@ class Metrics:
             topics=self._scan.topics,
             groups=self._scan.groups,
             queues=self._scan.queues,
+            readers=self._scan.readers,
             problems=status.problems,
         )
 
@@ -179,6 +182,7 @@ class Metrics:
             group_lag=scan.group_lag,
             queue_lag=scan.queue_lag,
             delayed_messages=len(broker.schedule),
+            readers_behind=scan.readers_behind,
         )
 
     def _times(self) -> Times:

@@ -11,10 +11,11 @@ from typing import Annotated, Protocol, runtime_checkable
 import typer
 from typer.main import get_command
 
-from fanlog.cli import edge, generate, health, publish, serve, tail, verify
+from fanlog.cli import edge, generate, health, publish, serve, tail, top, verify
 from fanlog.cli.audit import audit_app
 from fanlog.cli.bench import bench_app
 from fanlog.cli.configuration import config_app
+from fanlog.cli.connections import connections_app
 from fanlog.cli.dead import dead_app
 from fanlog.cli.exits import ExitCode, exit_code_of, exit_codes_help
 from fanlog.cli.groups import group_app
@@ -71,6 +72,8 @@ app.add_typer(group_app, name="group")
 app.add_typer(schedule_app, name="schedule")
 app.add_typer(dead_app, name="dead")
 app.command(epilog=health.EXAMPLE)(health.health)
+app.command(epilog=top.EXAMPLE)(top.top)
+app.add_typer(connections_app, name="connections")
 app.command(epilog=verify.EXAMPLE)(verify.verify)
 app.add_typer(audit_app, name="audit")
 app.add_typer(config_app, name="config")

@@ -25,6 +25,7 @@ from fanlog.client.link import Dial, tcp_dial
 from fanlog.client.message import Message
 from fanlog.client.notices import missing_policy
 from fanlog.client.once import OnceReceipt, OnceRecord
+from fanlog.client.operators import Connections
 from fanlog.client.publishing import Headers, PublishOptions, TopicOutbox, Value
 from fanlog.client.queues.options import WorkOptions, working
 from fanlog.client.queues.requests import Handler, Requests, serve
@@ -74,6 +75,7 @@ class Client(TopicCalls):
         super().__init__(dial, options, verify=verify)
         self._requests = Requests(self)
         self.groups = Groups(self)
+        self.connections = Connections(self)
         self.dead_letters = DeadLetters(self)
         self.web = Web(self)
         self._delayed = DelayedMessages(self._session, self._publisher, self._ready_outbox)

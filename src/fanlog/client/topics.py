@@ -24,6 +24,7 @@ from fanlog.format import messages
 from fanlog.format.frames import FrameKind
 from fanlog.format.messages import decode
 from fanlog.model import TopicInfo, TopicSettings
+from fanlog.telemetry.snapshot import Snapshot
 
 
 class TopicCalls(Connection):
@@ -231,3 +232,13 @@ class TopicCalls(Connection):
         >>> status = await client.status()
         """
         return await self._session.ask(FrameKind.STATUS, messages.Goodbye(), messages.BrokerStatus)
+
+    async def metrics(self) -> Snapshot:
+        """Returns everything that the process counts, as `fanlog top` and `/metrics` show it. It is
+        at most a second old.
+
+        >>> snapshot = await client.metrics()
+        >>> snapshot.totals.published_messages
+        0
+        """
+        return await self._session.ask(FrameKind.METRICS, messages.Goodbye(), Snapshot)

@@ -44,7 +44,17 @@ logger = logging.getLogger("fanlog.edge")
 _WAITING_BYTES_MAX = 1 << 20
 _CONNECT_SECONDS = 10.0
 # What an edge answers by itself.
-_LOCAL = frozenset({FrameKind.LOGIN, FrameKind.PING, FrameKind.GOODBYE, FrameKind.STATUS})
+_LOCAL = frozenset(
+    {
+        FrameKind.LOGIN,
+        FrameKind.PING,
+        FrameKind.GOODBYE,
+        FrameKind.STATUS,
+        # Of this process: the broker has its own.
+        FrameKind.CONNECTIONS,
+        FrameKind.METRICS,
+    }
+)
 # What is about a subscription of the peer's, by its number.
 _NUMBERED = frozenset({FrameKind.UNSUBSCRIBE, FrameKind.CREDIT})
 

@@ -92,6 +92,8 @@ class FrameKind(IntEnum):
     LIST_SCHEDULES = 0x33
     REMOVE_SCHEDULE = 0x34
     LOGIN = 0x35
+    CONNECTIONS = 0x39
+    METRICS = 0x3A
     TRACES = 0x3C
     TRACED = 0x3E
     # both ways

@@ -12,6 +12,7 @@ import msgspec
 from fanlog.errors import ProtocolError
 from fanlog.identity import Login
 from fanlog.model import (
+    ConnectionInfo,
     GapReason,
     GroupInfo,
     MissingPolicy,
@@ -268,6 +269,36 @@ class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
     published_records: int
     delivered_bytes: int
     problems: tuple[str, ...] = ()
+
+
+# Operators
+
+
+class Connections(msgspec.Struct, frozen=True, kw_only=True):
+    """Asks for open connections of this process, or closes them. With an `id` it is that one;
+    without, all that fit: of a `user`, from an `address` (a host, or a host and a port), at a
+    `listener`. A list is in the order of ids, in pages: `after` is the last id of the page
+    before. HTTP connections that only send requests are listed with `requests`."""
+
+    kind: Literal["list", "close"] = "list"
+    id: str = ""
+    user: str | None = None
+    address: str = ""
+    listener: str = ""
+    after: str = ""
+    limit: int = 100
+    reason: str = ""
+    reconnect: bool = False
+    requests: bool = False
+
+
+class ConnectionPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Connections that were found, or closed. `total` are all that fit. With `next` there are
+    more."""
+
+    connections: tuple[ConnectionInfo, ...]
+    total: int
+    next: str = ""
 
 
 # Consumer groups

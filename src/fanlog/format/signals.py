@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from fanlog.errors import FormatError
-from fanlog.model import INTERNAL_PREFIX, WebConnectionInfo
+from fanlog.model import INTERNAL_PREFIX, ConnectionInfo
 
 SIGNALS_TOPIC = INTERNAL_PREFIX + "signals"
 WEB_CHANNEL = "web"
@@ -34,6 +34,11 @@ class Ask(msgspec.Struct, frozen=True, array_like=True, tag="q"):
     reconnect: bool = False
     after: str = ""
     limit: int = 0
+    # Connections of all listeners, and not only those that the web listener streams to.
+    every: bool = False
+    address: str = ""
+    listener: str = ""
+    requests: bool = False
 
 
 class Told(msgspec.Struct, frozen=True, array_like=True, tag="r"):
@@ -42,7 +47,7 @@ class Told(msgspec.Struct, frozen=True, array_like=True, tag="r"):
     id: _Id
     process: _Id
     processes: list[str]
-    connections: list[WebConnectionInfo] = []
+    connections: list[ConnectionInfo] = []
     count: int = 0
     presence: bytes = b""
     topics: list[str] = []

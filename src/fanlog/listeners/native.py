@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import msgspec
@@ -13,7 +13,7 @@ import msgspec
 from fanlog.broker.authority import Permit
 from fanlog.broker.checks import Checked, NotYetError
 from fanlog.broker.core import Broker
-from fanlog.broker.cursors import Subscription
+from fanlog.broker.cursors import Cursor, Subscription
 from fanlog.broker.metering import Meter
 from fanlog.broker.missing import maybe_notice
 from fanlog.broker.ports import Addressed
@@ -58,6 +58,7 @@ from fanlog.listeners import (
     group_requests,
     log_requests,
     login_requests,
+    operator_requests,
     producer_requests,
     queue_requests,
     schedule_requests,
@@ -413,6 +414,21 @@ class NativeSession:
         """The peer, for log lines."""
         return self.outlet.peer if isinstance(self.outlet, Addressed) else "in this program"
 
+    # For operators
+
+    @property
+    def client_name(self) -> str:
+        return self.client
+
+    def targets(self) -> list[str]:
+        return [subscription.target for subscription in self.subscriptions.values()]
+
+    def behind(self) -> Iterator[Cursor]:
+        for subscription in list(self.subscriptions.values()):
+            for cursor in subscription.cursors:
+                if not cursor.live and not cursor.dropped:
+                    yield cursor
+
     def greeted(self) -> bool:
         return self._greeted and self._logging_in is None
 
@@ -637,4 +653,5 @@ HANDLERS: dict[FrameKind, Handler] = (
     | schedule_requests.HANDLERS
     | login_requests.HANDLERS
     | trace_requests.HANDLERS
+    | operator_requests.HANDLERS
 )

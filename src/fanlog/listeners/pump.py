@@ -338,6 +338,16 @@ class Connection:
         self._broker.resume(self)
 
     @property
+    def closing(self) -> bool:
+        """Whether it is about to end."""
+        return self._closing
+
+    @property
+    def age_seconds(self) -> float:
+        """How long it has been open."""
+        return self._loop.time() - self.since
+
+    @property
     def kept_bytes(self) -> int:
         """Bytes that wait for the peer to take them."""
         return self._kept_bytes

@@ -23,6 +23,8 @@ def seen_by(permit: Permit, snapshot: Snapshot) -> Snapshot:
         topics=_seen(snapshot.topics, lambda name: permit.may(Verb.DESCRIBE, name)),
         groups=_seen(snapshot.groups, lambda name: _may_see(permit, Verb.GROUP, name)),
         queues=_seen(snapshot.queues, lambda name: _may_see(permit, Verb.QUEUE, name)),
+        # Who is connected is for operators.
+        readers=snapshot.readers if permit.may(Verb.ADMIN, "") else (),
     )
 
 

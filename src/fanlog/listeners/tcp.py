@@ -9,13 +9,14 @@ import logging
 import socket
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from fanlog.broker.core import Broker
 from fanlog.config import ListenerOptions
 from fanlog.errors import FanlogError
 from fanlog.listeners.accepting import Acceptor
 from fanlog.listeners.admission import Admission
+from fanlog.listeners.connected import Shown, TcpPeer
 from fanlog.listeners.pump import Connection, Session
 from fanlog.listeners.tls import RECORD_BYTES
 
@@ -24,7 +25,12 @@ logger = logging.getLogger("fanlog.listeners")
 _SWEEP_SECONDS = 1.0
 _FAREWELL_SECONDS = 0.5
 
-S = TypeVar("S", bound=Session)
+
+class ServedSession(Session, Shown, Protocol):
+    """What a listener has for each of its connections."""
+
+
+S = TypeVar("S", bound=ServedSession)
 
 
 class TcpListener(Acceptor, Generic[S]):
@@ -71,6 +77,13 @@ class TcpListener(Acceptor, Generic[S]):
         except OSError:
             connection.close()
             raise
+
+    def peers(self) -> Iterator[TcpPeer]:
+        """The connections, for operators."""
+        now_us = self.broker.now_us()
+        for connection, session in list(self._connections.items()):
+            if connection in self._connections and not connection.closing:
+                yield TcpPeer(connection, session, self.name, now_us)
 
     def forget(self, connection: Connection) -> None:
         self._half_frames.pop(connection, None)

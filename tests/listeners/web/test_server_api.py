@@ -39,10 +39,15 @@ async def test_connections_of_all_processes_are_listed_in_pages() -> None:
             "id": "c1",
             "user": "ann",
             "address": "10.0.0.1:5000",
+            "listener": "web",
             "transport": "websocket",
             "process": two.first.bus.process,
             "since": "2023-11-14T22:13:20Z",
             "subscriptions": ["room.1"],
+            "client": "",
+            "account": "",
+            "behind_messages": 0,
+            "behind_bytes": 0,
         }
         assert (got["total"], got["next"]) == (3, "")
         first = (await ask(two, "GET", "/v1/connections?limit=2"))[1]

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -13,6 +14,7 @@ import msgspec
 
 import fanlog
 from fanlog.config import Config
+from fanlog.identity import Identity
 from fanlog.listeners.web.presence import PresenceEvent
 from fanlog.listeners.web.server import WebListener
 
@@ -83,6 +85,7 @@ class Peer:
         self.since_us = 1_700_000_000_000_000
         self.follows = list(follows)
         self.closed: tuple[str, bool] | None = None
+        self.permit: Any = SimpleNamespace(who=Identity(user, self.address, "web", id))
 
     def subscriptions(self) -> list[str]:
         return self.follows

@@ -21,6 +21,7 @@ from fanlog.client.blocking.groups import (
     message_handler_in_thread,
 )
 from fanlog.client.blocking.loop import LoopThread, Subscription
+from fanlog.client.blocking.operators import Connections
 from fanlog.client.blocking.outgoing import Outgoing
 from fanlog.client.blocking.queues import Handler, JobHandler, Worker, handler_in_thread
 from fanlog.client.blocking.stopping import run_until_stopped
@@ -60,6 +61,7 @@ from fanlog.model import (
     TopicInfo,
     TopicSettings,
 )
+from fanlog.telemetry.snapshot import Snapshot
 
 _Publish = Callable[..., Coroutine[Any, Any, Receipt | Scheduled]]
 
@@ -75,6 +77,7 @@ class Client:
         self._loop = loop
         self._client = client
         self.groups = Groups(loop, client.groups)
+        self.connections = Connections(loop, client.connections)
         self.dead_letters = DeadLetters(loop, client.dead_letters)
         self.web = Web(loop, client.web)
         self._outgoing = Outgoing(loop, client)
@@ -661,6 +664,9 @@ class Client:
 
     def status(self) -> BrokerStatus:
         return self._loop.call(self._client.status())
+
+    def metrics(self) -> Snapshot:
+        return self._loop.call(self._client.metrics())
 
 
 def connect(

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from fanlog.broker.authority import Permit
-from fanlog.broker.cursors import Subscription
+from fanlog.broker.cursors import Cursor, Subscription
 from fanlog.broker.ports import Outlet
 from fanlog.errors import BadMagicError, FanlogError
 from fanlog.format.frames import NATIVE_PORT_HINT, FrameKind, is_hello, message_frame
@@ -123,6 +123,20 @@ class RedisSession:
     @trusted.setter
     def trusted(self, trusted: bool) -> None:
         self._reader.trusted = trusted
+
+    # For operators
+
+    @property
+    def client_name(self) -> str:
+        return self.name.decode(errors="replace")
+
+    def targets(self) -> list[str]:
+        names = (*self.channels, *self.patterns, *self.shard_channels)
+        return [name.decode(errors="replace") for name in names]
+
+    def behind(self) -> Iterator[Cursor]:
+        # What is not sent waits for the connection: there is no window here.
+        return iter(list(self.outlet.waiting))
 
     @property
     def subscribed(self) -> bool:

@@ -206,6 +206,11 @@ class WebConnection(asyncio.Protocol):
     def later(self, seconds: float, call: Callable[[], None]) -> None:
         self._loop.call_later(seconds, call)
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes that wait for the peer to take them."""
+        return 0 if self._early is not None else self._transport.get_write_buffer_size()
+
     def full(self) -> bool:
         """Whether the peer is asked nothing more for now: so many answers wait for it, or it is
         above its rate."""

@@ -57,6 +57,9 @@ class Connections:
     def __len__(self) -> int:
         return len(self._ids)
 
+    def every(self) -> list[WebPeer]:
+        return list(self._by_id.values())
+
     def add(self, peer: WebPeer) -> None:
         if peer.id not in self._by_id:
             insort(self._ids, peer.id)

@@ -27,6 +27,7 @@ class HttpPeer(asyncio.Protocol):
         "half_since",
         "http",
         "peer",
+        "since",
         "sock",
         "taken",
         "transport",
@@ -46,6 +47,7 @@ class HttpPeer(asyncio.Protocol):
         self.active = 0
         # Since when a request is begun and not here whole; a new connection owes one.
         self.half_since: float | None = listener.loop.time()
+        self.since = listener.loop.time()
         self.transport: asyncio.Transport
         self.taken = False
         # What waits for a peer that takes nothing, and since when that is so much.
@@ -70,6 +72,11 @@ class HttpPeer(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.http.resume_writing()
+
+    @property
+    def age_seconds(self) -> float:
+        """How long it has been open."""
+        return self._listener.loop.time() - self.since
 
     def is_stalled(self, now: float, limit_seconds: float) -> bool:
         """Whether the peer has taken nothing of an answer for so long."""

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 import socket
-from collections.abc import Collection, Coroutine
+from collections.abc import Collection, Coroutine, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,6 +19,7 @@ from fanlog.format.web_positions import Vectors
 from fanlog.listeners.accepting import Acceptor
 from fanlog.listeners.tls import TlsSocket
 from fanlog.listeners.web.app import make_app
+from fanlog.listeners.web.connected import RequestPeer, StreamPeer
 from fanlog.listeners.web.connections import Connections
 from fanlog.listeners.web.http_handler import HttpHandler
 from fanlog.listeners.web.origins import Origins
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from aiohttp.web_protocol import RequestHandler
 
     from fanlog.broker.core import Broker
+    from fanlog.broker.peers import PeerSource
     from fanlog.config_web import WebOptions
     from fanlog.identity import Identity
     from fanlog.listeners.admission import Admission
@@ -93,7 +95,9 @@ class WebListener(Acceptor):
         await self.bus.open()
         self.presence = Presence(self.bus, options)
         self.presence.start()
-        self.server_api = ServerApi(self.bus, options, self.presence, self.connections)
+        self.server_api = ServerApi(
+            self.bus, options, self.presence, self.connections, self._all_listeners
+        )
         self._http_options = {
             "access_log": None,
             "keepalive_timeout": options.keepalive_timeout_seconds,
@@ -190,6 +194,20 @@ class WebListener(Acceptor):
     def _upstream_changed(self, up: bool) -> None:
         for stream in list(self._streams):
             stream.talk.upstream(up=up)
+
+    def _all_listeners(self) -> list[PeerSource]:
+        """Of this process."""
+        others = (one for one in self.core.metrics.listeners if one.name != self.name)
+        return [self, *others]
+
+    def peers(self) -> Iterator[StreamPeer | RequestPeer]:
+        """The connections, for operators."""
+        streams = {stream.peer: stream for stream in self._streams}
+        for peer in self.connections.every():
+            yield StreamPeer(peer, streams.get(peer.address))
+        now_us = self.bus.core.now_us()
+        for http in list(self._peers.values()):
+            yield RequestPeer(http, now_us)
 
     @property
     def streams(self) -> Collection[WebConnection]:

@@ -3,6 +3,7 @@ disconnect somebody. Each process answers for itself; who asks puts the answers 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING
 
@@ -11,13 +12,18 @@ from msgspec import UNSET
 
 from fanlog.client.asking import Asker
 from fanlog.errors import FormatError
+from fanlog.format.messages import Connections
 from fanlog.format.signals import WEB_CHANNEL, Ask, Told, decode_web, encode_web
+from fanlog.listeners.operator_requests import close_connections, list_connections
 from fanlog.listeners.web.connections import fitting
-from fanlog.model import WebConnectionInfo
+from fanlog.model import ConnectionInfo
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from fanlog.broker.peers import PeerSource
     from fanlog.config_web import WebOptions
-    from fanlog.listeners.web.connections import Connections
+    from fanlog.listeners.web.connections import Connections as WebConnections
     from fanlog.listeners.web.ports import Bus
     from fanlog.listeners.web.presence import Presence
 
@@ -32,12 +38,20 @@ class ServerApi:
     """One process's part in it, and the way to ask the others."""
 
     def __init__(
-        self, bus: Bus, options: WebOptions, presence: Presence, connections: Connections
+        self,
+        bus: Bus,
+        options: WebOptions,
+        presence: Presence,
+        connections: WebConnections,
+        listeners: Callable[[], Sequence[PeerSource]],
     ) -> None:
         self._bus = bus
         self._options = options
         self._presence = presence
         self._connections = connections
+        # All of this process.
+        self._listeners = listeners
+        self._answering: set[asyncio.Task[None]] = set()
         self._asker = Asker(lambda data: bus.signal(WEB_CHANNEL, data))
         bus.on_signal(WEB_CHANNEL, self._hear)
 
@@ -51,8 +65,38 @@ class ServerApi:
             return
         if isinstance(signal, Told):
             self._asker.hear(signal)
+        elif signal.every:
+            task = asyncio.get_running_loop().create_task(self._answer_for_all(signal))
+            self._answering.add(task)
+            task.add_done_callback(self._answering.discard)
         else:
             self._bus.signal(WEB_CHANNEL, encode_web(self._answer(signal)))
+
+    async def _answer_for_all(self, asked: Ask) -> None:
+        """For every listener of this process. There may be very many connections."""
+        core = self._bus.core
+        wanted = Connections(
+            id=asked.connection,
+            user=asked.user,
+            address=asked.address,
+            listener=asked.listener,
+            after=asked.after,
+            limit=max(1, min(asked.limit, _CONNECTIONS_MAX)),
+            kind="close" if asked.kind == "disconnect" else "list",
+            reason=asked.reason,
+            reconnect=asked.reconnect,
+            requests=asked.requests,
+        )
+        told = Told(asked.id, self._bus.process, self._presence.roster.names())
+        if asked.kind == "disconnect":
+            count = (await close_connections(core, wanted, self._listeners())).total
+            told = msgspec.structs.replace(told, count=count)
+        else:
+            page = await list_connections(core, wanted, self._listeners())
+            process = self._bus.process
+            found = [msgspec.structs.replace(one, process=process) for one in page.connections]
+            told = msgspec.structs.replace(told, connections=found, count=page.total)
+        self._bus.signal(WEB_CHANNEL, encode_web(told))
 
     def _answer(self, asked: Ask) -> Told:
         told = Told(asked.id, self._bus.process, self._presence.roster.names())
@@ -83,11 +127,29 @@ class ServerApi:
         return await self._asker.ask(asked, self._options.ask_timeout_seconds)
 
     async def connections(
-        self, after: str, limit: int, user: str | None
-    ) -> tuple[list[WebConnectionInfo], int]:
+        self,
+        after: str,
+        limit: int,
+        *,
+        user: str | None = None,
+        address: str = "",
+        listener: str = "",
+        requests: bool = False,
+    ) -> tuple[list[ConnectionInfo], int]:
         """A page of all processes' connections, by id, and how many there are in all."""
         limit = min(limit, _CONNECTIONS_MAX)
-        told = await self._ask(Ask("-", "connections", user=user, after=after, limit=limit))
+        asked = Ask(
+            "-",
+            "connections",
+            user=user,
+            after=after,
+            limit=limit,
+            every=True,
+            address=address,
+            listener=listener,
+            requests=requests,
+        )
+        told = await self._ask(asked)
         found = sorted((c for one in told for c in one.connections), key=lambda c: c.id)
         return found[:limit], sum(one.count for one in told)
 
@@ -102,6 +164,7 @@ class ServerApi:
             connection=connection,
             reason=reason,
             reconnect=reconnect,
+            every=True,
         )
         return sum(one.count for one in await self._ask(asked))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -37,15 +37,26 @@ _TOGETHER = 200
 
 
 class ConnectionAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A client that is connected to one of the web listeners."""
+    """A client that is connected."""
 
     id: str
     user: str
     address: str
-    transport: Annotated[str, Meta(description="websocket or sse.")]
+    listener: Annotated[str, Meta(description="native, redis or web.")]
+    transport: Annotated[str, Meta(description="native, redis, websocket, sse or http.")]
     process: Annotated[str, Meta(description="The process that it is connected to.")]
     since: Annotated[str, Meta(description="When it connected, RFC 3339 in UTC.")]
     subscriptions: Annotated[list[str], Meta(description="The topics and patterns it follows.")]
+    client: Annotated[str, Meta(description="What the client calls itself.")] = ""
+    account: Annotated[
+        str, Meta(description="How the user logged in: key, user, token or certificate.")
+    ] = ""
+    behind_messages: Annotated[
+        int, Meta(description="Messages that it could have and was not sent yet.")
+    ] = 0
+    behind_bytes: Annotated[
+        int, Meta(description="About how many bytes that is, with what waits in its connection.")
+    ] = 0
 
 
 class ConnectionsAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +69,15 @@ class ConnectionsAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 class ConnectionsQuery(msgspec.Struct, frozen=True, kw_only=True):
     user: Annotated[str, Meta(max_length=255, description="Only this user's.")] | None = None
+    listener: Annotated[
+        Literal["", "native", "redis", "web"], Meta(description="Only those of this listener.")
+    ] = ""
+    address: Annotated[
+        str, Meta(max_length=64, description="Only those from this host, or host and port.")
+    ] = ""
+    requests: Annotated[
+        bool, Meta(description="Also HTTP connections that only send requests.")
+    ] = False
     after: Annotated[str, Meta(max_length=64, description="The `next` of the page before.")] = ""
     limit: Annotated[int, Meta(ge=1, le=500, description="Most connections on the page.")] = 100
 
@@ -99,16 +119,28 @@ class PublishedToAll(msgspec.Struct, frozen=True, kw_only=True):
 
 async def connections(call: Call[ConnectionsQuery, None]) -> ConnectionsAnswer:
     query = call.query
-    found, total = await call.listener.server_api.connections(query.after, query.limit, query.user)
+    found, total = await call.listener.server_api.connections(
+        query.after,
+        query.limit,
+        user=query.user,
+        address=query.address,
+        listener=query.listener,
+        requests=query.requests,
+    )
     answers = [
         ConnectionAnswer(
             id=one.id,
             user=one.user,
             address=one.address,
+            listener=one.listener,
             transport=one.transport,
             process=one.process,
             since=one.since.isoformat().replace("+00:00", "Z"),
             subscriptions=one.subscriptions,
+            client=one.client,
+            account=one.account,
+            behind_messages=one.behind_messages,
+            behind_bytes=one.behind_bytes,
         )
         for one in found
     ]
@@ -125,6 +157,8 @@ async def disconnect_connection(call: Call[DisconnectQuery, None]) -> Disconnect
         reason=_reason(call.query.reason),
         reconnect=call.query.reconnect,
     )
+    who, result = call.permit.who, "ok" if count else "failed"
+    call.bus.core.audit.note(who, "connection.close", connection, result, call.query.reason)
     return DisconnectedAnswer(disconnected=count)
 
 
@@ -255,7 +289,7 @@ ROUTES = [
         "GET",
         "/v1/connections",
         connections,
-        "List the connections of all processes",
+        "List the connections of all listeners and processes",
         "connections",
         query=ConnectionsQuery,
         answer=ConnectionsAnswer,

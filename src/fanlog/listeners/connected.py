@@ -1,0 +1,77 @@
+"""Connections of the native and the Redis listener, as operators see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Protocol
+
+from fanlog.broker.cursors import Cursor
+from fanlog.broker.peers import peer_id
+from fanlog.errors import ConnectionLostError
+from fanlog.identity import Identity
+from fanlog.listeners.pump import Connection
+
+if TYPE_CHECKING:
+    from fanlog.broker.authority import Permit
+
+
+class Shown(Protocol):
+    """A session, as far as it is shown."""
+
+    permit: Permit
+
+    @property
+    def client_name(self) -> str:
+        """What the client calls itself."""
+        ...
+
+    def targets(self) -> Iterable[str]:
+        """The topics and patterns that it follows."""
+        ...
+
+    def behind(self) -> Iterator[Cursor]:
+        """Its cursors that are not at the end."""
+        ...
+
+
+class TcpPeer:
+    """One connection. It is made when somebody looks, and is not kept."""
+
+    __slots__ = ("_connection", "_now_us", "_session", "transport")
+
+    def __init__(self, connection: Connection, session: Shown, transport: str, now_us: int) -> None:
+        self._connection = connection
+        self._session = session
+        self._now_us = now_us
+        self.transport = transport
+
+    @property
+    def id(self) -> str:
+        return peer_id(self.transport, self._connection.peer)
+
+    @property
+    def who(self) -> Identity:
+        return self._session.permit.who
+
+    @property
+    def client(self) -> str:
+        return self._session.client_name
+
+    @property
+    def since_us(self) -> int:
+        return self._now_us - int(self._connection.age_seconds * 1e6)
+
+    @property
+    def waiting_bytes(self) -> int:
+        return self._connection.kept_bytes
+
+    def targets(self) -> Iterable[str]:
+        return self._session.targets()
+
+    def behind(self) -> Iterator[Cursor]:
+        return self._session.behind()
+
+    def close(self, reason: str, *, reconnect: bool) -> None:
+        """Clients of these protocols come back by themselves, whatever they are told."""
+        why = f": {reason}" if reason else "."
+        self._connection.turn_out(ConnectionLostError(f"An operator closed this connection{why}"))

@@ -1,0 +1,111 @@
+"""What operators ask over the native port: who is connected, to close connections, and for a
+snapshot of everything that is counted."""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fanlog.broker.peers import Peer, PeerSource, describe_peer, is_match
+from fanlog.errors import InvalidArgumentError
+from fanlog.format import messages
+from fanlog.format.frames import FrameKind
+from fanlog.format.messages import ConnectionPage, Connections, decode
+from fanlog.identity import Verb
+from fanlog.listeners.seen import seen_by
+
+if TYPE_CHECKING:
+    from fanlog.broker.core import Broker
+    from fanlog.listeners.native import Handler, NativeSession
+
+logger = logging.getLogger("fanlog.listeners")
+
+_LIMIT_MAX = 1000
+_REASON_LENGTH_MAX = 500
+
+
+async def found_peers(
+    broker: Broker, wanted: Connections, listeners: Sequence[PeerSource] | None
+) -> list[Peer]:
+    """The connections that are meant, in slices: there may be very many."""
+    found: list[Peer] = []
+    for listener in list(broker.metrics.listeners if listeners is None else listeners):
+        each = broker.slices.each(listener.peers())
+        found += [peer async for peer in each if _is_meant(peer, wanted)]
+    return found
+
+
+def _is_meant(peer: Peer, wanted: Connections) -> bool:
+    if wanted.id:
+        return wanted.id in (peer.id, peer.who.address)
+    if peer.transport == "http" and wanted.kind == "list" and not wanted.requests:
+        return False
+    return is_match(peer, user=wanted.user, address=wanted.address, listener=wanted.listener)
+
+
+async def list_connections(
+    broker: Broker, wanted: Connections, listeners: Sequence[PeerSource] | None = None
+) -> ConnectionPage:
+    """A page of connections, by id: of these listeners, or of all that the broker has."""
+    limit = max(1, min(wanted.limit, _LIMIT_MAX))
+    found = await found_peers(broker, wanted, listeners)
+    later = (peer for peer in found if peer.id > wanted.after)
+    page = heapq.nsmallest(limit, later, key=lambda peer: peer.id)
+    shown = [describe_peer(peer) async for peer in broker.slices.each(page)]
+    after = shown[-1].id if len(shown) == limit else ""
+    return ConnectionPage(connections=tuple(shown), total=len(found), next=after)
+
+
+async def close_connections(
+    broker: Broker, wanted: Connections, listeners: Sequence[PeerSource] | None = None
+) -> ConnectionPage:
+    """Closes all that are meant, and says which."""
+    if not (wanted.id or wanted.user is not None or wanted.address or wanted.listener):
+        raise InvalidArgumentError(
+            "Say which connections to close: give an id, a user, an address or a listener."
+        )
+    if len(wanted.reason) > _REASON_LENGTH_MAX:
+        raise InvalidArgumentError(f"A reason has at most {_REASON_LENGTH_MAX} characters.")
+    closed: list[messages.ConnectionInfo] = []
+    for peer in await found_peers(broker, wanted, listeners):
+        info = describe_peer(peer)
+        closed.append(info)
+        logger.info("%s: an operator closed the connection: %s", info.id, wanted.reason or "-")
+        peer.close(wanted.reason, reconnect=wanted.reconnect)
+    return ConnectionPage(connections=tuple(closed[:_LIMIT_MAX]), total=len(closed))
+
+
+def connections(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+    wanted = decode(Connections, payload)
+    session.permit.ask(Verb.ADMIN, "")
+
+    async def answering() -> None:
+        broker = session.broker
+        if wanted.kind == "close":
+            page = await close_connections(broker, wanted)
+            for closed in page.connections:
+                who = session.permit.who
+                broker.audit.note(who, "connection.close", closed.id, "ok", wanted.reason)
+        else:
+            page = await list_connections(broker, wanted)
+        session.answer(request, page)
+
+    session.later(request, answering())
+
+
+def metrics(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+    session.permit.ask(Verb.DESCRIBE, "")
+
+    async def answering() -> None:
+        snapshot = await session.broker.metrics.snapshot()
+        session.answer(request, seen_by(session.permit, snapshot))
+
+    session.later(request, answering())
+
+
+HANDLERS: dict[FrameKind, Handler] = {
+    FrameKind.CONNECTIONS: connections,
+    FrameKind.METRICS: metrics,
+}
