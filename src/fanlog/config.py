@@ -594,6 +594,14 @@ class EdgeOptions(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Meta(description="The bus: fanlog://host:port, redis://host:port or nats://host:port."),
     ] = ""
+    key_file: Annotated[
+        str,
+        Meta(
+            description="File with the key that the edge logs in with at a Fanlog broker. The key "
+            "needs the role admin, because the edge speaks for its clients. Without it the edge "
+            "uses FANLOG_KEY_FILE or FANLOG_KEY, as commands do."
+        ),
+    ] = ""
     linger_seconds: Annotated[
         float,
         Meta(

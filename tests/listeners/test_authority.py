@@ -164,6 +164,7 @@ NATIVE: dict[FrameKind, Case | None] = {
         None, ((Verb.DESCRIBE, ""),), looked_at=((Verb.DESCRIBE, T), (Verb.ADMIN, ""))
     ),
     FrameKind.LIST_SCHEDULES: Case(messages.ListSchedules, (), answered=True),
+    FrameKind.VOUCH: Case(messages.Vouch, ((Verb.ADMIN, ""),)),
     FrameKind.TRACES: Case(ListTraces, (), answered=True),
     FrameKind.REMOVE_SCHEDULE: Case(lambda: messages.RemoveSchedule("s"), ((Verb.SCHEDULE, "s"),)),
 }

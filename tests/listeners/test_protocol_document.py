@@ -26,6 +26,9 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "protocol.md"
 BEGIN, END = "<!-- structs: begin -->", "<!-- structs: end -->"
 OWN = [
     identity.Login,
+    identity.Account,
+    identity.Rules,
+    identity.Allowance,
     model.TopicSettings,
     model.Start,
     model.TopicInfo,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
+from fanlog.cli.credentials import find_credentials
 from fanlog.cli.logs import LogLevel, set_up_logging
 from fanlog.cli.serve import (
     ConfigFile,
@@ -32,6 +33,7 @@ from fanlog.cli.serve import (
 from fanlog.cli.service_manager import ServiceManager
 from fanlog.cli.settings import Settings, load_settings
 from fanlog.cli.terminal import out
+from fanlog.client.credentials import split_login
 from fanlog.errors import ConfigError, InvalidArgumentError
 from fanlog.release import VERSION
 
@@ -81,6 +83,12 @@ def edge(
         "web.host": host,
         "web.port": http_port,
     }
+    if upstream is not None and split_login(upstream).secrets:
+        raise InvalidArgumentError(
+            "--upstream must not have a password or a key in it: others on this machine see it in "
+            "the list of processes. Put a key into a file and its path into FANLOG_KEY_FILE, or "
+            "the whole address into FANLOG_EDGE_UPSTREAM."
+        )
     settings = load_settings(config, flags)
     if not settings.config.edge.upstream:
         raise InvalidArgumentError(
@@ -104,7 +112,8 @@ async def _run(settings: Settings) -> None:
     config = settings.config
     check_ports(config)
     manager = ServiceManager()
-    node = make_edge(config.edge.upstream, config)
+    upstream = config.edge.upstream
+    node = make_edge(upstream, config, find_credentials(upstream))
     node.start()
     stopped = on_signals()
     try:

@@ -24,9 +24,11 @@ from fanlog.format.frames import (
     FrameKind,
     feed_frame,
     frame,
+    message_frame,
     read_frame_header,
 )
 from fanlog.format.messages import decode
+from fanlog.identity import Login
 from fanlog.listeners.admission import Admission
 from fanlog.listeners.native import NativeSession
 from fanlog.listeners.pump import Connection
@@ -57,6 +59,11 @@ _LOCAL = frozenset(
 )
 # What is about a subscription of the peer's, by its number.
 _NUMBERED = frozenset({FrameKind.UNSUBSCRIBE, FrameKind.CREDIT})
+
+
+def _is_ours(kind: int, request: int) -> bool:
+    """Whether it is the answer to what the edge itself has asked: a ping, or a fresh login."""
+    return kind in (FrameKind.PONG, FrameKind.OK) and not request
 
 
 class Relay(asyncio.Protocol):
@@ -120,7 +127,7 @@ class Relay(asyncio.Protocol):
             transport.abort()
             return
         transport.set_write_buffer_limits(high=_WAITING_BYTES_MAX)
-        transport.write(hello(self._session.client))
+        transport.write(hello(self._session.client, self._session.shown))
 
     def data_received(self, data: bytes) -> None:
         out: list[Piece] = []
@@ -140,7 +147,7 @@ class Relay(asyncio.Protocol):
                     batches = False
                 elif kind == FrameKind.WELCOME:
                     self._welcomed()
-                elif kind != FrameKind.PONG or header.request:
+                elif not _is_ours(kind, header.request):
                     out.append(buffer[at:end])
         except FormatError as fault:
             self._fail(ConnectionLostError(f"The edge's upstream sent damaged bytes: {fault}"))
@@ -197,10 +204,17 @@ class EdgeSession(NativeSession):
         self._address = address
         self._relay: Relay | None = None
         self._said_goodbye = False
+        # What the peer has shown: it logs in upstream as well, with what it asks there itself.
+        self.shown: Login | None = None
 
     # From the peer
 
     def _control(self, kind: int, data: bytes, at: int, end: int) -> None:
+        if not self.greeted():
+            payload = memoryview(data)[at + FRAME_HEADER_BYTES : end]
+            self.shown = decode(messages.Hello, payload).login
+        elif kind == FrameKind.LOGIN:
+            self._shows_again(data, at, end)
         if not self.greeted() or self._is_local(kind, data, at, end):
             if kind == FrameKind.GOODBYE:
                 self._said_goodbye = True
@@ -209,6 +223,14 @@ class EdgeSession(NativeSession):
             super()._control(kind, data, at, end)
         else:
             self._pass_on(data[at:end])
+
+    def _shows_again(self, data: bytes, at: int, end: int) -> None:
+        """A fresh login goes upstream as well, without an answer for the peer: it gets the edge's.
+        Upstream closes the connection if it thinks otherwise."""
+        payload = memoryview(data)[at + FRAME_HEADER_BYTES : end]
+        self.shown = decode(Login, payload)
+        if self._relay is not None:
+            self._relay.send(message_frame(FrameKind.LOGIN, self.shown))
 
     def _is_local(self, kind: int, data: bytes, at: int, end: int) -> bool:
         if kind in _LOCAL:

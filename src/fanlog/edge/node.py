@@ -3,21 +3,29 @@ and the listeners."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from fanlog.broker.authority import ALLOW_ALL
 from fanlog.broker.core import Broker as Core
+from fanlog.broker.gate import OPEN_GATE
+from fanlog.broker.ports import Authority, Gate
 from fanlog.client.address import parse_url
 from fanlog.client.aio import Client
 from fanlog.client.link import tcp_dial
 from fanlog.config import ClientOptions, Config
 from fanlog.edge.core import EdgeCore, Upstream
 from fanlog.edge.fanlog_upstream import FanlogUpstream
+from fanlog.edge.gate import EdgeGate
 from fanlog.edge.native import EdgeListener
 from fanlog.edge.redis_port import EdgeRedisListener
-from fanlog.errors import FanlogError
+from fanlog.errors import ConfigError, FanlogError, ForbiddenError
+from fanlog.format import messages
+from fanlog.format.frames import FrameKind
+from fanlog.format.messages import decode
 from fanlog.log import posix
 from fanlog.model import TopicSettings
 from fanlog.node import LoopRuntime, Node
@@ -33,7 +41,9 @@ logger = logging.getLogger("fanlog.edge")
 
 # Upstream may be started long after its edges.
 _FOR_EVER_SECONDS = 10 * 365 * 86_400.0
-_CLIENT = ClientOptions(name="edge", wait_seconds=_FOR_EVER_SECONDS, backoff_max_seconds=2.0)
+# How often upstream is asked whether keys, users or rules have changed.
+_LOOK_SECONDS = 0.5
+CLIENT = ClientOptions(name="edge", wait_seconds=_FOR_EVER_SECONDS, backoff_max_seconds=2.0)
 
 
 class EdgeNode(Node):
@@ -43,8 +53,16 @@ class EdgeNode(Node):
     # Whether native and Redis clients can be served as well.
     speaks_fanlog = False
 
-    def __init__(self, address: str, config: Config, *, runtime: LoopRuntime | None = None) -> None:
-        super().__init__(None, config, runtime)
+    def __init__(
+        self,
+        address: str,
+        config: Config,
+        *,
+        runtime: LoopRuntime | None = None,
+        authority: Authority = ALLOW_ALL,
+        gate: Gate = OPEN_GATE,
+    ) -> None:
+        super().__init__(None, config, runtime, authority, gate)
         self.address = address
         # They hear of it when upstream is lost, and when it is back.
         self.on_state: list[Callable[[bool], None]] = []
@@ -115,10 +133,14 @@ class FanlogEdge(EdgeNode):
         config: Config,
         *,
         runtime: LoopRuntime | None = None,
-        client_options: ClientOptions = _CLIENT,
+        client_options: ClientOptions = CLIENT,
     ) -> None:
         address = parse_url(upstream)
-        super().__init__(address.url, config, runtime=runtime)
+        runtime = runtime or LoopRuntime()
+        gate = self._edge_gate = EdgeGate(
+            self._vouch, runtime.now_us, user_topic=config.web.user_topic
+        )
+        super().__init__(address.url, config, runtime=runtime, authority=gate, gate=gate)
         self.dial = tcp_dial(address, client_options)
         self._upstream_address = address
         self.client_options = client_options
@@ -143,6 +165,31 @@ class FanlogEdge(EdgeNode):
         self.client.on_back = self._back
         await self.client.open()
         self.upstream.greeted()
+        await self._check_role()
+        self._tasks.append(asyncio.create_task(self._watch_accounts()))
+
+    async def _check_role(self) -> None:
+        """Asks upstream for the first time who is who."""
+        try:
+            await self._vouch(messages.Vouch())
+        except ForbiddenError as fault:
+            raise ConfigError(
+                "The edge's own key must have the role admin, because the edge speaks for its "
+                "clients. Make one with: fanlog key create edge --role admin. Put it into a file, "
+                "and its path into edge.key_file or FANLOG_KEY_FILE."
+            ) from fault
+        await self._edge_gate.look()
+
+    async def _vouch(self, asked: messages.Vouch) -> messages.Vouched:
+        return decode(messages.Vouched, await self.client.ask(FrameKind.VOUCH, asked))
+
+    async def _watch_accounts(self) -> None:
+        """A key that is revoked upstream is cut off here, within a second."""
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            expired = self._edge_gate.expired()
+            if await self._edge_gate.look() or expired:
+                self.recheck()
 
     def _lost(self, error: FanlogError) -> None:
         self.edge_core.problem = f"The upstream {self.address} is away: {error}"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from urllib.parse import parse_qsl, urlsplit
 
+import msgspec
+
+from fanlog.client.credentials import check_credentials, split_login
 from fanlog.config import Config
-from fanlog.edge.node import EdgeNode, FanlogEdge
+from fanlog.edge.node import CLIENT, EdgeNode, FanlogEdge
 from fanlog.errors import ConfigError, InvalidArgumentError
 
 _WRITE_IT = (
@@ -14,8 +18,9 @@ _WRITE_IT = (
 )
 
 
-def make_edge(url: str, config: Config) -> EdgeNode:
-    """The edge for an upstream's address, not started yet."""
+def make_edge(url: str, config: Config, credentials: Mapping[str, str] | None = None) -> EdgeNode:
+    """The edge for an upstream's address, not started yet. `credentials` are options of a client:
+    what the edge logs in with at a Fanlog broker, if neither the settings nor the address say."""
     given = url if "://" in url else f"fanlog://{url}"
     try:
         scheme = urlsplit(given).scheme
@@ -23,7 +28,7 @@ def make_edge(url: str, config: Config) -> EdgeNode:
         raise InvalidArgumentError(f"{url!r} is not an address: {fault}. {_WRITE_IT}") from fault
     match scheme:
         case "fanlog":
-            return FanlogEdge(given, config)
+            return _fanlog_edge(given, config, credentials or {})
         case "redis" | "rediss":
             return _redis_edge(given, config)
         case "nats" | "tls":
@@ -35,6 +40,16 @@ def make_edge(url: str, config: Config) -> EdgeNode:
             )
         case _:
             raise InvalidArgumentError(f"{url!r} is not the address of a bus. {_WRITE_IT}")
+
+
+def _fanlog_edge(url: str, config: Config, credentials: Mapping[str, str]) -> EdgeNode:
+    located = split_login(url)
+    login = located.secrets or credentials
+    if config.edge.key_file:
+        login = {"key_file": config.edge.key_file}
+    options = msgspec.structs.replace(CLIENT, **login)
+    check_credentials(options)
+    return FanlogEdge(located.url, config, client_options=options)
 
 
 def _redis_edge(url: str, config: Config) -> EdgeNode:

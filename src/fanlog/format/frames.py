@@ -96,6 +96,7 @@ class FrameKind(IntEnum):
     METRICS = 0x3A
     TRACES = 0x3C
     TRACED = 0x3E
+    VOUCH = 0x3F
     # both ways
     BATCH = KIND_BATCH
     # from the broker

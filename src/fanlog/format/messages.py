@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from fanlog.errors import ProtocolError
-from fanlog.identity import Login
+from fanlog.identity import Account, Login
 from fanlog.model import (
     ConnectionInfo,
     GapReason,
@@ -53,6 +53,25 @@ class Welcome(msgspec.Struct, frozen=True, omit_defaults=True):
 class LoggedIn(msgspec.Struct, frozen=True):
     user: str = ""
     expires_seconds: float = 0.0
+
+
+class Vouch(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An edge asks who somebody is, whose login it was shown, or what accounts are now."""
+
+    login: Login | None = None
+    address: str = ""
+    listener: str = ""
+    accounts: tuple[Account, ...] = ()
+
+
+class Vouched(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`version` is another one whenever keys, users or rules have changed. Without `guarded` there
+    are no logins. An account that is None is not let in any more."""
+
+    version: str
+    guarded: bool = True
+    account: Account | None = None
+    accounts: tuple[Account | None, ...] = ()
 
 
 class OpenTopic(msgspec.Struct, frozen=True):

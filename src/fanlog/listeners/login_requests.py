@@ -12,7 +12,7 @@ from fanlog.errors import FanlogError, InvalidArgumentError
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind
 from fanlog.format.messages import decode
-from fanlog.identity import Identity, Login
+from fanlog.identity import Identity, Login, Verb
 from fanlog.listeners.faults import OUR_FAULT
 
 if TYPE_CHECKING:
@@ -89,6 +89,32 @@ def login(session: NativeSession, request: int, aux: int, payload: memoryview) -
     session.later(request, logging_in())
 
 
+def vouch(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+    """An edge asks for its own clients."""
+    asked = decode(messages.Vouch, payload)
+    session.permit.ask(Verb.ADMIN, "")
+    broker = session.broker
+    gate = broker.gate
+
+    async def vouching() -> None:
+        account = None
+        if asked.login is not None and gate.guarded:
+            who = Identity("", asked.address, asked.listener, f"{session.who}, an edge")
+            account = (await gate.login(asked.login, who)).account
+        renewed = [gate.renew(Identity(a.name, account=a)) for a in asked.accounts]
+        session.answer(
+            request,
+            messages.Vouched(
+                f"{broker.epoch}.{broker.permissions_epoch}",
+                gate.guarded,
+                account,
+                tuple(None if who is None else who.account for who in renewed),
+            ),
+        )
+
+    session.later(request, vouching())
+
+
 def logged_in(session: NativeSession) -> messages.LoggedIn:
     account = session.permit.who.account
     if account is None:
@@ -99,4 +125,5 @@ def logged_in(session: NativeSession) -> messages.LoggedIn:
 
 HANDLERS: dict[FrameKind, Callable[[NativeSession, int, int, memoryview], None]] = {
     FrameKind.LOGIN: login,
+    FrameKind.VOUCH: vouch,
 }
