@@ -150,6 +150,57 @@ class SecurityOptions(msgspec.Struct, frozen=True, kw_only=True):
         float,
         Meta(gt=0, description="Age at which a JWK set is asked for again."),
     ] = 3600.0
+    login_timeout_seconds: Annotated[
+        float,
+        Meta(gt=0, description="Time that a WebSocket has to log in, if it opened without one."),
+    ] = 10.0
+    expiry_warning_seconds: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="How long before its token expires a connection is told, so that the "
+            "client can show a new one.",
+        ),
+    ] = 30.0
+    session_idle_seconds: Annotated[
+        float, Meta(gt=0, description="A browser's session ends when it was not used for so long.")
+    ] = 3600.0
+    session_lifetime_seconds: Annotated[
+        float, Meta(gt=0, description="A browser's session ends after so long in any case.")
+    ] = 43_200.0
+    sessions_max: Annotated[int, Meta(ge=1, description="Browser sessions at a time.")] = 10_000
+    ticket_seconds: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=600,
+            description="How long a ticket for server-sent events or a WebSocket is good.",
+        ),
+    ] = 30.0
+    oidc_issuer: Annotated[
+        str,
+        Meta(
+            description="Address of an OpenID provider that people log in with. The claims of its "
+            "users are read as those of tokens are."
+        ),
+    ] = ""
+    oidc_client_id: Annotated[
+        str, Meta(description="The name that the OpenID provider knows this broker by.")
+    ] = ""
+    oidc_client_secret_file: Annotated[
+        str,
+        Meta(description="File with the secret for the provider. Empty: PKCE alone is enough."),
+    ] = ""
+    oidc_redirect_url: Annotated[
+        str,
+        Meta(
+            description="Where the provider sends browsers back to: .../v1/oidc/callback. Empty: "
+            "the address that the browser has used."
+        ),
+    ] = ""
+    oidc_scopes: Annotated[
+        str, Meta(description="What the provider is asked for, with spaces between.")
+    ] = "openid profile email"
 
 
 class AuditOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -44,6 +44,7 @@ from fanlog.telemetry.tracing.otlp import OtlpExport, maybe_exporter
 
 if TYPE_CHECKING:
     from fanlog.listeners.web.server import WebListener
+    from fanlog.security.tokens import Tokens
 
 logger = logging.getLogger("fanlog")
 
@@ -147,6 +148,7 @@ class Node:
         self._authority = authority
         self._gate = gate
         self.security: SecurityGate | None = None
+        self._tokens: Tokens | None = None
         if folder is not None:
             posix.require()
         # Before anything is opened. A broker in memory has hardly a file.
@@ -181,6 +183,13 @@ class Node:
             Directory(), self._runtime.now_us, user_topic=self._config.web.user_topic
         )
         security.directory.on_change.append(self.recheck)
+        options = self._config.security
+        if options.token_key_file or options.token_jwks_url:
+            # Cryptography takes a while to import, and few brokers take tokens.
+            from fanlog.security.tokens import Tokens  # noqa: PLC0415
+
+            self._tokens = Tokens(options, self._runtime.now_us)
+            security.verifiers.append(self._tokens)
         security.on_login.append(self._count_login)
         return security
 
@@ -296,7 +305,7 @@ class Node:
 
         posix.require()
         bus = LocalBus(self.core, self.dial_local)
-        listener = WebListener(bus, self._config.web, self._admission)
+        listener = WebListener(bus, self._config.web, self._admission, self._config.security)
         listener.certificates = self.certificates
         await listener.start()
         self.listeners.append(listener)
@@ -348,6 +357,8 @@ class Node:
             self._group.close()
         if self.security is not None:
             self.security.close()
+        if self._tokens is not None:
+            await self._tokens.close()
         self._runtime.close()
         self.core.close()
         self._store.close(clean=True)

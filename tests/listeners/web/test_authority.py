@@ -125,6 +125,7 @@ CASES: dict[str, Case] = {
     "DELETE /v1/connections/{connection}": Case(ADMIN),
     "GET /v1/presence/{topic}": Case((Verb.PRESENCE, "t")),
     "GET /v1/status": Case((Verb.DESCRIBE, "")),
+    "GET /v1/may": Case(ADMIN, query="?verb=publish&name=t&account=other"),
     "GET /metrics": Case((Verb.DESCRIBE, "")),
     "GET /v1/metrics": Case((Verb.DESCRIBE, "")),
     "GET /v1/traces": Case(None, answered=True),
@@ -139,6 +140,16 @@ FREE = {
     "GET /healthz/ready",
     "GET /v1/openapi.json",
     "GET /v1/reference",
+}
+# They are about whoever asks.
+FREE |= {
+    "GET /v1/login",
+    "POST /v1/login",
+    "POST /v1/logout",
+    "GET /v1/whoami",
+    "POST /v1/tickets",
+    "GET /v1/sessions",
+    "DELETE /v1/sessions/{session}",
 }
 THERE = [f"{route.method} {route.path}" for route in ROUTES]
 PARTS = {

@@ -1,5 +1,5 @@
-"""The authority is asked with the web user's name: on subscribing, on recovering, on publishing,
-and when a new token comes."""
+"""The authority is asked with the web user's name: on subscribing, on recovering and on
+publishing. test_logins.py has what happens when logins and permissions change."""
 
 from __future__ import annotations
 
@@ -74,26 +74,6 @@ async def test_who_recovers_is_asked_again(serving: Serving) -> None:
             assert answer["error"]["code"] == "forbidden"
         async with site.http.get(path, headers={"Last-Event-ID": source.id}) as refused:
             assert refused.status == 403
-
-
-async def test_a_token_that_allows_less_ends_subscriptions(
-    serving: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with serving() as site, raw(site.listener.port, "/v1/ws?user=ann") as client:
-        await site.broker.create_topic("t")
-        obey(site, ("ann", Verb.SUBSCRIBE, "t"))
-        assert "ok" in await client.ask(op="subscribe", target="t")
-
-        def identify(who: Identity, token: str) -> Identity:
-            return Identity(token, who.address, who.listener, who.connection)
-
-        monkeypatch.setattr(site.listener, "identify", identify)
-        client.say(op="token", token="bob", id=7)
-        ended = await client.told("ended")
-        assert (ended["target"], ended["error"]["code"]) == ("t", "forbidden")
-        assert (await client.told())["id"] == 7
-        await site.broker.publish("t", b"secret")
-        assert (await client.ask(op="ping"))["ok"] == {}
 
 
 @pytest.mark.parametrize("user", ["*", ">", "a.*"])

@@ -14,6 +14,7 @@ from fanlog.listeners.web import (
     dead_letters,
     group_stream,
     groups,
+    logins,
     messages,
     metrics,
     publishing,
@@ -27,6 +28,7 @@ from fanlog.listeners.web import (
     tracing,
 )
 from fanlog.listeners.web.compression import compress
+from fanlog.listeners.web.entrance import authenticate
 from fanlog.listeners.web.files import add_files
 from fanlog.listeners.web.origins import cross_origin
 from fanlog.listeners.web.pages import add_pages
@@ -51,6 +53,7 @@ ROUTES: list[Route] = [
     *requests.ROUTES,
     *resumable.ROUTES,
     *status.ROUTES,
+    *logins.ROUTES,
     *metrics.ROUTES,
     *tracing.ROUTES,
 ]
@@ -60,7 +63,13 @@ def make_app(listener: WebListener) -> web.Application:
     """The application, for one listener."""
     app = web.Application(
         client_max_size=listener.options.body_bytes_max,
-        middlewares=[_count(listener), compress, cross_origin(listener.origins), _explain],
+        middlewares=[
+            _count(listener),
+            compress,
+            cross_origin(listener.origins),
+            _explain,
+            authenticate(listener),
+        ],
     )
     for route in ROUTES:
         app.router.add_route(route.method, route.path, adapted(route, listener))

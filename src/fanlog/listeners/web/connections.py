@@ -5,14 +5,9 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from fanlog.listeners.recheck import recheck_permit
 from fanlog.model import WebConnectionInfo
-
-if TYPE_CHECKING:
-    from fanlog.broker.authority import Permit
-    from fanlog.broker.ports import Gate
 
 # As much of a connection's subscriptions as a list shows, so that a page fits into a signal.
 _SUBSCRIPTIONS_BYTES = 400
@@ -31,9 +26,6 @@ class WebPeer(Protocol):
     def transport(self) -> str: ...
     @property
     def since_us(self) -> int: ...
-
-    @property
-    def permit(self) -> Permit: ...
 
     def subscriptions(self) -> list[str]:
         """The topics and patterns that it follows."""
@@ -77,13 +69,6 @@ class Connections:
         del mine[peer.id]
         if not mine:
             del self._by_user[user]
-
-    def recheck(self, gate: Gate) -> None:
-        """Permissions have changed: who is not let in any more is disconnected."""
-        for peer in list(self._by_id.values()):
-            fault = recheck_permit(gate, peer.permit)
-            if fault is not None:
-                peer.disconnect(str(fault), reconnect=False)
 
     def page(self, after: str, limit: int, user: str | None = None) -> list[WebConnectionInfo]:
         """Connections behind an id; of one user, if that is given."""

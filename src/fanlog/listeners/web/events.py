@@ -4,8 +4,8 @@
 | ---------------- | ------------------------------------------------------------------------- |
 | `id`             | where the reader is behind it; handed back as `Last-Event-ID`             |
 | `event`          | nothing for a message; else `subscribed`, `snapshot`, `snapshot-end`,     |
-|                  | `gap`, `joined`, `left`, `notice`, `presence`, `upstream`, `reconnect`,   |
-|                  | `end` or `error`                                                          |
+|                  | `gap`, `joined`, `left`, `notice`, `presence`, `upstream`, `expiring`,    |
+|                  | `reconnect`, `end` or `error`                                             |
 | `data`           | JSON: the message, or what a WebSocket client is told in the same case    |
 
 The id of one topic with one partition is its position. Of several partitions it is a vector of all
@@ -21,15 +21,22 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fanlog.broker.authority import Permit
-from fanlog.errors import FanlogError, InvalidArgumentError, LimitError, allow_more
+from fanlog.errors import (
+    FanlogError,
+    ForbiddenError,
+    InvalidArgumentError,
+    LimitError,
+    UnauthenticatedError,
+    allow_more,
+)
 from fanlog.format.messages import Joined, Notice, Position
 from fanlog.format.patterns import fits, is_pattern
 from fanlog.format.web_frames import sse_event
 from fanlog.format.web_positions import Vector, parse_event_id, print_position, print_positions
-from fanlog.identity import Identity
 from fanlog.listeners.web import operations as ops
+from fanlog.listeners.web.entrance import ENDED
 from fanlog.listeners.web.following import Followed, Following, Wanted, positions_of
+from fanlog.listeners.web.login_watch import LoginWatch
 from fanlog.listeners.web.present import Present, Wish
 from fanlog.listeners.web.readers import gap_frame
 from fanlog.model import Gap
@@ -40,6 +47,7 @@ if TYPE_CHECKING:
     from fanlog.broker.ports import Piece
     from fanlog.format.web_views import ViewKind
     from fanlog.listeners.web.connection import WebConnection
+    from fanlog.listeners.web.entrance import Guest
     from fanlog.listeners.web.presence import PresenceEvent
     from fanlog.listeners.web.server import WebListener
 
@@ -57,16 +65,18 @@ class EventStream:
 
     transport = "sse"
 
-    def __init__(self, listener: WebListener, connection: WebConnection, user: str) -> None:
+    def __init__(self, listener: WebListener, connection: WebConnection, guest: Guest) -> None:
         self._listener = listener
         self._bus = listener.bus
         self._connection = connection
         self.id = secrets.token_hex(8)
-        self.user = user
         self.address = connection.peer
         self.since_us = time.time_ns() // 1000
-        who = Identity(user=user, address=connection.peer, listener="web", connection=self.id)
-        self.permit = Permit(listener.bus.core, who)
+        self.guest = guest
+        guest.named(self.id)
+        self.permit = guest.permit
+        self.user = user = guest.who.user
+        self._watch = LoginWatch(listener, guest)
         self.following = Following(listener, connection, self.permit)
         self.present = Present(listener.presence, self.permit, self.id, user, self._tell_presence)
         self._followed: list[Followed] = []
@@ -135,6 +145,8 @@ class EventStream:
                 # It had to be sent away at once.
                 return
         self._begin_presence()
+        # Something may have changed while it began.
+        self.recheck()
 
     def _begin_presence(self) -> None:
         try:
@@ -221,7 +233,24 @@ class EventStream:
     def held_up(self) -> bool:
         return False
 
+    def recheck(self) -> None:
+        """Permissions have changed: who is not let in any more, or may not read all of this any
+        more, is closed."""
+        if self._connection.closing:
+            return
+        if not self.guest.renew():
+            self.fail(UnauthenticatedError(ENDED))
+        elif self.permit.guarded and (forbidden := self.following.forbidden()):
+            self.fail(ForbiddenError(f"{forbidden[0][0]!r} may not be read any more."))
+
     def swept(self, now: float) -> None:
+        login = self._watch.look()
+        if login == "over":
+            self.recheck()
+        elif login == "ends":
+            self.tell(self._watch.frame(), "expiring")
+        if self._connection.closing:
+            return
         if self._connection.is_stalled(now):
             self._connection.abort()
         elif now - self._pinged_at >= self._listener.options.ping_seconds:

@@ -34,21 +34,23 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta, inspect
 
-from fanlog.broker.authority import Permit
 from fanlog.client.reached import Place, Reached
 from fanlog.errors import (
     FanlogError,
     FencedError,
     ForbiddenError,
     InvalidArgumentError,
+    UnauthenticatedError,
 )
 from fanlog.format.web import Records, quoted
 from fanlog.format.web_frames import text_frame
 from fanlog.format.web_positions import parse_positions, print_position
-from fanlog.identity import Identity, Verb
+from fanlog.identity import Verb
 from fanlog.listeners.faults import OUR_FAULT
 from fanlog.listeners.web import operations as ops
 from fanlog.listeners.web.connection import WebConnection
+from fanlog.listeners.web.entrance import ENDED
+from fanlog.listeners.web.login_watch import LoginWatch
 from fanlog.listeners.web.mistakes import explained
 from fanlog.listeners.web.routes import Call, Route
 from fanlog.listeners.web.websocket import (
@@ -65,6 +67,7 @@ if TYPE_CHECKING:
     from fanlog.client.aio import Client
     from fanlog.client.groups.member import GroupMember
     from fanlog.client.message import MessageBatch
+    from fanlog.listeners.web.entrance import Guest
     from fanlog.listeners.web.server import WebListener
 
 logger = logging.getLogger("fanlog.listeners")
@@ -102,6 +105,19 @@ Prefetch = Annotated[
 ]
 
 
+User = Annotated[
+    str,
+    Meta(
+        max_length=200,
+        description="The user's name. Without logins it is believed; with them an admin may name "
+        "the user for whom it acts.",
+    ),
+]
+TicketText = Annotated[
+    str, Meta(max_length=200, description="A ticket of POST /v1/tickets, in place of a header.")
+]
+
+
 class GroupQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Who joins a group, and what it reads."""
 
@@ -110,8 +126,8 @@ class GroupQuery(msgspec.Struct, frozen=True, kw_only=True):
     commit: CommitMode = "auto"
     reset: Reset = "latest"
     prefetch: Prefetch = 1000
-    user: Annotated[str, Meta(max_length=200, description="The user's name.")] = ""
-    token: Annotated[str, Meta(description="A token that shows who the user is.")] = ""
+    user: User = ""
+    ticket: TicketText = ""
 
 
 class Membership(Protocol):
@@ -185,11 +201,13 @@ def join_group(call: Call[Any, Any], wanted: GroupWanted, user: str) -> web.Stre
     """Takes the connection over for a member of a group, or says why not."""
     listener, request = call.listener, call.request
     peer = listener.peer_of(request)
-    permit = Permit(listener.bus.core, Identity(user, peer, "web"))
+    guest = call.guest
+    guest.act_for(user)
+    permit = guest.permit
     permit.ask(Verb.SUBSCRIBE, wanted.topic)
     permit.ask(Verb.GROUP, wanted.group)
     connection = WebConnection(listener, peer)
-    session = GroupSession(listener, connection, call.client, wanted, permit)
+    session = GroupSession(listener, connection, call.client, wanted, guest)
     try:
         agreed = shake_hands(request)
     except HandshakeError as fault:
@@ -211,13 +229,16 @@ class GroupSession:
         connection: WebConnection,
         client: Client,
         wanted: GroupWanted,
-        permit: Permit,
+        guest: Guest,
     ) -> None:
         self.listener = listener
         self.connection = connection
         self.id = secrets.token_hex(8)
-        self.permit = permit
-        self.user = permit.who.user
+        self.guest = guest
+        guest.named(self.id)
+        self.permit = guest.permit
+        self.user = guest.who.user
+        self._watch = LoginWatch(listener, guest)
         self.address = connection.peer
         self.since_us = time.time_ns() // 1000
         self.talk: WebSocketTalk
@@ -440,6 +461,30 @@ class GroupSession:
     def upstream(self, up: bool) -> None:
         """An edge has lost its broker, or has it again. The member comes back by itself."""
         self._say(ops.UpstreamFrame(up=up))
+
+    def recheck(self) -> None:
+        """Permissions have changed: who may not be a member any more leaves."""
+        if self._closed:
+            return
+        if not self.guest.renew():
+            self.connection.turn_out(UnauthenticatedError(ENDED))
+            return
+        wanted, permit = self._wanted, self.permit
+        for verb, name in ((Verb.SUBSCRIBE, wanted.topic), (Verb.GROUP, wanted.group)):
+            refusal = permit.maybe_refusal(verb, name)
+            if refusal is not None:
+                self._refuse(None, refusal)
+                self.connection.turn_out(refusal)
+                return
+
+    def ticked(self, now: float) -> None:
+        match self._watch.look():
+            case "over":
+                self.recheck()
+            case "ends":
+                self._say(self._watch.frame())
+            case _:
+                pass
 
     # The end
 

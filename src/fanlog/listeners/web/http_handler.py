@@ -25,10 +25,11 @@ class HttpHandler(RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        logger.debug("%s sent what is no HTTP: %s", request.remote, message or exc)
+        # Behind the first line is what was sent: it may be a header with a secret.
+        why = (message or "").partition("\n")[0].partition(": bytearray")[0].strip().rstrip(".:")
+        logger.debug("%s sent what is no HTTP: %s", request.remote, why or type(exc).__name__)
         if request.writer.output_size > 0:
             raise ConnectionError("An answer has begun: the connection is of no use any more.")
-        why = (message or "").partition(": bytearray")[0].strip().rstrip(".:")
         response = http_problem(
             status, f"This is not a request that HTTP allows. {why}.", "bad_http"
         )

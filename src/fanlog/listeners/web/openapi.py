@@ -10,6 +10,7 @@ from typing import Any, cast
 import msgspec
 
 from fanlog import errors
+from fanlog.listeners.web.entrance import COOKIE, OPEN_PATHS
 from fanlog.listeners.web.openapi_names import NOT_INTERNAL, PATH_SCHEMAS, TARGET_SCHEMA
 from fanlog.listeners.web.problems import CONTENT_TYPE, Problem, problem_of, status_of
 from fanlog.listeners.web.routes import Nothing, Route
@@ -23,7 +24,9 @@ Schema = dict[str, Any]
 # What may happen to any request.
 _ALWAYS = (
     errors.InvalidArgumentError,
+    errors.UnauthenticatedError,
     errors.ForbiddenError,
+    errors.RateLimitedError,
     errors.OverloadedError,
 )
 # What may happen to one with a body.
@@ -79,6 +82,20 @@ _RULES: dict[str, Schema] = {
     },
 }
 
+_SCHEMES: Schema = {
+    "bearer": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "A key (`fl_...`), or a token (JWT).",
+    },
+    "session": {
+        "type": "apiKey",
+        "in": "cookie",
+        "name": COOKIE,
+        "description": "A browser's session: POST /v1/login.",
+    },
+}
+
 TAGS = {
     "topics": "Create, change and delete topics.",
     "messages": "Publish and read messages.",
@@ -92,6 +109,7 @@ TAGS = {
     "users": "Send to users, and disconnect them.",
     "connections": "See connections, and end them.",
     "status": "How the broker is.",
+    "logins": "Log in and out, and see what you may do.",
 }
 
 
@@ -119,7 +137,10 @@ def make_document(routes: Sequence[Route], server: str = "/") -> Schema:
         "components": {
             "schemas": schemas,
             "responses": _problem_responses(),
+            "securitySchemes": _SCHEMES,
         },
+        # Also none: where the broker asks nobody to log in.
+        "security": [{"bearer": []}, {"session": []}, {}],
     }
 
 
@@ -194,6 +215,8 @@ def _operation(route: Route) -> Schema:
     if content:
         # A body that is taken as it is may be empty.
         operation["requestBody"] = {"required": list(content) != [BYTES], "content": content}
+    if route.path in OPEN_PATHS:
+        operation["security"] = []
     operation["responses"] = _responses(route)
     return operation
 

@@ -39,6 +39,7 @@ PATH_SCHEMAS: dict[str, dict[str, Any]] = {
     "topic": _NAME | {"maxLength": TOPIC_NAME_BYTES_MAX, "pattern": NAME_PATTERN},
     "partition": {"type": "integer", "minimum": 0, "maximum": PARTITIONS_MAX - 1},
     "connection": _NAME | {"maxLength": 64},
+    "session": _NAME | {"maxLength": 64},
     # It is a part of the name of the user's topic.
     "user": _NAME | {"maxLength": 200, "pattern": NAME_PATTERN},
     "group": _NAME | {"maxLength": GROUP_NAME_MAX},

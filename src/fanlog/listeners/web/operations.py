@@ -8,7 +8,7 @@
 | `request`       | publishes, and waits for the reply | the reply                            |
 | `history`       | reads messages before an offset    | `messages`, `positions`, `before`    |
 | `presence`      | says who is in a topic             | `topic`, `count`, `users`            |
-| `token`         | shows a new token                  | nothing                              |
+| `token`         | logs in, or shows a new token      | `user`, `expires`                    |
 | `ping`          | asks whether the server is there   | nothing                              |
 
 Every operation may have an `id`, which stands in its answer: `{"id":1,"ok":{...}}`, or
@@ -197,6 +197,19 @@ class EndedFrame(_Frame, frozen=True, tag="ended", kw_only=True):
     error: Failed
 
 
+class LoginFrame(_Frame, frozen=True, tag="login", kw_only=True):
+    """The server asks for a login, by the operation `token`, within so many seconds."""
+
+    seconds: float
+
+
+class ExpiringFrame(_Frame, frozen=True, tag="expiring", kw_only=True):
+    """The login ends at `expires`, in so many seconds: show a new token before that."""
+
+    expires: str
+    seconds: int
+
+
 class UpstreamFrame(_Frame, frozen=True, tag="upstream", kw_only=True):
     up: bool
 
@@ -236,6 +249,13 @@ class Subscribed(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     filter: str = ""
     positions: dict[str, str]
     numbers: dict[str, str] = {}
+
+
+class LoggedIn(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Who the client is now, and until when."""
+
+    user: str
+    expires: str = ""
 
 
 class PublishedAt(msgspec.Struct, frozen=True):

@@ -26,6 +26,7 @@ _MAX_AGE_SECONDS = 600
 _METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE"
 _HEADERS = "content-type, idempotency-key, last-event-id, if-none-match, if-match, authorization"
 _EXPOSED = "ETag, Link, Location, Retry-After"
+_READING = ("GET", "HEAD")
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -68,6 +69,21 @@ class Origins:
             return True
         return _is_same_host(origin, headers.get(hdrs.HOST, ""))
 
+    def allow_cookie(self, request: web.BaseRequest) -> bool:
+        """Whether a request may count with its cookie, which a browser adds whoever makes it send
+        the request. Stricter than `allow`: `*` names no page, and what changes something or opens a
+        WebSocket must say where it comes from."""
+        headers = request.headers
+        origin = headers.get(hdrs.ORIGIN)
+        site = headers.get("Sec-Fetch-Site")
+        if origin is not None:
+            listed = origin.lower() in self._allowed
+            return listed or _is_same_host(origin, headers.get(hdrs.HOST, ""))
+        if site is not None:
+            # `none`: somebody typed the address.
+            return site == "same-origin" or (site == "none" and request.method in _READING)
+        return request.method in _READING and not _opens_websocket(headers)
+
     def answer_headers(self, headers: Mapping[str, str]) -> dict[str, str]:
         """What lets a page read the answer to an allowed request."""
         origin = headers.get(hdrs.ORIGIN)
@@ -78,6 +94,10 @@ class Origins:
             hdrs.ACCESS_CONTROL_EXPOSE_HEADERS: _EXPOSED,
             hdrs.VARY: "Origin",
         }
+
+
+def _opens_websocket(headers: Mapping[str, str]) -> bool:
+    return headers.get(hdrs.UPGRADE, "").lower() == "websocket"
 
 
 def _is_this_machine(name: str) -> bool:

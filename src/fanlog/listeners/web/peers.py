@@ -13,6 +13,7 @@ from fanlog.listeners.tls import TlsSocket
 if TYPE_CHECKING:
     from aiohttp.web_protocol import RequestHandler
 
+    from fanlog.identity import Identity
     from fanlog.listeners.web.server import WebListener
 
 
@@ -26,6 +27,7 @@ class HttpPeer(asyncio.Protocol):
         "certificate_names",
         "half_since",
         "http",
+        "login",
         "peer",
         "since",
         "sock",
@@ -50,6 +52,8 @@ class HttpPeer(asyncio.Protocol):
         self.since = listener.loop.time()
         self.transport: asyncio.Transport
         self.taken = False
+        # What was shown here last, and whose it is. Who shows it again is not asked again.
+        self.login: tuple[str, Identity] | None = None
         # What waits for a peer that takes nothing, and since when that is so much.
         self._stalled: tuple[int, float] = (0, 0.0)
 

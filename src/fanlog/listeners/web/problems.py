@@ -93,11 +93,17 @@ def answer_problem(problem: Problem, headers: dict[str, str] | None = None) -> w
 
 
 def problem_response(error: errors.FanlogError) -> web.Response:
-    headers: dict[str, str] = {}
+    return answer_problem(problem_of(error), _headers(error))
+
+
+def _headers(error: errors.FanlogError) -> dict[str, str]:
+    """What tells a program without reading the text what to do."""
+    if isinstance(error, errors.UnauthenticatedError):
+        return {"WWW-Authenticate": 'Bearer realm="fanlog"', "Cache-Control": "no-store"}
     if isinstance(error, errors.RateLimitedError):
         # In whole seconds, and never 0: that would mean at once.
-        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_seconds)))
-    return answer_problem(problem_of(error), headers or None)
+        return {"Retry-After": str(max(1, math.ceil(error.retry_after_seconds)))}
+    return {}
 
 
 def http_problem(status: int, detail: str, code: str, **headers: Any) -> web.Response:

@@ -12,6 +12,7 @@ from fanlog.errors import (
     NoRespondersError,
     RequestFailedError,
     RequestTimeoutError,
+    TopicNotFoundError,
 )
 from fanlog.format.web import OutgoingMessage, says_json, value_json
 from fanlog.identity import Verb
@@ -86,6 +87,7 @@ ROUTES = [
             NoRespondersError,
             RequestFailedError,
             RequestTimeoutError,
+            TopicNotFoundError,
         ),
     ),
 ]

@@ -291,7 +291,7 @@ async def _events(
 ) -> web.StreamResponse:
     connection = WebConnection(call.listener, call.listener.peer_of(call.request))
     patience = Patience(call.query.idle_seconds, _COMMENT_SECONDS)
-    events = StreamEvents(call.listener, connection, call.permit, patience)
+    events = StreamEvents(call.listener, connection, call.guest, patience)
     return await send_events(call, connection, events, events.begin(topic, position))
 
 

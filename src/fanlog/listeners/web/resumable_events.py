@@ -13,19 +13,20 @@ import msgspec
 
 from fanlog.client.streams import gone_error, silent_error
 from fanlog.client.subscription import lost_error
-from fanlog.errors import FanlogError
+from fanlog.errors import FanlogError, ForbiddenError, UnauthenticatedError
 from fanlog.format.messages import Joined, Notice, Position
 from fanlog.format.streams import position_text
 from fanlog.format.web_frames import sse_event
 from fanlog.format.web_views import end_event, has_end
 from fanlog.listeners.web import operations as ops
+from fanlog.listeners.web.entrance import ENDED
 from fanlog.listeners.web.following import Followed, Following, Wanted
 from fanlog.model import Gap, Start
 
 if TYPE_CHECKING:
-    from fanlog.broker.authority import Permit
     from fanlog.broker.ports import Piece
     from fanlog.listeners.web.connection import WebConnection
+    from fanlog.listeners.web.entrance import Guest
     from fanlog.listeners.web.server import WebListener
 
 
@@ -42,14 +43,16 @@ class StreamEvents:
     transport = "sse"
 
     def __init__(
-        self, listener: WebListener, connection: WebConnection, permit: Permit, patience: Patience
+        self, listener: WebListener, connection: WebConnection, guest: Guest, patience: Patience
     ) -> None:
         self._listener = listener
         self._connection = connection
         self._patience = patience
         self.id = secrets.token_hex(8)
-        self.permit = permit
-        self.user = permit.who.user
+        self.guest = guest
+        guest.named(self.id)
+        self.permit = permit = guest.permit
+        self.user = guest.who.user
         self.address = connection.peer
         self.since_us = time.time_ns() // 1000
         self.following = Following(listener, connection, permit)
@@ -139,7 +142,21 @@ class StreamEvents:
     def held_up(self) -> bool:
         return False
 
+    def recheck(self) -> None:
+        """Permissions have changed: who may not read it any more is closed."""
+        if self._ended or self._connection.closing:
+            return
+        if not self.guest.renew():
+            self._connection.turn_out(UnauthenticatedError(ENDED))
+        elif self.following.forbidden():
+            self._connection.turn_out(ForbiddenError("This stream may not be read any more."))
+
     def swept(self, now: float) -> None:
+        expires_us = self.guest.expires_us
+        if expires_us and self._listener.core.now_us() >= expires_us:
+            self.recheck()
+        if self._connection.closing:
+            return
         if self._connection.is_stalled(now):
             self._connection.abort()
             return

@@ -19,13 +19,11 @@ from typing import (
     get_args,
     get_origin,
 )
-from urllib.parse import unquote
 
 import msgspec
 from aiohttp import web
 from msgspec import inspect
 
-from fanlog.broker.authority import Permit
 from fanlog.errors import (
     FanlogError,
     ForbiddenError,
@@ -33,11 +31,13 @@ from fanlog.errors import (
     NotSupportedError,
     RequestTimeoutError,
 )
-from fanlog.identity import Identity, Verb
+from fanlog.identity import Verb
 from fanlog.listeners.web.mistakes import explained
 
 if TYPE_CHECKING:
+    from fanlog.broker.authority import Permit
     from fanlog.client.aio import Client
+    from fanlog.listeners.web.entrance import Guest
     from fanlog.listeners.web.ports import Bus
     from fanlog.listeners.web.server import WebListener
 
@@ -74,13 +74,14 @@ class Call(Generic[Q, B]):
         return client
 
     @property
+    def guest(self) -> Guest:
+        """Whoever asks."""
+        return self.listener.entrance.guest_of(self.request)
+
+    @property
     def permit(self) -> Permit:
         """What whoever asks may do."""
-        request = self.request
-        # Percent-encoded, because a browser puts nothing but Latin-1 into a header.
-        user = unquote(request.headers.get("Fanlog-User", ""))
-        who = Identity(user, request.remote or "", "web")
-        return Permit(self.bus.core, who)
+        return self.guest.permit
 
     def path(self, name: str) -> str:
         """A part of the path."""

@@ -14,6 +14,7 @@ import msgspec
 from aiohttp import web
 
 from fanlog.broker.latest import LatestTables
+from fanlog.config_security import SecurityOptions
 from fanlog.errors import TooManyConnectionsError
 from fanlog.format.web_positions import Vectors
 from fanlog.listeners.accepting import Acceptor
@@ -21,6 +22,7 @@ from fanlog.listeners.tls import TlsSocket
 from fanlog.listeners.web.app import make_app
 from fanlog.listeners.web.connected import RequestPeer, StreamPeer
 from fanlog.listeners.web.connections import Connections
+from fanlog.listeners.web.entrance import Entrance
 from fanlog.listeners.web.http_handler import HttpHandler
 from fanlog.listeners.web.origins import Origins
 from fanlog.listeners.web.peers import HttpPeer
@@ -50,6 +52,8 @@ _SWEEP_SECONDS = 1.0
 _RECEIVE_BYTES = 64 * 1024
 # Who takes nothing of an answer for so many times `web.ping_seconds` is cut off, as streams are.
 _STALLED_PINGS = 2
+# Streams that are looked at again in one turn of the loop.
+_RECHECKED_AT_ONCE = 500
 
 
 class WebListener(Acceptor):
@@ -60,10 +64,17 @@ class WebListener(Acceptor):
     port_flag: ClassVar[str] = "--http-port"
     host_option: ClassVar[str] = "web.host (fanlog.toml)"
 
-    def __init__(self, bus: Bus, options: WebOptions, admission: Admission) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        options: WebOptions,
+        admission: Admission,
+        security: SecurityOptions | None = None,
+    ) -> None:
         super().__init__(options.host, options.port, options.connections_max, admission)
         self.bus = bus
         self.options = options
+        self._security = security or SecurityOptions()
         self._peers: dict[RequestHandler, HttpPeer] = {}
         # Connections that were taken over, by the protocols that have them now.
         self._streams: dict[WebConnection, None] = {}
@@ -79,6 +90,9 @@ class WebListener(Acceptor):
         self.connections = Connections(bus.process)
         self.presence: Presence
         self.server_api: ServerApi
+        self.entrance: Entrance
+        # Streams that are yet to be looked at again.
+        self._unchecked: list[WebConnection] = []
         self._http_options: dict[str, Any] = {}
         self._inlet = memoryview(bytearray(_RECEIVE_BYTES))
         self.draining = asyncio.Event()
@@ -95,6 +109,7 @@ class WebListener(Acceptor):
         await self.bus.open()
         self.presence = Presence(self.bus, options)
         self.presence.start()
+        self.entrance = Entrance(self, self._security)
         self.server_api = ServerApi(
             self.bus, options, self.presence, self.connections, self._all_listeners
         )
@@ -214,13 +229,35 @@ class WebListener(Acceptor):
         """The connections that stream."""
         return self._streams
 
-    def identify(self, who: Identity, token: str) -> Identity:
-        """Who a client is by its token. Until there are tokens it stays who it said it is."""
-        return who
+    # Who they are
+
+    def login_of(self, request: web.Request) -> tuple[str, Identity] | None:
+        """What was shown on a request's connection before, and whose it is."""
+        return self._peers[request.protocol].login
+
+    def note_login(self, request: web.Request, shown: str, who: Identity) -> None:
+        self._peers[request.protocol].login = (shown, who)
+
+    def certificate_names(self, request: web.Request) -> tuple[str, ...]:
+        """The names in the certificate of a request's client."""
+        return self._peers[request.protocol].certificate_names
 
     def recheck(self) -> None:
-        """Permissions have changed: connections that stay open are looked at again."""
-        self.connections.recheck(self.bus.core.gate)
+        """Permissions have changed: connections that stay open are looked at again, some at a
+        time, so that messages go on."""
+        self.entrance.recheck()
+        self._unchecked = list(self._streams)
+        self._recheck_some()
+
+    def _recheck_some(self) -> None:
+        some, self._unchecked = (
+            self._unchecked[-_RECHECKED_AT_ONCE:],
+            self._unchecked[:-_RECHECKED_AT_ONCE],
+        )
+        for stream in some:
+            stream.talk.recheck()
+        if self._unchecked:
+            self.loop.call_soon(self._recheck_some)
 
     def begun(self, request: web.Request) -> None:
         """A request has come, at least its headers."""

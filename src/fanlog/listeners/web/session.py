@@ -11,22 +11,23 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fanlog.broker.authority import Permit
 from fanlog.errors import (
     DrainingError,
     FanlogError,
     InvalidArgumentError,
     LimitError,
+    UnauthenticatedError,
     allow_more,
 )
 from fanlog.format.web import reply_json
 from fanlog.format.web_filters import make_filter
 from fanlog.format.web_frames import text_frame
 from fanlog.format.web_positions import parse_positions, print_position, print_positions
-from fanlog.identity import Identity, Verb
+from fanlog.identity import Verb
 from fanlog.listeners.faults import OUR_FAULT
 from fanlog.listeners.web import operations as ops
 from fanlog.listeners.web.audited import publish_as
+from fanlog.listeners.web.entrance import ENDED
 from fanlog.listeners.web.following import (
     Followed,
     Following,
@@ -36,6 +37,7 @@ from fanlog.listeners.web.following import (
     read_start,
 )
 from fanlog.listeners.web.history import read_history
+from fanlog.listeners.web.login_watch import LoginWatch, time_text
 from fanlog.listeners.web.metered import charge_stream
 from fanlog.listeners.web.mistakes import explained
 from fanlog.listeners.web.ports import Outgoing, Published
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from fanlog.format.web import OutgoingMessage
     from fanlog.format.web_views import ViewKind
     from fanlog.listeners.web.connection import WebConnection
+    from fanlog.listeners.web.entrance import Guest
     from fanlog.listeners.web.presence import PresenceEvent
     from fanlog.listeners.web.server import WebListener
 
@@ -64,20 +67,24 @@ class WebSession:
     transport = "websocket"
 
     def __init__(
-        self, listener: WebListener, connection: WebConnection, user: str, *, binary: bool
+        self, listener: WebListener, connection: WebConnection, guest: Guest, *, binary: bool
     ) -> None:
         self.listener = listener
         self.bus = listener.bus
         self.connection = connection
         self.id = secrets.token_hex(8)
-        self.user = user
         self.address = connection.peer
         self.since_us = time.time_ns() // 1000
         self.binary = binary
-        who = Identity(user=user, address=connection.peer, listener="web", connection=self.id)
-        self.permit = Permit(listener.bus.core, who)
+        self.guest = guest
+        guest.named(self.id)
+        self.permit = guest.permit
         self.following = Following(listener, connection, self.permit)
-        self.present = Present(listener.presence, self.permit, self.id, user, self._tell_presence)
+        self.present = self._make_present()
+        self._watch = LoginWatch(listener, guest)
+        self._opened_at = listener.loop.time()
+        # A login is looked at: what comes behind it waits.
+        self._logging_in = False
         self._presence: Wish = False
         # Subscriptions with presence.
         self._seen: set[Key] = set()
@@ -90,6 +97,13 @@ class WebSession:
         self._draining: int | None = None
         self._reason = ""
         self._closed = False
+
+    @property
+    def user(self) -> str:
+        return self.permit.who.user
+
+    def _make_present(self) -> Present:
+        return Present(self.listener.presence, self.permit, self.id, self.user, self._tell_presence)
 
     # Beginning
 
@@ -108,7 +122,16 @@ class WebSession:
             self._first.append(await self.following.begin(chosen, reader, self.user))
 
     def start(self) -> None:
-        """The connection is open."""
+        """The connection is open. Who has not logged in yet is greeted when they have."""
+        if not self.guest.logged_in:
+            limit = self.listener.entrance.security.login_timeout_seconds
+            self.connection.write(text_frame(ops.encode(ops.LoginFrame(seconds=limit))))
+            return
+        self._greet()
+        # Something may have changed while it began.
+        self.recheck()
+
+    def _greet(self) -> None:
         bus = self.bus
         self.listener.connections.add(self)
         welcome = ops.Welcome(
@@ -150,13 +173,17 @@ class WebSession:
         try:
             if self._draining is not None:
                 raise DrainingError("The server drains: connect again, and repeat the operation.")
+            if not self.guest.logged_in and type(operation) not in _BEFORE_LOGIN:
+                raise UnauthenticatedError(
+                    'Log in first: {"op": "token", "token": "..."} with a key or a token.'
+                )
             HANDLERS[type(operation)](self, operation)
         except FanlogError as fault:
             self.refuse(operation.id, fault)
 
     def is_busy(self) -> bool:
         """Whether so many operations are under way that no more are taken."""
-        return len(self._tasks) >= self.listener.options.requests_max
+        return self._logging_in or len(self._tasks) >= self.listener.options.requests_max
 
     def answer(self, id: ops.Id, ok: Any = ops.NOTHING) -> None:
         self.connection.write(text_frame(ops.answer(id, ok)))
@@ -216,6 +243,12 @@ class WebSession:
     async def _subscribing(self, op: ops.SubscribeOp, wanted: Wanted) -> None:
         reader = JsonReader(self.bus.core, self.connection, wanted, numbered=self.binary)
         followed = await self.following.begin(wanted, reader, self.user)
+        try:
+            # Permissions may have changed while it began.
+            self.permit.ask(Verb.SUBSCRIBE, wanted.target)
+        except FanlogError:
+            self.following.end(wanted.key)
+            raise
         if op.presence:
             self._begin_presence(wanted, op.presence)
         self._tell_begin(op.id, followed)
@@ -331,17 +364,77 @@ class WebSession:
         self.answer(op.id)
 
     def renew(self, op: ops.TokenOp) -> None:
-        """A new token may change what the client may do: what it may not read any more ends."""
-        self.permit.who = self.listener.identify(self.permit.who, op.token)
+        """Logs in, or shows a new token. What comes behind it waits until it was looked at."""
+        self._logging_in = True
+        self.later(op.id, self._logging(op)).add_done_callback(self._logged)
+
+    def _logged(self, task: asyncio.Task[None]) -> None:
+        self._logging_in = False
+        if not self._closed:
+            self.connection.go_on()
+
+    async def _logging(self, op: ops.TokenOp) -> None:
+        guest, before = self.guest, self.guest.who
+        first = not guest.logged_in
+        entrance = self.listener.entrance
+        who = await entrance.login(op.token, before)
+        if not first and before.account is not None and who.user != before.account.name:
+            raise InvalidArgumentError(
+                "This is another user's token. Open a new connection for another user."
+            )
+        # Who acts for somebody goes on with that.
+        self.permit.who = who if before.account is None else entrance.acting(who, before.user)
+        # It may have come with a session, which does not matter any more.
+        guest.session = None
+        if self._closed:
+            return
+        if first:
+            self.present = self._make_present()
+        else:
+            self._end_forbidden()
+        expires_us = guest.expires_us
+        self.answer(op.id, ops.LoggedIn(self.user, time_text(expires_us) if expires_us else ""))
+        if first:
+            self._greet()
+
+    def recheck(self) -> None:
+        """Permissions have changed: who is not let in any more is closed, and what may not be read
+        any more ends."""
+        if self._closed or not self.guest.logged_in:
+            return
+        if not self.guest.renew():
+            self.connection.turn_out(UnauthenticatedError(ENDED))
+            return
+        self._end_forbidden()
+
+    def ticked(self, now: float) -> None:
+        """Closes who does not log in, or whose login is over; tells who should log in again."""
+        if not self.guest.logged_in:
+            limit = self.listener.entrance.security.login_timeout_seconds
+            if now - self._opened_at > limit and not self._logging_in:
+                self.connection.turn_out(
+                    UnauthenticatedError(f"There was no login within {limit} s.")
+                )
+            return
+        match self._watch.look():
+            case "over":
+                self.recheck()
+            case "ends":
+                self.connection.tell(text_frame(ops.encode(self._watch.frame())))
+            case _:
+                pass
+
+    def _end_forbidden(self) -> None:
+        if not self.permit.guarded:
+            return
         for key in self.following.forbidden():
             self._end(key)
-            error = ops.Failed("forbidden", f"The new token does not allow to read {key[0]!r}.")
+            error = ops.Failed("forbidden", f"{key[0]!r} may not be read any more.")
             frame = ops.EndedFrame(target=key[0], filter=key[1], error=error)
             self.connection.tell(text_frame(ops.encode(frame)))
         for key in [key for key in self._seen if not self.permit.may(Verb.PRESENCE, key[0])]:
             self._seen.discard(key)
             self.present.end(key[0])
-        self.answer(op.id)
 
     def subscriptions(self) -> list[str]:
         """The targets that it follows."""
@@ -385,7 +478,8 @@ def own_topic(target: str, user: str, user_topic: str) -> str:
         return target
     if not user:
         raise InvalidArgumentError(
-            "This connection has no user, so there is no topic of its own. Connect with ?user=."
+            "This connection has no user, so there is no topic of its own. Log in, or, without "
+            "logins, connect with ?user=."
         )
     # A user who is called `*` must not read everybody's.
     return topic_of_user(user_topic, user)
@@ -396,6 +490,7 @@ def _outgoing(message: OutgoingMessage) -> Outgoing:
     return Outgoing(value, key, headers or {})
 
 
+_BEFORE_LOGIN = (ops.TokenOp, ops.PingOp)
 HANDLERS: dict[type[Any], Callable[[WebSession, Any], None]] = {
     ops.SubscribeOp: WebSession.subscribe,
     ops.UnsubscribeOp: WebSession.unsubscribe,

@@ -22,6 +22,8 @@ from fanlog.listeners.web.group_stream import (
     GroupWanted,
     Prefetch,
     Reset,
+    TicketText,
+    User,
     join_group,
 )
 from fanlog.listeners.web.operations import Missing, StartSpec
@@ -44,8 +46,6 @@ if TYPE_CHECKING:
 
     from fanlog.format.messages import Position
 
-_User = Annotated[str, Meta(max_length=200, description="The user's name. It is not verified.")]
-_Token = Annotated[str, Meta(description="A token that shows who the user is.")]
 _EVENTS_HEAD = (
     "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
     # Proxies keep nothing of it, and hold nothing back.
@@ -56,8 +56,8 @@ _EVENTS_HEAD = (
 class WsQuery(msgspec.Struct, frozen=True):
     """Who connects."""
 
-    user: _User = ""
-    token: _Token = ""
+    user: User = ""
+    ticket: TicketText = ""
 
 
 class StreamQuery(WsQuery, frozen=True, kw_only=True):
@@ -132,6 +132,7 @@ class TopicsQuery(StreamQuery, frozen=True, kw_only=True):
 
 async def open_websocket(call: Call[WsQuery, Any]) -> web.StreamResponse:
     """One WebSocket for any number of subscriptions."""
+    call.guest.act_for(call.query.user)
     return await _websocket(call, [])
 
 
@@ -150,7 +151,9 @@ async def stream_topics(call: Call[TopicsQuery, Any]) -> web.StreamResponse:
 
 async def _stream(call: Call[Any, Any], targets: Sequence[str]) -> web.StreamResponse:
     options = call.listener.options
-    targets = [own_topic(target, call.query.user, options.user_topic) for target in targets]
+    call.guest.act_for(call.query.user)
+    user = call.guest.who.user
+    targets = [own_topic(target, user, options.user_topic) for target in targets]
     targets = _distinct(targets)
     if len(targets) > options.subscriptions_max:
         raise InvalidArgumentError(
@@ -173,7 +176,7 @@ async def _websocket(
     except HandshakeError as fault:
         return refusal(fault)
     connection = WebConnection(listener, listener.peer_of(request))
-    session = WebSession(listener, connection, call.query.user, binary=agreed.binary)
+    session = WebSession(listener, connection, call.guest, binary=agreed.binary)
     session.talk = WebSocketTalk(connection, listener.options, session, listener.loop.time())
     try:
         await session.begin(wanted, presence)
@@ -192,7 +195,7 @@ async def _events(
     """Takes the connection over as a stream of events."""
     listener, request = call.listener, call.request
     connection = WebConnection(listener, listener.peer_of(request))
-    events = EventStream(listener, connection, call.query.user)
+    events = EventStream(listener, connection, call.guest)
     return await send_events(call, connection, events, events.begin(wanted, presence))
 
 

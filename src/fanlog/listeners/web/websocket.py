@@ -19,6 +19,7 @@ every reader. With the usual sliding window each connection would need bytes of 
 | 1012       | the server drains: connect again, to any process                              |
 | 4001       | disconnected by the server API: do not come back                              |
 | 4002       | nothing was heard for two ping intervals, or a message stopped half way       |
+| 4003       | not logged in, or not any more: connect again with a new key or token         |
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from websockets.frames import Close, CloseCode, Frame, Opcode
 from websockets.protocol import OPEN, SEND_EOF
 from websockets.server import ServerProtocol
 
-from fanlog.errors import FanlogError, ForbiddenError, LimitError
+from fanlog.errors import FanlogError, ForbiddenError, LimitError, UnauthenticatedError
 from fanlog.listeners.web.problems import http_problem
 from fanlog.listeners.web.rates import Rate
 
@@ -47,6 +48,7 @@ JSON = "fanlog.json"
 BINARY = "fanlog.binary"
 DISCONNECTED = 4001
 SILENT = 4002
+LOGGED_OUT = 4003
 # The library logs every connection, at levels of its own.
 _quiet = logging.getLogger("fanlog.listeners.websockets")
 _quiet.setLevel(logging.CRITICAL)
@@ -126,6 +128,14 @@ class Hearer(Protocol):
     def is_busy(self) -> bool: ...
     def drained(self, after_ms: int) -> None: ...
     def upstream(self, *, up: bool) -> None: ...
+    def recheck(self) -> None:
+        """Permissions have changed."""
+        ...
+
+    def ticked(self, now: float) -> None:
+        """Once a second."""
+        ...
+
     def closed(self) -> None: ...
 
 
@@ -138,6 +148,8 @@ class _Nobody:
 
     def drained(self, after_ms: int) -> None: ...
     def upstream(self, *, up: bool) -> None: ...
+    def recheck(self) -> None: ...
+    def ticked(self, now: float) -> None: ...
     def closed(self) -> None: ...
 
 
@@ -270,6 +282,9 @@ class WebSocketTalk:
 
     def swept(self, now: float) -> None:
         connection = self._connection
+        self._hearer.ticked(now)
+        if connection.closing:
+            return
         if (self._pinged and connection.is_silent(now)) or connection.is_stalled(now):
             self.close(SILENT, "Nothing was heard for two ping intervals.")
         elif self._drags_on(now):
@@ -312,6 +327,9 @@ class WebSocketTalk:
     def upstream(self, *, up: bool) -> None:
         self._hearer.upstream(up=up)
 
+    def recheck(self) -> None:
+        self._hearer.recheck()
+
     def closed(self) -> None:
         self._pending.clear()
         hearer, self._hearer = self._hearer, _NOBODY
@@ -320,6 +338,8 @@ class WebSocketTalk:
 
 def close_code(error: FanlogError) -> int:
     """The close code for an error that ends a connection."""
+    if isinstance(error, UnauthenticatedError):
+        return LOGGED_OUT
     if isinstance(error, ForbiddenError | LimitError):
         return CloseCode.POLICY_VIOLATION
     return CloseCode.INTERNAL_ERROR

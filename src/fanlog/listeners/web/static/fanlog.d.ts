@@ -66,9 +66,12 @@ export interface Filter {
 }
 
 export interface ConnectOptions {
-  /** The name that presence shows. Not verified. */
+  /** The name that presence shows. Without logins it is believed; with them the token says it. */
   user?: string;
-  /** Goes with each connection. A function is asked anew each time. */
+  /**
+   * A key or a token (JWT). A function makes a new one when it is needed: for the first connection,
+   * before the old one expires, and after the server has refused it.
+   */
   token?: string | (() => string | Promise<string>);
   /** Default: WebSocket, and SSE where a proxy blocks it. */
   transports?: Transport[];
@@ -178,6 +181,10 @@ export interface ClientEvents {
   presence: DetailEvent<Omit<PresenceDetail, "users">>;
   notice: DetailEvent<object>;
   subscriptionerror: DetailEvent<{ target: string; error: FanlogError }>;
+  /** The login ends soon. With a function as `token` the client shows a new one by itself. */
+  expiring: DetailEvent<{ expires: string; seconds: number }>;
+  /** A new token could not be made, or the server refused it. */
+  loginerror: DetailEvent<unknown>;
 }
 
 export declare class Subscription<V = Value>
@@ -248,7 +255,10 @@ export declare class Client extends EventTarget {
     topic: string,
     options?: { partition?: number; before?: Position | number; limit?: number },
   ): Promise<{ messages: Message<V>[]; positions: Positions; before: number | null }>;
+  /** Shows a new token to the server without a disconnect, and to each later connection. */
   setToken(token: NonNullable<ConnectOptions["token"]>): Promise<void>;
+  /** A ticket for one EventSource or WebSocket of the page's own: `?ticket=…`. Good once. */
+  ticket(use?: "events" | "websocket"): Promise<string>;
   reconnect(): void;
   close(): void;
   addEventListener<K extends keyof ClientEvents>(

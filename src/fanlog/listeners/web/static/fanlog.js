@@ -36,6 +36,8 @@ const SAVE_MS = 100; // sessionStorage writes block the page, so there are at mo
 const OWN_USER = "$user"; // the topic of the connection's own user
 const STREAM_PREFIX = "_stream."; // before the names of streams: each is a topic
 const STREAM_MARK = "fanlog-stream"; // a header of what is no part of a stream's text
+const LOGGED_OUT = 4003; // the server closed: not logged in, or not any more
+const LOGINS_MAX = 2; // tokens in a row that the server refused, from a function that makes new ones
 const WEBSOCKET_FAILURES_MAX = 3; // where WebSocket worked before, the server is down, not blocked
 
 /** An error with the stable code of the server's error, or one of this client's own. */
@@ -86,10 +88,13 @@ export class Client extends EventTarget {
   #lastId = 0;
   #name = randomText();
   #listeners = [];
+  #login; // the token, as it was made last
+  #refusals = 0; // logins in a row that the server refused
 
   constructor(url, options = {}) {
     super();
     this.#options = { ...DEFAULTS, ...options };
+    this.#login = this.#options.login = new Login(this.#options.token);
     this.#urls = (Array.isArray(url) ? url : [url]).map(toUrl).map((base) => ({
       base, worked: false, failed: 0, blockedUntil: 0,
     }));
@@ -186,10 +191,17 @@ export class Client extends EventTarget {
     };
   }
 
-  /** Shows a new token to the server, and to each later connection. */
+  /** Shows a new token to the server, without a disconnect, and to each later connection. */
   async setToken(token) {
-    this.#options.token = token;
-    if (this.#transport) await this.#call("token", { token: await given(token) }, { retry: false });
+    this.#login.source = token;
+    await this.#showToken();
+  }
+
+  /** A ticket for one EventSource or WebSocket of the page's own: `?ticket=…`. It is good once. */
+  async ticket(use = "events") {
+    const { ticket } = await send(this.#urls[this.#urlIndex].base, this.#options, "POST", "v1/tickets",
+      { body: { use } });
+    return ticket;
   }
 
   /** Tries to connect now instead of at `nextAttempt`. */
@@ -237,6 +249,7 @@ export class Client extends EventTarget {
       this.#dropUnrepeatable();
     }
     this.#transport = transport;
+    this.#refusals = 0;
     this.#welcome = welcome;
     this.#openedAt = Date.now();
     if (transport.kind === "websocket") {
@@ -278,7 +291,24 @@ export class Client extends EventTarget {
       return;
     }
     if (reason.fatal) return this.#shut(reason.fatal);
+    if (reason.unauthenticated && !this.#mayTryAgain()) {
+      return this.#shut(new FanlogError("unauthenticated", reason.message));
+    }
     this.#planAttempt(reason);
+  }
+
+  // A function may make a token that is good. The same token again is not.
+  #mayTryAgain() {
+    this.#refusals += 1;
+    this.#login.forget();
+    return this.#login.renewable && this.#refusals < LOGINS_MAX;
+  }
+
+  async #showToken() {
+    this.#login.forget();
+    const token = await this.#login.get();
+    if (this.#transport?.kind === "sse") return this.#transport.renew();
+    if (this.#transport) await this.#call("token", { token }, { retry: false });
   }
 
   #planAttempt(reason) {
@@ -448,6 +478,10 @@ export class Client extends EventTarget {
     if (frame.type === "upstream") {
       this.#setState(frame.up ? "open" : "upstream-lost");
       if (frame.up) this.#retryLater();
+    } else if (frame.type === "expiring") {
+      this.#tell("expiring", frame);
+      // If it can't be made now, the server closes in time, and the next connection tries again.
+      if (this.#login.renewable) this.#showToken().catch((error) => this.#tell("loginerror", error));
     } else if (frame.type === "presence") {
       for (const subscription of this.#subscriptions.values()) subscription.hearPresence(frame);
       this.#tell("presence", frame);
@@ -912,8 +946,10 @@ class SocketTransport {
 
   async start() {
     this.#timer = setTimeout(() => this.#lose("no answer in time"), this.#options.connectTimeoutMs);
+    let token;
     try {
-      const url = await endpoint(this.#base, "v1/ws", this.#options);
+      const url = endpoint(this.#base, "v1/ws", this.#options);
+      token = await this.#options.login.get();
       url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
       if (this.#closed) return;
       const Socket = this.#options.WebSocket ?? globalThis.WebSocket;
@@ -922,6 +958,7 @@ class SocketTransport {
       return this.#lose(String(error?.message ?? error));
     }
     this.#socket.onmessage = (event) => this.#hear(event.data);
+    if (token) this.#socket.onopen = () => this.#showToken(token);
     this.#socket.onclose = (event) => this.#lose(event.reason || `closed with ${event.code}`, event.code);
     this.#socket.onerror = () => {}; // a close event follows
   }
@@ -981,11 +1018,20 @@ class SocketTransport {
     const frame = JSON.parse(data);
     if (frame.id !== undefined && frame.id !== null) return this.#answer(frame);
     if (frame.type === "welcome") return this.#greet(frame);
+    if (frame.type === "login") return this.#mustLogIn();
     if (frame.type === "reconnect") return this.#leaveIn(frame.after_ms ?? 0, frame.reason);
     const subscription = frame.target === undefined
       ? undefined : this.#routes.get(routeKey(frame.target, frame.filter));
     if (subscription) subscription.hear(frame);
     else if (frame.target === undefined) this.#owner.frame(frame);
+  }
+
+  // The first operation: a browser can't send a header with a WebSocket, and an address is no place
+  // for a secret.
+  #showToken(token) {
+    this.#ask({ op: "token", token }, (_, error) => {
+      if (error) this.#lose(error.message, error.code === "unauthenticated" ? LOGGED_OUT : undefined, error);
+    });
   }
 
   #greet(frame) {
@@ -994,6 +1040,11 @@ class SocketTransport {
     if (frame.ping_seconds > 0) this.#pingMs = frame.ping_seconds * 1000;
     this.#watch();
     this.#owner.opened(frame);
+  }
+
+  #mustLogIn() {
+    if (this.#options.login.given) return; // it is on its way
+    this.#lose("The server asks for a login: give a token, or log in first (POST /v1/login).", LOGGED_OUT);
   }
 
   #answer(frame) {
@@ -1044,10 +1095,12 @@ class SocketTransport {
     this.#timer = setTimeout(() => this.#lose(reason ?? "the server asked to reconnect"), afterMs);
   }
 
-  #lose(message, code) {
+  #lose(message, code, error) {
     if (this.#closed) return;
     const afterMs = this.#leaveAt === null ? undefined : Math.max(this.#leaveAt - Date.now(), 0);
-    this.#owner.lost({ message, afterMs, fatal: fatalOf(code, message) });
+    const unauthenticated = code === LOGGED_OUT;
+    const fatal = fatalOf(code, message) ?? (unauthenticated || error?.temporary ? undefined : error);
+    this.#owner.lost({ message, afterMs, fatal, unauthenticated });
   }
 }
 
@@ -1080,7 +1133,7 @@ class EventTransport {
       const status = await this.#fetch("GET", "v1/status", {});
       if (!this.#closed) this.#owner.opened({ ...status, connection: null, user: this.#options.user });
     } catch (error) {
-      this.#lose({ message: String(error?.message ?? error) });
+      this.#lose(lossOf(error));
     } finally {
       clearTimeout(timer);
     }
@@ -1108,12 +1161,17 @@ class EventTransport {
         await this.#do(operation);
       }
     } catch (error) {
-      this.#lose({ message: String(error?.message ?? error) });
+      this.#lose(lossOf(error));
     }
   }
 
   probe() {
     for (const stream of this.#streams) stream.probe();
+  }
+
+  /** The streams continue with a new token. */
+  renew() {
+    this.#lose({ message: "the streams continue with a new token", afterMs: 0 });
   }
 
   close() {
@@ -1128,6 +1186,7 @@ class EventTransport {
       this.#owner.answered(operation.id, await this.#perform(operation.kind, operation.body), null);
     } catch (error) {
       if (!(error instanceof FanlogError)) throw error; // the network, not the server
+      if (error.code === "unauthenticated" && operation.retry) throw error; // with a new token
       if (!this.#closed) this.#owner.answered(operation.id, null, error);
     }
   }
@@ -1158,23 +1217,8 @@ class EventTransport {
     return { ...page, messages, before: messages[0]?.offset || null };
   }
 
-  async #fetch(method, path, { body, headers = {}, query = {} }) {
-    const url = new URL(path, this.#base);
-    const { user } = this.#options;
-    const token = await given(this.#options.token);
-    if (user) headers["Fanlog-User"] = encodeURIComponent(user);
-    if (token) headers.Authorization = `Bearer ${token}`;
-    for (const [name, value] of Object.entries(query)) {
-      if (value !== undefined) url.searchParams.set(name, value);
-    }
-    const init = { method, headers: { Accept: "application/json", ...headers }, signal: this.#abort.signal };
-    if (body !== undefined) {
-      init.body = JSON.stringify(body);
-      init.headers["Content-Type"] = "application/json";
-    }
-    const response = await fetchOf(this.#options)(url.href, init);
-    if (!response.ok) throw await problemOf(response);
-    return response.json();
+  #fetch(method, path, request) {
+    return send(this.#base, this.#options, method, path, { ...request, signal: this.#abort.signal });
   }
 
   // A browser opens about six connections to a host, so that subscriptions share streams.
@@ -1256,13 +1300,15 @@ class EventStream {
   async run() {
     try {
       this.#watch(this.#setup.pingMs * 2.4);
-      const url = await this.#url();
+      const url = this.#url();
+      const headers = await headersOf(this.#setup.options, { Accept: "text/event-stream" });
       const response = await fetchOf(this.#setup.options)(url.href, {
-        headers: { Accept: "text/event-stream" }, cache: "no-store", signal: this.#abort.signal,
+        headers, cache: "no-store", signal: this.#abort.signal,
       });
       if (!response.ok) {
         const error = await problemOf(response);
         if (error.temporary) this.#lose(error.message, retryAfterMs(response));
+        else if (error.code === "unauthenticated") this.#loseLogin(error);
         else if (!this.#abort.signal.aborted) this.#setup.refused(error);
         return;
       }
@@ -1295,8 +1341,8 @@ class EventStream {
     this.#abort.abort();
   }
 
-  async #url() {
-    const url = await endpoint(this.#setup.base, "v1/stream", this.#setup.options);
+  #url() {
+    const url = endpoint(this.#setup.base, "v1/stream", this.#setup.options);
     const query = url.searchParams;
     const positions = {};
     for (const subscription of this.subscriptions) {
@@ -1351,7 +1397,7 @@ class EventStream {
       for (const one of [...this.subscriptions]) one.accepted(matching(one.target, positions));
       return this.#setup.begun();
     }
-    if (type === "upstream" || type === "presence" || type === "notice") {
+    if (["upstream", "presence", "notice", "expiring"].includes(type)) {
       return this.#setup.frame({ ...content, type });
     }
     for (const subscription of [...this.subscriptions]) {
@@ -1373,6 +1419,7 @@ class EventStream {
   #fail(error) {
     const fatal = error.code === "disconnected" ? error : undefined;
     if (fatal || error.temporary) return this.#lose(error.message, undefined, fatal);
+    if (error.code === "unauthenticated") return this.#loseLogin(error);
     this.close();
     this.#setup.refused(error);
   }
@@ -1387,6 +1434,43 @@ class EventStream {
     this.close();
     this.#setup.lost({ message, afterMs, fatal });
   }
+
+  #loseLogin(error) {
+    if (this.#abort.signal.aborted) return;
+    this.close();
+    this.#setup.lost(lossOf(error));
+  }
+}
+
+/** The token, and where new ones come from: a text, or a function that makes one. */
+class Login {
+  #source;
+  #made = null; // a promise
+
+  constructor(source) { this.#source = source; }
+
+  set source(source) {
+    this.#source = source;
+    this.#made = null;
+  }
+  get given() { return this.#source !== undefined && this.#source !== null && this.#source !== ""; }
+  /** Whether there is more than the one token. */
+  get renewable() { return typeof this.#source === "function"; }
+
+  async get() {
+    if (!this.renewable) return this.#source;
+    // One call for all who want it now.
+    this.#made ??= Promise.resolve().then(() => this.#source());
+    try {
+      return await this.#made;
+    } catch (error) {
+      this.#made = null;
+      throw error;
+    }
+  }
+
+  /** The token is not good any more, or not for long: the next `get` makes a new one. */
+  forget() { this.#made = null; }
 }
 
 // --- small things ----------------------------------------------------------------------------
@@ -1400,16 +1484,38 @@ function toUrl(url) {
   return base;
 }
 
-async function endpoint(base, path, options) {
+function endpoint(base, path, options) {
   const url = new URL(path, base);
-  const token = await given(options.token);
   if (options.user) url.searchParams.set("user", options.user);
-  if (token) url.searchParams.set("token", token);
   return url;
 }
 
-async function given(token) {
-  return typeof token === "function" ? token() : token;
+async function headersOf({ login, user }, headers) {
+  const token = await login.get();
+  if (user) headers["Fanlog-User"] = encodeURIComponent(user);
+  if (token) headers.Authorization = `Bearer ${token}`;
+  return headers;
+}
+
+/** One request over HTTP. Rejects with the server's error. */
+async function send(base, options, method, path, { body, headers = {}, query = {}, signal }) {
+  const url = new URL(path, base);
+  for (const [name, value] of Object.entries(query)) {
+    if (value !== undefined) url.searchParams.set(name, value);
+  }
+  const init = { method, headers: await headersOf(options, { Accept: "application/json", ...headers }), signal };
+  if (body !== undefined) {
+    init.body = JSON.stringify(body);
+    init.headers["Content-Type"] = "application/json";
+  }
+  const response = await fetchOf(options)(url.href, init);
+  if (!response.ok) throw await problemOf(response);
+  return response.json();
+}
+
+/** Why a connection is lost, from what was thrown. */
+function lossOf(error) {
+  return { message: String(error?.message ?? error), unauthenticated: error?.code === "unauthenticated" };
 }
 
 function fetchOf(options) {

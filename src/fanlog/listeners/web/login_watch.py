@@ -1,0 +1,53 @@
+"""How long the login of an open connection is good. The client is told before its end, and can show
+a new token without a disconnect."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Literal
+
+from fanlog.listeners.web import operations as ops
+
+if TYPE_CHECKING:
+    from fanlog.listeners.web.entrance import Guest
+    from fanlog.listeners.web.server import WebListener
+
+_SECOND_US = 1_000_000
+
+
+class LoginWatch:
+    """Asked once a second, by a connection that stays open."""
+
+    __slots__ = ("_guest", "_listener", "_warned_of")
+
+    def __init__(self, listener: WebListener, guest: Guest) -> None:
+        self._listener = listener
+        self._guest = guest
+        # The end that the client was told of.
+        self._warned_of = 0
+
+    def look(self) -> Literal["good", "ends", "over"]:
+        """Whether the login is good, ends soon (said once), or is over."""
+        expires_us = self._guest.expires_us
+        if not expires_us:
+            return "good"
+        left_us = expires_us - self._listener.core.now_us()
+        if left_us <= 0:
+            return "over"
+        warning = self._listener.entrance.security.expiry_warning_seconds
+        if left_us <= warning * _SECOND_US and self._warned_of != expires_us:
+            self._warned_of = expires_us
+            return "ends"
+        return "good"
+
+    def frame(self) -> ops.ExpiringFrame:
+        """What the client is told."""
+        expires_us = self._guest.expires_us
+        left_us = max(0, expires_us - self._listener.core.now_us())
+        return ops.ExpiringFrame(expires=time_text(expires_us), seconds=left_us // _SECOND_US)
+
+
+def time_text(at_us: int) -> str:
+    """A time as people and programs read it: RFC 3339 in UTC."""
+    at = datetime.fromtimestamp(at_us // _SECOND_US, UTC)
+    return at.isoformat().replace("+00:00", "Z")

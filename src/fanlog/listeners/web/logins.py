@@ -1,0 +1,418 @@
+"""Logging in and out over HTTP, sessions, tickets, and who may do what."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from aiohttp import web
+from msgspec import Meta
+
+from fanlog.errors import (
+    ForbiddenError,
+    InvalidArgumentError,
+    LimitError,
+    RateLimitedError,
+    TopicNotFoundError,
+    UnauthenticatedError,
+)
+from fanlog.identity import Identity, Login, Role, Rules, Verb
+from fanlog.listeners.web.entrance import COOKIE, Guest, session_cookies
+from fanlog.listeners.web.login_watch import time_text
+from fanlog.listeners.web.problems import http_problem
+from fanlog.listeners.web.routes import Call, Nothing, Param, Route
+from fanlog.security.sessions import Session
+
+_SECRET_LENGTH_MAX = 16_384
+_NAME_LENGTH_MAX = 255
+_Secret = Annotated[str, Meta(max_length=_SECRET_LENGTH_MAX)]
+_Time = Annotated[str, Meta(description="RFC 3339 in UTC.")]
+
+
+class LoginBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A user with a password; or a key; or a token."""
+
+    user: Annotated[str, Meta(max_length=_NAME_LENGTH_MAX)] = ""
+    password: _Secret = ""
+    key: _Secret = ""
+    token: _Secret = ""
+
+    def __repr__(self) -> str:
+        return "LoginBody(...)"
+
+
+class LoginWays(msgspec.Struct, frozen=True, kw_only=True):
+    """How to log in, for a page that asks for it."""
+
+    auth: Annotated[bool, Meta(description="Whether clients must log in.")]
+    ways: Annotated[
+        list[Literal["password", "key", "token", "oidc"]], Meta(description="Ways to log in.")
+    ]
+    oidc: Annotated[str, Meta(description="Where a browser goes to log in by OpenID Connect.")] = ""
+
+
+class WhoAmI(msgspec.Struct, frozen=True, kw_only=True):
+    """Who you are here, and what you may do."""
+
+    auth: Annotated[bool, Meta(description="Whether clients must log in.")]
+    user: str
+    kind: Annotated[str, Meta(description="key, user, token, certificate, or anonymous.")]
+    account: Annotated[str, Meta(description="The name of the key or user that logged in.")]
+    role: Annotated[str, Meta(description="The role; empty if only the rules count.")]
+    rules: Rules
+    reads_messages: Annotated[
+        bool, Meta(description="Whether there may be messages that you may read.")
+    ]
+    admin: bool
+    session: Annotated[str, Meta(description="The id of the browser session, if it is one.")] = ""
+    expires: Annotated[str, Meta(description="When the login ends by itself, or nothing.")] = ""
+
+
+class MayQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked about."""
+
+    verb: Verb
+    name: Annotated[
+        str, Meta(max_length=_NAME_LENGTH_MAX, description="A topic, a pattern, a group, ...")
+    ] = ""
+    account: Annotated[
+        str,
+        Meta(max_length=_NAME_LENGTH_MAX, description="Another key or user. Admins may ask that."),
+    ] = ""
+
+
+class MayAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    allowed: bool
+    account: str
+    reason: Annotated[str, Meta(description="Why not.")] = ""
+
+
+class SessionAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A browser that is logged in."""
+
+    id: str
+    user: str
+    kind: str
+    address: Annotated[str, Meta(description="Where it logged in from.")]
+    agent: Annotated[str, Meta(description="What the browser calls itself.")]
+    begun: _Time
+    seen: _Time
+    expires: _Time
+    current: Annotated[bool, Meta(description="Whether it is the one that asks.")]
+
+
+class SessionsAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    sessions: list[SessionAnswer]
+
+
+class SessionsQuery(msgspec.Struct, frozen=True, kw_only=True):
+    user: (
+        Annotated[str, Meta(max_length=_NAME_LENGTH_MAX, description="Only this user's.")] | None
+    ) = None
+
+
+class TicketBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    use: Annotated[
+        Literal["events", "websocket"],
+        Meta(description="events: one stream of server-sent events. websocket: one WebSocket."),
+    ] = "events"
+
+
+class TicketAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Put it into the address: `?ticket=...`. It is good once."""
+
+    ticket: str
+    use: str
+    seconds: Annotated[float, Meta(description="For so long.")]
+
+
+# Logging in and out
+
+
+async def ways(call: Call[Nothing, None]) -> LoginWays:
+    entrance = call.listener.entrance
+    if not entrance.guarded:
+        return LoginWays(auth=False, ways=[])
+    found: list[Any] = ["password", "key"]
+    security = entrance.security
+    if security.token_key_file or security.token_jwks_url:
+        found.append("token")
+    if security.oidc_issuer:
+        found.append("oidc")
+    return LoginWays(auth=True, ways=found, oidc="/v1/oidc/login" if security.oidc_issuer else "")
+
+
+async def login(call: Call[Nothing, LoginBody]) -> web.StreamResponse:
+    entrance, body = call.listener.entrance, call.body
+    given = sum(map(bool, (body.user or body.password, body.key, body.token)))
+    if given > 1:
+        raise InvalidArgumentError("Give a user with a password, or a key, or a token: one of it.")
+    # Else a page of others could log its visitors in as somebody of its choice.
+    if _from_a_browser(call.request):
+        entrance.check_page(call.request)
+    stranger = call.guest.who
+    if not entrance.guarded:
+        return _json(_who_am_i(call.guest, guarded=False))
+    if not given:
+        raise UnauthenticatedError("Give a user with a password, a key, or a token.")
+    shown = Login(key=body.key, user=body.user, password=body.password, token=body.token)
+    who = await call.listener.core.gate.login(shown, stranger)
+    return begin_session(call, who)
+
+
+def begin_session(call: Call[Any, Any], who: Identity, page: str = "") -> web.StreamResponse:
+    """Answers with a new session. One that the browser had before ends: nobody can prepare a
+    session for others to log in to."""
+    entrance = call.listener.entrance
+    for secret in session_cookies(call.request):
+        before = entrance.sessions.maybe_find(secret)
+        if before is not None:
+            entrance.sessions.close(before)
+    session, secret = entrance.sessions.open(who, call.request.headers.get("User-Agent", ""))
+    guest = Guest(entrance, call.listener.core, who, session)
+    if page:
+        answer = web.Response(text=page, content_type="text/html")
+    else:
+        answer = _json(_who_am_i(guest, guarded=True))
+    answer.headers["Cache-Control"] = "no-store"
+    answer.set_cookie(
+        COOKIE,
+        secret,
+        path="/",
+        httponly=True,
+        samesite="Strict",
+        secure=is_secure(call.request),
+        max_age=int(entrance.security.session_lifetime_seconds),
+    )
+    return answer
+
+
+async def logout(call: Call[Nothing, None]) -> web.StreamResponse:
+    entrance, request = call.listener.entrance, call.request
+    cookies = session_cookies(request)
+    if cookies:
+        entrance.check_page(request)
+    for secret in cookies:
+        session = entrance.sessions.maybe_find(secret)
+        if session is not None:
+            entrance.sessions.close(session)
+    if cookies:
+        # Its WebSockets and streams end with it.
+        call.listener.recheck()
+    answer = web.Response(status=204)
+    answer.del_cookie(COOKIE, path="/", httponly=True, samesite="Strict", secure=is_secure(request))
+    return answer
+
+
+def is_secure(request: web.Request) -> bool:
+    """Whether the browser speaks TLS, with us or with a proxy. A header that lies about it keeps
+    a cookie from being sent, and does no other harm."""
+    return request.secure or request.headers.get("X-Forwarded-Proto", "").lower() == "https"
+
+
+def _from_a_browser(request: web.Request) -> bool:
+    return "Origin" in request.headers or "Sec-Fetch-Site" in request.headers
+
+
+def _json(answer: msgspec.Struct) -> web.Response:
+    return web.Response(
+        body=msgspec.json.encode(answer),
+        content_type="application/json",
+        headers={"Cache-Control": "no-store"},
+    )
+
+
+# Who, and what
+
+
+async def who_am_i(call: Call[Nothing, None]) -> web.StreamResponse:
+    return _json(_who_am_i(call.guest, guarded=call.listener.entrance.guarded))
+
+
+def _who_am_i(guest: Guest, *, guarded: bool) -> WhoAmI:
+    account, expires_us = guest.who.account, guest.expires_us
+    # Without logins everybody may do everything.
+    rules = account.rules if account is not None else Rules(role=Role.ADMIN)
+    reads = rules.role in _READING if rules.subscribe is None else bool(rules.subscribe)
+    return WhoAmI(
+        auth=guarded,
+        user=guest.who.user,
+        kind="anonymous" if account is None else account.kind,
+        account="" if account is None else account.name,
+        role="" if rules.role is None else rules.role.value,
+        rules=rules,
+        reads_messages=reads and rules.role is not Role.OBSERVER,
+        admin=rules.role is Role.ADMIN,
+        session="" if guest.session is None else guest.session.id,
+        expires=time_text(expires_us) if expires_us else "",
+    )
+
+
+_READING = (Role.ADMIN, Role.CONSUMER, Role.VIEWER)
+
+
+async def may(call: Call[MayQuery, None]) -> MayAnswer | web.StreamResponse:
+    query, permit = call.query, call.permit
+    account = permit.who.account
+    name = "" if account is None else account.name
+    if query.account and query.account != name:
+        permit.ask(Verb.ADMIN, "")
+        name = query.account
+        others = call.listener.entrance.maybe_permit(name)
+        if others is None:
+            detail = f"There is no key or user {name!r} that is let in."
+            return http_problem(404, detail, "no_such_account")
+        permit = others
+    refusal = permit.maybe_refusal(query.verb, query.name)
+    return MayAnswer(
+        allowed=refusal is None, account=name, reason="" if refusal is None else str(refusal)
+    )
+
+
+# Sessions and tickets
+
+
+def _is_admin(call: Call[Any, Any]) -> bool:
+    return call.permit.may(Verb.ADMIN, "")
+
+
+async def sessions(call: Call[SessionsQuery, None]) -> SessionsAnswer:
+    kept, guest = call.listener.entrance.sessions, call.guest
+    found = kept.all(call.query.user)
+    if not _is_admin(call):
+        found = [one for one in found if _is_mine(call, one)]
+    return SessionsAnswer(
+        sessions=[
+            SessionAnswer(
+                id=one.id,
+                user=one.who.user,
+                kind="" if one.who.account is None else one.who.account.kind,
+                address=one.who.address,
+                agent=one.agent,
+                begun=time_text(one.begun_us),
+                seen=time_text(one.seen_us),
+                expires=time_text(kept.expires_us(one)),
+                current=one is guest.session,
+            )
+            for one in found
+        ]
+    )
+
+
+def _is_mine(call: Call[Any, Any], session: Session) -> bool:
+    mine, account = call.permit.who.account, session.who.account
+    if mine is None or account is None:
+        return False
+    return (mine.kind, mine.name) == (account.kind, account.name)
+
+
+async def end_session(call: Call[Nothing, None]) -> web.StreamResponse:
+    entrance = call.listener.entrance
+    session = entrance.sessions.maybe(call.path("session"))
+    if session is None or not (_is_admin(call) or _is_mine(call, session)):
+        # The same for both: nobody learns of the sessions of others.
+        detail = "There is no such session. GET /v1/sessions lists yours."
+        return http_problem(404, detail, "no_such_session")
+    entrance.sessions.close(session)
+    call.listener.recheck()
+    return web.Response(status=204)
+
+
+async def ticket(call: Call[Nothing, TicketBody]) -> web.StreamResponse:
+    entrance, guest, use = call.listener.entrance, call.guest, call.body.use
+    text = entrance.tickets.issue(guest.who, use, guest.session)
+    answer = _json(TicketAnswer(ticket=text, use=use, seconds=entrance.security.ticket_seconds))
+    answer.set_status(201)
+    return answer
+
+
+_NO_STORE = (Param("Cache-Control", "It is never kept."),)
+
+ROUTES = [
+    Route(
+        "GET",
+        "/v1/login",
+        ways,
+        "How to log in",
+        "logins",
+        answer=LoginWays,
+    ),
+    Route(
+        "POST",
+        "/v1/login",
+        login,
+        "Log in, and get a session cookie",
+        "logins",
+        body=LoginBody,
+        answer=WhoAmI,
+        answer_headers=_NO_STORE,
+        description="For browsers. Programs send their key or token with each request, as "
+        "`Authorization: Bearer ...`. The cookie is `fanlog_session`.",
+        errors=(UnauthenticatedError, RateLimitedError, InvalidArgumentError, LimitError),
+        example={"user": "ann", "password": "..."},
+    ),
+    Route(
+        "POST",
+        "/v1/logout",
+        logout,
+        "End the session of the cookie",
+        "logins",
+        status=204,
+    ),
+    Route(
+        "GET",
+        "/v1/whoami",
+        who_am_i,
+        "Who you are, and what you may do",
+        "logins",
+        answer=WhoAmI,
+        answer_headers=_NO_STORE,
+    ),
+    Route(
+        "GET",
+        "/v1/may",
+        may,
+        "Whether you may do something",
+        "logins",
+        query=MayQuery,
+        query_example={"verb": "publish", "name": "orders"},
+        answer=MayAnswer,
+        errors=(ForbiddenError, InvalidArgumentError, TopicNotFoundError),
+    ),
+    Route(
+        "GET",
+        "/v1/sessions",
+        sessions,
+        "List browser sessions",
+        "logins",
+        query=SessionsQuery,
+        answer=SessionsAnswer,
+        description="Your own; an admin sees all.",
+    ),
+    Route(
+        "DELETE",
+        "/v1/sessions/{session}",
+        end_session,
+        "End a browser session",
+        "logins",
+        status=204,
+        description="Its WebSockets and streams are closed. Your own; an admin may end all.",
+        # For its status.
+        errors=(TopicNotFoundError,),
+    ),
+    Route(
+        "POST",
+        "/v1/tickets",
+        ticket,
+        "Get a ticket for one stream",
+        "logins",
+        body=TicketBody,
+        answer=TicketAnswer,
+        status=201,
+        answer_headers=_NO_STORE,
+        description="For `EventSource` and `WebSocket`, which can't send headers. It is good once, "
+        "for some seconds.",
+        errors=(RateLimitedError,),
+        example={"use": "events"},
+    ),
+]

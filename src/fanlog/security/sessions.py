@@ -1,0 +1,136 @@
+"""Browser sessions: a random secret in a cookie stands for a login. Only its hash is kept: a look
+into the broker's memory lets nobody in. Sessions live as long as the process: after a restart
+people log in again."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Callable
+
+import msgspec
+
+from fanlog.errors import LimitError, allow_more
+from fanlog.identity import Identity
+
+_SECRET_BYTES = 32
+_AGENT_LENGTH_MAX = 200
+_SECRET_LENGTH_MAX = 64
+
+
+class Session(msgspec.Struct, kw_only=True, eq=False):
+    """A login of a browser. `id` is no secret: people see it in lists. `seen` and `begun` are of
+    the clock that nobody sets."""
+
+    id: str
+    digest: bytes
+    who: Identity
+    agent: str
+    begun_us: int
+    seen_us: int
+    begun: float
+    seen: float
+    closed: bool = False
+
+
+class Sessions:
+    """All sessions of this process. `now_us` is the wall clock, for lists; `now` is one that nobody
+    sets, for what expires."""
+
+    def __init__(
+        self,
+        now_us: Callable[[], int],
+        now: Callable[[], float],
+        *,
+        idle_seconds: float,
+        lifetime_seconds: float,
+        sessions_max: int,
+    ) -> None:
+        self._now_us = now_us
+        self._now = now
+        self._idle_seconds = idle_seconds
+        self._lifetime_seconds = lifetime_seconds
+        self._sessions_max = sessions_max
+        self._by_digest: dict[bytes, Session] = {}
+        self._by_id: dict[str, Session] = {}
+
+    def open(self, who: Identity, agent: str = "") -> tuple[Session, str]:
+        """A new session, and its secret, which is not kept."""
+        if len(self._by_id) >= self._sessions_max:
+            self.sweep()
+        if len(self._by_id) >= self._sessions_max:
+            raise LimitError(
+                f"There are {self._sessions_max} sessions, as many as there may be. Log out "
+                "elsewhere, or end some of them (DELETE /v1/sessions/ID). "
+                + allow_more("security.sessions_max")
+            )
+        secret = secrets.token_urlsafe(_SECRET_BYTES)
+        shown = "".join(c if c.isprintable() else "?" for c in agent[:_AGENT_LENGTH_MAX])
+        session = Session(
+            id=secrets.token_hex(8),
+            digest=_digest(secret),
+            who=who,
+            agent=shown,
+            begun_us=self._now_us(),
+            seen_us=self._now_us(),
+            begun=self._now(),
+            seen=self._now(),
+        )
+        self._by_digest[session.digest] = self._by_id[session.id] = session
+        return session, secret
+
+    def maybe_find(self, secret: str) -> Session | None:
+        """The session of a secret, which is in use by that; None if it is nobody's, or over."""
+        if len(secret) > _SECRET_LENGTH_MAX:
+            return None
+        session = self._by_digest.get(_digest(secret))
+        if session is None or not self.is_good(session):
+            return None
+        session.seen, session.seen_us = self._now(), self._now_us()
+        return session
+
+    def is_good(self, session: Session) -> bool:
+        """Whether a session lets in now. One that is over is forgotten."""
+        now = self._now()
+        over = (
+            now - session.seen >= self._idle_seconds
+            or now - session.begun >= self._lifetime_seconds
+        )
+        if over and not session.closed:
+            self._drop(session)
+        return not session.closed
+
+    def keep(self, session: Session) -> None:
+        """Somebody uses the session, on a connection that stays open."""
+        if not session.closed:
+            session.seen = self._now()
+
+    def expires_us(self, session: Session) -> int:
+        """When the session ends, however much it is used."""
+        return session.begun_us + int(self._lifetime_seconds * 1_000_000)
+
+    def maybe(self, id: str) -> Session | None:
+        session = self._by_id.get(id)
+        return session if session is not None and self.is_good(session) else None
+
+    def close(self, session: Session) -> None:
+        self._drop(session)
+
+    def all(self, user: str | None = None) -> list[Session]:
+        """Sessions that are good, newest first; those of one user, if that is given."""
+        self.sweep()
+        found = [s for s in self._by_id.values() if user is None or s.who.user == user]
+        return sorted(found, key=lambda one: one.begun, reverse=True)
+
+    def sweep(self) -> None:
+        for session in list(self._by_id.values()):
+            self.is_good(session)
+
+    def _drop(self, session: Session) -> None:
+        session.closed = True
+        self._by_digest.pop(session.digest, None)
+        self._by_id.pop(session.id, None)
+
+
+def _digest(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode(errors="replace")).digest()
