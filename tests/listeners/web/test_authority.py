@@ -150,6 +150,8 @@ FREE |= {
     "POST /v1/tickets",
     "GET /v1/sessions",
     "DELETE /v1/sessions/{session}",
+    "GET /v1/oidc/login",
+    "GET /v1/oidc/callback",
 }
 THERE = [f"{route.method} {route.path}" for route in ROUTES]
 PARTS = {

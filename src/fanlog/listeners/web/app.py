@@ -17,6 +17,7 @@ from fanlog.listeners.web import (
     logins,
     messages,
     metrics,
+    oidc_routes,
     publishing,
     queues,
     requests,
@@ -54,6 +55,7 @@ ROUTES: list[Route] = [
     *resumable.ROUTES,
     *status.ROUTES,
     *logins.ROUTES,
+    *oidc_routes.ROUTES,
     *metrics.ROUTES,
     *tracing.ROUTES,
 ]

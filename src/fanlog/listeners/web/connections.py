@@ -5,9 +5,12 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections.abc import Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from fanlog.model import WebConnectionInfo
+
+if TYPE_CHECKING:
+    from fanlog.broker.authority import Permit
 
 # As much of a connection's subscriptions as a list shows, so that a page fits into a signal.
 _SUBSCRIPTIONS_BYTES = 400
@@ -26,6 +29,8 @@ class WebPeer(Protocol):
     def transport(self) -> str: ...
     @property
     def since_us(self) -> int: ...
+    @property
+    def permit(self) -> Permit: ...
 
     def subscriptions(self) -> list[str]:
         """The topics and patterns that it follows."""

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from fanlog.broker.core import Broker
     from fanlog.config_security import SecurityOptions
     from fanlog.listeners.web.server import WebListener
+    from fanlog.security.oidc import Oidc
 
 COOKIE = "fanlog_session"
 USER_HEADER = "Fanlog-User"
@@ -157,6 +158,7 @@ class Entrance:
             sessions_max=security.sessions_max,
         )
         self.tickets = Tickets(loop.time, lifetime_seconds=security.ticket_seconds)
+        self.oidc = self._make_oidc()
         # Requests that are being answered, by the id of the object: it can't be a key itself.
         self._asking: dict[int, _Asking] = {}
 
@@ -167,6 +169,21 @@ class Entrance:
     @property
     def guarded(self) -> bool:
         return self._core.gate.guarded
+
+    def _make_oidc(self) -> Oidc | None:
+        gate = self._core.gate
+        if not self.security.oidc_issuer or not isinstance(gate, SecurityGate):
+            return None
+        # Cryptography takes a while to import, and few brokers have a provider.
+        from fanlog.security.oidc import Oidc  # noqa: PLC0415
+
+        oidc = Oidc(self.security, self._core.now_us)
+        gate.verifiers.append(oidc)
+        return oidc
+
+    async def close(self) -> None:
+        if self.oidc is not None:
+            await self.oidc.close()
 
     # Who it is
 
@@ -331,12 +348,16 @@ def _may_act(who: Identity) -> bool:
 
 
 def session_cookies(request: web.Request) -> list[str]:
-    """All session cookies of a request. A parser would keep one of several, and not say which."""
+    return cookies_of(request, COOKIE)
+
+
+def cookies_of(request: web.Request, wanted: str) -> list[str]:
+    """All cookies of a name. A parser would keep one of several, and not say which."""
     found: list[str] = []
     for line in request.headers.getall(hdrs.COOKIE, []):
         for part in line.split(";"):
             name, _, value = part.strip().partition("=")
-            if name == COOKIE:
+            if name == wanted:
                 found.append(value.strip().strip('"'))
     return found
 

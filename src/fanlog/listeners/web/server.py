@@ -332,5 +332,6 @@ class WebListener(Acceptor):
         for stream in list(self._streams):
             stream.abort()
         await self._runner.cleanup()
+        await self.entrance.close()
         self.presence.close()
         await self.bus.close()

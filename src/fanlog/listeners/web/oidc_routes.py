@@ -1,0 +1,139 @@
+"""The two pages of an OpenID login: one sends the browser to the provider, to the other it comes
+back."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+from aiohttp import web
+from msgspec import Meta
+
+from fanlog.errors import (
+    ForbiddenError,
+    InvalidArgumentError,
+    LinkError,
+    NotSupportedError,
+    UnauthenticatedError,
+)
+from fanlog.identity import Login
+from fanlog.listeners.web.entrance import cookies_of
+from fanlog.listeners.web.logins import begin_session, is_secure
+from fanlog.listeners.web.routes import Call, Route
+from fanlog.security.gate import SecurityGate
+
+if TYPE_CHECKING:
+    from fanlog.security.oidc import Oidc
+
+OIDC_COOKIE = "fanlog_oidc"
+_PATH = "/v1/oidc"
+_LENGTH_MAX = 4096
+_Text = Annotated[str, Meta(max_length=_LENGTH_MAX)]
+# The page leads on by itself. A redirect would still be the provider's doing, for a browser, and
+# the cookie would not go with it.
+_PAGE = (
+    '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0;url={page}">'
+    '<title>Fanlog</title><p>You are logged in. <a href="{page}">Continue</a>'
+)
+
+
+class BeginQuery(msgspec.Struct, frozen=True, kw_only=True):
+    page: Annotated[
+        str, Meta(max_length=1024, description="The page of this server to go to afterwards.")
+    ] = "/"
+
+
+class ReturnQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """What the provider says."""
+
+    state: _Text = ""
+    code: _Text = ""
+    iss: _Text = ""
+    error: _Text = ""
+    error_description: _Text = ""
+    error_uri: _Text = ""
+    session_state: _Text = ""
+    scope: _Text = ""
+
+
+def _oidc(call: Call[BeginQuery, None] | Call[ReturnQuery, None]) -> Oidc:
+    oidc = call.listener.entrance.oidc
+    if oidc is None:
+        raise NotSupportedError(
+            "There is no OpenID provider here. Log in with POST /v1/login, or set "
+            "security.oidc_issuer."
+        )
+    return oidc
+
+
+def _redirect_url(call: Call[BeginQuery, None]) -> str:
+    chosen = call.listener.entrance.security.oidc_redirect_url
+    if chosen:
+        return chosen
+    scheme = "https" if is_secure(call.request) else "http"
+    return f"{scheme}://{call.request.host}{_PATH}/callback"
+
+
+async def begin(call: Call[BeginQuery, None]) -> web.StreamResponse:
+    start = await _oidc(call).begin(_redirect_url(call), call.query.page)
+    answer = web.Response(status=302, headers={"Location": start.url, "Cache-Control": "no-store"})
+    answer.set_cookie(
+        OIDC_COOKIE,
+        start.cookie,
+        path=_PATH,
+        httponly=True,
+        # Not Strict: the browser comes back from another host.
+        samesite="Lax",
+        secure=is_secure(call.request),
+        max_age=start.seconds,
+    )
+    return answer
+
+
+async def finish(call: Call[ReturnQuery, None]) -> web.StreamResponse:
+    oidc = _oidc(call)
+    cookies = cookies_of(call.request, OIDC_COOKIE)
+    if len(cookies) != 1:
+        raise UnauthenticatedError(
+            "This login did not begin in this browser. Begin again at /v1/oidc/login."
+        )
+    given = {name: value for name, value in msgspec.structs.asdict(call.query).items() if value}
+    account, page = await oidc.finish(given, cookies[0])
+    gate = call.listener.core.gate
+    # There is no provider without logins.
+    assert isinstance(gate, SecurityGate)
+    who = gate.admit(account, call.guest.who)
+    for tell in gate.on_login:
+        tell(Login(user=who.user, token="-"), who, None)
+    answer = begin_session(call, who, _PAGE.format(page=escape(page, quote=True)))
+    answer.headers["Content-Security-Policy"] = "default-src 'none'; frame-ancestors 'none'"
+    answer.headers["Referrer-Policy"] = "no-referrer"
+    answer.del_cookie(OIDC_COOKIE, path=_PATH, httponly=True, samesite="Lax")
+    return answer
+
+
+ROUTES = [
+    Route(
+        "GET",
+        "/v1/oidc/login",
+        begin,
+        "Log in with the OpenID provider",
+        "logins",
+        query=BeginQuery,
+        status=302,
+        description="For a browser: it goes to the provider, and comes back with a session.",
+        errors=(NotSupportedError, LinkError),
+    ),
+    Route(
+        "GET",
+        "/v1/oidc/callback",
+        finish,
+        "Come back from the OpenID provider",
+        "logins",
+        query=ReturnQuery,
+        answer=str,
+        answer_type="text/html",
+        errors=(UnauthenticatedError, ForbiddenError, InvalidArgumentError, LinkError),
+    ),
+]
