@@ -169,6 +169,13 @@ def test_viewers_and_observers_see_groups_and_join_none() -> None:
         assert not may(some, Verb.GROUP, "billing")
 
 
+def test_patterns_of_topics_say_nothing_about_groups() -> None:
+    for who in (account(role=Role.PRODUCER), account(publish=(">",), manage=(">", "group.>"))):
+        assert may(who, Verb.DESCRIBE, "orders")
+        assert not may(who, Verb.DESCRIBE, state_of(Verb.GROUP, "billing"))
+        assert not may(who, Verb.DESCRIBE, state_of(Verb.QUEUE, "mails"))
+
+
 def test_a_worker_stores_dead_letters_of_what_it_reads() -> None:
     who = account(role=Role.CONSUMER, subscribe=("orders",))
     assert may(who, Verb.PUBLISH, "dead.orders")
