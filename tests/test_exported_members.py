@@ -15,6 +15,12 @@ from fanlog import errors
 from fanlog.errors import FanlogError
 
 PUBLIC = {
+    "Allowance",
+    "KeyInfo",
+    "KeyMade",
+    "Role",
+    "Rules",
+    "UserInfo",
     "Backoff",
     "Batch",
     "Broker",

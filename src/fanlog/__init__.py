@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from fanlog import errors
 from fanlog.config import ClientOptions, Config
 from fanlog.errors import FanlogError, MessagesLostError
+from fanlog.identity import Allowance, Role, Rules
 from fanlog.model import (
     ConnectionInfo,
     Durability,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from fanlog.client.typed.jobs import TypedJob, TypedWorker
     from fanlog.client.typed.messages import TypedGroupMember, TypedMessage, TypedSubscription
     from fanlog.client.typed.topic import Topic
+    from fanlog.format.accounts import KeyInfo, KeyMade, UserInfo
     from fanlog.format.batch import Batch
     from fanlog.node import Broker
 
@@ -66,6 +68,9 @@ _HOMES = {
     "Client": "fanlog.client.aio",
     "GroupMember": "fanlog.client.groups.member",
     "Handled": "fanlog.client.groups.running",
+    "KeyInfo": "fanlog.format.accounts",
+    "KeyMade": "fanlog.format.accounts",
+    "UserInfo": "fanlog.format.accounts",
     "Job": "fanlog.client.queues.jobs",
     "JobBatch": "fanlog.client.queues.jobs",
     "Message": "fanlog.client.message",
@@ -103,6 +108,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "Allowance",
     "Backoff",
     "Batch",
     "Broker",
@@ -118,6 +124,8 @@ __all__ = [
     "Handled",
     "Job",
     "JobBatch",
+    "KeyInfo",
+    "KeyMade",
     "Message",
     "MessageBatch",
     "MessagesLostError",
@@ -126,6 +134,8 @@ __all__ = [
     "PresenceInfo",
     "PresentUser",
     "Receipt",
+    "Role",
+    "Rules",
     "ScheduleInfo",
     "Scheduled",
     "SlowPolicy",
@@ -141,6 +151,7 @@ __all__ = [
     "TypedMessage",
     "TypedSubscription",
     "TypedWorker",
+    "UserInfo",
     "WebConnectionInfo",
     "Worker",
     "__version__",

@@ -12,7 +12,14 @@ import msgspec
 from msgspec import Meta
 
 from fanlog.config_limits import LimitOptions
-from fanlog.config_security import AuditOptions, SecurityOptions, TelemetryOptions, TlsOptions
+from fanlog.config_security import (
+    AuditOptions,
+    KeyTable,
+    SecurityOptions,
+    TelemetryOptions,
+    TlsOptions,
+    UserTable,
+)
 from fanlog.config_web import WebOptions
 from fanlog.model import KIB, MIB, TopicSettings
 
@@ -848,6 +855,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     web: WebOptions = WebOptions()
     tls: TlsOptions = TlsOptions()
     security: SecurityOptions = SecurityOptions()
+    keys: dict[str, KeyTable] = {}
+    users: dict[str, UserTable] = {}
     audit: AuditOptions = AuditOptions()
     limits: LimitOptions = LimitOptions()
     telemetry: TelemetryOptions = TelemetryOptions()

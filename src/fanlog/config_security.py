@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from fanlog.identity import Role
 from fanlog.model import MIB
 
 
@@ -79,6 +80,16 @@ class SecurityOptions(msgspec.Struct, frozen=True, kw_only=True):
             "do everything, so the broker then listens on this machine only."
         ),
     ] = False
+    admin_key_file: Annotated[
+        str,
+        Meta(
+            description="File with the key of the admin `admin`. Make one with: fanlog key "
+            "generate."
+        ),
+    ] = ""
+    accounts_max: Annotated[
+        int, Meta(ge=1, description="Keys and users that the broker keeps, together.")
+    ] = 100_000
     allow_open: Annotated[
         bool,
         Meta(
@@ -201,6 +212,40 @@ class SecurityOptions(msgspec.Struct, frozen=True, kw_only=True):
     oidc_scopes: Annotated[
         str, Meta(description="What the provider is asked for, with spaces between.")
     ] = "openid profile email"
+
+
+class AccountTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a key and a user of the config file have in common."""
+
+    role: Role | None = None
+    publish: tuple[str, ...] | None = None
+    subscribe: tuple[str, ...] | None = None
+    manage: tuple[str, ...] | None = None
+    groups: tuple[str, ...] | None = None
+    queues: tuple[str, ...] | None = None
+    describe: tuple[str, ...] | None = None
+    comment: str = ""
+    messages_per_second: float = 0.0
+    bytes_per_second: float = 0.0
+    connections: int = 0
+    topics: int = 0
+    stored_bytes: int = 0
+
+
+class KeyTable(AccountTable, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[keys.NAME]` in the config file: a key, by its hash or by a file that has it."""
+
+    hash: str = ""
+    key_file: str = ""
+
+
+class UserTable(AccountTable, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[users.NAME]` in the config file: a user, with the hash of a password, a file that has it,
+    or names in client certificates."""
+
+    password_hash: str = ""
+    password_file: str = ""
+    certificates: tuple[str, ...] = ()
 
 
 class AuditOptions(msgspec.Struct, frozen=True, kw_only=True):

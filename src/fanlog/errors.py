@@ -30,6 +30,8 @@ FanlogError
 │   ├── UnauthenticatedError   no login, or a wrong one
 │   ├── ForbiddenError
 │   ├── NoPositionError
+│   ├── AccountNotFoundError
+│   ├── AccountExistsError
 │   ├── GroupNotFoundError
 │   ├── GroupActiveError
 │   ├── LeaseLostError
@@ -379,6 +381,24 @@ class NoPositionError(RequestError):
     """
 
     code = "no_position"
+
+
+class AccountNotFoundError(RequestError):
+    """There is no key or user of this name.
+
+    What to do: Check the name with `fanlog key list` and `fanlog user list`.
+    """
+
+    code = "account_not_found"
+
+
+class AccountExistsError(RequestError):
+    """There is a key or user of this name already; they share their names.
+
+    What to do: Choose another name, or change the one that is there.
+    """
+
+    code = "account_exists"
 
 
 class GroupNotFoundError(RequestError):

@@ -34,9 +34,11 @@ from fanlog.log.descriptors import FileBudget, measure_budget
 from fanlog.log.store import LogStore
 from fanlog.model import Durability, TopicSettings
 from fanlog.release import VERSION
+from fanlog.security.accounts import Accounts
+from fanlog.security.bootstrap import read_entries
 from fanlog.security.certificates import Certificates
 from fanlog.security.connections import ConnectionCounts
-from fanlog.security.directory import Directory
+from fanlog.security.directory import Directory, Entry
 from fanlog.security.gate import SecurityGate
 from fanlog.security.keys import maybe_parse
 from fanlog.telemetry.loop_probe import LoopProbe
@@ -149,6 +151,7 @@ class Node:
         self._gate = gate
         self.security: SecurityGate | None = None
         self._tokens: Tokens | None = None
+        self._file_entries: list[Entry] = []
         if folder is not None:
             posix.require()
         # Before anything is opened. A broker in memory has hardly a file.
@@ -179,6 +182,8 @@ class Node:
         self.core: Core
 
     def _make_security(self) -> SecurityGate:
+        config = self._config
+        self._file_entries = read_entries(config.security, config.keys, config.users)
         security = SecurityGate(
             Directory(), self._runtime.now_us, user_topic=self._config.web.user_topic
         )
@@ -208,6 +213,7 @@ class Node:
         self.core.load()
         if self.security is not None:
             self.security.on_login.append(self._note_login)
+            self._load_accounts(self.security)
         self._probe = LoopProbe(self.core.metrics.loop_delay)
         self._probe.start()
         interval_seconds = self._config.log.retention_check_seconds
@@ -221,6 +227,34 @@ class Node:
             looks = _every(self._config.tls.reload_check_seconds, self.certificates.look)
             self._tasks.append(asyncio.create_task(looks))
         self._begin_export()
+
+    def _load_accounts(self, security: SecurityGate) -> None:
+        """Takes keys and users in: those of the ledger, and before them those of the file."""
+        core, config = self.core, self._config
+        accounts = Accounts(
+            security, core.account_ledger, self._runtime.now_us, config.security.accounts_max
+        )
+        entries = self._file_entries
+        mine = {entry.name for entry in entries}
+        hidden = [entry for entry in core.account_ledger.entries if entry.name in mine]
+        for entry in hidden:
+            logger.warning("%r is in the config file as well: that one counts.", entry.name)
+        kept = [entry for entry in core.account_ledger.entries if entry.name not in mine]
+        security.directory.load([*kept, *entries], distrust=core.account_ledger.distrusted)
+        core.accounts = accounts
+        self.on_reload.append(self._reload_accounts)
+        if not kept and not entries:
+            logger.warning(
+                "security.auth is on, and there is neither a key nor a user. Make a key with: "
+                "fanlog key generate, and name its file in security.admin_key_file."
+            )
+
+    def _reload_accounts(self, config: Config) -> Callable[[], None]:
+        """The config file is read again: its keys and users are those that it has now."""
+        entries = read_entries(config.security, config.keys, config.users)
+        accounts = self.core.accounts
+        assert accounts is not None
+        return lambda: accounts.replace_file_entries(entries)
 
     def _begin_export(self) -> None:
         telemetry = self._config.telemetry

@@ -18,6 +18,7 @@ import fanlog
 from fanlog.config import Config, ListenerOptions, RedisOptions
 from fanlog.errors import ForbiddenError
 from fanlog.format import messages
+from fanlog.format.accounts import AskAccounts, ListKeys
 from fanlog.format.batch import encode_batch
 from fanlog.format.channels import pattern_over
 from fanlog.format.frames import FrameKind, frame
@@ -88,6 +89,7 @@ NATIVE: dict[FrameKind, Case | None] = {
     # Nothing is asked: they are about what was allowed before, or about the connection alone.
     FrameKind.HELLO: None,
     FrameKind.LOGIN: None,
+    FrameKind.ACCOUNTS: Case(lambda: AskAccounts(ListKeys()), ((Verb.ADMIN, ""),)),
     FrameKind.UNSUBSCRIBE: None,
     FrameKind.CREDIT: None,
     FrameKind.PING: None,

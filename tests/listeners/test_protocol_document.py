@@ -15,7 +15,7 @@ from msgspec import inspect
 from fanlog import identity, model
 from fanlog.config import BrokerOptions, ListenerOptions
 from fanlog.errors import BY_CODE
-from fanlog.format import messages, traces
+from fanlog.format import accounts, messages, traces
 from fanlog.format.batch import Batch, check_batch
 from fanlog.format.frames import FETCHED_HEAD, FrameKind
 from fanlog.listeners.native import HANDLERS
@@ -24,11 +24,19 @@ from tests.listeners.peers import Frame, Peer, acks_of, as_frame, serving
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "protocol.md"
 BEGIN, END = "<!-- structs: begin -->", "<!-- structs: end -->"
+ACCOUNTS = [
+    kind
+    for kind in vars(accounts).values()
+    if isinstance(kind, type)
+    and issubclass(kind, msgspec.Struct)
+    and kind.__module__ == accounts.__name__
+]
 OWN = [
     identity.Login,
     identity.Account,
     identity.Rules,
     identity.Allowance,
+    *ACCOUNTS,
     model.TopicSettings,
     model.Start,
     model.TopicInfo,

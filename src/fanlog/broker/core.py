@@ -6,8 +6,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+from fanlog.broker.accounts import AccountLedger
 from fanlog.broker.alteration import altered_settings
 from fanlog.broker.audit import NO_AUDIT, AuditLog, NoAudit
 from fanlog.broker.authority import ALLOW_ALL
@@ -85,6 +86,9 @@ from fanlog.model import (
     TopicSettings,
 )
 
+if TYPE_CHECKING:
+    from fanlog.security.accounts import Accounts
+
 logger = logging.getLogger("fanlog.broker")
 
 T = TypeVar("T")
@@ -99,6 +103,9 @@ def log_fault(fault: FanlogError | None) -> None:
 
 class Broker:
     """The core without a network. `node.py` builds it, listeners and the embedded API use it."""
+
+    # Keys and users; None where nobody has to log in.
+    accounts: Accounts | None = None
 
     def __init__(
         self,
@@ -147,6 +154,7 @@ class Broker:
         if audit is not None:
             folder = None if store.folder is None else str(store.folder)
             self.audit = AuditLog(self.internal, audit, runtime, self.fan_out.show, folder)
+        self.account_ledger = AccountLedger(self.internal)
         self.durable = DurableNames(self.internal, self.catalog.number_of)
         self.subscriptions = Subscriptions(self)
         self.groups = Groups(self, runtime, options)
@@ -204,6 +212,7 @@ class Broker:
         self.catalog.load(self._store.open())
         self._intake.epoch = self._store.epoch
         self.internal.load()
+        self.account_ledger.load()
         self.durable.load(self._store.left_aside)
         self.producers.load(self.catalog.partitions.values())
         self.transactions.load()

@@ -19,11 +19,13 @@ from fanlog.cli.connections import connections_app
 from fanlog.cli.dead import dead_app
 from fanlog.cli.exits import ExitCode, exit_code_of, exit_codes_help
 from fanlog.cli.groups import group_app
+from fanlog.cli.keys import key_app
 from fanlog.cli.logs import LogLevel, set_up_logging
 from fanlog.cli.pipeline import pipeline_app
 from fanlog.cli.schedule import schedule_app
 from fanlog.cli.terminal import err, say_error
 from fanlog.cli.topics import topic_app
+from fanlog.cli.users import MAY_EXAMPLE, may, user_app
 from fanlog.errors import FanlogError
 from fanlog.release import VERSION
 
@@ -71,6 +73,9 @@ app.add_typer(topic_app, name="topic")
 app.add_typer(group_app, name="group")
 app.add_typer(schedule_app, name="schedule")
 app.add_typer(dead_app, name="dead")
+app.add_typer(key_app, name="key")
+app.add_typer(user_app, name="user")
+app.command(epilog=MAY_EXAMPLE)(may)
 app.command(epilog=health.EXAMPLE)(health.health)
 app.command(epilog=top.EXAMPLE)(top.top)
 app.add_typer(connections_app, name="connections")

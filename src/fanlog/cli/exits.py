@@ -6,8 +6,11 @@ from __future__ import annotations
 from enum import IntEnum
 
 from fanlog.errors import (
+    AccountExistsError,
+    AccountNotFoundError,
     ConfigError,
     FanlogError,
+    ForbiddenError,
     FormatError,
     GroupNotFoundError,
     InvalidArgumentError,
@@ -17,6 +20,7 @@ from fanlog.errors import (
     TopicDeletedError,
     TopicExistsError,
     TopicNotFoundError,
+    UnauthenticatedError,
 )
 
 
@@ -32,6 +36,7 @@ class ExitCode(IntEnum):
     | 4    | it exists already                                            |
     | 65   | bad data or a bad configuration                              |
     | 69   | no broker answers, or the connection to it was lost          |
+    | 77   | this key or user may not do it, or the login is wrong        |
     | 130  | interrupted (Ctrl-C)                                         |
     """
 
@@ -42,6 +47,7 @@ class ExitCode(IntEnum):
     EXISTS = 4
     BAD_DATA = 65
     UNREACHABLE = 69
+    DENIED = 77
     INTERRUPTED = 130
 
 
@@ -63,7 +69,11 @@ _BY_ERROR: tuple[tuple[type[FanlogError], ExitCode], ...] = (
     (TopicDeletedError, ExitCode.NOT_FOUND),
     (PartitionNotFoundError, ExitCode.NOT_FOUND),
     (GroupNotFoundError, ExitCode.NOT_FOUND),
+    (AccountNotFoundError, ExitCode.NOT_FOUND),
+    (AccountExistsError, ExitCode.EXISTS),
     (TopicExistsError, ExitCode.EXISTS),
+    (UnauthenticatedError, ExitCode.DENIED),
+    (ForbiddenError, ExitCode.DENIED),
     (FormatError, ExitCode.BAD_DATA),
     (ConfigError, ExitCode.BAD_DATA),
     (LinkError, ExitCode.UNREACHABLE),

@@ -174,7 +174,7 @@ def options_of(struct: type[msgspec.Struct], section: str) -> list[Option]:
     for field in info.fields:
         if isinstance(field.type, inspect.StructType):
             found += options_of(field.type.cls, field.name)
-        else:
+        elif not isinstance(field.type, inspect.DictType):  # tables of keys and users
             found.append(_option(section, field, _choices(struct, field.name)))
     return found
 

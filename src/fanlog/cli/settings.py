@@ -20,6 +20,7 @@ from fanlog.cli.file_faults import reason
 from fanlog.cli.options import Option, Value, all_options, did_you_mean, maybe_near
 from fanlog.client.credentials import VARIABLES as CREDENTIAL_VARIABLES
 from fanlog.config import Config
+from fanlog.config_security import KeyTable, UserTable
 from fanlog.errors import ConfigError
 
 DEFAULT_FILE = Path("fanlog.toml")
@@ -29,6 +30,8 @@ PREFIX = "FANLOG_"
 _ADDRESS = re.compile(r"(tcp|udp|sctp)://")
 _SERVICE = re.compile(r"\w+(_SERVICE_HOST|_SERVICE_PORT(_\w+)?|_\d+_(TCP|UDP|SCTP)_\w+)")
 OTHER_VARIABLES = ("FANLOG_URL", "FANLOG_CONFIG", "FANLOG_DEBUG", *CREDENTIAL_VARIABLES)
+
+TABLES: dict[str, type[msgspec.Struct]] = {"keys": KeyTable, "users": UserTable}
 
 Source = Literal["default", "file", "environment", "flag"]
 
@@ -48,12 +51,14 @@ class Settings:
     """The effective value of every option, by path."""
 
     by_path: dict[str, Setting]
+    # Keys and users of the file.
+    tables: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     file: Path | None = None
     remarks: list[str] = field(default_factory=list[str])
 
     @property
     def config(self) -> Config:
-        document: dict[str, Any] = {}
+        document: dict[str, Any] = {**self.tables}
         for setting in self.by_path.values():
             section = setting.option.section
             place = document.setdefault(section, {}) if section else document
@@ -72,8 +77,10 @@ def load_settings(
     chosen = file or (DEFAULT_FILE if DEFAULT_FILE.is_file() else None)
     if chosen is not None:
         settings.file = chosen
-        for setting in _from_file(chosen):
+        document = read_document(chosen)
+        for setting in _from_document(document, chosen):
             settings.by_path[setting.option.path] = setting
+        settings.tables = {name: document[name] for name in TABLES if name in document}
     variables = os.environ if environment is None else environment
     for setting in _from_environment(variables):
         settings.by_path[setting.option.path] = setting
@@ -92,8 +99,8 @@ def _flag_of(option: Option) -> str:
     return prefix + option.name.replace("_", "-")
 
 
-def _from_file(file: Path) -> Iterator[Setting]:
-    for given in check_document(read_document(file)):
+def _from_document(document: dict[str, Any], file: Path) -> Iterator[Setting]:
+    for given in check_document(document):
         if isinstance(given, ConfigError):
             raise ConfigError(f"{file}: {given}")
         yield Setting(given.option, given.value, "file", str(file))
@@ -126,13 +133,31 @@ def check_document(document: dict[str, Any]) -> Iterator[Given | ConfigError]:
     """Everything that a document sets, and every fault in it, in its order."""
     sections = {option.section for option in all_options().values()} - {""}
     for name, content in document.items():
-        if name not in sections:
+        if name in TABLES:
+            yield from check_tables(name, content)
+        elif name not in sections:
             yield _checked("", name, content)
         elif isinstance(content, dict):
             for key, value in cast(dict[str, Any], content).items():
                 yield _checked(name, key, value)
         else:
             yield ConfigError(f"{name} is a section: write [{name}], and its options below it.")
+
+
+def check_tables(name: str, content: Any) -> Iterator[ConfigError]:
+    """Every fault in the tables of keys or users. A value is not shown: it may be a secret."""
+    kind = TABLES[name]
+    if not isinstance(content, dict):
+        yield ConfigError(f"{name} is a section: write [{name}.NAME] for each.")
+        return
+    for one, table in cast(dict[str, Any], content).items():
+        try:
+            msgspec.convert(table, kind)
+        except msgspec.ValidationError as fault:
+            said = str(fault).split(" - at ")[0]
+            at = str(fault).partition("$.")[2].rstrip("`")
+            place = f"{name}.{one}" + (f".{at}" if at else "")
+            yield ConfigError(f"{place}: {said}. See docs/security.md for what may be there.")
 
 
 def _checked(section: str, name: str, given: Any) -> Given | ConfigError:

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar, Unpack, overload
 
 import msgspec
 
+from fanlog.client.accounts import Accounts
 from fanlog.client.address import parse_url
 from fanlog.client.core import POLICIES
 from fanlog.client.credentials import check_credentials, split_login
@@ -76,6 +77,7 @@ class Client(TopicCalls):
         self._requests = Requests(self)
         self.groups = Groups(self)
         self.connections = Connections(self)
+        self.accounts = Accounts(self)
         self.dead_letters = DeadLetters(self)
         self.web = Web(self)
         self._delayed = DelayedMessages(self._session, self._publisher, self._ready_outbox)

@@ -255,10 +255,14 @@ class Connection:
         message: msgspec.Struct,
         *,
         aux: int = 0,
+        repeat: bool = True,
         on_answer: Callable[[bytes], None] | None = None,
     ) -> bytes:
-        """The answer to a request, for what belongs to this client."""
-        return await self._session.request(kind, message, aux=aux, on_answer=on_answer)
+        """The answer to a request, for what belongs to this client. `repeat` is off for what must
+        not be asked again when the connection is lost."""
+        return await self._session.request(
+            kind, message, aux=aux, repeat=repeat, on_answer=on_answer
+        )
 
     def take_number(self) -> int:
         """A number for one more follower of this connection."""

@@ -92,6 +92,7 @@ class FrameKind(IntEnum):
     LIST_SCHEDULES = 0x33
     REMOVE_SCHEDULE = 0x34
     LOGIN = 0x35
+    ACCOUNTS = 0x36
     CONNECTIONS = 0x39
     METRICS = 0x3A
     TRACES = 0x3C

@@ -55,6 +55,7 @@ from fanlog.format.messages import decode
 from fanlog.format.trace_context import TRACED_RECORDS_MAX, Mark, read_traced
 from fanlog.identity import Identity, Verb
 from fanlog.listeners import (
+    account_requests,
     group_requests,
     log_requests,
     login_requests,
@@ -109,6 +110,8 @@ class NativeSession:
         self._cutter = FrameCutter(min(options.frame_bytes_max, HELLO_BYTES_MAX))
         self._greeted = False
         self._logging_in: LoggingIn | None = None
+        # Whether a change of its own account waits for its answer.
+        self.spared = False
         self._begin = b""
         self._closed = False
         self.subscriptions: dict[int, Subscription] = {}
@@ -447,11 +450,20 @@ class NativeSession:
     def recheck(self) -> FanlogError | None:
         """Permissions have changed. Subscriptions that are not allowed any more end, and the client
         is told so."""
+        if self.spared:
+            return None
         before = self.permit.who
         fault = recheck_permit(self.broker.gate, self.permit)
         if fault is None and self.permit.who is not before:
             self._recheck_subscriptions()
         return fault
+
+    def no_longer_spared(self) -> None:
+        """The answer that it was spared for is sent."""
+        self.spared = False
+        fault = self.recheck()
+        if fault is not None:
+            self.outlet.turn_out(fault)
 
     def become(self, who: Identity) -> None:
         """The peer has logged in again."""
@@ -652,6 +664,7 @@ HANDLERS: dict[FrameKind, Handler] = (
     | producer_requests.HANDLERS
     | schedule_requests.HANDLERS
     | login_requests.HANDLERS
+    | account_requests.HANDLERS
     | trace_requests.HANDLERS
     | operator_requests.HANDLERS
 )

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, cast, overload
 
 from fanlog.client import aio
+from fanlog.client.blocking.accounts import Accounts
 from fanlog.client.blocking.dead_letters import DeadLetters
 from fanlog.client.blocking.groups import (
     ConsumeOptions,
@@ -80,6 +81,7 @@ class Client:
         self.connections = Connections(loop, client.connections)
         self.dead_letters = DeadLetters(loop, client.dead_letters)
         self.web = Web(loop, client.web)
+        self.accounts = Accounts(loop, client.accounts)
         self._outgoing = Outgoing(loop, client)
         self._closing = threading.RLock()
 

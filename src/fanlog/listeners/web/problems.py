@@ -22,6 +22,8 @@ STATUS: dict[type[errors.FanlogError], int] = {
     errors.TopicNotFoundError: 404,
     errors.PartitionNotFoundError: 404,
     errors.GroupNotFoundError: 404,
+    errors.AccountNotFoundError: 404,
+    errors.AccountExistsError: 409,
     errors.TransactionNotFoundError: 404,
     errors.TopicExistsError: 409,
     errors.TopicDeletedError: 409,

@@ -1,0 +1,137 @@
+"""What the commands for keys and users have in common: rules, limits and how they are shown."""
+
+from __future__ import annotations
+
+import getpass
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fanlog.cli.schedule import duration, show_time
+from fanlog.cli.terminal import err, printable
+from fanlog.client.accounts import rules_of
+from fanlog.client.credentials import read_secret
+from fanlog.errors import InvalidArgumentError
+from fanlog.identity import Allowance, Role, Rules
+
+RoleOption = Annotated[Role | None, typer.Option("--role", help="What it is for.")]
+PublishOption = Annotated[
+    list[str] | None,
+    typer.Option("--publish", help="Topics it may publish to. May be repeated.", metavar="PATTERN"),
+]
+SubscribeOption = Annotated[
+    list[str] | None,
+    typer.Option("--subscribe", help="Topics it may read. May be repeated.", metavar="PATTERN"),
+]
+ManageOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--manage",
+        help="Topics it may create, change and delete. May be repeated.",
+        metavar="PATTERN",
+    ),
+]
+GroupsOption = Annotated[
+    list[str] | None,
+    typer.Option("--groups", help="Groups it may use. May be repeated.", metavar="PATTERN"),
+]
+QueuesOption = Annotated[
+    list[str] | None,
+    typer.Option("--queues", help="Queues it may work on. May be repeated.", metavar="PATTERN"),
+]
+DescribeOption = Annotated[
+    list[str] | None,
+    typer.Option("--describe", help="Topics it may describe. May be repeated.", metavar="PATTERN"),
+]
+CommentOption = Annotated[
+    str | None, typer.Option("--comment", help="What it is for, in your words.")
+]
+ExpiresOption = Annotated[
+    str | None, typer.Option("--expires-in", help="30d, 12h; 0 is never.", metavar="DURATION")
+]
+MessagesOption = Annotated[
+    float | None, typer.Option("--messages-per-second", help="Messages it may publish.", min=0)
+]
+BytesOption = Annotated[
+    float | None, typer.Option("--bytes-per-second", help="Bytes it may publish.", min=0)
+]
+ConnectionsOption = Annotated[
+    int | None, typer.Option("--connections", help="Connections it may have.", min=0)
+]
+
+
+def maybe_rules(
+    role: Role | None,
+    *,
+    publish: list[str] | None,
+    subscribe: list[str] | None,
+    manage: list[str] | None,
+    groups: list[str] | None,
+    queues: list[str] | None,
+    describe: list[str] | None,
+) -> Rules | None:
+    """The rules that flags give; None if there is none."""
+    given = rules_of(
+        role,
+        publish=publish,
+        subscribe=subscribe,
+        manage=manage,
+        groups=groups,
+        queues=queues,
+        describe=describe,
+    )
+    return None if given == Rules() else given
+
+
+def maybe_allowance(
+    messages_per_second: float | None, bytes_per_second: float | None, connections: int | None
+) -> Allowance | None:
+    if messages_per_second is None and bytes_per_second is None and connections is None:
+        return None
+    return Allowance(
+        messages_per_second=messages_per_second or 0.0,
+        bytes_per_second=bytes_per_second or 0.0,
+        connections=connections or 0,
+    )
+
+
+def maybe_seconds(text: str | None, option: str) -> float | None:
+    if text is None:
+        return None
+    return 0.0 if text.strip() in ("0", "never") else duration(text, option)
+
+
+def read_password(file: Path | None) -> str:
+    """A password from a file, from a pipe, or typed twice. Never from a flag."""
+    if file is not None:
+        return read_secret(str(file), "--password-file")
+    if not sys.stdin.isatty():
+        text = sys.stdin.readline().rstrip("\r\n")
+        if not text:
+            raise InvalidArgumentError("Give the password on stdin, or with --password-file.")
+        return text
+    first = getpass.getpass("Password: ", stream=sys.stderr)
+    if getpass.getpass("Once more: ", stream=sys.stderr) != first:
+        raise InvalidArgumentError("The two passwords differ. Nothing was changed.")
+    return first
+
+
+def say(sentence: str) -> None:
+    """About an answer, and no part of it."""
+    err().print(printable(sentence))
+
+
+def show_rules(rules: Rules) -> str:
+    """One line: `producer; publish orders.>`."""
+    parts = [rules.role.value] if rules.role is not None else []
+    for name in ("publish", "subscribe", "manage", "groups", "queues", "describe"):
+        patterns: tuple[str, ...] | None = getattr(rules, name)
+        if patterns is not None:
+            parts.append(f"{name} {', '.join(patterns) or 'nothing'}")
+    return "; ".join(parts) or "nothing"
+
+
+def show_moment(time_us: int, never: str = "never") -> str:
+    return show_time(time_us) if time_us else never

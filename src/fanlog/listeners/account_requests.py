@@ -1,0 +1,166 @@
+"""What operators ask about keys and users. Whoever is no admin may ask what they may do themselves,
+and set their own password. A listener of any protocol asks here: `ask_accounts`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fanlog.broker.authority import Permit
+from fanlog.errors import FanlogError, InvalidArgumentError, NotSupportedError
+from fanlog.format.accounts import (
+    AccountsAsk,
+    Allowed,
+    AskAccounts,
+    CreateKey,
+    CreateUser,
+    DeleteUser,
+    DescribeKey,
+    DescribeUser,
+    ListKeys,
+    ListUsers,
+    MayDo,
+    RevokeKey,
+    RotateKey,
+    SetKey,
+    SetPassword,
+    SetUser,
+)
+from fanlog.format.frames import FrameKind
+from fanlog.format.messages import decode
+from fanlog.identity import Verb
+from fanlog.security.accounts import Accounts
+from fanlog.security.rules import forbidden
+
+if TYPE_CHECKING:
+    from fanlog.broker.core import Broker
+    from fanlog.listeners.native import NativeSession
+
+# What is written into the audit log for a change.
+ACTIONS: dict[type[AccountsAsk], str] = {
+    CreateKey: "key.create",
+    SetKey: "key.set",
+    RotateKey: "key.rotate",
+    RevokeKey: "key.revoke",
+    CreateUser: "user.create",
+    SetUser: "user.set",
+    SetPassword: "user.password",
+    DeleteUser: "user.delete",
+}
+
+
+async def ask_accounts(broker: Broker, permit: Permit, ask: AccountsAsk) -> msgspec.Struct | None:
+    """Does what is asked, if it may be; what is the answer. It is in effect on return, and durable
+    with `broker.internal.when_durable`."""
+    _check_allowed(permit, ask)
+    accounts = broker.accounts
+    if accounts is None:
+        raise NotSupportedError(
+            "This broker asks for no logins, so it has no keys and users. Set security.auth = true "
+            "and security.admin_key_file in its config file, and start it again."
+        )
+    if isinstance(ask, MayDo):
+        return _may(accounts, permit, ask)
+    action = ACTIONS.get(type(ask))
+    try:
+        answer = await _do(accounts, permit, ask)
+    except FanlogError as fault:
+        if action is not None:
+            broker.audit.note(permit.who, action, _name_of(ask), "failed", fault.code)
+        raise
+    if action is not None:
+        broker.audit.note(permit.who, action, _name_of(ask), "ok")
+    return answer
+
+
+def _check_allowed(permit: Permit, ask: AccountsAsk) -> None:
+    if isinstance(ask, MayDo) and not ask.name:
+        return
+    if isinstance(ask, SetPassword) and _is_own(permit, ask):
+        return
+    permit.ask(Verb.ADMIN, "")
+
+
+def _is_own(permit: Permit, ask: SetPassword) -> bool:
+    account = permit.who.account
+    return account is not None and account.kind == "user" and account.name == ask.name
+
+
+def _name_of(ask: AccountsAsk) -> str:
+    return getattr(ask, "name", "")
+
+
+async def _do(accounts: Accounts, permit: Permit, ask: AccountsAsk) -> msgspec.Struct | None:
+    match ask:
+        case CreateUser():
+            return await accounts.create_user(ask)
+        case SetPassword():
+            return await accounts.set_password(ask, trusted=permit.may(Verb.ADMIN, ""))
+        case RevokeKey():
+            return accounts.revoke_key(ask.name)
+        case DeleteUser():
+            return accounts.delete_user(ask.name)
+        case _:
+            return _do_at_once(accounts, ask)
+
+
+def _do_at_once(accounts: Accounts, ask: AccountsAsk) -> msgspec.Struct:
+    match ask:
+        case CreateKey():
+            return accounts.create_key(ask)
+        case SetKey():
+            return accounts.set_key(ask)
+        case RotateKey():
+            return accounts.rotate_key(ask)
+        case DescribeKey():
+            return accounts.describe_key(ask.name)
+        case ListKeys():
+            return accounts.keys(ask.after)
+        case SetUser():
+            return accounts.set_user(ask)
+        case DescribeUser():
+            return accounts.describe_user(ask.name)
+        case ListUsers():
+            return accounts.users(ask.after)
+        case _:
+            raise InvalidArgumentError("There is no such request about keys and users.")
+
+
+def _may(accounts: Accounts, permit: Permit, ask: MayDo) -> Allowed:
+    if ask.name:
+        account = accounts.account(ask.kind, ask.name)
+        who = msgspec.structs.replace(permit.who, user=account.name, account=account)
+        if accounts.may(account, ask.verb, ask.topic):
+            return Allowed(True)
+        return Allowed(False, str(forbidden(who, ask.verb, ask.topic)))
+    refusal = permit.maybe_refusal(ask.verb, ask.topic)
+    return Allowed(refusal is None, "" if refusal is None else str(refusal))
+
+
+def accounts(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+    ask = decode(AskAccounts, payload).ask
+    _check_allowed(session.permit, ask)
+
+    async def asking() -> None:
+        # Who gives their own key a new secret has to get it before they are cut off.
+        account = session.permit.who.account
+        own = account is not None and account.name == _name_of(ask)
+        session.spared = own
+        try:
+            answer = await ask_accounts(session.broker, session.permit, ask)
+        except BaseException:
+            asyncio.get_running_loop().call_soon(session.no_longer_spared)
+            raise
+        session.answer_durably(request, answer)
+        if own:
+            session.broker.internal.when_durable(lambda fault: session.no_longer_spared())
+
+    session.later(request, asking())
+
+
+HANDLERS: dict[FrameKind, Callable[[NativeSession, int, int, memoryview], None]] = {
+    FrameKind.ACCOUNTS: accounts,
+}

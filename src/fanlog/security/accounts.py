@@ -1,0 +1,391 @@
+"""What operators do with keys and users. A change is written down first, then it takes effect, at
+once and everywhere; who asked is answered when it is durable.
+
+Taking away is the exception: it takes effect also if the disk is full, and says that it is not
+stored.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from typing import NoReturn, Protocol, TypeVar
+
+import msgspec
+
+from fanlog.errors import (
+    AccountExistsError,
+    AccountNotFoundError,
+    FanlogError,
+    InvalidArgumentError,
+    LimitError,
+    UnauthenticatedError,
+    allow_more,
+)
+from fanlog.format.accounts import (
+    CreateKey,
+    CreateUser,
+    KeyInfo,
+    KeyMade,
+    KeysPage,
+    RotateKey,
+    SetKey,
+    SetPassword,
+    SetUser,
+    UserInfo,
+    UsersPage,
+)
+from fanlog.format.patterns import has_wildcard
+from fanlog.identity import Account, Role, Verb
+from fanlog.security.directory import Directory, Entry, KeyEntry, OldSecret, UserEntry
+from fanlog.security.gate import SecurityGate
+from fanlog.security.keys import digest_of, make_key, maybe_parse, new_secret
+from fanlog.security.rules import check_rules
+
+_SECOND_US = 1_000_000
+_NAME_BYTES_MAX = 255
+_COMMENT_BYTES_MAX = 1000
+_CERTIFICATES_MAX = 100
+_PAGE = 100
+# Rotations whose old secrets are good at the same time.
+_OLD_MAX = 4
+# A hundred years: past that a number is a mistake.
+_SECONDS_MAX = 100 * 366 * 86_400.0
+
+E = TypeVar("E", KeyEntry, UserEntry)
+
+
+class AccountStore(Protocol):
+    """Where keys and users survive. Both raise if nothing could be written."""
+
+    def put(self, entry: Entry, /) -> None: ...
+    def remove(self, entry: Entry, /) -> None: ...
+    def owe_removal(self, entry: Entry, /) -> None:
+        """Writes the removal as soon as there is room."""
+        ...
+
+
+class Accounts:
+    """Keys and users of a broker."""
+
+    def __init__(
+        self,
+        gate: SecurityGate,
+        store: AccountStore,
+        now_us: Callable[[], int],
+        accounts_max: int,
+    ) -> None:
+        self._gate = gate
+        self._directory: Directory = gate.directory
+        self._store = store
+        self._now_us = now_us
+        self._accounts_max = accounts_max
+
+    # Keys
+
+    def create_key(self, wanted: CreateKey) -> KeyMade:
+        """A new key. Its secret is in the answer, and nowhere else."""
+        self._check_new(wanted.name)
+        text = make_key()
+        while self._directory.key_by_id(_id_of(text)) is not None:
+            text = make_key()
+        now_us = self._now_us()
+        entry = KeyEntry(
+            name=wanted.name,
+            id=_id_of(text),
+            digest=_digest_of(text),
+            rules=check_rules(wanted.rules),
+            allowance=wanted.allowance,
+            comment=_checked_comment(wanted.comment),
+            created_us=now_us,
+            expires_us=_expiry(now_us, wanted.expires_seconds),
+        )
+        self._put(entry)
+        return KeyMade(text, key_info(entry))
+
+    def set_key(self, wanted: SetKey) -> KeyInfo:
+        entry = self._changeable(self._key(wanted.name))
+        changed = msgspec.structs.replace(entry, **self._changes(wanted))
+        self._check_admin_left(entry, changed)
+        self._put(changed)
+        return key_info(changed)
+
+    def rotate_key(self, wanted: RotateKey) -> KeyMade:
+        """A new secret for a key; the old one is good for a while, or ends at once."""
+        entry = self._changeable(self._key(wanted.name))
+        now_us = self._now_us()
+        old = [one for one in entry.old if one.until_us > now_us]
+        if wanted.grace_seconds:
+            old.append(OldSecret(entry.digest, _expiry(now_us, wanted.grace_seconds)))
+        else:
+            old = []
+        text = new_secret(entry.id)
+        changed = msgspec.structs.replace(
+            entry, digest=_digest_of(text), old=tuple(old[-_OLD_MAX:]), rotated_us=now_us
+        )
+        self._put(changed)
+        return KeyMade(text, key_info(changed))
+
+    def revoke_key(self, name: str) -> None:
+        entry = self._changeable(self._key(name))
+        self._check_admin_left(entry, None)
+        self._remove(entry)
+
+    def describe_key(self, name: str) -> KeyInfo:
+        return key_info(self._key(name))
+
+    def keys(self, after: str = "") -> KeysPage:
+        names, more = _page(self._directory.keys, after)
+        return KeysPage(tuple(key_info(self._directory.keys[name]) for name in names), more)
+
+    # Users
+
+    async def create_user(self, wanted: CreateUser) -> UserInfo:
+        self._check_new(wanted.name)
+        rules = check_rules(wanted.rules)
+        kept = await self._gate.passwords.hash(wanted.password) if wanted.password else ""
+        # It took a while.
+        self._check_new(wanted.name)
+        now_us = self._now_us()
+        entry = UserEntry(
+            name=wanted.name,
+            rules=rules,
+            password=kept,
+            certificates=self._checked_certificates(wanted.name, wanted.certificates),
+            allowance=wanted.allowance,
+            comment=_checked_comment(wanted.comment),
+            created_us=now_us,
+            expires_us=_expiry(now_us, wanted.expires_seconds),
+        )
+        self._put(entry)
+        return user_info(entry)
+
+    def set_user(self, wanted: SetUser) -> UserInfo:
+        entry = self._changeable(self._user(wanted.name))
+        changes = self._changes(wanted)
+        if wanted.certificates is not None:
+            changes["certificates"] = self._checked_certificates(entry.name, wanted.certificates)
+        if wanted.disabled is not None:
+            changes["disabled"] = wanted.disabled
+        changed = msgspec.structs.replace(entry, **changes)
+        self._check_admin_left(entry, changed)
+        self._put(changed)
+        return user_info(changed)
+
+    async def set_password(self, wanted: SetPassword, *, trusted: bool) -> UserInfo:
+        """A new password. Who is not `trusted` has to know the old one."""
+        passwords = self._gate.passwords
+        entry = self._directory.users.get(wanted.name)
+        if not trusted:
+            kept = None if entry is None or not entry.password else entry.password
+            if not await passwords.matches(wanted.old_password, kept):
+                raise UnauthenticatedError("The old password is wrong. Nothing was changed.")
+        entry = self._changeable(self._user(wanted.name))
+        kept = await passwords.hash(wanted.password)
+        entry = self._changeable(self._user(wanted.name))
+        changed = msgspec.structs.replace(entry, password=kept)
+        self._put(changed)
+        return user_info(changed)
+
+    def delete_user(self, name: str) -> None:
+        entry = self._changeable(self._user(name))
+        self._check_admin_left(entry, None)
+        self._remove(entry)
+
+    def describe_user(self, name: str) -> UserInfo:
+        return user_info(self._user(name))
+
+    def users(self, after: str = "") -> UsersPage:
+        names, more = _page(self._directory.users, after)
+        return UsersPage(tuple(user_info(self._directory.users[name]) for name in names), more)
+
+    # Both
+
+    def account(self, kind: str, name: str) -> Account:
+        """The account of a key or user, as if it had logged in: to ask what it may do."""
+        if kind == "key":
+            key = self._key(name)
+            return Account(name=name, kind="key", rules=key.rules, id=key.id)
+        return Account(name=name, kind="user", rules=self._user(name).rules)
+
+    def may(self, account: Account, verb: Verb, topic: str) -> bool:
+        return self._gate.decisions.decide(account, verb, topic)
+
+    def replace_file_entries(self, entries: Iterable[Entry]) -> None:
+        """Takes in what the config file has now. Those that it does not have any more go."""
+        wanted = {entry.ledger_key: entry for entry in entries}
+        gone = [
+            entry
+            for entry in self._directory.entries()
+            if entry.source == "file" and entry.ledger_key not in wanted
+        ]
+        for entry in gone:
+            self._directory.remove(entry)
+        self._directory.load(wanted.values())
+
+    def _put(self, entry: Entry) -> None:
+        self._store.put(entry)
+        self._directory.put(entry)
+
+    def _remove(self, entry: Entry) -> None:
+        """Whatever the disk does, nobody gets in with it any more."""
+        self._directory.remove(entry)
+        try:
+            self._store.remove(entry)
+        except FanlogError as fault:
+            self._store.owe_removal(entry)
+            raise type(fault)(
+                f"{entry.name!r} is cut off, but that could not be stored: {fault} It is tried "
+                "again with the next change; until then a restart would bring it back."
+            ) from fault
+
+    def _changes(self, wanted: SetKey | SetUser) -> dict[str, object]:
+        changes: dict[str, object] = {}
+        if wanted.rules is not None:
+            changes["rules"] = check_rules(wanted.rules)
+        if wanted.allowance is not None:
+            changes["allowance"] = wanted.allowance
+        if wanted.comment is not None:
+            changes["comment"] = _checked_comment(wanted.comment)
+        if wanted.expires_seconds is not None:
+            changes["expires_us"] = _expiry(self._now_us(), wanted.expires_seconds)
+        return changes
+
+    def _key(self, name: str) -> KeyEntry:
+        return self._directory.keys.get(name) or _missing("key", name)
+
+    def _user(self, name: str) -> UserEntry:
+        return self._directory.users.get(name) or _missing("user", name)
+
+    def _changeable(self, entry: E) -> E:
+        if entry.source == "file":
+            raise InvalidArgumentError(
+                f"{entry.name!r} comes from the broker's config file, and can be changed there "
+                "only."
+            )
+        return entry
+
+    def _check_new(self, name: str) -> None:
+        check_account_name(name)
+        directory = self._directory
+        if name in directory.keys or name in directory.users:
+            kind = "key" if name in directory.keys else "user"
+            raise AccountExistsError(
+                f"There is a {kind} {name!r} already. Keys and users share their names: choose "
+                "another, or change this one."
+            )
+        count = len(directory.keys) + len(directory.users)
+        if count >= self._accounts_max:
+            raise LimitError(
+                f"This broker has {count} keys and users, as many as it may. Delete those that "
+                "nobody needs. " + allow_more("security.accounts_max")
+            )
+
+    def _checked_certificates(self, user: str, names: tuple[str, ...]) -> tuple[str, ...]:
+        if len(names) > _CERTIFICATES_MAX:
+            raise InvalidArgumentError(f"A user has {_CERTIFICATES_MAX} certificate names at most.")
+        for name in names:
+            check_account_name(name)
+            other = self._directory.user_by_certificate(name)
+            if other is not None and other.name != user:
+                raise InvalidArgumentError(
+                    f"The certificate name {name!r} belongs to the user {other.name!r} already."
+                )
+        return names
+
+    def _check_admin_left(self, entry: Entry, changed: Entry | None) -> None:
+        """That somebody is left who can manage keys and users."""
+        if not _is_admin(entry) or (changed is not None and _is_admin(changed)):
+            return
+        others = (one for one in self._directory.entries() if one is not entry)
+        if not any(_is_admin(one) for one in others):
+            raise InvalidArgumentError(
+                f"{entry.name!r} is the last admin: without one nobody could manage keys and users "
+                "any more. Create another first."
+            )
+
+
+def check_account_name(name: str) -> str:
+    """The name of a key or user, if it can be one."""
+    size = len(name.encode(errors="replace"))
+    odd = any(unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp", "Cs") for c in name)
+    if not 1 <= size <= _NAME_BYTES_MAX or odd or name != name.strip() or has_wildcard(name):
+        raise InvalidArgumentError(
+            f"{name[:80]!r} can't be the name of a key or user: it has 1 to {_NAME_BYTES_MAX} "
+            "bytes, no spaces at its ends, no control characters, and neither * nor >."
+        )
+    return name
+
+
+def key_info(entry: KeyEntry) -> KeyInfo:
+    return KeyInfo(
+        name=entry.name,
+        id=entry.id,
+        rules=entry.rules,
+        allowance=entry.allowance,
+        comment=entry.comment,
+        created_us=entry.created_us,
+        expires_us=entry.expires_us,
+        rotated_us=entry.rotated_us,
+        old_until_us=max((old.until_us for old in entry.old), default=0),
+        source=entry.source,
+    )
+
+
+def user_info(entry: UserEntry) -> UserInfo:
+    return UserInfo(
+        name=entry.name,
+        rules=entry.rules,
+        has_password=bool(entry.password),
+        certificates=entry.certificates,
+        allowance=entry.allowance,
+        comment=entry.comment,
+        created_us=entry.created_us,
+        expires_us=entry.expires_us,
+        disabled=entry.disabled,
+        source=entry.source,
+    )
+
+
+def _is_admin(entry: Entry) -> bool:
+    disabled = isinstance(entry, UserEntry) and entry.disabled
+    return entry.rules.role is Role.ADMIN and not disabled and not entry.expires_us
+
+
+def _page(names: Iterable[str], after: str) -> tuple[list[str], str]:
+    known = sorted(names)
+    at = bisect_right(known, after) if after else 0
+    page = known[at : at + _PAGE]
+    return page, page[-1] if at + _PAGE < len(known) else ""
+
+
+def _missing(kind: str, name: str) -> NoReturn:
+    raise AccountNotFoundError(
+        f"There is no {kind} {name!r}. See which there are with: fanlog {kind} list"
+    )
+
+
+def _id_of(text: str) -> str:
+    parsed = maybe_parse(text)
+    assert parsed is not None
+    return parsed.id
+
+
+def _digest_of(text: str) -> str:
+    parsed = maybe_parse(text)
+    assert parsed is not None
+    return digest_of(parsed.secret)
+
+
+def _expiry(now_us: int, seconds: float) -> int:
+    if not 0 <= seconds <= _SECONDS_MAX:
+        raise InvalidArgumentError("A time to expire is 0 (never) to 100 years from now.")
+    return now_us + max(1, int(seconds * _SECOND_US)) if seconds else 0
+
+
+def _checked_comment(comment: str) -> str:
+    odd = any(unicodedata.category(c) == "Cc" for c in comment)
+    if odd or len(comment.encode(errors="replace")) > _COMMENT_BYTES_MAX:
+        raise InvalidArgumentError(f"A comment is one line of {_COMMENT_BYTES_MAX} bytes at most.")
+    return comment
