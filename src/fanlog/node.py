@@ -260,8 +260,9 @@ class Node:
         telemetry = self._config.telemetry
         exporter = maybe_exporter(telemetry)
         if exporter is not None:
-            self._export = OtlpExport(self.core.traces.spans, exporter, None)
-            exporting = _every(telemetry.otlp_interval_seconds, self._export.tick)
+            core = self.core
+            self._export = OtlpExport(core.traces.spans, exporter, core.metrics.snapshot)
+            exporting = self._export.run(telemetry.otlp_interval_seconds)
             self._tasks.append(asyncio.create_task(exporting))
 
     def _make_core(self, defaults: TopicSettings) -> Core:

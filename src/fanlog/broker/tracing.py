@@ -71,7 +71,8 @@ class Traces:
     """Follows sampled batches. `recent` is empty as long as nothing is sampled."""
 
     def __init__(self, options: TelemetryOptions, now_us: Callable[[], int]) -> None:
-        self.spans = SpanLog(options.traced_per_second_max, now_us)
+        self.per_second_max = options.traced_per_second_max
+        self.spans = SpanLog(self.per_second_max, now_us)
         self.recent: dict[Partition, deque[Followed]] = {}
         self._order: deque[Followed] = deque()
         self._ratio = options.trace_ratio

@@ -158,12 +158,14 @@ class Publisher:
         self.buffered_bytes = 0
         # None, unless the program has set up OpenTelemetry.
         self._tracer = maybe_tracer()
-        self._marks = False
+        # Sampled records that the broker still wants to hear of in this second.
+        self._marks_max = self._marks_left = 0
+        self._marks_second = 0
 
     def greeted(self, welcome: Welcome) -> None:
         """What this broker takes."""
         self._tracer = maybe_tracer()
-        self._marks = welcome.traced_records_max > 0
+        self._marks_max = welcome.traced_per_second_max
         self.limit(welcome.frame_bytes_max)
 
     def limit(self, frame_bytes_max: int) -> None:
@@ -354,10 +356,19 @@ class Publisher:
     ) -> None:
         """The last record belongs to a trace: the broker is told if it is sampled."""
         context = context_of(headers)
-        if context is not None and context.sampled and self._marks:
+        if context is not None and context.sampled and self._may_mark():
             records.mark(context)
         if span is not None:
             records.add_span(span)
+
+    def _may_mark(self) -> bool:
+        """Whether the broker wants to hear of one more sampled record. A fast publisher that
+        samples much would keep it busy with nothing else."""
+        second = int(time.monotonic())
+        if second != self._marks_second:
+            self._marks_second, self._marks_left = second, self._marks_max
+        self._marks_left -= 1
+        return self._marks_left >= 0
 
     def check(
         self,

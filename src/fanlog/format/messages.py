@@ -46,8 +46,8 @@ class Welcome(msgspec.Struct, frozen=True, omit_defaults=True):
     # Whom the client has logged in as, and for how long: 0 means that it does not expire.
     user: str = ""
     expires_seconds: float = 0.0
-    # Sampled records of a batch that the broker takes a TRACED frame about; 0: it knows none.
-    traced_records_max: int = 0
+    # Sampled records that a client may name to the broker in a second; 0: no TRACED frames.
+    traced_per_second_max: int = 0
 
 
 class LoggedIn(msgspec.Struct, frozen=True):

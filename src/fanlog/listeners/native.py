@@ -52,7 +52,7 @@ from fanlog.format.frames import (
     wrong_port,
 )
 from fanlog.format.messages import decode
-from fanlog.format.trace_context import TRACED_RECORDS_MAX, Mark, read_traced
+from fanlog.format.trace_context import Mark, read_traced
 from fanlog.identity import Identity, Verb
 from fanlog.listeners import (
     account_requests,
@@ -278,7 +278,7 @@ class NativeSession:
             idle_timeout_seconds=self.options.idle_timeout_seconds,
             user=login.user,
             expires_seconds=login.expires_seconds,
-            traced_records_max=TRACED_RECORDS_MAX,
+            traced_per_second_max=self.broker.traces.per_second_max,
         )
         self.outlet.write(message_frame(FrameKind.WELCOME, welcome, request=request))
 

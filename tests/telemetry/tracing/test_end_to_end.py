@@ -101,6 +101,9 @@ def test_a_trace_spans_publisher_broker_and_worker(tmp_path: Path) -> None:
         broker.communicate(timeout=60)
         assert (publisher.returncode, worker.returncode, broker.returncode) == (0, 0, 0), outputs
         spans = collector.wait_for("publish orders", "append orders", "process orders")
+        published = collector.wait_for_metric("fanlog_published_messages")
+
+    assert published.sum.is_monotonic
 
     begun = one(spans, "publisher", "POST /orders")
     publish = one(spans, "publisher", "publish orders")

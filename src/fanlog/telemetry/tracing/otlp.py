@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fanlog.config_security import TelemetryOptions
 from fanlog.errors import ConfigError
 from fanlog.release import VERSION
+from fanlog.telemetry.snapshot import Snapshot
 from fanlog.telemetry.tracing.spans import Span, SpanLog
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Exporter(Protocol):
     """Sends spans, or metrics. Both block, and retry by themselves for a while."""
 
     def export_spans(self, spans: Sequence[Span]) -> bool: ...
-    def export_metrics(self, series: Sequence[Any], time_us: int) -> bool: ...
+    def export_metrics(self, snapshot: Snapshot) -> bool: ...
     def close(self) -> None: ...
 
 
@@ -47,11 +48,10 @@ class OtlpExport:
     """Sends the spans of a log, and a snapshot of the metrics, at every `tick`."""
 
     def __init__(
-        self, spans: SpanLog, exporter: Exporter, snapshot: Callable[[], Sequence[Any]] | None
+        self, spans: SpanLog, exporter: Exporter, snapshot: Callable[[], Awaitable[Snapshot]]
     ) -> None:
         self._exporter = exporter
         self._snapshot = snapshot
-        self._now_us = spans.now_us
         self._waiting: deque[Span] = deque(maxlen=_WAITING_MAX)
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="fanlog-otlp")
         self._sending: Future[None] | None = None
@@ -64,16 +64,23 @@ class OtlpExport:
             self.dropped += 1
         self._waiting.append(span)
 
-    def tick(self) -> None:
-        """Sends what there is, unless the collector has not taken the last yet."""
-        if self._sending is not None and not self._sending.done():
-            return
-        spans = [self._waiting.popleft() for _ in range(len(self._waiting))]
-        series = None if self._snapshot is None else self._snapshot()
-        if spans or series:
-            self._sending = self._threads.submit(self._send, spans, series, self._now_us())
+    async def run(self, interval_seconds: float) -> None:
+        """Sends all that there is, every so often."""
+        while True:
+            await asyncio.sleep(interval_seconds)
+            try:
+                await self.tick()
+            except Exception:
+                logger.exception("collecting what is to be exported failed")
 
-    def _send(self, spans: list[Span], series: Sequence[Any] | None, time_us: int) -> None:
+    async def tick(self) -> None:
+        """Sends what there is, unless the collector has not taken the last yet."""
+        if self._sending is None or self._sending.done():
+            snapshot = await self._snapshot()
+            spans = [self._waiting.popleft() for _ in range(len(self._waiting))]
+            self._sending = self._threads.submit(self._send, spans, snapshot)
+
+    def _send(self, spans: list[Span], snapshot: Snapshot) -> None:
         fine = True
         try:
             for at in range(0, len(spans), _SPANS_IN_REQUEST):
@@ -81,8 +88,7 @@ class OtlpExport:
                 if not self._exporter.export_spans(part):
                     self.dropped += len(part)
                     fine = False
-            if series and not self._exporter.export_metrics(series, time_us):
-                fine = False
+            fine = self._exporter.export_metrics(snapshot) and fine
         except Exception:
             fine = False
             logger.exception("exporting over OTLP failed")
@@ -102,7 +108,7 @@ class OtlpExport:
                 waiting = asyncio.wrap_future(self._sending)
                 await asyncio.wait({waiting}, timeout=max(0.0, end - loop.time()))
             if not last:
-                self.tick()
+                await self.tick()
         await loop.run_in_executor(None, self._exporter.close)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -154,7 +160,8 @@ class OtelExporter:
         self._spans = OTLPSpanExporter(
             f"{base}/v1/traces", headers=headers, timeout=_REQUEST_SECONDS
         )
-        self._metrics = OTLPMetricExporter(
+        # Its methods take arguments without types.
+        self._metrics: Any = OTLPMetricExporter(
             f"{base}/v1/metrics", headers=headers, timeout=_REQUEST_SECONDS
         )
         self._resource: Resource = Resource.create(
@@ -167,12 +174,18 @@ class OtelExporter:
         readable = [readable_span(span, self._resource) for span in spans]
         return self._spans.export(readable) is SpanExportResult.SUCCESS
 
-    def export_metrics(self, series: Sequence[Any], time_us: int) -> bool:
-        return True
+    def export_metrics(self, snapshot: Snapshot) -> bool:
+        from opentelemetry.sdk.metrics.export import MetricExportResult
+
+        # It imports prometheus-client, which takes a while.
+        from fanlog.telemetry.otlp_metrics import metrics_data  # noqa: PLC0415
+
+        data = metrics_data(snapshot, self._resource)
+        return self._metrics.export(data) is MetricExportResult.SUCCESS
 
     def close(self) -> None:
         self._spans.shutdown()
-        cast("Any", self._metrics).shutdown()
+        self._metrics.shutdown()
 
 
 def readable_span(span: Span, resource: Resource) -> ReadableSpan:
