@@ -37,6 +37,7 @@ from fanlog.bench.systems import (
     affinity,
     choose_cores,
     free_port,
+    on_core_ns,
     started,
     stop,
     wait_until_listening,
@@ -125,21 +126,15 @@ def generate(options: EdgesOptions, port: int, broker: int, reader_ports: list[i
     try:
         for _ in range(WARMUP_MESSAGES):
             load.publish_one_ns(spin=False)
-        before_ns, began = _on_core_ns(broker), time.perf_counter()
+        before_ns, began = on_core_ns(broker), time.perf_counter()
         for _ in range(options.messages):
             load.publish_one_ns(spin=False)
         took_s = time.perf_counter() - began
-        used_ns = _on_core_ns(broker) - before_ns
+        used_ns = on_core_ns(broker) - before_ns
         load.drain()
     finally:
         load.close()
     return EdgesCounts(used_ns / 1000 / options.messages, options.messages / took_s)
-
-
-def _on_core_ns(pid: int) -> int:
-    """How long all threads of a process were on a core, by the scheduler's own count."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks)
 
 
 def _row(edges: int, counts: list[EdgesCounts], options: EdgesOptions) -> EdgesRow:

@@ -47,6 +47,7 @@ from fanlog.bench.reports import (
     GroupsRow,
     IdleReport,
     LatencyReport,
+    OverheadReport,
     PublishersReport,
     RateReport,
     Report,
@@ -229,6 +230,27 @@ def draw_edges(report: EdgesReport) -> Figure:
     )
     axes.set_xlabel("microseconds of the broker's CPU per message")
     finish(axes, f"{rows[0].readers:,} readers")
+    return figure
+
+
+def draw_overhead(report: OverheadReport) -> Figure:
+    """A bar for each ratio, beside the line of what it should be."""
+    figure = new_figure(WIDTH_INCHES, BAR_INCHES * len(report.rows) + 1.2)
+    axes: Axes = figure.add_subplot()
+    rows = report.rows
+    draw_bars(
+        axes,
+        [
+            f"{f'{row.subscribers} subscribers' if row.subscribers else 'acknowledged'}, "
+            f"{row.batch} a batch"
+            for row in rows
+        ],
+        [row.ratio for row in rows],
+        [colour_of("fanlog") for _ in rows],
+    )
+    axes.axvline(0.95, color=colour_of("target"), linewidth=1)
+    axes.set_xlabel("throughput, as a share of a broker without them")
+    finish(axes, "With " + ", ".join(rows[0].features))
     return figure
 
 
@@ -447,6 +469,7 @@ DRAWINGS: dict[type[Report], Callable[[Any], Figure]] = {
     ClientsReport: draw_clients,
     EmbeddedReport: draw_embedded,
     EdgesReport: draw_edges,
+    OverheadReport: draw_overhead,
     StallReport: draw_stall,
     StallsReport: draw_stalls,
     TopicsReport: draw_topics,

@@ -33,6 +33,7 @@ from fanlog.bench.reports import (
     IdleReport,
     LatencyReport,
     LeftOut,
+    OverheadReport,
     PublishersReport,
     RateReport,
     Report,
@@ -254,6 +255,32 @@ def edges_table(report: EdgesReport) -> Table:
             f"{row.edges}" if row.edges else "–",
             f"{row.broker_us:,.0f} µs",
             f"{row.broker_us / direct:.3f}×",
+        )
+    return table
+
+
+def overhead_table(report: OverheadReport) -> Table:
+    """Messages a second without and with all of it, and the ratio."""
+    table = new_table(
+        "Overhead: with " + ", ".join(report.rows[0].features),
+        "what",
+        "off",
+        "on",
+        "sampled",
+        "on / off",
+        "from – to",
+        "by CPU time",
+    )
+    for row in report.rows:
+        to = f"delivered to {row.subscribers:,}" if row.subscribers else "published, acknowledged"
+        table.add_row(
+            f"{to}, {row.batch} a batch",
+            f"{count(row.off_per_s)}/s",
+            f"{count(row.on_per_s)}/s",
+            f"{count(row.sampled_per_s)}/s",
+            f"{row.ratio:.3f}×",
+            f"{min(row.ratios):.3f} – {max(row.ratios):.3f}",
+            f"{row.off_ns / row.on_ns:.3f}×" if row.on_ns else "–",
         )
     return table
 
@@ -512,6 +539,7 @@ _TABLES: dict[type[Report], Callable[[Any], RenderableType]] = {
     ClientsReport: clients_table,
     EmbeddedReport: embedded_table,
     EdgesReport: edges_table,
+    OverheadReport: overhead_table,
     StallReport: stall_table,
     StallsReport: stalls_table,
     TopicsReport: topics_table,

@@ -406,6 +406,35 @@ class EdgesReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="benchmar
     environment: Environment
 
 
+class OverheadRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A broker without logins, metrics, audit log and traces beside one with them. With 0
+    subscribers a publisher waits for acknowledgements; else messages are delivered. `ratio` is the
+    median of the pairs of slices. `off_ns` and `on_ns` are what a published message cost the broker
+    on its core, which depends less on what else the machine does."""
+
+    features: list[str]
+    subscribers: int
+    batch: int
+    payload: int
+    off_per_s: float
+    on_per_s: float
+    off_ns: float
+    on_ns: float
+    sampled_per_s: float
+    ratio: float
+    ratios: list[float]
+
+
+class OverheadReport(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="benchmark", tag="overhead"
+):
+    """What security and telemetry cost, by what is done."""
+
+    rows: list[OverheadRow]
+    left_out: list[LeftOut]
+    environment: Environment
+
+
 class SparkRow(msgspec.Struct, frozen=True, kw_only=True):
     """Records a second in one way; of the idle stream, the milliseconds of a look for news."""
 
@@ -441,6 +470,7 @@ Report = (
     | GroupsReport
     | SparkReport
     | EdgesReport
+    | OverheadReport
 )
 
 

@@ -215,6 +215,12 @@ def resident_bytes(pid: int) -> int:
     return pages * resource.getpagesize()
 
 
+def on_core_ns(pid: int) -> int:
+    """How long all threads of a process were on a core, by the scheduler's own count."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks)
+
+
 def redis_command(program: Path, spec: SystemSpec, port: int, directory: Path) -> list[str]:
     """Redis without snapshots; the append-only file only where the row asks for a disk."""
     lines = [

@@ -306,6 +306,52 @@ def edges(
     show("edges", lambda progress: run_edges(options, progress), json, plot)
 
 
+@bench_app.command(epilog="Example: [bold]fanlog bench overhead --features tracing[/]")
+def overhead(
+    *,
+    features: Annotated[
+        str,
+        typer.Option("--features", help="What the second broker has.", metavar="NAME,NAME,..."),
+    ] = "auth,metrics,audit,tracing",
+    subscribers: Annotated[
+        str,
+        typer.Option(
+            "--subscribers",
+            help="How many, in turn; 0 is a publisher that waits for acknowledgements.",
+            metavar="N,N,...",
+        ),
+    ] = "0,1,100",
+    batches: Annotated[
+        str, typer.Option("--batches", help="Messages of a batch, in turn.", metavar="N,N,...")
+    ] = "64,1",
+    payload: Payload = 128,
+    sampled: Annotated[
+        float, typer.Option("--sampled", help="Share of messages in a trace.", min=1e-6, max=1)
+    ] = 0.01,
+    rounds: Annotated[
+        int, typer.Option("--rounds", help="Pairs of slices; their median counts.", min=1)
+    ] = 9,
+    seconds: Annotated[float, typer.Option("--seconds", help="Of a slice.", min=0.05)] = 1.0,
+    directory: Folder = None,
+    json: Json = None,
+    plot: Plot = None,
+) -> None:
+    """What logins, metrics, the audit log and traces cost, beside a broker without them."""
+    from fanlog.bench.overhead import OverheadOptions, features_named, run_overhead  # noqa: PLC0415
+
+    options = OverheadOptions(
+        features=features_named(features),
+        subscribers=numbers(subscribers, "--subscribers", least=0),
+        batches=numbers(batches, "--batches"),
+        payload_bytes=payload,
+        sampled=sampled,
+        rounds=rounds,
+        slice_s=seconds,
+        directory=directory,
+    )
+    show("overhead", lambda progress: run_overhead(options, progress), json, plot)
+
+
 @bench_app.command(epilog="Example: [bold]fanlog bench stall --stop-seconds 10[/]")
 def stall(
     *,
@@ -592,6 +638,7 @@ def everything(
     clients(**common, **beside, **files("clients"))
     embedded(**common, **files("embedded"))
     edges(**common, directory=directory, **files("edges"))
+    overhead(payload=payload, directory=directory, **files("overhead"))
     stall(payload=payload, directory=directory, **files("stall"))
     stalls(directory=directory, **files("stalls"))
     topics(payload=payload, directory=directory, **files("topics"))

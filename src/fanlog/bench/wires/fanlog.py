@@ -40,6 +40,7 @@ from fanlog.format.messages import (
     Welcome,
     decode,
 )
+from fanlog.identity import Login
 from fanlog.model import DurabilityName, TopicInfo
 
 FRAME_BYTES_MAX = 16 << 20
@@ -54,18 +55,27 @@ T = TypeVar("T")
 class FanlogFanout:
     """A topic with one partition, published to in batches of a fixed size."""
 
-    def __init__(self, payload: bytes, batch: int, durability: DurabilityName = "memory") -> None:
+    def __init__(
+        self,
+        payload: bytes,
+        batch: int,
+        durability: DurabilityName = "memory",
+        *,
+        key: str = "",
+    ) -> None:
+        """`key` is for a broker with logins."""
         self.messages = batch
+        self._key = key
         self._durability: DurabilityName = durability
         self._values = [payload] * batch
         self._unit = encode_batch(self._values)
         self.received_bytes = len(self._unit)
 
     def prepare(self, publisher: socket.socket, subscribers: Sequence[socket.socket]) -> None:
-        number = open_topic(publisher, self._durability, 1)
+        number = open_topic(publisher, self._durability, 1, key=self._key)
         self._unit = encode_batch(self._values, topic=number)
         for sock in subscribers:
-            greet(sock)
+            greet(sock, self._key)
             ask(
                 sock,
                 FrameKind.SUBSCRIBE,
@@ -85,7 +95,7 @@ class FanlogFanout:
 
     def join(self, publishers: Sequence[socket.socket]) -> None:
         for sock in publishers:
-            greet(sock)
+            greet(sock, self._key)
             ask(sock, FrameKind.OPEN_TOPIC, OpenTopic(NAME), TopicOpened)
 
     def request(self) -> bytes:
@@ -108,8 +118,11 @@ class FanlogTopic:
         durability: DurabilityName,
         partitions: int,
         name: str = NAME,
+        *,
+        key: str = "",
     ) -> None:
         self.messages = batch
+        self._key = key
         self._values = [payload] * batch
         self._durability: DurabilityName = durability
         self._partitions = partitions
@@ -118,7 +131,9 @@ class FanlogTopic:
         self._cutter = FrameCutter(FRAME_BYTES_MAX)
 
     def prepare(self, publisher: socket.socket) -> None:
-        self._number = open_topic(publisher, self._durability, self._partitions, self._name)
+        self._number = open_topic(
+            publisher, self._durability, self._partitions, self._name, key=self._key
+        )
 
     def cycle(self) -> list[bytes]:
         return [
@@ -164,18 +179,24 @@ class FanlogProducer(FanlogTopic):
 
 
 def open_topic(
-    sock: socket.socket, durability: DurabilityName, partitions: int, name: str = NAME
+    sock: socket.socket,
+    durability: DurabilityName,
+    partitions: int,
+    name: str = NAME,
+    *,
+    key: str = "",
 ) -> int:
     """Greet, create the topic, and return the number that batches carry."""
-    greet(sock)
+    greet(sock, key)
     settings: dict[str, int | str] = {"partitions": partitions, "durability": durability}
     ask(sock, FrameKind.CREATE_TOPIC, CreateTopic(name, settings), msgspec.Raw)
     return ask(sock, FrameKind.OPEN_TOPIC, OpenTopic(name), TopicOpened).number
 
 
-def greet(sock: socket.socket) -> None:
+def greet(sock: socket.socket, key: str = "") -> None:
     """HELLO and WELCOME."""
-    hello = Hello(versions=(PROTOCOL_VERSION,), client="fanlog bench")
+    login = Login(key=key) if key else None
+    hello = Hello(versions=(PROTOCOL_VERSION,), client="fanlog bench", login=login)
     ask(sock, FrameKind.HELLO, hello, Welcome, aux=MAGIC)
 
 
