@@ -599,7 +599,30 @@ class EdgeOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     upstream: Annotated[
         str,
-        Meta(description="The bus: fanlog://host:port, redis://host:port or nats://host:port."),
+        Meta(
+            description="The bus: fanlog://host:port, redis://host:port or nats://host:port; with "
+            "TLS fanlogs://, rediss:// or tls://."
+        ),
+    ] = ""
+    tls_ca_file: Annotated[
+        str,
+        Meta(
+            description="PEM file with the authorities whose certificates the bus may have. "
+            "Empty: those that this machine trusts."
+        ),
+    ] = ""
+    tls_certificate_file: Annotated[
+        str, Meta(description="PEM file with the certificate that the edge shows to the bus.")
+    ] = ""
+    tls_key_file: Annotated[
+        str, Meta(description="PEM file with the private key of that certificate.")
+    ] = ""
+    tls_server_name: Annotated[
+        str,
+        Meta(
+            description="Name that the certificate of the bus must have. Empty: the host of the "
+            "address."
+        ),
     ] = ""
     key_file: Annotated[
         str,

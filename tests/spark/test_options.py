@@ -69,7 +69,7 @@ READ_MISTAKES = {
     "no partition": ({"topics": "a", "startingOffsets": '{"a": {"x": 1}}'}, "'x' is no partition"),
     "no offset": ({"topics": "a", "startingOffsets": '{"a": {"0": -7}}'}, "-7 is no offset"),
     "ends at the start": ({"topics": "a", "endingOffsets": "earliest"}, "can't be earliest"),
-    "not yet": ({"topics": "a", "tls": "true"}, "speaks no TLS"),
+    "tls by itself": ({"topics": "a", "tls": "true"}, "begins with fanlogs://"),
 }
 
 

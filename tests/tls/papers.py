@@ -50,6 +50,16 @@ class Papers:
         }
 
 
+def config(tls: TlsOptions, **more: Any) -> Config:
+    """Settings with free ports."""
+    base = Config(
+        listener=ListenerOptions(port=0, drain_seconds=0.2),
+        redis=RedisOptions(port=0),
+        web=WebOptions(port=0),
+    )
+    return msgspec.structs.replace(base, tls=tls, **more)
+
+
 @dataclass
 class Serving:
     node: Node
@@ -67,16 +77,7 @@ async def serving(
     tls: TlsOptions, *, redis: bool = False, web: bool = False, **more: Any
 ) -> AsyncIterator[Serving]:
     """A broker in memory on free ports."""
-    config = msgspec.structs.replace(
-        Config(
-            listener=ListenerOptions(port=0, drain_seconds=0.2),
-            redis=RedisOptions(port=0),
-            web=WebOptions(port=0),
-        ),
-        tls=tls,
-        **more,
-    )
-    node = Node(None, config)
+    node = Node(None, config(tls, **more))
     node.start()
     try:
         served = Serving(node, node.listen())

@@ -8,12 +8,15 @@ import os
 import typer
 
 from fanlog.client.credentials import choose_credentials, split_login
+from fanlog.client.tls import tls_from
 from fanlog.errors import InvalidArgumentError
 
 
 def find_credentials(url: str) -> dict[str, str]:
-    """What to log in with, as options of a client. The address's own comes first."""
-    return {} if split_login(url).secrets else choose_credentials(os.environ)
+    """What to log in with, as options of a client, and whom to trust. The address's own login comes
+    first."""
+    login = {} if split_login(url).secrets else choose_credentials(os.environ)
+    return login | tls_from(os.environ)
 
 
 def refuse_secret(context: typer.Context, parameter: typer.CallbackParam, url: str) -> str:

@@ -53,7 +53,8 @@ Upstream = Annotated[
     str | None,
     typer.Option(
         "--upstream",
-        help="The bus: fanlog://host:port, redis://host:port or nats://host:port.",
+        help="The bus: fanlog://host:port, redis://host:port or nats://host:port; with TLS "
+        "fanlogs://, rediss:// or tls://.",
         metavar="URL",
     ),
 ]

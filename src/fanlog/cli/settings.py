@@ -19,6 +19,7 @@ import msgspec
 from fanlog.cli.file_faults import reason
 from fanlog.cli.options import Option, Value, all_options, did_you_mean, maybe_near
 from fanlog.client.credentials import VARIABLES as CREDENTIAL_VARIABLES
+from fanlog.client.tls import TLS_VARIABLES
 from fanlog.config import Config
 from fanlog.config_security import KeyTable, UserTable
 from fanlog.errors import ConfigError
@@ -29,7 +30,13 @@ PREFIX = "FANLOG_"
 # What Kubernetes and Docker say of a service, as in FANLOG_PORT=tcp://10.0.0.1:7420.
 _ADDRESS = re.compile(r"(tcp|udp|sctp)://")
 _SERVICE = re.compile(r"\w+(_SERVICE_HOST|_SERVICE_PORT(_\w+)?|_\d+_(TCP|UDP|SCTP)_\w+)")
-OTHER_VARIABLES = ("FANLOG_URL", "FANLOG_CONFIG", "FANLOG_DEBUG", *CREDENTIAL_VARIABLES)
+OTHER_VARIABLES = (
+    "FANLOG_URL",
+    "FANLOG_CONFIG",
+    "FANLOG_DEBUG",
+    *CREDENTIAL_VARIABLES,
+    *TLS_VARIABLES,
+)
 
 TABLES: dict[str, type[msgspec.Struct]] = {"keys": KeyTable, "users": UserTable}
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import ssl
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Protocol, cast
 
 from fanlog.client.address import Address, no_answer, unreachable
 from fanlog.client.core import ClientCore, Event
-from fanlog.client.tls import client_context, no_tls, server_name
+from fanlog.client.tls import no_tls, server_name, shared_context
 from fanlog.config import ClientOptions
 from fanlog.errors import BadMagicError, ConnectionLostError, FormatError
 
 logger = logging.getLogger("fanlog.client")
+
+# A broker that is there answers a goodbye at once.
+_GOODBYE_SECONDS = 2.0
 
 
 class Transport(Protocol):
@@ -37,6 +41,7 @@ class Link(asyncio.Protocol):
         self._lost = lost
         self._core = core
         self._over = False
+        self._gone = asyncio.Event()
         self.transport: Transport | None = None
         self.peer = "the broker"
         self.heard_at = 0.0
@@ -53,7 +58,23 @@ class Link(asyncio.Protocol):
             self.close()
             self.connection_lost(fault)
 
+    async def wait_closed(self) -> None:
+        """Waits until the transport is gone. TLS says goodbye in both directions: a loop that ends
+        before would leave the socket open."""
+        # uvloop's is no `asyncio.Transport` by its class, and an embedded broker's is none at all.
+        transport = cast("asyncio.Transport", self.transport)
+        if not hasattr(transport, "get_extra_info") or self._gone.is_set():
+            return
+        if transport.get_extra_info("sslcontext") is None:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_GOODBYE_SECONDS):
+                await self._gone.wait()
+                return
+        transport.abort()
+
     def connection_lost(self, exc: Exception | None) -> None:
+        self._gone.set()
         if not self._over:
             self._over = True
             self._lost(self, exc)
@@ -70,28 +91,34 @@ class Link(asyncio.Protocol):
 Dial = Callable[[Link], Awaitable[Transport]]
 
 
+async def open_tcp(
+    make: Callable[[], asyncio.Protocol], address: Address, options: ClientOptions
+) -> asyncio.Transport:
+    """Connects, and speaks TLS if the address says so."""
+    loop = asyncio.get_running_loop()
+    context = shared_context(options) if address.tls else None
+    name = server_name(address, options) if context else None
+    transport, _ = await loop.create_connection(
+        make, address.host, address.port, ssl=context, server_hostname=name
+    )
+    return transport
+
+
 def tcp_dial(address: Address, options: ClientOptions) -> Dial:
     """Connects over TCP, and speaks TLS if the address says so."""
     timeout_seconds = options.connect_timeout_seconds
 
     async def dial(link: Link) -> Transport:
-        loop = asyncio.get_running_loop()
         link.peer = str(address)
-        # Made for each connection, so that the next one uses files that were renewed.
-        context = client_context(options) if address.tls else None
-        name = server_name(address, options) if context else None
         try:
             async with asyncio.timeout(timeout_seconds):
-                transport, _ = await loop.create_connection(
-                    lambda: link, address.host, address.port, ssl=context, server_hostname=name
-                )
+                return await open_tcp(lambda: link, address, options)
         except TimeoutError:
             raise no_answer(address, timeout_seconds) from None
         except ssl.SSLError as fault:
             raise no_tls(address, fault) from fault
         except OSError as fault:
             raise unreachable(address, fault) from fault
-        return transport
 
     return dial
 

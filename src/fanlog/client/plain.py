@@ -22,7 +22,7 @@ import msgspec
 from fanlog.client.address import Address, cut_off, no_answer, no_greeting, parse_url, unreachable
 from fanlog.client.core import hello
 from fanlog.client.credentials import check_credentials, get_login_now
-from fanlog.client.tls import no_tls, wrap
+from fanlog.client.tls import no_tls, server_name, shared_context, wrap
 from fanlog.config import ClientOptions
 from fanlog.errors import (
     ConnectError,
@@ -77,10 +77,11 @@ class PlainConnection:
         """Connects anew; what was asked for on the old connection will not be answered."""
         self.close()
         address, options = self.address, self._options
+        context = shared_context(options) if address.tls else None
         try:
             opened = socket.create_connection(address[:2], options.connect_timeout_seconds)
-            if address.tls:
-                opened = wrap(opened, address, options)
+            if context is not None:
+                opened = wrap(opened, context, server_name(address, options))
         except TimeoutError:
             raise no_answer(address, options.connect_timeout_seconds) from None
         except ssl.SSLError as fault:

@@ -138,6 +138,7 @@ class Session:
         if link is not None:
             link.write(frame(FrameKind.GOODBYE))
             link.close()
+            await link.wait_closed()
 
     def _give_up(self, error: FanlogError) -> None:
         """Ends everything that still hopes."""

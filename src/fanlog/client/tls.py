@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from fanlog.config import ClientOptions
 from fanlog.errors import ConnectError, InvalidArgumentError
@@ -17,6 +18,46 @@ _UNKNOWN_CA = (18, 19, 20, 21)  # X509_V_ERR_*: self-signed, or from somebody un
 _EXPIRED = 10
 _NOT_YET = 9
 _WRONG_NAMES = (62, 64)
+
+
+# Variables of commands and of Spark's processes, and the client's options that they are. Those of a
+# broker are FANLOG_TLS_CERTIFICATE_FILE and its like, so a client's certificate has another name.
+TLS_VARIABLES = {
+    "FANLOG_TLS_CA_FILE": "tls_ca_file",
+    "FANLOG_TLS_SERVER_NAME": "tls_server_name",
+    "FANLOG_CLIENT_CERTIFICATE_FILE": "tls_certificate_file",
+    "FANLOG_CLIENT_KEY_FILE": "tls_key_file",
+}
+_contexts: dict[tuple[Any, ...], ssl.SSLContext] = {}
+_CONTEXTS_MAX = 16
+
+
+def tls_from(environment: Mapping[str, str]) -> dict[str, str]:
+    """What an environment says of TLS, as options of a client."""
+    return {
+        option: value for name, option in TLS_VARIABLES.items() if (value := environment.get(name))
+    }
+
+
+def shared_context(options: ClientOptions) -> ssl.SSLContext:
+    """The same for all connections with these options, until one of the files changes: to read
+    what a machine trusts takes a while."""
+    files = (options.tls_ca_file, options.tls_certificate_file, options.tls_key_file)
+    key = tuple((path, _changed_at(path)) for path in files)
+    context = _contexts.get(key)
+    if context is None:
+        if len(_contexts) >= _CONTEXTS_MAX:
+            _contexts.clear()
+        context = _contexts[key] = client_context(options)
+    return context
+
+
+def _changed_at(path: str) -> tuple[int, int]:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return (0, 0)
+    return (status.st_mtime_ns, status.st_ino)
 
 
 def client_context(options: ClientOptions) -> ssl.SSLContext:
@@ -67,11 +108,10 @@ def server_name(address: Address, options: ClientOptions) -> str:
     return options.tls_server_name or address.host
 
 
-def wrap(opened: socket.socket, address: Address, options: ClientOptions) -> ssl.SSLSocket:
+def wrap(opened: socket.socket, context: ssl.SSLContext, name: str) -> ssl.SSLSocket:
     """A connected socket with TLS on it; it is closed if that fails."""
     try:
-        context = client_context(options)
-        return context.wrap_socket(opened, server_hostname=server_name(address, options))
+        return context.wrap_socket(opened, server_hostname=name)
     except BaseException:
         opened.close()
         raise
@@ -85,6 +125,11 @@ def no_tls(peer: Address | str, fault: ssl.SSLError) -> ConnectError:
 def _explained(fault: ssl.SSLError) -> str:
     if isinstance(fault, ssl.SSLCertVerificationError):
         return _refused(fault)
+    if isinstance(fault, ssl.SSLEOFError):
+        return (
+            "the connection was closed before the greeting. The broker's log says why; it may want "
+            "a certificate of this client (tls_certificate_file)."
+        )
     reason = fault.reason or ""
     if reason == "WRONG_VERSION_NUMBER":
         return (

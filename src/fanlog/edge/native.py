@@ -6,13 +6,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 import msgspec
 
 from fanlog.client.core import hello
-from fanlog.config import ListenerOptions
+from fanlog.client.link import open_tcp
+from fanlog.client.tls import no_tls
+from fanlog.config import ClientOptions, ListenerOptions
 from fanlog.errors import ConnectError, ConnectionLostError, FanlogError, FormatError
 from fanlog.format import messages
 from fanlog.format.batch import KIND_BATCH
@@ -69,9 +72,10 @@ def _is_ours(kind: int, request: int) -> bool:
 class Relay(asyncio.Protocol):
     """One peer's connection to upstream: frames go both ways as they are."""
 
-    def __init__(self, session: EdgeSession, address: Address) -> None:
+    def __init__(self, session: EdgeSession, address: Address, options: ClientOptions) -> None:
         self._session = session
         self._address = address
+        self._options = options
         self._cutter = FrameCutter(1 << 31)
         self._transport: asyncio.Transport | None = None
         self._waiting: list[bytes] = []
@@ -83,9 +87,12 @@ class Relay(asyncio.Protocol):
         self._connecting = asyncio.create_task(self._connect())
 
     async def _connect(self) -> None:
-        loop = asyncio.get_running_loop()
         try:
-            await loop.create_connection(lambda: self, self._address.host, self._address.port)
+            await open_tcp(lambda: self, self._address, self._options)
+        except FanlogError as fault:
+            self._fail(fault)
+        except ssl.SSLError as fault:
+            self._fail(no_tls(self._address, fault))
         except OSError as fault:
             self._fail(ConnectError(f"The edge can't reach its upstream {self._address}: {fault}."))
 
@@ -197,11 +204,17 @@ class EdgeSession(NativeSession):
     """One native peer of an edge."""
 
     def __init__(
-        self, core: EdgeCore, outlet: NativeOutlet, options: ListenerOptions, address: Address
+        self,
+        core: EdgeCore,
+        outlet: NativeOutlet,
+        options: ListenerOptions,
+        address: Address,
+        client_options: ClientOptions,
     ) -> None:
         super().__init__(core, outlet, options)
         self._core = core
         self._address = address
+        self._client_options = client_options
         self._relay: Relay | None = None
         self._said_goodbye = False
         # What the peer has shown: it logs in upstream as well, with what it asks there itself.
@@ -258,7 +271,7 @@ class EdgeSession(NativeSession):
 
     def _pass_on(self, data: bytes) -> None:
         if self._relay is None:
-            self._relay = Relay(self, self._address)
+            self._relay = Relay(self, self._address, self._client_options)
             self._core.relays[self.outlet] = self._relay
         self._relay.send(data)
 
@@ -303,11 +316,13 @@ class EdgeListener(NativeListener):
         admission: Admission,
         *,
         upstream: Address,
+        client_options: ClientOptions,
         welcome: Callable[[], messages.Welcome | None],
     ) -> None:
         super().__init__(core, options, admission)
         self._core = core
         self._upstream = upstream
+        self._client_options = client_options
         self._welcome_of = welcome
 
     def admit(self, sock: socket.socket, peer: str) -> tuple[Connection, NativeSession]:
@@ -321,4 +336,6 @@ class EdgeListener(NativeListener):
                 frame_bytes_max=min(options.frame_bytes_max, welcome.frame_bytes_max),
                 fetch_bytes_max=min(options.fetch_bytes_max, welcome.fetch_bytes_max),
             )
-        return connection, EdgeSession(self._core, connection, options, self._upstream)
+        return connection, EdgeSession(
+            self._core, connection, options, self._upstream, self._client_options
+        )

@@ -8,6 +8,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
+from urllib.parse import urlsplit
 
 import nats
 from nats.errors import Error as NatsError
@@ -17,6 +18,8 @@ from nats.js.errors import Error as JetStreamError
 from nats.js.errors import NotFoundError
 
 from fanlog.broker.names import check_name
+from fanlog.client.tls import shared_context
+from fanlog.config import ClientOptions, EdgeOptions
 from fanlog.edge.ending import end_all
 from fanlog.edge.nats_messages import SIGNAL, body_of, check_subject, headers_of
 from fanlog.errors import (
@@ -36,8 +39,11 @@ _RECONNECT_SECONDS = 0.25
 class NatsLine:
     """`on_back` runs when a lost connection is there again, before it counts as `up`."""
 
-    def __init__(self, url: str, on_back: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self, url: str, on_back: Callable[[], Awaitable[None]], options: EdgeOptions
+    ) -> None:
         self._url = url
+        self._options = options
         self._on_back = on_back
         # The library is partly without types.
         self.client: Any = None
@@ -64,6 +70,7 @@ class NatsLine:
                     error_cb=self._failed,
                     ping_interval=10,
                     max_outstanding_pings=2,
+                    **self._tls_arguments(),
                 )
                 break
             except (NatsError, OSError, TimeoutError) as fault:
@@ -73,6 +80,19 @@ class NatsLine:
         self._changed(True)
         for channel in self._signals:
             await self._listen(channel)
+
+    def _tls_arguments(self) -> dict[str, Any]:
+        """The library uses them if the server wants TLS, or the address says so."""
+        options = self._options
+        if not self._url.startswith("tls:") and not options.tls_ca_file:
+            return {}
+        client = ClientOptions(
+            tls_ca_file=options.tls_ca_file,
+            tls_certificate_file=options.tls_certificate_file,
+            tls_key_file=options.tls_key_file,
+        )
+        name = options.tls_server_name or urlsplit(self._url).hostname
+        return {"tls": shared_context(client), "tls_hostname": name}
 
     async def _failed(self, fault: Exception) -> None:
         logger.debug("NATS: %s", fault)

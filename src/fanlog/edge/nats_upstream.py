@@ -71,7 +71,7 @@ class NatsUpstream:
         self._core = core
         self._options = options
         self._make_streams = make_streams
-        self.line = NatsLine(url, self._back)
+        self.line = NatsLine(url, self._back, options)
         self.history = NatsHistory(core, self.line, self._stream_of)
         self._references = References(self._begin, self._finish, options.linger_seconds)
         self._lines: dict[Target, _Feed] = {}

@@ -9,6 +9,8 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from fanlog.broker.authority import ALLOW_ALL
 from fanlog.broker.core import Broker as Core
 from fanlog.broker.gate import OPEN_GATE
@@ -16,7 +18,7 @@ from fanlog.broker.ports import Authority, Gate
 from fanlog.client.address import parse_url
 from fanlog.client.aio import Client
 from fanlog.client.link import tcp_dial
-from fanlog.config import ClientOptions, Config
+from fanlog.config import ClientOptions, Config, EdgeOptions
 from fanlog.edge.core import EdgeCore, Upstream
 from fanlog.edge.fanlog_upstream import FanlogUpstream
 from fanlog.edge.gate import EdgeGate
@@ -44,6 +46,17 @@ _FOR_EVER_SECONDS = 10 * 365 * 86_400.0
 # How often upstream is asked whether keys, users or rules have changed.
 _LOOK_SECONDS = 0.5
 CLIENT = ClientOptions(name="edge", wait_seconds=_FOR_EVER_SECONDS, backoff_max_seconds=2.0)
+
+
+def tls_options(edge: EdgeOptions) -> dict[str, str]:
+    """How the edge speaks TLS to its upstream, as options of a client: what the settings say."""
+    found = {
+        "tls_ca_file": edge.tls_ca_file,
+        "tls_certificate_file": edge.tls_certificate_file,
+        "tls_key_file": edge.tls_key_file,
+        "tls_server_name": edge.tls_server_name,
+    }
+    return {option: value for option, value in found.items() if value}
 
 
 class EdgeNode(Node):
@@ -136,6 +149,7 @@ class FanlogEdge(EdgeNode):
         client_options: ClientOptions = CLIENT,
     ) -> None:
         address = parse_url(upstream)
+        client_options = msgspec.structs.replace(client_options, **tls_options(config.edge))
         runtime = runtime or LoopRuntime()
         gate = self._edge_gate = EdgeGate(
             self._vouch, runtime.now_us, user_topic=config.web.user_topic
@@ -207,6 +221,7 @@ class FanlogEdge(EdgeNode):
             self._config.listener,
             self._admission,
             upstream=self._upstream_address,
+            client_options=self.client_options,
             welcome=lambda: self.client.welcome,
         )
         listener.certificates = self.certificates

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from fanlog.config import EdgeOptions
 from fanlog.edge.ending import end_all
 from fanlog.errors import ConnectionLostError, FanlogError, RequestTimeoutError
 
@@ -33,6 +35,18 @@ _CONTROL = b"fanlog:signal:"
 Heard = Callable[[bytes | None, bytes, bytes], None]
 
 
+def _tls_arguments(options: EdgeOptions) -> dict[str, Any]:
+    """The library's own words for what the settings say. By itself it would not check the name."""
+    return {
+        "ssl_cert_reqs": "required",
+        "ssl_check_hostname": True,
+        "ssl_min_version": ssl.TLSVersion.TLSv1_3,
+        "ssl_ca_certs": options.tls_ca_file or None,
+        "ssl_certfile": options.tls_certificate_file or None,
+        "ssl_keyfile": options.tls_key_file or options.tls_certificate_file or None,
+    }
+
+
 class RedisLine:
     """`on_fresh` runs on each new connection before anything is heard, and `on_back` when all is
     subscribed to again, before it counts as `up`."""
@@ -43,11 +57,16 @@ class RedisLine:
         heard: Heard,
         on_fresh: Callable[[], None],
         on_back: Callable[[], Awaitable[None]],
+        options: EdgeOptions,
     ) -> None:
         # A command that was sent twice would be done twice.
         library: Any = Redis  # partly without types
         self.redis: Any = library.from_url(
-            url, retry=Retry(NoBackoff(), 0), socket_timeout=_ANSWER_SECONDS, client_name="edge"
+            url,
+            retry=Retry(NoBackoff(), 0),
+            socket_timeout=_ANSWER_SECONDS,
+            client_name="edge",
+            **(_tls_arguments(options) if url.startswith("rediss:") else {}),
         )
         self._heard = heard
         self._on_fresh = on_fresh

@@ -80,7 +80,7 @@ class RedisUpstream:
     def __init__(self, core: EdgeCore, url: str, options: EdgeOptions) -> None:
         self._core = core
         self._options = options
-        self.line = RedisLine(url, self._heard, self._fresh, self._back)
+        self.line = RedisLine(url, self._heard, self._fresh, self._back, options)
         self._history = RedisHistory(self.line)
         self._references = References(self._begin, self._finish, options.linger_seconds)
         # Targets that are subscribed to.

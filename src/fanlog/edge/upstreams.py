@@ -14,7 +14,7 @@ from fanlog.errors import ConfigError, InvalidArgumentError
 
 _WRITE_IT = (
     "Write it as fanlog://host:port, redis://host:port or nats://host:port, such as "
-    "fanlog://127.0.0.1:7420."
+    "fanlog://127.0.0.1:7420; with TLS as fanlogs://, rediss:// or tls://."
 )
 
 
@@ -27,7 +27,7 @@ def make_edge(url: str, config: Config, credentials: Mapping[str, str] | None = 
     except ValueError as fault:
         raise InvalidArgumentError(f"{url!r} is not an address: {fault}. {_WRITE_IT}") from fault
     match scheme:
-        case "fanlog":
+        case "fanlog" | "fanlogs":
             return _fanlog_edge(given, config, credentials or {})
         case "redis" | "rediss":
             return _redis_edge(given, config)
@@ -57,6 +57,11 @@ def _redis_edge(url: str, config: Config) -> EdgeNode:
         from fanlog.edge.redis_bus import RedisEdge  # noqa: PLC0415 - it needs redis-py
     except ImportError as fault:
         raise _missing("Redis", "edge-redis", fault) from fault
+    if config.edge.tls_server_name:
+        raise ConfigError(
+            "edge.tls_server_name is not for Redis: its certificate must have the host of the "
+            "address. Leave it out."
+        )
     return RedisEdge(url, _shown(url), config)
 
 

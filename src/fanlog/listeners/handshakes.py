@@ -29,6 +29,8 @@ logger = logging.getLogger("fanlog.tls")
 _STEPS_A_TURN = 4
 _SWEEP_SECONDS = 1.0
 _PEEK_BYTES = 64
+_DROP_BYTES = 64 * 1024
+_DROPPED_BYTES_MAX = 1024 * 1024
 _CLIENT_HELLO = b"\x16\x03"
 _ADVICE = {
     "UNSUPPORTED_PROTOCOL": "it offers no TLS 1.3, and this broker takes nothing below",
@@ -47,15 +49,15 @@ _ADVICE = {
 class _Handshake:
     """One peer that is not let in yet."""
 
-    __slots__ = ("began_at", "fd", "peer", "sock", "waiting")
+    __slots__ = ("began_at", "dropped", "fd", "peer", "sock")
 
     def __init__(self, sock: socket.socket, peer: str, began_at: float) -> None:
         self.sock = sock
         self.fd = sock.fileno()
         self.peer = peer
         self.began_at = began_at
-        # Whether it waits for its turn.
-        self.waiting = False
+        # Bytes that it has sent after it was told why it is not let in.
+        self.dropped = 0
 
 
 class Handshakes:
@@ -115,7 +117,6 @@ class Handshakes:
 
     def _is_ready(self, handshake: _Handshake) -> None:
         self._rest(handshake)
-        handshake.waiting = True
         self._ready.append(handshake)
         if not self._working:
             self._working = True
@@ -126,7 +127,6 @@ class Handshakes:
             if not self._ready:
                 break
             handshake = self._ready.popleft()
-            handshake.waiting = False
             if handshake in self._open:
                 self._step(handshake)
         if self._ready:
@@ -181,7 +181,7 @@ class Handshakes:
         self.failed += 1
         why = _ADVICE.get(fault.reason or "", fault.reason or str(fault))
         logger.warning("%s: no TLS connection: %s.", handshake.peer, why)
-        self._end(handshake)
+        self._linger(handshake)
 
     def _tell_plain(self, handshake: _Handshake, begin: bytes) -> None:
         """Somebody speaks without TLS: they are told so in their own language."""
@@ -204,10 +204,30 @@ class Handshakes:
         sock = handshake.sock
         with contextlib.suppress(OSError):
             sock.send(answer)
-            sock.shutdown(socket.SHUT_WR)
-            # What is unread would make the close a reset, which overtakes the answer.
-            sock.recv(1 << 16)
-        self._end(handshake)
+        self._linger(handshake)
+
+    def _linger(self, handshake: _Handshake) -> None:
+        """Reads and drops what the peer still sends until it closes: what is unread would make our
+        close a reset, which overtakes what the peer is told. The time limit holds here as well."""
+        try:
+            # Not the method of SSLSocket, which would say goodbye first.
+            socket.socket.shutdown(handshake.sock, socket.SHUT_WR)
+        except OSError:
+            self._end(handshake)
+            return
+        self._loop.add_reader(handshake.fd, self._drop, handshake)
+        self._drop(handshake)
+
+    def _drop(self, handshake: _Handshake) -> None:
+        try:
+            got = len(socket.socket.recv(handshake.sock, _DROP_BYTES))
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            got = 0
+        handshake.dropped += got
+        if not got or handshake.dropped > _DROPPED_BYTES_MAX:
+            self._end(handshake)
 
     # The end
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fanlog.client.plain import PlainConnection
 from fanlog.config import ClientOptions
 from fanlog.spark.environment import login_options
@@ -10,5 +12,6 @@ from fanlog.spark.options import ReadOptions, WriteOptions
 
 def open_broker(options: ReadOptions | WriteOptions, *, patient: bool = False) -> PlainConnection:
     """Connects. If it is `patient`, a broker that is not there is waited for."""
-    client = ClientOptions(name="fanlog.spark", **login_options(options.key_file))
+    given: dict[str, Any] = login_options(options.key_file) | dict(options.tls)
+    client = ClientOptions(name="fanlog.spark", **given)
     return PlainConnection(options.url, client, patient=patient)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fanlog.client.credentials import choose_credentials, split_login
+from fanlog.client.tls import tls_from
 from fanlog.config import DEFAULT_HOST, NATIVE_PORT
 from fanlog.errors import ConfigError
 
@@ -36,11 +37,14 @@ def broker_url() -> str:
 
 
 def login_options(key_file: str) -> dict[str, Any]:
-    """What this process logs in with: the file of the option, or what its environment has."""
-    if key_file:
-        return {"key_file": key_file}
+    """What this process logs in with: the file of the option, or what its environment has. Whom it
+    trusts over TLS is in its environment as well."""
     environment = os.environ  # noqa: TID251 - see the law above
-    return split_login(environment.get("FANLOG_URL", "")).secrets or choose_credentials(environment)
+    trusted = tls_from(environment)
+    if key_file:
+        return {"key_file": key_file} | trusted
+    secrets = split_login(environment.get("FANLOG_URL", "")).secrets
+    return trusted | (secrets or choose_credentials(environment))
 
 
 def check_java() -> None:

@@ -29,8 +29,15 @@ EARLIEST = Start("earliest")
 # What Kafka's source writes for the two ends.
 _KAFKA_ENDS = {-1: LATEST, -2: EARLIEST}
 
-# Where the key is, never the key itself: Spark shows options in its plans and in its web page.
-LOGIN_NAMES = ("keyFile",)
+# Where the key and the certificates are, never a secret itself: Spark shows options in its plans
+# and in its web page.
+_TLS_NAMES = {
+    "tlsCaFile": "tls_ca_file",
+    "tlsCertificateFile": "tls_certificate_file",
+    "tlsKeyFile": "tls_key_file",
+    "tlsServerName": "tls_server_name",
+}
+LOGIN_NAMES = ("keyFile", *_TLS_NAMES)
 READ_NAMES = (
     "url",
     "topics",
@@ -79,7 +86,6 @@ _KAFKA_NAMES = {
 }
 _STREAM_ONLY = ("maxRecordsPerTrigger", "maxBytesPerTrigger", "group")
 _BATCH_ONLY = ("data", "pushFilters")
-_NOT_YET = frozenset(("tls", "tlsca", "tlscert"))
 _SECRETS = frozenset(("key", "password", "token"))
 
 
@@ -118,6 +124,7 @@ class ReadOptions:
     push_filters: bool
     limits: SparkOptions
     key_file: str = ""
+    tls: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +141,7 @@ class WriteOptions:
     in_time_order: bool
     limits: SparkOptions
     key_file: str = ""
+    tls: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def read_options(given: Mapping[str, str], *, streaming: bool | None = None) -> ReadOptions:
@@ -180,6 +188,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None = None) -> 
         push_filters=options.flag("pushFilters", default=False),
         limits=msgspec.structs.replace(limits, fetch_bytes=fetch_bytes),
         key_file=options.text("keyFile"),
+        tls=options.tls(),
     )
 
 
@@ -216,6 +225,7 @@ def write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
         in_time_order=options.flag("inTimeOrder", default=False),
         limits=limits,
         key_file=options.text("keyFile"),
+        tls=options.tls(),
     )
 
 
@@ -228,9 +238,10 @@ class _Given:
         for name in self._given:
             if name in names or name in _SPARKS_OWN or name.startswith(("spark.", "__")):
                 continue
-            if name in _NOT_YET:
+            if name == "tls":
                 raise InvalidArgumentError(
-                    f"This release of Fanlog speaks no TLS yet: leave out the option `{name}`."
+                    "There is no option `tls`: give an address that begins with fanlogs://, and "
+                    "the authority of its certificate with the option `tlsCaFile`."
                 )
             if name in _SECRETS:
                 raise InvalidArgumentError(
@@ -290,6 +301,11 @@ class _Given:
         except InvalidArgumentError as fault:
             raise InvalidArgumentError(f"The variable FANLOG_URL is wrong: {fault}") from None
         return url
+
+    def tls(self) -> dict[str, str]:
+        """What is given of TLS, as options of a client."""
+        given = {option: self.text(name) for name, option in _TLS_NAMES.items()}
+        return {option: text for option, text in given.items() if text}
 
     def codec(self, name: str) -> Codec | None:
         text = self.text(name).lower()

@@ -213,9 +213,8 @@ class TlsTransport(asyncio.Transport):
             self._protocol.connection_lost(fault)
         finally:
             if fault is None and not self._eof:
-                self._say_goodbye()
+                with contextlib.suppress(OSError):
+                    self._sock.shutdown(socket.SHUT_WR)
             self._sock.close()
-
-    def _say_goodbye(self) -> None:
-        with contextlib.suppress(OSError):
-            self._sock.shutdown(socket.SHUT_WR)
+            # The protocol knows this transport: both would stay in memory.
+            self._protocol = asyncio.Protocol()
