@@ -119,9 +119,26 @@ def test_two_signals_at_once_are_one(serve: Serve) -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])
 def test_a_broker_that_strangers_can_reach_says_so(serve: Serve, host: str) -> None:
-    ended = serve("--memory", "--host", host).stop()
-    warned = "listener.host is 0.0.0.0: everybody who can reach it" in ended.err
+    ended = serve("--memory", "--host", host, "--allow-open").stop()
+    warned = "listener.host is 0.0.0.0, and clients need not log in: everybody" in ended.err
     assert warned == (host == "0.0.0.0")
+
+
+@pytest.mark.parametrize(
+    ("option", "variables"),
+    [
+        ("listener.host", {"FANLOG_LISTENER_HOST": "0.0.0.0"}),
+        ("redis.host", {"FANLOG_REDIS_HOST": "::"}),
+        ("web.host", {"FANLOG_WEB_HOST": "192.0.2.1"}),
+    ],
+)
+def test_strangers_reach_no_broker_without_logins(
+    run: Run, option: str, variables: dict[str, str]
+) -> None:
+    ended = run("serve", "--memory", "--port", "0", **variables)
+    assert ended.code == 65
+    assert ended.sentence.startswith(f"{option} is ")
+    assert "--allow-open" in ended.sentence
 
 
 def test_a_start_says_how_many_connections_fit(serve: Serve) -> None:

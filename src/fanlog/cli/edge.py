@@ -13,12 +13,14 @@ from rich.text import Text
 from fanlog.cli.credentials import find_credentials
 from fanlog.cli.logs import LogLevel, set_up_logging
 from fanlog.cli.serve import (
+    AllowOpen,
     ConfigFile,
     Host,
     HttpPort,
     Port,
     RedisPort,
     calm_garbage_collector,
+    check_open,
     check_ports,
     listen_redis,
     listen_web,
@@ -27,7 +29,6 @@ from fanlog.cli.serve import (
     prepare_process,
     redis_line,
     run_on_loop,
-    warn_of_strangers,
     web_line,
 )
 from fanlog.cli.service_manager import ServiceManager
@@ -68,6 +69,7 @@ def edge(
     redis_port: RedisPort = None,
     http_port: HttpPort = None,
     config: ConfigFile = None,
+    allow_open: AllowOpen = False,
     log_level: Annotated[
         LogLevel, typer.Option("--log-level", help="Lowest level to log, on stderr.")
     ] = LogLevel.INFO,
@@ -83,6 +85,7 @@ def edge(
         "redis.port": redis_port,
         "web.host": host,
         "web.port": http_port,
+        "security.allow_open": "true" if allow_open else None,
     }
     if upstream is not None and split_login(upstream).secrets:
         raise InvalidArgumentError(
@@ -120,6 +123,7 @@ async def _run(settings: Settings) -> None:
     try:
         if not await _connected(node, stopped):
             return
+        check_open(config, guarded=node.core.gate.guarded)
         native = _listen_native(node, settings)
         redis = listen_redis(node, settings) if node.speaks_fanlog else None
         site = await listen_web(node, settings)
@@ -128,7 +132,6 @@ async def _run(settings: Settings) -> None:
                 "No listener could be opened, so that nobody could connect: choose free ports, "
                 "with --port, --redis-port and --http-port."
             )
-        warn_of_strangers(config)
         calm_garbage_collector()
         _print_banner(node, native, redis, site)
         manager.ready(f"An edge of {node.address}")

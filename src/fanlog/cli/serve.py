@@ -76,6 +76,11 @@ RedisPort = Annotated[
     typer.Option("--redis-port", help="Port for Redis clients. -1 turns them off.", metavar="N"),
 ]
 
+AllowOpen = Annotated[
+    bool,
+    typer.Option("--allow-open", help="Let other machines connect although nobody has to log in."),
+]
+
 HttpPort = Annotated[
     str | None,
     typer.Option("--http-port", help="Port for HTTP clients. -1 turns them off.", metavar="N"),
@@ -90,6 +95,7 @@ def serve(
     redis_port: RedisPort = None,
     http_port: HttpPort = None,
     config: ConfigFile = None,
+    allow_open: AllowOpen = False,
     memory: Annotated[
         bool, typer.Option("--memory", help="Keep everything in memory, without a data folder.")
     ] = False,
@@ -109,6 +115,7 @@ def serve(
         "listener.port": port,
         "redis.port": redis_port,
         "web.port": http_port,
+        "security.allow_open": "true" if allow_open else None,
     }
     settings = load_settings(config, flags)
     set_up_logging(log_level, as_json=log_json)
@@ -136,6 +143,7 @@ async def _serve(settings: Settings, *, memory: bool) -> None:
 
     config = settings.config
     check_ports(config)
+    check_open(config, guarded=config.security.auth)
     manager = ServiceManager()
     manager.starting()
     node = Node(None if memory else config.data, config)
@@ -147,7 +155,6 @@ async def _serve(settings: Settings, *, memory: bool) -> None:
     except BaseException:
         await node.stop()
         raise
-    warn_of_strangers(config)
     node.core.audit.note(_THIS_PROCESS, "broker.start", "", "ok", f"release {VERSION}")
     logger.info("%s.", node.describe_files())
     calm_garbage_collector()
@@ -203,25 +210,35 @@ async def listen_web(node: Node, settings: Settings) -> WebListener | None:
         return None
 
 
-def warn_of_strangers(config: Config) -> None:
-    """Until there are logins, whoever reaches a port may do everything."""
-    ports = (
-        ("listener.host", config.listener.host),
-        ("redis.host", config.redis.host),
-        ("web.host", config.web.host),
-    )
-    for option, host in ports:
-        if option == "web.host" and config.web.port < 0:
-            continue
-        if option == "redis.host" and (config.redis.port < 0 or config.redis.password):
-            continue
-        if not _is_loopback(host):
-            logger.warning(
-                "%s is %s: everybody who can reach it can read, publish and delete. Use "
-                "127.0.0.1, or let a firewall decide who can reach it.",
-                option,
-                host or "every address",
+def check_open(config: Config, *, guarded: bool) -> None:
+    """Where nobody has to log in, whoever reaches a port may do everything. So other machines reach
+    it only if somebody has said that it is meant, and then every start warns."""
+    if guarded:
+        return
+    for option, host in _open_hosts(config):
+        where = f"{option} is {host or 'every address'}, and clients need not log in"
+        if not config.security.allow_open:
+            raise ConfigError(
+                f"{where}: everybody who can reach it could read, publish and delete. Turn logins "
+                "on (security.auth = true, and security.admin_key_file with a key of: fanlog key "
+                "generate), or listen on 127.0.0.1. If it is meant: --allow-open, or "
+                "security.allow_open = true."
             )
+        logger.warning(
+            "%s: everybody who can reach it can read, publish and delete. Turn logins on "
+            "(security.auth), use 127.0.0.1, or let a firewall decide who can reach it.",
+            where,
+        )
+
+
+def _open_hosts(config: Config) -> list[tuple[str, str]]:
+    """The addresses that other machines reach, of listeners that are on."""
+    ports = (
+        ("listener.host", config.listener.host, True),
+        ("redis.host", config.redis.host, config.redis.port >= 0 and not config.redis.password),
+        ("web.host", config.web.host, config.web.port >= 0),
+    )
+    return [(option, host) for option, host, on in ports if on and not _is_loopback(host)]
 
 
 def _is_loopback(host: str) -> bool:
