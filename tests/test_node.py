@@ -97,6 +97,7 @@ async def test_readers_catch_up_while_large_transactions_wait_for_the_disk(
 
 async def test_settings_are_taken_by_all_who_reload_or_by_none() -> None:
     node = Node(None, Config())
+    node.start()
     taken: list[str] = []
     node.on_reload.append(lambda config: lambda: taken.append(config.data))
     node.apply(Config(data="one"))
@@ -109,5 +110,4 @@ async def test_settings_are_taken_by_all_who_reload_or_by_none() -> None:
     with pytest.raises(ConfigError):
         node.apply(Config(data="two"))
     assert taken == ["one"]
-    node.start()
     await node.stop()

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from fanlog.config_limits import LimitOptions
+from fanlog.config_live import LIVE
 from fanlog.config_security import (
     AuditOptions,
     KeyTable,
@@ -119,7 +120,7 @@ class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 1024 * MIB
     retention_check_seconds: Annotated[
-        float, Meta(gt=0, description="Time between two retention checks.")
+        float, Meta(extra=LIVE, gt=0, description="Time between two retention checks.")
     ] = 30.0
     clock_trust_seconds: Annotated[
         float,
@@ -146,11 +147,13 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
         bool, Meta(description="Create a topic when it is first published to.")
     ] = True
     topics_max: Annotated[
-        int, Meta(ge=1, description="Topics on this broker. The broker refuses one more.")
+        int,
+        Meta(extra=LIVE, ge=1, description="Topics on this broker. The broker refuses one more."),
     ] = 1_000_000
     producers_max: Annotated[
         int,
         Meta(
+            extra=LIVE,
             ge=1,
             description="Producers remembered for each topic partition. Above it, the broker "
             "forgets the one that was idle longest.",
@@ -174,19 +177,37 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 7 * 24 * 3600
     producer_names_max: Annotated[
-        int, Meta(ge=1, description="Named producers. The broker refuses one more.")
+        int, Meta(extra=LIVE, ge=1, description="Named producers. The broker refuses one more.")
     ] = 100_000
     groups_max: Annotated[
-        int, Meta(ge=1, description="Consumer groups with members. The broker refuses one more.")
+        int,
+        Meta(
+            extra=LIVE,
+            ge=1,
+            description="Consumer groups with members. The broker refuses one more.",
+        ),
     ] = 10_000
     group_members_max: Annotated[
-        int, Meta(ge=1, description="Members of one consumer group. The broker refuses one more.")
+        int,
+        Meta(
+            extra=LIVE,
+            ge=1,
+            description="Members of one consumer group. The broker refuses one more.",
+        ),
     ] = 1000
     session_seconds_min: Annotated[
-        float, Meta(gt=0, description="Shortest session timeout that a group member may ask for.")
+        float,
+        Meta(
+            extra=LIVE,
+            gt=0,
+            description="Shortest session timeout that a group member may ask for.",
+        ),
     ] = 0.1
     session_seconds_max: Annotated[
-        float, Meta(gt=0, description="Longest session timeout that a group member may ask for.")
+        float,
+        Meta(
+            extra=LIVE, gt=0, description="Longest session timeout that a group member may ask for."
+        ),
     ] = 3600.0
     revoke_seconds: Annotated[
         float,
@@ -207,6 +228,7 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
     durable_positions_max: Annotated[
         int,
         Meta(
+            extra=LIVE,
             ge=1,
             description="Committed positions of durable names and groups. Each topic "
             "partition counts as one.",
@@ -221,20 +243,23 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 16 * MIB
     queues_max: Annotated[
-        int, Meta(ge=1, description="Queues on this broker. The broker refuses one more.")
+        int,
+        Meta(extra=LIVE, ge=1, description="Queues on this broker. The broker refuses one more."),
     ] = 10_000
     queue_workers_max: Annotated[
-        int, Meta(ge=1, description="Workers of one queue. The broker refuses one more.")
+        int,
+        Meta(extra=LIVE, ge=1, description="Workers of one queue. The broker refuses one more."),
     ] = 10_000
     queue_prefetch_max: Annotated[
-        int, Meta(ge=1, description="Jobs that one worker may hold at a time.")
+        int, Meta(extra=LIVE, ge=1, description="Jobs that one worker may hold at a time.")
     ] = 100_000
     queue_verdicts_max: Annotated[
-        int, Meta(ge=1, description="Outcomes (ack, nack or reject) in one frame.")
+        int, Meta(extra=LIVE, ge=1, description="Outcomes (ack, nack or reject) in one frame.")
     ] = 8192
     queue_in_flight_max: Annotated[
         int,
         Meta(
+            extra=LIVE,
             ge=1,
             description="Jobs of one queue that workers hold. Above it, the broker hands out "
             "no new jobs.",
@@ -259,6 +284,7 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
     queue_parked_max: Annotated[
         int,
         Meta(
+            extra=LIVE,
             ge=1,
             description="Jobs of an ordered queue partition that wait behind an earlier job "
             "with the same key.",
@@ -281,6 +307,7 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
     drops_retention_seconds: Annotated[
         int,
         Meta(
+            extra=LIVE,
             ge=0,
             description="How long to keep the records of messages that readers missed. The "
             "default lets you look back a month.",
@@ -289,6 +316,7 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
     drops_retention_bytes: Annotated[
         int,
         Meta(
+            extra=LIVE,
             ge=64 * KIB,
             description="Size limit of the records of messages that readers missed. The "
             "default holds several hundred thousand.",
@@ -313,6 +341,7 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
     pending_bytes_pause: Annotated[
         int,
         Meta(
+            extra=LIVE,
             ge=64 * KIB,
             description="Bytes waiting for the disk. Above it, the broker stops reading from "
             "publishers until the disk catches up.",
@@ -320,7 +349,11 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = 64 * MIB
     pending_bytes_max: Annotated[
         int,
-        Meta(ge=64 * KIB, description="Bytes waiting for the disk. Above it, publishing fails."),
+        Meta(
+            extra=LIVE,
+            ge=64 * KIB,
+            description="Bytes waiting for the disk. Above it, publishing fails.",
+        ),
     ] = 256 * MIB
     batch_unpacked_bytes_max: Annotated[
         int,
@@ -356,10 +389,10 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 64 * MIB
     transactions_max: Annotated[
-        int, Meta(ge=1, description="Open transactions. The broker refuses one more.")
+        int, Meta(extra=LIVE, ge=1, description="Open transactions. The broker refuses one more.")
     ] = 10_000
     transaction_bytes_max: Annotated[
-        int, Meta(ge=64 * KIB, description="Bytes that one transaction may stage.")
+        int, Meta(extra=LIVE, ge=64 * KIB, description="Bytes that one transaction may stage.")
     ] = 16 * 1024 * MIB
     transaction_memory_bytes: Annotated[
         int,
@@ -386,25 +419,27 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 1024
     transaction_stagers_max: Annotated[
-        int, Meta(ge=1, description="Clients that stage messages into one transaction.")
+        int, Meta(extra=LIVE, ge=1, description="Clients that stage messages into one transaction.")
     ] = 10_000
     transaction_timeout_seconds_max: Annotated[
-        float, Meta(gt=0, description="Longest timeout that a transaction may ask for.")
+        float, Meta(extra=LIVE, gt=0, description="Longest timeout that a transaction may ask for.")
     ] = 86_400.0
     transaction_ids_seconds: Annotated[
         int,
         Meta(
+            extra=LIVE,
             ge=1,
             description="How long the broker remembers the id of a committed transaction, and "
             "ignores a repeat.",
         ),
     ] = 7 * 24 * 3600
     scheduled_max: Annotated[
-        int, Meta(ge=1, description="Delayed messages that wait; one more is refused.")
+        int, Meta(extra=LIVE, ge=1, description="Delayed messages that wait; one more is refused.")
     ] = 5_000_000
     scheduled_bytes_max: Annotated[
         int,
         Meta(
+            extra=LIVE,
             ge=1 * MIB,
             description="Disk space of delayed messages. Past it, more of them are refused.",
         ),
@@ -416,15 +451,16 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
             description="Delayed messages that are due within seconds and kept in memory.",
         ),
     ] = 32 * MIB
-    schedule_seconds_max: Annotated[int, Meta(ge=1, description="Longest delay of a message.")] = (
-        10 * 366 * 24 * 3600
-    )
+    schedule_seconds_max: Annotated[
+        int, Meta(extra=LIVE, ge=1, description="Longest delay of a message.")
+    ] = 10 * 366 * 24 * 3600
     schedules_max: Annotated[
-        int, Meta(ge=1, description="Schedules, such as cron's; one more is refused.")
+        int, Meta(extra=LIVE, ge=1, description="Schedules, such as cron's; one more is refused.")
     ] = 10_000
     transaction_ids_max: Annotated[
         int,
         Meta(
+            extra=LIVE,
             ge=1,
             description="Ids of committed transactions remembered. Above it, the oldest are "
             "forgotten.",
@@ -452,6 +488,7 @@ class ListenerOptions(msgspec.Struct, frozen=True, kw_only=True):
     hello_timeout_seconds: Annotated[
         float,
         Meta(
+            extra=LIVE,
             gt=0,
             description="The broker closes a connection that has not sent its hello frame "
             "after this time.",
@@ -460,13 +497,15 @@ class ListenerOptions(msgspec.Struct, frozen=True, kw_only=True):
     idle_timeout_seconds: Annotated[
         float,
         Meta(
+            extra=LIVE,
             gt=0,
             description="The broker closes a connection that was silent for this long. "
             "Clients send pings to stay connected.",
         ),
     ] = 60.0
     frame_timeout_seconds: Annotated[
-        float, Meta(gt=0, description="Time that a client has to send the rest of a frame.")
+        float,
+        Meta(extra=LIVE, gt=0, description="Time that a client has to send the rest of a frame."),
     ] = 30.0
     frame_bytes_max: Annotated[
         int, Meta(ge=64 * KIB, le=1024 * MIB, description="Largest frame that the broker accepts.")
@@ -478,17 +517,19 @@ class ListenerOptions(msgspec.Struct, frozen=True, kw_only=True):
     control_bytes_max: Annotated[
         int,
         Meta(
+            extra=LIVE,
             ge=16 * KIB,
             description="Answers that a client has not read yet. Above it, the broker stops "
             "reading from that client.",
         ),
     ] = 1 * MIB
     subscriptions_max: Annotated[
-        int, Meta(ge=1, description="Subscriptions of one connection.")
+        int, Meta(extra=LIVE, ge=1, description="Subscriptions of one connection.")
     ] = 100_000
     requests_max: Annotated[
         int,
         Meta(
+            extra=LIVE,
             ge=1,
             description="Unanswered requests of one connection. Above it, the broker stops "
             "reading from that connection.",
@@ -498,13 +539,15 @@ class ListenerOptions(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(ge=4 * KIB, description="Most log bytes in one answer to a fetch.")
     ] = 8 * MIB
     fetches_max: Annotated[
-        int, Meta(ge=1, description="Fetches of one connection that wait for new records.")
+        int,
+        Meta(extra=LIVE, ge=1, description="Fetches of one connection that wait for new records."),
     ] = 1024
     fetch_wait_seconds_max: Annotated[
-        float, Meta(ge=0, description="Longest time that a fetch may wait for new records.")
+        float,
+        Meta(extra=LIVE, ge=0, description="Longest time that a fetch may wait for new records."),
     ] = 30.0
     drain_seconds: Annotated[
-        float, Meta(ge=0, description="Total time that a stop waits for slow clients.")
+        float, Meta(extra=LIVE, ge=0, description="Total time that a stop waits for slow clients.")
     ] = 10.0
 
 
@@ -534,7 +577,7 @@ class RedisOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 100_000
     subscriptions_max: Annotated[
-        int, Meta(ge=1, description="Channels and patterns of one connection.")
+        int, Meta(extra=LIVE, ge=1, description="Channels and patterns of one connection.")
     ] = 100_000
     arguments_max: Annotated[int, Meta(ge=1024, description="Arguments of one command.")] = (
         1024 * 1024
@@ -561,32 +604,39 @@ class RedisOptions(msgspec.Struct, frozen=True, kw_only=True):
     pattern_bytes_max: Annotated[
         int,
         Meta(
+            extra=LIVE,
             ge=1,
             description="Longest pattern. Each pattern is compiled and compared with every "
             "channel.",
         ),
     ] = 1024
     command_timeout_seconds: Annotated[
-        float, Meta(gt=0, description="Time that a client has to send the rest of a command.")
+        float,
+        Meta(extra=LIVE, gt=0, description="Time that a client has to send the rest of a command."),
     ] = 60.0
     slow_policy: Annotated[
         SlowPolicyName,
-        Meta(description="What happens to a subscriber that falls behind the tail of its channel."),
+        Meta(
+            extra=LIVE,
+            description="What happens to a subscriber that falls behind the tail of its channel.",
+        ),
     ] = "skip"
     channel_tail_bytes: Annotated[
         int,
         Meta(
+            extra=LIVE,
             ge=64 * KIB,
             description="Newest bytes of a channel kept in memory. A subscriber may lag by "
             "this much.",
         ),
     ] = 8 * MIB
     channel_retention_seconds: Annotated[
-        int, Meta(ge=1, description="How long the tail of a channel keeps a message.")
+        int, Meta(extra=LIVE, ge=1, description="How long the tail of a channel keeps a message.")
     ] = 3600
     channel_idle_seconds: Annotated[
         float,
         Meta(
+            extra=LIVE,
             gt=0,
             description="The broker removes the topic of a channel that had no messages for "
             "this long.",

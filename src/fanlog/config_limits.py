@@ -7,6 +7,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from fanlog.config_live import LIVE
+
 
 class LimitOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What each user and each address may use. 0 means no limit."""
@@ -14,6 +16,7 @@ class LimitOptions(msgspec.Struct, frozen=True, kw_only=True):
     messages_per_second: Annotated[
         float,
         Meta(
+            extra=LIVE,
             ge=0,
             description="Messages that a user or key may publish in a second, on all its "
             "connections. Without logins this counts by address. An account's own rate goes "
@@ -23,6 +26,7 @@ class LimitOptions(msgspec.Struct, frozen=True, kw_only=True):
     bytes_per_second: Annotated[
         float,
         Meta(
+            extra=LIVE,
             ge=0,
             description="Bytes that a user or key may publish in a second, as they are sent: "
             "compressed, and with keys and headers.",
@@ -56,6 +60,7 @@ class LimitOptions(msgspec.Struct, frozen=True, kw_only=True):
     connections_per_user: Annotated[
         int,
         Meta(
+            extra=LIVE,
             ge=0,
             description="Open connections of one user or key, over all listeners: native and "
             "Redis connections, WebSockets and event streams. An account's own number goes "
@@ -63,10 +68,16 @@ class LimitOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 0
     topics_per_user: Annotated[
-        int, Meta(ge=0, description="Topics that one user or key may own: those that it created.")
+        int,
+        Meta(
+            extra=LIVE,
+            ge=0,
+            description="Topics that one user or key may own: those that it created.",
+        ),
     ] = 0
     stored_bytes_per_user: Annotated[
-        int, Meta(ge=0, description="Bytes that the topics of one owner may keep together.")
+        int,
+        Meta(extra=LIVE, ge=0, description="Bytes that the topics of one owner may keep together."),
     ] = 0
     prefixes: Annotated[
         str,

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from fanlog.config_live import LIVE
 from fanlog.identity import Role
 from fanlog.model import MIB
 
@@ -254,13 +255,15 @@ class AuditOptions(msgspec.Struct, frozen=True, kw_only=True):
     level: Annotated[
         Literal["off", "changes", "denials", "all"],
         Meta(
+            extra=LIVE,
             description="What is written down: changes; also what was refused; or also every "
-            "login, subscription and read."
+            "login, subscription and read.",
         ),
     ] = "denials"
     retention_seconds: Annotated[
         int,
         Meta(
+            extra=LIVE,
             ge=0,
             description="How long audit records are kept. The default is a year. 0: for ever.",
         ),
@@ -268,6 +271,7 @@ class AuditOptions(msgspec.Struct, frozen=True, kw_only=True):
     retention_bytes: Annotated[
         int,
         Meta(
+            extra=LIVE,
             ge=0,
             description="Size limit of the audit log. The oldest records go first. The default "
             "holds some millions. 0: no limit.",
@@ -276,6 +280,7 @@ class AuditOptions(msgspec.Struct, frozen=True, kw_only=True):
     pending_max: Annotated[
         int,
         Meta(
+            extra=LIVE,
             ge=1,
             description="Records of changes that wait in memory while the disk is full. Further "
             "ones are counted, and one record says how many.",
@@ -284,6 +289,7 @@ class AuditOptions(msgspec.Struct, frozen=True, kw_only=True):
     merged_max: Annotated[
         int,
         Meta(
+            extra=LIVE,
             ge=1,
             description="Refusals in one second with a record each. Further ones share records, so "
             "that a flood of them does not fill the disk.",
@@ -300,8 +306,12 @@ class AuditOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TelemetryOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Metrics and traces."""
+    """Logs, metrics and traces."""
 
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        Meta(extra=LIVE, description="Lowest level that the broker logs, on stderr."),
+    ] = "info"
     topics_max: Annotated[
         int,
         Meta(

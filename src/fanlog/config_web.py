@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from fanlog.config_live import LIVE
 from fanlog.model import KIB, MIB
 
 WEB_PORT = 7422
@@ -56,10 +57,12 @@ class WebOptions(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(ge=1 * KIB, le=1024 * MIB, description="Largest body of a request.")
     ] = 16 * MIB
     header_timeout_seconds: Annotated[
-        float, Meta(gt=0, description="Time that a client has to send a request's headers.")
+        float,
+        Meta(extra=LIVE, gt=0, description="Time that a client has to send a request's headers."),
     ] = 10.0
     body_timeout_seconds: Annotated[
-        float, Meta(gt=0, description="Time that a client has to send a request's body.")
+        float,
+        Meta(extra=LIVE, gt=0, description="Time that a client has to send a request's body."),
     ] = 30.0
     keepalive_timeout_seconds: Annotated[
         float,
@@ -74,12 +77,16 @@ class WebOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 256 * MIB
     wait_seconds_max: Annotated[
-        float, Meta(ge=0, description="Longest time that a request may wait for messages.")
+        float,
+        Meta(extra=LIVE, ge=0, description="Longest time that a request may wait for messages."),
     ] = 30.0
-    read_messages_max: Annotated[int, Meta(ge=1, description="Most messages in one answer.")] = 1000
+    read_messages_max: Annotated[
+        int, Meta(extra=LIVE, ge=1, description="Most messages in one answer.")
+    ] = 1000
     read_bytes_max: Annotated[
         int,
         Meta(
+            extra=LIVE,
             ge=4 * KIB,
             le=64 * MIB,
             description="Bytes of messages in one answer. A larger message comes alone.",
@@ -94,7 +101,7 @@ class WebOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 8 * MIB
     page_entries_max: Annotated[
-        int, Meta(ge=1, description="Most entries in one page of a list.")
+        int, Meta(extra=LIVE, ge=1, description="Most entries in one page of a list.")
     ] = 1000
     user_topic: Annotated[
         str,
@@ -106,6 +113,7 @@ class WebOptions(msgspec.Struct, frozen=True, kw_only=True):
     accepts_per_second_max: Annotated[
         float,
         Meta(
+            extra=LIVE,
             ge=0,
             description="New connections a second. Others wait in the kernel until it is their "
             "turn, so that a wave of reconnects does not stop everybody else. 0 means no limit.",
@@ -126,6 +134,7 @@ class WebOptions(msgspec.Struct, frozen=True, kw_only=True):
     messages_per_second_max: Annotated[
         float,
         Meta(
+            extra=LIVE,
             ge=0,
             description="Messages a second of one WebSocket client. One that sends more is read "
             "more slowly. 0 means no limit.",
@@ -133,14 +142,17 @@ class WebOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = 2000.0
     bytes_per_second_max: Annotated[
         float,
-        Meta(ge=0, description="The same for the bytes that one WebSocket client sends."),
+        Meta(
+            extra=LIVE, ge=0, description="The same for the bytes that one WebSocket client sends."
+        ),
     ] = 16.0 * MIB
     subscriptions_max: Annotated[
-        int, Meta(ge=1, description="Subscriptions of one connection.")
+        int, Meta(extra=LIVE, ge=1, description="Subscriptions of one connection.")
     ] = 1000
     requests_max: Annotated[
         int,
         Meta(
+            extra=LIVE,
             ge=1,
             description="Unanswered operations of one WebSocket client. Above it, the broker "
             "stops reading from that client.",
@@ -149,6 +161,7 @@ class WebOptions(msgspec.Struct, frozen=True, kw_only=True):
     control_bytes_max: Annotated[
         int,
         Meta(
+            extra=LIVE,
             ge=16 * KIB,
             description="Answers that a client has not read yet. Above it, the broker stops "
             "reading from that client.",
@@ -157,16 +170,21 @@ class WebOptions(msgspec.Struct, frozen=True, kw_only=True):
     reconnect_spread_seconds: Annotated[
         float,
         Meta(
+            extra=LIVE,
             ge=0,
             description="Over how long a process that stops spreads the reconnects of its clients.",
         ),
     ] = 10.0
     broadcast_topics_max: Annotated[
-        int, Meta(ge=1, description="Most topics that one broadcast to a pattern may reach.")
+        int,
+        Meta(
+            extra=LIVE, ge=1, description="Most topics that one broadcast to a pattern may reach."
+        ),
     ] = 10_000
     ask_timeout_seconds: Annotated[
         float,
         Meta(
+            extra=LIVE,
             gt=0,
             description="How long a process waits for the other processes' answers: to list "
             "connections, or to disconnect a user.",
@@ -197,7 +215,7 @@ class WebOptions(msgspec.Struct, frozen=True, kw_only=True):
         Meta(ge=2, le=64 * KIB, description="Longest info that a connection gives with itself."),
     ] = 1 * KIB
     presence_joins_max: Annotated[
-        int, Meta(ge=1, description="Topics that one connection may be present in.")
+        int, Meta(extra=LIVE, ge=1, description="Topics that one connection may be present in.")
     ] = 100
     presence_connections_max: Annotated[
         int,

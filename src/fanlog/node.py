@@ -21,6 +21,7 @@ from fanlog.broker.ports import Authority, Gate
 from fanlog.client.aio import Client, check_client_options
 from fanlog.client.link import Link, Transport
 from fanlog.config import ClientOptions, Config
+from fanlog.config_live import bring_up_to_date
 from fanlog.errors import ConfigError, FanlogError, wrong_value
 from fanlog.identity import Identity, Login
 from fanlog.listeners.admission import Admission
@@ -157,7 +158,7 @@ class Node:
         # Before anything is opened. A broker in memory has hardly a file.
         reserved = _FILES_IN_MEMORY if folder is None else config.log.reserved_files
         self._files = measure_budget(reserved)
-        self._config = config = _within_files(config, self._files)
+        self._config = config = _own_copy(_within_files(config, self._files))
         self._admission = Admission(
             self._files.connections, self._files.limit, ConnectionCounts(config.limits)
         )
@@ -205,10 +206,7 @@ class Node:
 
     def start(self) -> None:
         """Recovers what is on disk. Blocks while it does."""
-        defaults = self._config.topic
-        if self._store.folder is None and defaults.level is not Durability.MEMORY:
-            defaults = msgspec.structs.replace(defaults, durability="memory")
-        self.core = self._make_core(defaults)
+        self.core = self._make_core(self._topic_defaults())
         self.core.metrics.listeners = self.listeners
         self.core.load()
         if self.security is not None:
@@ -216,11 +214,13 @@ class Node:
             self._load_accounts(self.security)
         self._probe = LoopProbe(self.core.metrics.loop_delay)
         self._probe.start()
-        interval_seconds = self._config.log.retention_check_seconds
+        log = self._config.log
         self._tasks = [
             asyncio.create_task(_every(_TICK_SECONDS, self._tick)),
             asyncio.create_task(_every(_DUE_SECONDS, self.core.schedule.tick)),
-            asyncio.create_task(_every(interval_seconds, self.core.housekeeping)),
+            asyncio.create_task(
+                _every(lambda: log.retention_check_seconds, self.core.housekeeping)
+            ),
             asyncio.create_task(_every(_EXPIRY_SECONDS, self._tick_security)),
         ]
         if self.certificates is not None:
@@ -353,11 +353,43 @@ class Node:
 
     def apply(self, config: Config) -> None:
         """Takes new settings, all or none of them: raises ConfigError if one of them, or a file
-        that one of them names, can't be used."""
+        that one of them names, can't be used. Those that are not live stay as they are."""
+        self.prepare(config)()
+
+    def prepare(self, config: Config) -> Callable[[], None]:
+        """The first step of `apply`, which may raise; what it returns is the second."""
         prepared = [reload(config) for reload in self.on_reload]
-        for change in prepared:
-            if change is not None:
-                change()
+
+        def change() -> None:
+            self._bring_up_to_date(config)
+            for one in prepared:
+                if one is not None:
+                    one()
+
+        return change
+
+    def _bring_up_to_date(self, config: Config) -> None:
+        held = self._config
+        changed = {
+            name
+            for name in held.__struct_fields__
+            if isinstance(section := getattr(config, name), msgspec.Struct)
+            and bring_up_to_date(getattr(held, name), section)
+        }
+        for listener in self.listeners:
+            # A Redis listener has a copy, with a host and a port of its own.
+            if isinstance(listener, RedisListener):
+                bring_up_to_date(listener.options, config.listener)
+            listener.settings_changed()
+        self.core.settings_changed(self._topic_defaults())
+        if "limits" in changed:
+            self.recheck()
+
+    def _topic_defaults(self) -> TopicSettings:
+        defaults = self._config.topic
+        if self._store.folder is None and defaults.level is not Durability.MEMORY:
+            defaults = msgspec.structs.replace(defaults, durability="memory")
+        return defaults
 
     def describe_files(self) -> str:
         """How the process's file descriptors are shared out."""
@@ -385,7 +417,6 @@ class Node:
         self.core.audit.close()
         if self._group is not None:
             self._group.drain()
-        self.core.audit.closed()
         if self._export is not None:
             await self._export.close()
         if self._group is not None:
@@ -417,9 +448,22 @@ def _within_files(config: Config, files: FileBudget) -> Config:
     )
 
 
-async def _every(interval_seconds: float, work: Callable[[], None]) -> None:
+def _own_copy(config: Config) -> Config:
+    """Settings that nobody else has: `Node.apply` changes them in place."""
+    sections = {name: getattr(config, name) for name in config.__struct_fields__}
+    return msgspec.structs.replace(
+        config,
+        **{
+            name: msgspec.structs.replace(section)
+            for name, section in sections.items()
+            if isinstance(section, msgspec.Struct)
+        },
+    )
+
+
+async def _every(interval_seconds: float | Callable[[], float], work: Callable[[], None]) -> None:
     while True:
-        await asyncio.sleep(interval_seconds)
+        await asyncio.sleep(interval_seconds() if callable(interval_seconds) else interval_seconds)
         try:
             work()
         except Exception:

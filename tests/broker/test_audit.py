@@ -12,6 +12,7 @@ import pytest
 from fanlog.broker.audit import NO_AUDIT
 from fanlog.broker.authority import Permit
 from fanlog.broker.ports import Audit, AuditResult, Authority
+from fanlog.config_live import bring_up_to_date
 from fanlog.config_security import AuditOptions
 from fanlog.errors import ForbiddenError, InvalidNameError
 from fanlog.identity import Account, Identity, Rules, Verb
@@ -403,10 +404,12 @@ def test_nobody_can_publish_to_the_audit_log_or_change_it(data: Path) -> None:
 
 
 def test_retention_follows_the_settings(data: Path) -> None:
-    with stage(data, audit=AuditOptions()) as on:
+    options = AuditOptions()
+    with stage(data, audit=options) as on:
         change(on, "orders")
         settled(on)
-        on.core.audit.apply(AuditOptions(retention_seconds=60, retention_bytes=0))
+        bring_up_to_date(options, AuditOptions(retention_seconds=60, retention_bytes=0))
+        on.core.audit.settings_changed()
         settings = on.core.describe(AUDIT_TOPIC).settings
         assert (settings.retention_seconds, settings.retention_bytes) == (60, 0)
     with stage(data, audit=AuditOptions(retention_seconds=120)) as on:

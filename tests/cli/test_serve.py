@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
 import resource
 import shlex
@@ -98,7 +99,7 @@ def test_the_banner_says_where_http_clients_connect(serve: Serve, run: Run) -> N
     assert "choose another port with --http-port" in ended.sentence
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_drains_and_says_so(serve: Serve, number: int) -> None:
     ended = serve("--memory").stop(number)
     assert ended.code == 0
@@ -274,3 +275,70 @@ def test_wrong_flags_are_answered_with_one_sentence(
     ended = typed("serve", *arguments)
     assert ended.code == 2
     assert sentence in ended.sentence
+
+
+def in_a_terminal(folder: Path, *arguments: str, **variables: str) -> tuple[int, int]:
+    """A broker whose terminal is a pseudo-terminal: its process id, and the terminal's other end.
+    It listens."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(folder)
+        command = [*COMMAND, "serve", "--memory", "--port", "0", "--redis-port", "-1"]
+        os.execve(command[0], [*command, "--http-port", "-1", *arguments], environment(**variables))
+    shown = b""
+    while b"publish greetings hello" not in shown:
+        shown += os.read(terminal, 4096)
+    return pid, terminal
+
+
+def test_a_broker_whose_terminal_is_closed_drains(tmp_path: Path) -> None:
+    pid, terminal = in_a_terminal(tmp_path)
+    os.close(terminal)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_a_broker_in_a_terminal_reloads_when_it_is_told_to(tmp_path: Path) -> None:
+    pid, terminal = in_a_terminal(tmp_path)
+    os.kill(pid, signal.SIGHUP)
+    shown = b""
+    while b"the settings were read again" not in shown:
+        shown += os.read(terminal, 4096)
+    os.kill(pid, signal.SIGTERM)
+    while b"Drained and stopped" not in shown:
+        shown += os.read(terminal, 4096)
+    _, status = os.waitpid(pid, 0)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_a_broker_reads_its_settings_again_on_sighup(
+    serve: Serve, run: Run, tmp_path: Path
+) -> None:
+    file = tmp_path / "fanlog.toml"
+    file.write_text('[telemetry]\nlog_level = "info"\n')
+    serving = serve("--memory")
+    assert serving.process.stderr is not None
+    file.write_text('[telemetry]\nlog_level = "nothing"\n')
+    serving.process.send_signal(signal.SIGHUP)
+    while "nothing has changed: fanlog.toml: telemetry.log_level" not in (
+        line := serving.process.stderr.readline()
+    ):
+        assert line
+    file.write_text('[telemetry]\nlog_level = "debug"\n')
+    serving.process.send_signal(signal.SIGHUP)
+    while "1 have changed" not in (line := serving.process.stderr.readline()):
+        assert line
+    done = run("config", "set", "telemetry.log_level=warning", FANLOG_URL=serving.url)
+    assert done.out == "telemetry.log_level is now warning, was debug\n"
+    assert file.read_text() == '[telemetry]\nlog_level = "warning"\n'
+    shown = run("config", "running", "--json", FANLOG_URL=serving.url).json
+    (level,) = [s for s in shown if s["option"] == "telemetry.log_level"]
+    assert (level["value"], level["source"], level["live"]) == ("warning", "file", True)
+    wrong = run("config", "set", "telemetry.log_level=loud", FANLOG_URL=serving.url)
+    assert (wrong.code, "debug, info, warning or error" in wrong.sentence) == (2, True)
+    restart = run("config", "set", "listener.receive_bytes=64KiB", "--json", FANLOG_URL=serving.url)
+    assert [c["live"] for c in restart.json["changed"]] == [False]
+    secret = run("config", "set", "redis.password=x", FANLOG_URL=serving.url)
+    assert "is a secret" in secret.sentence
+    assert serving.stop().code == 0

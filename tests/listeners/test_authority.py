@@ -24,6 +24,7 @@ from fanlog.format.channels import pattern_over
 from fanlog.format.frames import FrameKind, frame
 from fanlog.format.patterns import fits
 from fanlog.format.schedules import Delayed, encode_delayed, record_key
+from fanlog.format.settings import ConfigRequest
 from fanlog.format.traces import ListTraces
 from fanlog.identity import Identity, Verb
 from fanlog.listeners.native import HANDLERS
@@ -167,6 +168,7 @@ NATIVE: dict[FrameKind, Case | None] = {
     ),
     FrameKind.LIST_SCHEDULES: Case(messages.ListSchedules, (), answered=True),
     FrameKind.VOUCH: Case(messages.Vouch, ((Verb.ADMIN, ""),)),
+    FrameKind.CONFIG: Case(ConfigRequest, ((Verb.ADMIN, ""),)),
     FrameKind.TRACES: Case(ListTraces, (), answered=True),
     FrameKind.REMOVE_SCHEDULE: Case(lambda: messages.RemoveSchedule("s"), ((Verb.SCHEDULE, "s"),)),
 }

@@ -55,7 +55,7 @@ class NoAudit:
         return None
 
     def load(self) -> None: ...
-    def apply(self, options: AuditOptions) -> None: ...
+    def settings_changed(self) -> None: ...
     def tick(self) -> None: ...
     def close(self) -> None: ...
     def closed(self) -> None: ...
@@ -123,11 +123,9 @@ class AuditLog:
                 self._soon = True
                 self._runtime.soon(self._write_changes)
 
-    def apply(self, options: AuditOptions) -> None:
-        """Takes other settings."""
-        self._options = options
-        self._merged.most = options.merged_max
-        self._settings = _settings(options)
+    def settings_changed(self) -> None:
+        self._merged.most = self._options.merged_max
+        self._settings = _settings(self._options)
         self._host.alter_internal(AUDIT_TOPIC, self._settings)
 
     # At a start and an end
@@ -165,7 +163,7 @@ class AuditLog:
             self._write_merged(self._runtime.monotonic_us())
 
     def closed(self) -> None:
-        """All is synced that can be."""
+        """All is synced that can be, and no thread writes any more."""
         self._head_file.close()
 
     def problems(self) -> list[str]:

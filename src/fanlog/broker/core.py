@@ -38,7 +38,7 @@ from fanlog.broker.metering import Metering
 from fanlog.broker.metrics import Metrics
 from fanlog.broker.named_producers import NamedProducers
 from fanlog.broker.names import check_not_internal, check_pattern, check_public_name
-from fanlog.broker.ports import Authority, Gate, Opener, Origin, Outlet, Runtime
+from fanlog.broker.ports import Authority, Gate, LiveSettings, Opener, Origin, Outlet, Runtime
 from fanlog.broker.positions import checked_position
 from fanlog.broker.publish_log import PublishLog
 from fanlog.broker.queues.queues import Queues
@@ -106,6 +106,8 @@ class Broker:
 
     # Keys and users; None where nobody has to log in.
     accounts: Accounts | None = None
+    # Who changes settings while the broker runs; None where they come from a program.
+    settings: LiveSettings | None = None
 
     def __init__(
         self,
@@ -265,6 +267,7 @@ class Broker:
         self.drops.write()
         self.transactions.close()
         self.internal.close()
+        self.audit.closed()
 
     def housekeeping(self) -> None:
         """Retention, and readers that chose to be cut off; called by the node every so often."""
@@ -276,6 +279,13 @@ class Broker:
     def soon(self, call: Callable[[], None]) -> None:
         """Runs `call` on the loop after what is ready now."""
         self._runtime.soon(call)
+
+    def settings_changed(self, topic_defaults: TopicSettings) -> None:
+        """Settings have changed, of which there are copies here."""
+        self._defaults = topic_defaults
+        self.audit.settings_changed()
+        self.drops.settings_changed()
+        self.metering.settings_changed()
 
     def permissions_changed(self) -> None:
         """The authority has changed its mind: connections ask again about what they have open."""

@@ -180,15 +180,14 @@ class Drops:
         self._host = host
         self._monotonic_us = monotonic_us
         self._show = show
-        self._settings = TopicSettings(
-            durability="os",
-            retention_seconds=options.drops_retention_seconds,
-            retention_bytes=options.drops_retention_bytes,
-            segment_bytes=min(_SEGMENT_BYTES, options.drops_retention_bytes),
-            tail_bytes=_TAIL_BYTES,
-        )
+        self._options = options
+        self._settings = _settings(options)
         self._next_us = 0
         self._failing = False
+
+    def settings_changed(self) -> None:
+        self._settings = _settings(self._options)
+        self._host.alter_internal(DROPS_TOPIC, self._settings)
 
     def make_topic(self) -> None:
         """Makes the topic before there is something to write, for whoever wants to follow it."""
@@ -220,6 +219,16 @@ class Drops:
             return
         self._failing = False
         self._notes.clear()
+
+
+def _settings(options: BrokerOptions) -> TopicSettings:
+    return TopicSettings(
+        durability="os",
+        retention_seconds=options.drops_retention_seconds,
+        retention_bytes=options.drops_retention_bytes,
+        segment_bytes=min(_SEGMENT_BYTES, options.drops_retention_bytes),
+        tail_bytes=_TAIL_BYTES,
+    )
 
 
 def _drop(partition: Partition, reader: _Reader, kind: GapReason | DropKind, note: _Note) -> Drop:

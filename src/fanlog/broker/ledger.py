@@ -43,6 +43,10 @@ class LedgerHost(Protocol):
         """The topic's partition, made if need be; None where nothing is kept on disk."""
         ...
 
+    def alter_internal(self, name: str, settings: TopicSettings) -> None:
+        """Gives a topic other retention, if it is there. Never raises."""
+        ...
+
     def write_internal(self, partition: Partition, batch: bytes, done: Done | None) -> None:
         """Appends at once. `done` hears when it is as safe as the topic's durability says."""
         ...

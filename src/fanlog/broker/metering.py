@@ -77,9 +77,15 @@ class Metering:
         self._table = RateTable(options)
         self._quotas = QuotaTable(options)
         self.pause_seconds_max = options.pause_seconds_max
-        everybody = options.messages_per_second or options.bytes_per_second
-        self.on = bool(guarded or everybody or options.prefixes)
+        self._guarded = guarded
+        self.on = False
+        self.settings_changed()
         self._limited_topics = 0
+
+    def settings_changed(self) -> None:
+        options = self._options
+        everybody = options.messages_per_second or options.bytes_per_second
+        self.on = bool(self._guarded or everybody or options.prefixes)
 
     # Publishers
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeVar, runtime_checkable
 
 from fanlog.errors import FanlogError
 from fanlog.format.messages import Joined, Notice
+from fanlog.format.settings import SettingsChanged, SettingsShown, SettingValue
 from fanlog.identity import Identity, Login, Verb
 from fanlog.model import Gap
 
@@ -156,6 +157,27 @@ class Audit(Protocol):
     ) -> None:
         """Constant work on the loop, and never raises. Actions have dots: `topic.delete`, `login`.
         `name` is what it was done to. Neither `name` nor `detail` may hold a secret."""
+        ...
+
+
+class LiveSettings(Protocol):
+    """Shows and changes settings while the broker runs. Whoever started it has them: `fanlog serve`
+    has a file, and a program none."""
+
+    def show(self) -> SettingsShown:
+        """All settings, with where each comes from."""
+        ...
+
+    async def change(
+        self, who: Identity, values: dict[str, SettingValue | None], *, temporary: bool
+    ) -> SettingsChanged:
+        """Changes settings, all or none of them; None takes one back to its default. They are
+        written to the file, unless they are `temporary`: then they last until the next start.
+        Raises InvalidArgumentError or ConfigError."""
+        ...
+
+    async def reload(self, who: Identity) -> SettingsChanged:
+        """Reads the file again, and takes all of it or, if something is wrong, nothing."""
         ...
 
 

@@ -14,7 +14,6 @@ from typer.main import get_command
 from fanlog.cli import edge, generate, health, publish, serve, tail, top, verify
 from fanlog.cli.audit import audit_app
 from fanlog.cli.bench import bench_app
-from fanlog.cli.configuration import config_app
 from fanlog.cli.connections import connections_app
 from fanlog.cli.dead import dead_app
 from fanlog.cli.exits import ExitCode, exit_code_of, exit_codes_help
@@ -22,6 +21,7 @@ from fanlog.cli.groups import group_app
 from fanlog.cli.keys import key_app
 from fanlog.cli.logs import LogLevel, set_up_logging
 from fanlog.cli.pipeline import pipeline_app
+from fanlog.cli.reconfigure import config_app
 from fanlog.cli.schedule import schedule_app
 from fanlog.cli.terminal import err, say_error
 from fanlog.cli.topics import topic_app

@@ -96,7 +96,10 @@ def show(
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the settings in effect, and where each value comes from."""
+    """Show the settings in effect, and where each value comes from.
+
+    CHANGE says whether a running broker can take another value (live), or needs a restart.
+    """
     flags = {"data": data, "listener.host": host, "listener.port": port, "redis.port": redis_port}
     settings = load_settings(config, flags)
     shown = settings.by_path.values()
@@ -110,12 +113,13 @@ def show(
                     "value": s.option.show(s.value),
                     "source": s.source,
                     "where": s.where,
+                    "live": s.option.live,
                 }
                 for s in shown
             ]
         )
         return
-    table = new_table("OPTION", "VALUE", "FROM")
+    table = new_table("OPTION", "VALUE", "FROM", "CHANGE")
     for setting in shown:
         origin = " ".join(filter(None, (setting.source, setting.where)))
         style = "dim" if setting.source == "default" else "bold"
@@ -123,6 +127,7 @@ def show(
             Text(setting.option.path, style),
             Text(setting.option.write(setting.option.show(setting.value)), style),
             Text(origin, style),
+            Text("live" if setting.option.live else "restart", "dim"),
         )
     out().print(table)
     if on_terminal() and settings.file is None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
 from fanlog.cli.credentials import find_credentials
+from fanlog.cli.live import ServedSettings
 from fanlog.cli.logs import LogLevel, set_up_logging
+from fanlog.cli.options import Value
 from fanlog.cli.serve import (
     AllowOpen,
     ConfigFile,
@@ -28,6 +31,7 @@ from fanlog.cli.serve import (
     on_signals,
     prepare_process,
     redis_line,
+    reload,
     run_on_loop,
     web_line,
 )
@@ -71,8 +75,8 @@ def edge(
     config: ConfigFile = None,
     allow_open: AllowOpen = False,
     log_level: Annotated[
-        LogLevel, typer.Option("--log-level", help="Lowest level to log, on stderr.")
-    ] = LogLevel.INFO,
+        LogLevel | None, typer.Option("--log-level", help="Lowest level to log, on stderr.")
+    ] = None,
     log_json: Annotated[
         bool, typer.Option("--log-json", help="Log one JSON object per line.")
     ] = False,
@@ -86,6 +90,7 @@ def edge(
         "web.host": host,
         "web.port": http_port,
         "security.allow_open": "true" if allow_open else None,
+        "telemetry.log_level": None if log_level is None else log_level.value,
     }
     if upstream is not None and split_login(upstream).secrets:
         raise InvalidArgumentError(
@@ -99,17 +104,18 @@ def edge(
             "An edge stands in front of a bus: give its address with --upstream, such as "
             "fanlog://127.0.0.1:7420, redis://127.0.0.1:6379 or nats://127.0.0.1:4222."
         )
-    set_up_logging(log_level, as_json=log_json)
-    if log_level is LogLevel.INFO:
+    level = LogLevel(settings.config.telemetry.log_level)
+    set_up_logging(level, as_json=log_json)
+    if level is LogLevel.INFO:
         # The edge itself says that its upstream is away, and once.
         logging.getLogger("fanlog.client").setLevel(logging.WARNING)
     for remark in settings.remarks:
         logger.warning("%s", remark)
     prepare_process()
-    run_on_loop(_run(settings))
+    run_on_loop(_run(settings, flags))
 
 
-async def _run(settings: Settings) -> None:
+async def _run(settings: Settings, flags: Mapping[str, Value | None]) -> None:
     # Other commands need no listeners, and would take twice as long to start with them.
     from fanlog.edge.upstreams import make_edge  # noqa: PLC0415
 
@@ -119,7 +125,9 @@ async def _run(settings: Settings) -> None:
     upstream = config.edge.upstream
     node = make_edge(upstream, config, find_credentials(upstream))
     node.start()
-    stopped = on_signals()
+    live = node.core.settings = ServedSettings(node, settings, flags, check_ports)
+    status = f"An edge of {node.address}"
+    stopped = on_signals(lambda: reload(live, manager, status))
     try:
         if not await _connected(node, stopped):
             return
@@ -134,7 +142,7 @@ async def _run(settings: Settings) -> None:
             )
         calm_garbage_collector()
         _print_banner(node, native, redis, site)
-        manager.ready(f"An edge of {node.address}")
+        manager.ready(status)
         sent = await stopped
         manager.stopping()
         logger.info("%s: draining; once more ends at once.", signal.Signals(sent).name)

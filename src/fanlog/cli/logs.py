@@ -83,3 +83,8 @@ def set_up_logging(level: LogLevel, *, as_json: bool = False) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.value.upper())
+
+
+def set_log_level(level: str) -> None:
+    """Logs lines of this level and worse from now on."""
+    logging.getLogger().setLevel(level.upper())

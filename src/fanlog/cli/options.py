@@ -15,6 +15,7 @@ from msgspec import inspect
 
 from fanlog.cli.quantities import parse_duration, parse_size, write_duration, write_size
 from fanlog.config import Config
+from fanlog.config_live import live_fields
 from fanlog.errors import ConfigError, InvalidArgumentError
 
 Value = str | int | float | bool
@@ -43,6 +44,8 @@ class Option:
     low_itself: bool
     high: float | None
     choices: tuple[str, ...]
+    # Whether it can be changed while the broker runs.
+    live: bool = False
 
     @property
     def path(self) -> str:
@@ -175,7 +178,8 @@ def options_of(struct: type[msgspec.Struct], section: str) -> list[Option]:
         if isinstance(field.type, inspect.StructType):
             found += options_of(field.type.cls, field.name)
         elif not isinstance(field.type, inspect.DictType):  # tables of keys and users
-            found.append(_option(section, field, _choices(struct, field.name)))
+            live = field.name in live_fields(struct)
+            found.append(_option(section, field, _choices(struct, field.name), live=live))
     return found
 
 
@@ -191,7 +195,7 @@ def _choices(struct: type[msgspec.Struct], name: str) -> tuple[str, ...]:
     return tuple(str(choice) for choice in get_args(kind)) if get_origin(kind) is Literal else ()
 
 
-def _option(section: str, field: inspect.Field, choices: tuple[str, ...]) -> Option:
+def _option(section: str, field: inspect.Field, choices: tuple[str, ...], *, live: bool) -> Option:
     kind, reason = field.type, ""
     if isinstance(kind, inspect.Metadata):
         described = cast(dict[str, Any], kind.extra_json_schema or {})  # pyright: ignore[reportUnknownMemberType]
@@ -214,6 +218,7 @@ def _option(section: str, field: inspect.Field, choices: tuple[str, ...]) -> Opt
         low_itself=low_itself,
         high=high,
         choices=choices,
+        live=live,
     )
 
 

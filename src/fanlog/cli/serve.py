@@ -1,4 +1,5 @@
-"""`fanlog serve`: a broker until a signal. The first signal drains, the second ends at once."""
+"""`fanlog serve`: a broker until a signal. The first signal drains, the second ends at once. SIGHUP
+reads the settings again."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from itertools import combinations
 from pathlib import Path
 from types import FrameType
@@ -20,13 +21,16 @@ import typer
 from rich.text import Text
 
 from fanlog.cli.exits import ExitCode
+from fanlog.cli.hangup import Terminal
+from fanlog.cli.live import ServedSettings
 from fanlog.cli.logs import LogLevel, set_up_logging
 from fanlog.cli.loops import new_event_loop
+from fanlog.cli.options import Value
 from fanlog.cli.service_manager import ServiceManager
 from fanlog.cli.settings import Settings, load_settings
 from fanlog.cli.terminal import out
 from fanlog.config import DEFAULT_HOST, NATIVE_PORT, Config
-from fanlog.errors import ConfigError, InvalidArgumentError
+from fanlog.errors import ConfigError, FanlogError, InvalidArgumentError
 from fanlog.identity import Identity
 from fanlog.log import posix
 from fanlog.release import VERSION
@@ -40,14 +44,9 @@ logger = logging.getLogger("fanlog")
 
 EXAMPLE = "Example: [bold]fanlog serve --data /var/lib/fanlog --port 7420 --redis-port 7421[/]"
 
-# SIGHUP is what a terminal sends when it is closed. Windows has none.
-_STOPS = tuple(
-    signal.Signals[name]
-    for name in ("SIGTERM", "SIGINT", "SIGHUP")
-    if name in signal.Signals.__members__
-)
+_STOPS = (signal.SIGTERM, signal.SIGINT)
 # Who starts and stops a broker, in the audit log.
-_THIS_PROCESS = Identity(listener="process")
+THIS_PROCESS = Identity(listener="process")
 _ANYWHERE = ("0.0.0.0", "::", "")
 # A collection of what is young looks at 10,000 objects, and one of the next generation at 100,000:
 # 1 and 10 ms in which nobody is served. One of everything hardly ever comes.
@@ -100,8 +99,8 @@ def serve(
         bool, typer.Option("--memory", help="Keep everything in memory, without a data folder.")
     ] = False,
     log_level: Annotated[
-        LogLevel, typer.Option("--log-level", help="Lowest level to log, on stderr.")
-    ] = LogLevel.INFO,
+        LogLevel | None, typer.Option("--log-level", help="Lowest level to log, on stderr.")
+    ] = None,
     log_json: Annotated[
         bool, typer.Option("--log-json", help="Log one JSON object per line.")
     ] = False,
@@ -116,13 +115,14 @@ def serve(
         "redis.port": redis_port,
         "web.port": http_port,
         "security.allow_open": "true" if allow_open else None,
+        "telemetry.log_level": None if log_level is None else log_level.value,
     }
     settings = load_settings(config, flags)
-    set_up_logging(log_level, as_json=log_json)
+    set_up_logging(LogLevel(settings.config.telemetry.log_level), as_json=log_json)
     for remark in settings.remarks:
         logger.warning("%s", remark)
     prepare_process()
-    run_on_loop(_serve(settings, memory=memory))
+    run_on_loop(_serve(settings, flags, memory=memory))
 
 
 def prepare_process() -> None:
@@ -137,7 +137,7 @@ def run_on_loop(work: Coroutine[Any, Any, None]) -> None:
         runner.run(work)
 
 
-async def _serve(settings: Settings, *, memory: bool) -> None:
+async def _serve(settings: Settings, flags: Mapping[str, Value | None], *, memory: bool) -> None:
     # Other commands need no broker, and would take twice as long to start with one.
     from fanlog.node import Node  # noqa: PLC0415
 
@@ -155,16 +155,18 @@ async def _serve(settings: Settings, *, memory: bool) -> None:
     except BaseException:
         await node.stop()
         raise
-    node.core.audit.note(_THIS_PROCESS, "broker.start", "", "ok", f"release {VERSION}")
+    node.core.audit.note(THIS_PROCESS, "broker.start", "", "ok", f"release {VERSION}")
     logger.info("%s.", node.describe_files())
     calm_garbage_collector()
-    stopped = on_signals()
+    live = node.core.settings = ServedSettings(node, settings, flags, check_ports)
+    status = f"Listens on {native_url(config.listener.host, listener.port)}"
+    stopped = on_signals(lambda: reload(live, manager, status))
     _print_banner(config, listener.port, redis, site, memory=memory)
-    manager.ready(f"Listens on {native_url(config.listener.host, listener.port)}")
+    manager.ready(status)
     sent = await stopped
     manager.stopping()
     logger.info("%s: draining; once more ends at once.", signal.Signals(sent).name)
-    node.core.audit.note(_THIS_PROCESS, "broker.stop", "", "ok", signal.Signals(sent).name)
+    node.core.audit.note(THIS_PROCESS, "broker.stop", "", "ok", signal.Signals(sent).name)
     await node.stop()
     logger.info("Drained and stopped.")
 
@@ -257,23 +259,49 @@ def calm_garbage_collector() -> None:
     gc.set_threshold(*_GC_THRESHOLDS)
 
 
-def on_signals() -> asyncio.Future[int]:
+async def reload(live: ServedSettings, manager: ServiceManager, status: str) -> None:
+    """Reads the settings again, and says what came of it."""
+    manager.reloading()
+    try:
+        changed = (await live.reload(THIS_PROCESS)).changed
+        logger.info("SIGHUP: the settings were read again; %d have changed.", len(changed))
+    except FanlogError as fault:
+        logger.error("SIGHUP: nothing has changed: %s", fault)
+    except Exception:
+        logger.exception("SIGHUP: reading the settings again failed")
+    manager.ready(status)
+
+
+def on_signals(
+    reloading: Callable[[], Coroutine[Any, Any, None]] | None = None,
+) -> asyncio.Future[int]:
     """Is done with the first signal; the one after that ends the process. One that comes together
-    with the first was meant as one."""
+    with the first was meant as one. SIGHUP is none of them, unless the terminal is gone."""
     loop = asyncio.get_running_loop()
     first: asyncio.Future[int] = loop.create_future()
+    terminal = Terminal()
+    reloads: set[asyncio.Task[None]] = set()
 
     def arrived(number: int) -> None:
         if first.done():
             return
         # A handler of the interpreter, not of the loop: it also works when the loop is busy.
-        for other in _STOPS:
+        for other in (*_STOPS, signal.SIGHUP):
             loop.remove_signal_handler(other)
             signal.signal(other, _end_at_once)
         first.set_result(number)
 
+    def hung_up() -> None:
+        if terminal.is_gone() or first.done():
+            arrived(signal.SIGHUP)
+        elif reloading is not None:
+            task = loop.create_task(reloading())
+            reloads.add(task)
+            task.add_done_callback(reloads.discard)
+
     for number in _STOPS:
         loop.add_signal_handler(number, arrived, number)
+    loop.add_signal_handler(signal.SIGHUP, hung_up)
     return first
 
 

@@ -40,7 +40,7 @@ OTHER_VARIABLES = (
 
 TABLES: dict[str, type[msgspec.Struct]] = {"keys": KeyTable, "users": UserTable}
 
-Source = Literal["default", "file", "environment", "flag"]
+Source = Literal["default", "file", "environment", "flag", "temporary"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,6 +93,7 @@ class FrameKind(IntEnum):
     REMOVE_SCHEDULE = 0x34
     LOGIN = 0x35
     ACCOUNTS = 0x36
+    CONFIG = 0x37
     CONNECTIONS = 0x39
     METRICS = 0x3A
     TRACES = 0x3C

@@ -32,27 +32,29 @@ Describe = Callable[["NativeSession", memoryview], Noted | None]
 
 
 class Notes:
-    """Requests of one connection that the audit log is to have, by their numbers."""
+    """Requests of one connection that the audit log is to have, by their numbers. The connection
+    is handed in: one that knew it would keep it alive."""
 
-    __slots__ = ("_begun", "_session")
+    __slots__ = ("_begun",)
 
-    def __init__(self, session: NativeSession) -> None:
-        self._session = session
+    def __init__(self) -> None:
         # A peer may give several requests one number.
         self._begun: dict[int, list[Noted]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._begun)
 
-    def begin(self, request: int, describe: Describe, payload: memoryview) -> None:
+    def begin(
+        self, session: NativeSession, request: int, describe: Describe, payload: memoryview
+    ) -> None:
         try:
-            noted = describe(self._session, payload)
+            noted = describe(session, payload)
         except FormatError:
             return  # The handler says so.
         if noted is not None:
             self._begun.setdefault(request, []).append(noted)
 
-    def end(self, request: int, fault: FanlogError | None = None) -> None:
+    def end(self, session: NativeSession, request: int, fault: FanlogError | None = None) -> None:
         """The request is answered."""
         noted = self._begun.get(request)
         if noted is None:
@@ -63,7 +65,6 @@ class Notes:
         # What is forbidden was noted when it was asked for.
         if isinstance(fault, ForbiddenError):
             return
-        session = self._session
         audit, who = session.broker.audit, session.permit.who
         if fault is None:
             audit.note(who, action, name, "ok", detail)

@@ -56,6 +56,7 @@ from fanlog.format.trace_context import Mark, read_traced
 from fanlog.identity import Identity, Verb
 from fanlog.listeners import (
     account_requests,
+    config_requests,
     group_requests,
     log_requests,
     login_requests,
@@ -137,7 +138,7 @@ class NativeSession:
         # Names of producers that the peer has, or had: the id and epoch of each.
         self.registered: dict[str, tuple[int, int]] = {}
         # The program itself is not audited: a web listener notes what its clients do.
-        self._audited = None if trusted else Notes(self)
+        self._audited = None if trusted else Notes()
 
     # Bytes in
 
@@ -225,7 +226,7 @@ class NativeSession:
             raise UnknownCommandError(f"A frame of kind {kind:#04x} is not for the broker.")
         describe = AUDITED.get(known_kind(kind))
         if describe is not None and self._audited is not None and self.broker.audit.on:
-            self._audited.begin(header.request, describe, payload)
+            self._audited.begin(self, header.request, describe, payload)
         try:
             handler(self, header.request, header.aux, payload)
         except UnreadableError as fault:
@@ -286,7 +287,7 @@ class NativeSession:
 
     def answer(self, request: int, answer: msgspec.Struct | list[Any] | None = None) -> None:
         if self._audited:
-            self._audited.end(request)
+            self._audited.end(self, request)
         if answer is None:
             self.outlet.write(frame(FrameKind.OK, request=request))
         else:
@@ -294,7 +295,7 @@ class NativeSession:
 
     def fail(self, request: int, fault: FanlogError) -> None:
         if self._audited:
-            self._audited.end(request, fault)
+            self._audited.end(self, request, fault)
         self.outlet.write(message_frame(FrameKind.ERROR, failure_of(fault), request=request))
 
     def answer_durably(
@@ -663,6 +664,7 @@ HANDLERS: dict[FrameKind, Handler] = (
     | log_requests.HANDLERS
     | producer_requests.HANDLERS
     | schedule_requests.HANDLERS
+    | config_requests.HANDLERS
     | login_requests.HANDLERS
     | account_requests.HANDLERS
     | trace_requests.HANDLERS

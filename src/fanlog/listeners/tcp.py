@@ -159,6 +159,9 @@ class TcpListener(Acceptor, Generic[S]):
         for connection in stuck:
             connection.close()
 
+    def settings_changed(self) -> None:
+        """Settings have changed: all that are live are read when they are used."""
+
     async def close(self) -> None:
         """Closes all connections. Each peer gets a moment to close its end first."""
         self.stop_accepting()

@@ -63,7 +63,6 @@ class PubSub:
         self._options = options
         self.gathering = Gathering(broker)
         self._create_topics = create_topics
-        self._policy = SlowPolicy(options.slow_policy)
         self._reader = _Untold()
         self._channels: dict[bool, dict[bytes, Channel]] = {False: {}, True: {}}
         self._by_topic: dict[str, Channel] = {}
@@ -243,7 +242,7 @@ class PubSub:
             follower.outlet,
             self._reader,
             target,
-            policy=self._policy,
+            policy=SlowPolicy(self._options.slow_policy),
             client=follower.name[:_CLIENT_BYTES_MAX].decode(errors="replace"),
         )
         for other in mine:

@@ -23,6 +23,7 @@ from fanlog.listeners.web import (
     requests,
     resumable,
     server_routes,
+    settings,
     status,
     streams,
     topics,
@@ -56,6 +57,7 @@ ROUTES: list[Route] = [
     *status.ROUTES,
     *logins.ROUTES,
     *oidc_routes.ROUTES,
+    *settings.ROUTES,
     *metrics.ROUTES,
     *tracing.ROUTES,
 ]

@@ -358,6 +358,7 @@ ROUTES = [
         "End the session of the cookie",
         "logins",
         status=204,
+        action="logout",
     ),
     Route(
         "GET",
@@ -399,6 +400,7 @@ ROUTES = [
         description="Its WebSockets and streams are closed. Your own; an admin may end all.",
         # For its status.
         errors=(TopicNotFoundError,),
+        action="session.end",
     ),
     Route(
         "POST",

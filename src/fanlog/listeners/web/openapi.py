@@ -110,6 +110,7 @@ TAGS = {
     "connections": "See connections, and end them.",
     "status": "How the broker is.",
     "logins": "Log in and out, and see what you may do.",
+    "operations": "Settings, and who has changed what.",
 }
 
 
@@ -225,7 +226,7 @@ def _path_params(route: Route) -> list[Schema]:
     schemas = PATH_SCHEMAS
     if route.path.endswith("/stream") or route.tag == "queues":
         schemas = schemas | {"topic": TARGET_SCHEMA}
-    elif route.tag == "topics" and route.method != "GET":
+    elif route.tag in ("topics", "messages", "requests") and route.method != "GET":
         schemas = schemas | {"topic": schemas["topic"] | NOT_INTERNAL}
     return [
         {"name": name, "in": "path", "required": True, "schema": schemas[name]}

@@ -51,7 +51,7 @@ STATUS: dict[type[errors.FanlogError], int] = {
     errors.LinkError: 503,
     errors.RequestTimeoutError: 504,
     errors.MessagesLostError: 410,
-    errors.ConfigError: 500,
+    errors.ConfigError: 409,
     errors.UnsupportedSystemError: 501,
 }
 

@@ -37,7 +37,7 @@ from fanlog.format.web import CONTENT_TYPE, OutgoingMessage
 from fanlog.identity import Verb
 from fanlog.listeners.web.audited import publish_as
 from fanlog.listeners.web.metered import charge_request
-from fanlog.listeners.web.openapi_names import NAME_PATTERN
+from fanlog.listeners.web.openapi_names import NAME_PATTERN, NOT_INTERNAL
 from fanlog.listeners.web.ports import Outgoing, Published
 from fanlog.listeners.web.routes import Call, Nothing, Param, Route
 from fanlog.listeners.web.tracing import TRACE, PublishSpans
@@ -60,7 +60,8 @@ Partition = Annotated[
 
 
 TopicName = Annotated[
-    str, Meta(min_length=1, max_length=255, extra_json_schema={"pattern": NAME_PATTERN})
+    str,
+    Meta(min_length=1, max_length=255, extra_json_schema={"pattern": NAME_PATTERN, **NOT_INTERNAL}),
 ]
 
 

@@ -13,6 +13,12 @@ class Rate:
         self._left = per_second
         self._at = now
 
+    def change(self, per_second: float, now: float) -> None:
+        """From now on it is another rate."""
+        self._refill(now)
+        self._per_second = per_second
+        self._left = min(self._left, per_second)
+
     def take(self, count: float, now: float) -> None:
         if self._per_second:
             self._refill(now)

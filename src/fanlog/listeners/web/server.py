@@ -130,6 +130,9 @@ class WebListener(Acceptor):
         self._swept_at = self.loop.time()
         self._sweeper = self.loop.call_later(_SWEEP_SECONDS, self._sweep)
 
+    def settings_changed(self) -> None:
+        self._accepts.change(self.options.accepts_per_second_max, self.loop.time())
+
     def connection_count(self) -> int:
         return len(self._peers) + len(self._streams) + len(self._joining)
 

@@ -306,8 +306,6 @@ ROUTES = [
         answer=DisconnectedAnswer,
         errors=(ForbiddenError, InvalidArgumentError),
         verb=Verb.ADMIN,
-        action="connection.close",
-        detail=lambda call: call.query.reason,
     ),
     Route(
         "GET",

@@ -1,0 +1,239 @@
+"""Settings of a running broker: changed by `fanlog config set` and `PATCH /v1/config`, and read
+again from the file with SIGHUP.
+
+Law: all or nothing. Every value is checked, everybody who has to take it agrees, and the file is on
+the disk, before anything changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from fanlog.cli import toml_file
+from fanlog.cli.logs import set_log_level
+from fanlog.cli.options import Value, all_options, did_you_mean
+from fanlog.cli.settings import (
+    Given,
+    Setting,
+    Settings,
+    check_document,
+    load_settings,
+    read_document,
+)
+from fanlog.errors import ConfigError, FanlogError, InvalidArgumentError
+from fanlog.format.settings import (
+    ChangedSetting,
+    SettingInfo,
+    SettingsChanged,
+    SettingsShown,
+    SettingValue,
+)
+
+if TYPE_CHECKING:
+    from fanlog.config import Config
+    from fanlog.identity import Identity
+    from fanlog.node import Node
+
+logger = logging.getLogger("fanlog")
+
+# Settings that one change may have.
+_CHANGES_MAX = 200
+
+
+class ServedSettings:
+    """The settings of `fanlog serve`. `running` is what is in effect, and `wanted` what will be
+    after a restart: they differ in what is not live."""
+
+    def __init__(
+        self,
+        node: Node,
+        settings: Settings,
+        flags: Mapping[str, Value | None],
+        check: Callable[[Config], None],
+    ) -> None:
+        """`check` raises ConfigError for settings that are wrong together."""
+        self._node = node
+        self._flags = flags
+        self._check = check
+        self._running = settings
+        self._wanted = dict(settings.by_path)
+        self._turn = asyncio.Lock()
+
+    def show(self) -> SettingsShown:
+        return SettingsShown(
+            settings=tuple(self._info(setting) for setting in self._running.by_path.values()),
+            file=str(self._running.file or ""),
+        )
+
+    def _info(self, setting: Setting) -> SettingInfo:
+        option = setting.option
+        wanted = self._wanted[option.path].value
+        return SettingInfo(
+            option=option.path,
+            value=option.show(setting.value),
+            source=setting.source,
+            where=setting.where,
+            live=option.live,
+            pending=None if wanted == setting.value else option.show(wanted),
+        )
+
+    # Changes
+
+    async def change(
+        self, who: Identity, values: dict[str, SettingValue | None], *, temporary: bool
+    ) -> SettingsChanged:
+        async with self._turn:
+            try:
+                wanted = self._checked(values, temporary=temporary)
+                prepared = self._prepare(wanted, self._running.tables)
+                if not temporary:
+                    await self._node.core.threaded(lambda: self._write(values))
+            except FanlogError as fault:
+                self._note_failed(who, "config.set", ", ".join(values), fault)
+                raise
+            file = "" if temporary else str(self._running.file)
+            return self._take(who, "config.set", wanted, prepared, file)
+
+    async def reload(self, who: Identity) -> SettingsChanged:
+        async with self._turn:
+            try:
+                read = await self._node.core.threaded(self._read_again)
+                prepared = self._prepare(read.by_path, read.tables)
+            except FanlogError as fault:
+                self._note_failed(who, "config.reload", str(self._running.file or ""), fault)
+                raise
+            accounts_changed = read.tables != self._running.tables
+            file = str(self._running.file or "")
+            taken = self._take(who, "config.reload", read.by_path, prepared, file)
+            self._running.tables = read.tables
+            if accounts_changed or not taken.changed:
+                detail = "keys and users" if accounts_changed else "nothing has changed in it"
+                self._node.core.audit.note(who, "config.reload", file, "ok", detail)
+            return taken
+
+    def _read_again(self) -> Settings:
+        return load_settings(self._running.file, self._flags)
+
+    def _checked(
+        self, values: Mapping[str, SettingValue | None], *, temporary: bool
+    ) -> dict[str, Setting]:
+        """All settings, with these changed."""
+        if not values or len(values) > _CHANGES_MAX:
+            raise InvalidArgumentError(f"Give 1 to {_CHANGES_MAX} settings to change.")
+        file = self._running.file
+        if file is None and not temporary:
+            raise ConfigError(
+                "This broker was started without a configuration file, so that a change can't be "
+                "kept. Start it with --config FILE, or make the change temporary."
+            )
+        wanted = dict(self._wanted)
+        for path, value in values.items():
+            setting = wanted.get(path)
+            if setting is None:
+                raise InvalidArgumentError(
+                    f"There is no option {path!r}{did_you_mean(path, wanted)}"
+                )
+            self._check_place(setting, temporary=temporary)
+            option = setting.option
+            if value is None:
+                wanted[path] = Setting(option, option.default)
+                continue
+            source = "temporary" if temporary else "file"
+            where = "" if temporary else str(file)
+            wanted[path] = Setting(option, option.read_flag(value, path), source, where)
+        return wanted
+
+    def _check_place(self, setting: Setting, *, temporary: bool) -> None:
+        option = setting.option
+        if temporary and not option.live:
+            raise ConfigError(
+                f"{option.path} needs a restart, so that a temporary change does nothing. Leave "
+                "--temporary out, and restart the broker."
+            )
+        if setting.source in ("environment", "flag") and not temporary:
+            raise ConfigError(
+                f"{option.path} comes from {setting.where}, which goes before the file. Change it "
+                "there, and restart the broker."
+            )
+
+    def _prepare(
+        self, wanted: Mapping[str, Setting], tables: dict[str, dict[str, Any]]
+    ) -> Callable[[], None]:
+        """Asks everybody who has to take the settings, which may raise. `tables` are the keys and
+        users of the file."""
+        self._check(Settings(dict(wanted), tables).config)
+        effect = {path: self._in_effect(path, one) for path, one in wanted.items()}
+        config = Settings(effect, tables).config
+        change = self._node.prepare(config)
+
+        def changed() -> None:
+            change()
+            set_log_level(config.telemetry.log_level)
+
+        return changed
+
+    def _in_effect(self, path: str, wanted: Setting) -> Setting:
+        return wanted if wanted.option.live else self._running.by_path[path]
+
+    def _write(self, values: Mapping[str, SettingValue | None]) -> None:
+        file = self._running.file
+        assert file is not None
+        write_settings(file, values)
+
+    def _take(
+        self,
+        who: Identity,
+        action: Literal["config.set", "config.reload"],
+        wanted: dict[str, Setting],
+        prepared: Callable[[], None],
+        file: str,
+    ) -> SettingsChanged:
+        before = self._wanted
+        changed = tuple(
+            ChangedSetting(
+                option=path,
+                before=one.option.show(before[path].value),
+                after=one.option.show(one.value),
+                live=one.option.live,
+            )
+            for path, one in wanted.items()
+            if one.value != before[path].value
+        )
+        prepared()
+        self._wanted = wanted
+        effect = {path: self._in_effect(path, one) for path, one in wanted.items()}
+        self._running = replace(self._running, by_path=effect)
+        audit = self._node.core.audit
+        for one in changed:
+            detail = f"{one.before} to {one.after}" + ("" if one.live else "; needs a restart")
+            audit.note(who, action, one.option, "ok", detail)
+            later = "" if one.live else "; it needs a restart"
+            logger.info("%s is now %s, was %s%s", one.option, one.after, one.before, later)
+        return SettingsChanged(changed=changed, file=file)
+
+    def _note_failed(self, who: Identity, action: str, name: str, fault: FanlogError) -> None:
+        self._node.core.audit.note(who, action, name, "failed", fault.code)
+
+
+def write_settings(file: Path, values: Mapping[str, SettingValue | None]) -> None:
+    """Sets options in a file. What else it says must be right, too. Blocks."""
+    known = all_options()
+    changes = {
+        (known[path].section, known[path].name): None if value is None else known[path].read(value)
+        for path, value in values.items()
+    }
+    read_document(file)
+    try:
+        with file.open(encoding="utf-8", newline="") as stream:
+            text = toml_file.edited(stream.read(), changes)
+    except ConfigError as fault:
+        raise ConfigError(f"{file}: {fault}") from None
+    for given in check_document(toml_file.parsed(text)):
+        if not isinstance(given, Given):
+            raise ConfigError(f"{file}: {given} Nothing was changed.")
+    toml_file.replace(file, text)

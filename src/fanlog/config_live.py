@@ -1,0 +1,48 @@
+"""Which settings can be changed while a broker runs: those that are marked with `LIVE`, and the
+defaults of new topics. Whatever is read at the time of its use can have the mark; what a part of
+the broker keeps a copy of, or has opened, needs a restart.
+
+A running broker has a copy of the settings of its own, and everything in it reads that copy. Only
+`bring_up_to_date` changes it, on the loop, between two turns.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Final, cast
+
+import msgspec
+from msgspec import inspect
+
+from fanlog.model import TopicSettings
+
+LIVE: Final[dict[str, Any]] = {"live": True}
+
+
+@cache
+def live_fields(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+    """The fields of a section that can be changed while the broker runs."""
+    if kind is TopicSettings:
+        return kind.__struct_fields__
+    info = inspect.type_info(kind)
+    assert isinstance(info, inspect.StructType)
+    return tuple(field.name for field in info.fields if is_live(field))
+
+
+def is_live(field: inspect.Field) -> bool:
+    if not isinstance(field.type, inspect.Metadata):
+        return False
+    extra = cast("dict[str, Any]", field.type.extra or {})  # pyright: ignore[reportUnknownMemberType]
+    return bool(extra.get("live"))
+
+
+def bring_up_to_date(held: msgspec.Struct, wanted: msgspec.Struct) -> bool:
+    """Gives a section that a broker holds the values of another, as far as they are live. Whether
+    anything has changed. The struct is frozen for everybody else."""
+    changed = False
+    for name in live_fields(type(wanted)):
+        value = getattr(wanted, name)
+        if getattr(held, name) != value:
+            msgspec.structs.force_setattr(held, name, value)
+            changed = True
+    return changed
