@@ -98,9 +98,10 @@ class LimitOptions(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=1,
             description="Wrong logins of an address before it has to wait. Each further one "
-            "doubles the wait, beginning with a second.",
+            "doubles the wait, beginning with a second. Clients try a wrong key several times by "
+            "themselves, so it is not too small.",
         ),
-    ] = 5
+    ] = 10
     lockout_seconds: Annotated[
         float, Meta(gt=0, description="Longest wait of an address after wrong logins.")
     ] = 900.0

@@ -38,7 +38,6 @@ from fanlog.release import VERSION
 from fanlog.security.accounts import Accounts
 from fanlog.security.bootstrap import read_entries
 from fanlog.security.certificates import Certificates
-from fanlog.security.connections import ConnectionCounts
 from fanlog.security.directory import Directory, Entry
 from fanlog.security.gate import SecurityGate
 from fanlog.security.keys import maybe_parse
@@ -159,9 +158,7 @@ class Node:
         reserved = _FILES_IN_MEMORY if folder is None else config.log.reserved_files
         self._files = measure_budget(reserved)
         self._config = config = _own_copy(_within_files(config, self._files))
-        self._admission = Admission(
-            self._files.connections, self._files.limit, ConnectionCounts(config.limits)
-        )
+        self._admission = Admission(self._files.connections, self._files.limit)
         self._runtime = runtime or LoopRuntime()
         if config.security.auth and gate is OPEN_GATE and authority is ALLOW_ALL:
             self.security = self._make_security()
@@ -208,10 +205,13 @@ class Node:
         """Recovers what is on disk. Blocks while it does."""
         self.core = self._make_core(self._topic_defaults())
         self.core.metrics.listeners = self.listeners
+        self._admission.counts = self.core.metering.connections
         self.core.load()
         if self.security is not None:
             self.security.on_login.append(self._note_login)
+            self.security.guards.append(self.core.metering.logins)
             self._load_accounts(self.security)
+            self.core.metering.know_accounts(self.security.directory.allowance_of)
         self._probe = LoopProbe(self.core.metrics.loop_delay)
         self._probe.start()
         log = self._config.log

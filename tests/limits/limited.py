@@ -10,9 +10,8 @@ from typing import Any
 
 import msgspec
 
-from fanlog.config import Config, ListenerOptions, RedisOptions
+from fanlog.config import Config
 from fanlog.config_limits import LimitOptions
-from fanlog.config_web import WebOptions
 from fanlog.listeners.redis.server import RedisListener
 from fanlog.listeners.server import NativeListener
 from fanlog.listeners.web.server import WebListener
@@ -71,11 +70,12 @@ async def limited(
     folder: Path | None = None, config: Config | None = None, **limits: Any
 ) -> AsyncIterator[Limited]:
     runtime = HandRuntime()
+    config = config or Config()
     config = msgspec.structs.replace(
-        config or Config(),
-        listener=ListenerOptions(port=0),
-        redis=RedisOptions(port=0),
-        web=WebOptions(port=0),
+        config,
+        listener=msgspec.structs.replace(config.listener, port=0),
+        redis=msgspec.structs.replace(config.redis, port=0),
+        web=msgspec.structs.replace(config.web, port=0),
         limits=LimitOptions(**limits),
     )
     node = Node(folder, config, runtime)

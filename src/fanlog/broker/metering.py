@@ -16,7 +16,9 @@ from fanlog.errors import FanlogError, RateLimitedError
 from fanlog.format.batch import HEADER_BYTES, INCOMING, KIND_BATCH
 from fanlog.identity import Identity
 from fanlog.model import INTERNAL_PREFIX
+from fanlog.security.connections import ConnectionCounts
 from fanlog.security.limits import Rates, RateTable
+from fanlog.security.lockout import Lockout, LoginWatch
 from fanlog.security.quotas import AllowanceOf, QuotaTable, Share
 
 if TYPE_CHECKING:
@@ -81,6 +83,8 @@ class Metering:
         self.on = False
         self.settings_changed()
         self._limited_topics = 0
+        self.connections = ConnectionCounts(options)
+        self.logins = LoginWatch(Lockout(options), now_us)
 
     def settings_changed(self) -> None:
         options = self._options

@@ -74,6 +74,7 @@ from fanlog.listeners.fetches import Fetches
 from fanlog.listeners.login_requests import HELLO_BYTES_MAX, LoggingIn, logged_in, maybe_known
 from fanlog.listeners.recheck import recheck_permit
 from fanlog.listeners.told import NativeOutlet, Told, failure_of, retry_after
+from fanlog.security.connections import LoggedIn
 
 logger = logging.getLogger("fanlog.listeners")
 
@@ -128,6 +129,7 @@ class NativeSession:
         self.checked: list[Checked] = []
         self.checking = False
         self._metering = broker.metering
+        self._counted = LoggedIn(broker.metering.connections)
         self._meter = Meter(broker.metering, self.permit)
         # What its batches are refused with, because it owes too much.
         self.limited: RateLimitedError | None = None
@@ -248,13 +250,14 @@ class NativeSession:
         self._cutter.frame_bytes_max = self.options.frame_bytes_max
         try:
             known = maybe_known(self, hello.login)
+            if known is not None or hello.login is None:
+                self._greeted = True
+                self._welcome(request, known or self.permit.who)
+                return
         except FanlogError as refusal:
             self.outlet.turn_out(refusal)
             return
         self._greeted = True
-        if known is not None or hello.login is None:
-            self._welcome(request, known or self.permit.who)
-            return
         self._logging_in = LoggingIn(self, hello.login, lambda who: self._let_in(request, who))
 
     def _let_in(self, request: int, who: Identity) -> None:
@@ -265,6 +268,8 @@ class NativeSession:
             self.outlet.go_on()
 
     def _welcome(self, request: int, who: Identity) -> None:
+        if not self.trusted:
+            self._counted.become(who.account)
         self.permit.who = who
         logger.debug(
             "%s: hello from client %s, protocol %d", self.who, self.client or "-", PROTOCOL_VERSION
@@ -481,6 +486,7 @@ class NativeSession:
 
     def closed(self) -> None:
         self._closed = True
+        self._counted.become(None)
         if self._logging_in is not None:
             self._logging_in.stop()
         for subscription in self.subscriptions.values():

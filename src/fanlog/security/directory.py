@@ -159,6 +159,11 @@ class Directory:
     def key_by_id(self, id: str) -> KeyEntry | None:
         return self._trusted(self._key_by_id.get(id))
 
+    def allowance_of(self, name: str) -> Allowance | None:
+        """What the key or user of this name may use."""
+        entry = self._keys.get(name) or self._users.get(name)
+        return None if entry is None else entry.allowance
+
     def user(self, name: str) -> UserEntry | None:
         return self._trusted(self._users.get(name))
 

@@ -99,7 +99,7 @@ def line_of(session: RedisSession) -> str:
         "tot-mem": session.outlet.kept_bytes,
         "events": "rw" if session.outlet.blocked else "r",
         "cmd": session.last_command,
-        "user": "default",
+        "user": session.user,
         "redir": -1,
         "resp": 3 if session.resp3 else 2,
         "lib-name": text_of(session.library[0]),
@@ -222,8 +222,9 @@ class _Wanted:
         elif option == b"LADDR":
             self._tests.append(lambda other: other.local == text)
         elif option == b"USER":
-            if text != "default":
+            if text != "default" and not self._caller.state.knows_user(text):
                 return Failed(f"ERR No such user '{text}'")
+            self._tests.append(lambda other: other.user == text)
         elif option == b"SKIPME" and text.lower() in ("yes", "no"):
             self._skip_caller = text.lower() == "yes"
         else:

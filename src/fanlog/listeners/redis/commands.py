@@ -11,6 +11,7 @@ from fanlog.identity import Verb
 from fanlog.listeners.redis import connection_commands as connection
 from fanlog.listeners.redis import pubsub_commands as pubsub
 from fanlog.listeners.redis import server_commands as server
+from fanlog.listeners.redis.acl_commands import ACL_PARTS
 from fanlog.listeners.redis.client_commands import CLIENT_PARTS
 from fanlog.listeners.redis.command_spec import CommandSpec
 
@@ -312,6 +313,9 @@ COMMANDS: dict[str, CommandSpec] = {
         ),
         _simple(
             "auth", -2, connection.auth, "Authenticates the connection.", "1.0.0", flags=_CONNECTION
+        ),
+        _container(
+            "acl", ACL_PARTS, _command, "A container for Access List Control commands.", "server"
         ),
         _simple("select", 2, connection.select, "Changes the selected database.", "1.0.0"),
         _container(

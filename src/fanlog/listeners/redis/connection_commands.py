@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hmac
 import logging
 import re
 from typing import TYPE_CHECKING
 
 from fanlog.format.resp_replies import OK, Failed, Pairs, Reply, Simple
+from fanlog.listeners.redis.login import DEFAULT_USER, NO_PASSWORD, log_in
 from fanlog.listeners.redis.state import REDIS_VERSION
 
 if TYPE_CHECKING:
@@ -17,13 +17,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("fanlog.listeners")
 
 _PLAIN = re.compile(rb"[!-~]*")
-_USER = b"default"
 _DATABASES = 16
-_WRONG_PASSWORD = Failed("WRONGPASS invalid username-password pair or user is disabled.")
-_NO_PASSWORD = Failed(
-    "ERR AUTH <password> called without any password configured for the default user. Are you "
-    "sure your configuration is correct?"
-)
 _BAD_NAME = Failed("ERR Client names cannot contain spaces, newlines or special characters.")
 NOT_A_NUMBER = Failed("ERR value is not an integer or out of range")
 SYNTAX = Failed("ERR syntax error")
@@ -70,26 +64,17 @@ def reset(session: RedisSession, words: Command) -> Reply:
     session.speak(2)
     session.replies, session.skip_next = "on", False
     session.name, session.database, session.no_evict = b"", 0, False
-    session.trusted = not session.state.options.password
+    session.log_out()
     return Simple("RESET")
-
-
-def _login(session: RedisSession, user: bytes, password: bytes) -> bool:
-    wanted = session.state.options.password.encode()
-    if user != _USER or (wanted and not hmac.compare_digest(password, wanted)):
-        logger.debug("%s: a wrong password", session.peer)
-        return False
-    session.trusted = True
-    return True
 
 
 def auth(session: RedisSession, words: Command) -> Reply:
     if len(words) > 3:
         return SYNTAX
-    if len(words) == 2 and not session.state.options.password:
-        return _NO_PASSWORD
-    user = words[1] if len(words) == 3 else _USER
-    return OK if _login(session, user, words[-1]) else _WRONG_PASSWORD
+    if len(words) == 2 and not session.state.guarded:
+        return NO_PASSWORD
+    user = words[1] if len(words) == 3 else DEFAULT_USER
+    return log_in(session, user, words[-1], lambda: OK)
 
 
 def set_name(session: RedisSession, name: bytes) -> Failed | None:
@@ -122,8 +107,13 @@ def hello(session: RedisSession, words: Command) -> Reply:
             at += 2
         else:
             return Failed(f"ERR Syntax error in HELLO option '{text_of(words[at])}'")
-    if login is not None and not _login(session, *login):
-        return _WRONG_PASSWORD
+    if login is not None:
+        return log_in(session, *login, lambda: _greeting(session, version, name))
+    return _greeting(session, version, name)
+
+
+def _greeting(session: RedisSession, version: int, name: bytes | None) -> Reply:
+    """The answer to HELLO."""
     if not session.trusted:
         return Failed(
             "NOAUTH HELLO must be called with the client already authenticated, otherwise the "

@@ -120,6 +120,8 @@ class RedisListener(TcpListener[RedisSession]):
         session = connection.redis = self.make_session(connection, peer, f"{host}:{port}")
         self.state.sessions[session.number] = session
         self.state.connections_received += 1
+        if connection.certificate_names:
+            session.certified(connection.certificate_names)
         return connection, session
 
     def refusal(self, error: TooManyConnectionsError) -> bytes:
@@ -129,7 +131,14 @@ class RedisListener(TcpListener[RedisSession]):
     def overdue(
         self, connection: Connection, session: RedisSession, now: float
     ) -> FanlogError | None:
-        """Turns out peers that stopped in the middle of a command. Silence is no fault here."""
+        """Turns out peers that stopped in the middle of a command, or do not log in. Silence is no
+        fault here."""
+        patience = self.options.hello_timeout_seconds
+        if not session.trusted and now - connection.since > patience:
+            return ProtocolError(
+                f"No AUTH within {patience} s (listener.hello_timeout_seconds): a client must log "
+                "in first."
+            )
         limit = self._redis.command_timeout_seconds
         if connection.paused or not self.drags_on(connection, session.half_frame(), now, limit):
             return None

@@ -7,25 +7,32 @@ them in Redis.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Literal, Protocol
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+
+import msgspec
 
 from fanlog.broker.authority import Permit
 from fanlog.broker.cursors import Cursor, Subscription
 from fanlog.broker.ports import Outlet
 from fanlog.errors import BadMagicError, FanlogError
+from fanlog.format.channels import pattern_over, topic_of
 from fanlog.format.frames import NATIVE_PORT_HINT, FrameKind, is_hello, message_frame
 from fanlog.format.messages import Failure
 from fanlog.format.resp import Command, CommandReader, PipelineReader, Publishes, RespLimits
 from fanlog.format.resp_replies import NO_REPLY, QUEUED, Failed, Raw, Reply, encode_reply
-from fanlog.identity import Identity
+from fanlog.identity import Account, Identity, Verb
+from fanlog.listeners.faults import OUR_FAULT
 from fanlog.listeners.recheck import recheck_permit
-from fanlog.listeners.redis.commands import find_command
+from fanlog.listeners.redis.commands import COMMANDS, find_command
 from fanlog.listeners.redis.publishing import Publishing
 from fanlog.listeners.redis.pubsub import PubSub
 from fanlog.listeners.redis.replies import Replies
+from fanlog.security.connections import LoggedIn
+from fanlog.security.gate import SecurityGate
 
 if TYPE_CHECKING:
     from fanlog.config import RedisOptions
@@ -64,6 +71,9 @@ class RedisOutlet(Outlet, Protocol):
 class RedisSession:
     """One peer. The handlers of commands read and change what is public here."""
 
+    commands: ClassVar = COMMANDS
+    find_command = staticmethod(find_command)
+
     def __init__(
         self,
         pubsub: PubSub,
@@ -81,8 +91,11 @@ class RedisSession:
         self.number = state.next_number()
         self.peer = peer
         self.local = local
-        who = Identity("", peer, "redis", str(self.number))
-        self.permit = Permit(state.broker, who)
+        # Who it is before it has logged in.
+        self.arrived = Identity("", peer, "redis", str(self.number))
+        self.permit = Permit(state.broker, self.arrived)
+        self._logged_in = LoggedIn(state.broker.metering.connections)
+        self._waiting_for: asyncio.Task[None] | None = None
         self.created_at = state.now()
         self.resp3 = False
         self.name = b""
@@ -100,7 +113,7 @@ class RedisSession:
         self.queue_failed = False
         self._queue_bytes = 0
         self._reader = CommandReader(_limits(options), pipeline)
-        self.trusted = not options.password
+        self.trusted = not state.guarded
         self._todo: deque[Command | Publishes] = deque()
         self._replies = Replies()
         self._publishing = Publishing(pubsub, self._replies, self.permit, state.broker.metering)
@@ -117,7 +130,7 @@ class RedisSession:
 
     @property
     def trusted(self) -> bool:
-        """Whether the password was given, if there is one."""
+        """Whether it has logged in, if it has to."""
         return self._reader.trusted
 
     @trusted.setter
@@ -137,6 +150,11 @@ class RedisSession:
     def behind(self) -> Iterator[Cursor]:
         # What is not sent waits for the connection: there is no window here.
         return iter(list(self.outlet.waiting))
+
+    @property
+    def user(self) -> str:
+        """Whom it has logged in as, in Redis's words."""
+        return self.permit.who.user or "default"
 
     @property
     def subscribed(self) -> bool:
@@ -167,6 +185,7 @@ class RedisSession:
             not self._todo
             and not self._reader.begun
             and self._publishes_at_once()
+            and self._waiting_for is None
             and not self._ending
         )
 
@@ -208,7 +227,7 @@ class RedisSession:
     def _must_wait(self) -> bool:
         """Whether the next command has to wait: for messages to be taken in, or for the peer to
         take what it was sent."""
-        if self._waits or self._throttled:
+        if self._waits or self._throttled or self._waiting_for is not None:
             return True
         if self.outlet.crowded():
             return True
@@ -216,11 +235,73 @@ class RedisSession:
 
     def busy(self) -> bool:
         """Whether commands wait here, so that no more are read."""
-        return bool(self._todo) or self._waits or self._throttled
+        return bool(self._todo) or self._waits or self._throttled or self._waiting_for is not None
+
+    # Who it is
+
+    def become(self, account: Account) -> None:
+        """It has logged in. Raises ConnectionQuotaError if the account has too many connections."""
+        self._logged_in.become(account)
+        gate = self.state.broker.gate
+        who = msgspec.structs.replace(self.arrived, user=account.name, account=account)
+        if isinstance(gate, SecurityGate):
+            who = gate.admit(account, self.arrived)
+        self.permit.who = who
+        self.trusted = True
+
+    def certified(self, names: Sequence[str]) -> None:
+        """Its TLS certificate may say who it is."""
+        found = self.state.broker.gate.certified(names, self.arrived)
+        if found is not None and found.account is not None:
+            self.become(found.account)
+
+    def log_out(self) -> None:
+        self._logged_in.become(None)
+        self.permit.who = self.arrived
+        self.trusted = not self.state.guarded
+
+    def wait_for(self, work: Coroutine[Any, Any, Reply]) -> Reply:
+        """Answers from a task; the commands behind this one wait for its reply."""
+        silent = self.replies != "on"
+
+        async def run() -> None:
+            try:
+                reply = await work
+            except Exception:
+                logger.exception("a command of %s failed", self.peer)
+                reply = Failed(f"ERR {OUR_FAULT}")
+            self._waiting_for = None
+            if self._closed:
+                return
+            if not silent:
+                self._replies.put(encode_reply(reply, resp3=self.resp3))
+            self._flush()
+            self.outlet.proceed_soon()
+
+        self._waiting_for = asyncio.get_running_loop().create_task(run())
+        return NO_REPLY
 
     def recheck(self) -> FanlogError | None:
-        """Permissions have changed."""
-        return recheck_permit(self.state.broker.gate, self.permit)
+        """Permissions have changed. Who follows a channel that is not allowed any more is cut off,
+        as Redis does it."""
+        account = self.permit.who.account
+        if account is None or account.kind == "anonymous":
+            return None
+        before = self.permit.who
+        fault = recheck_permit(self.state.broker.gate, self.permit)
+        if fault is not None or self.permit.who is before:
+            return fault
+        for target in self._targets():
+            refusal = self.permit.maybe_refusal(Verb.SUBSCRIBE, target)
+            if refusal is not None:
+                return refusal
+        return None
+
+    def _targets(self) -> Iterator[str]:
+        """What permissions were asked for, for all that it follows."""
+        yield from (topic_of(name) for name in self.channels)
+        yield from (topic_of(name, shard=True) for name in self.shard_channels)
+        yield from (pattern_over(name) for name in self.patterns)
 
     def held_up(self) -> bool:
         """Its connection counts as full while commands wait, and goes on by itself."""
@@ -448,6 +529,9 @@ class RedisSession:
         if self._closed:
             return
         self._closed = self._ending = True
+        self._logged_in.become(None)
+        if self._waiting_for is not None:
+            self._waiting_for.cancel()
         self._todo.clear()
         self.unsubscribe_all()
         self.state.sessions.pop(self.number, None)
@@ -455,8 +539,7 @@ class RedisSession:
 
 def no_permission(session: RedisSession, wanted: str) -> Failed:
     """The reply to what a user may not do, as Redis words it."""
-    user = session.permit.who.user or "default"
-    return Failed(f"NOPERM User {user} has no permissions to {wanted}")
+    return Failed(f"NOPERM User {session.user} has no permissions to {wanted}")
 
 
 def _limits(options: RedisOptions) -> RespLimits:

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from fanlog.security.gate import SecurityGate
+
 if TYPE_CHECKING:
     from fanlog.broker.core import Broker
     from fanlog.config import RedisOptions
@@ -28,6 +30,8 @@ class ServerState:
         self.connections_received = 0
         self.connections_rejected = 0
         self._last_number = 0
+        # Whether clients must log in before they do anything.
+        self.guarded = bool(options.password) or broker.gate.guarded
         self.settings = {
             "appendonly": "no",
             "client-output-buffer-limit": "normal 0 0 0 slave 0 0 0 pubsub 0 0 0",
@@ -41,6 +45,15 @@ class ServerState:
             "tcp-keepalive": "300",
             "timeout": "0",
         }
+
+    def knows_user(self, name: str) -> bool:
+        """Whether somebody of this name may log in, or is there."""
+        gate = self.broker.gate
+        if isinstance(gate, SecurityGate) and (
+            name in gate.directory.users or name in gate.directory.keys
+        ):
+            return True
+        return any(session.user == name for session in self.sessions.values())
 
     def next_number(self) -> int:
         """A client's id: never the same again."""

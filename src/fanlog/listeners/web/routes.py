@@ -142,7 +142,11 @@ class Route:
 
 
 async def read_body(request: web.Request, timeout_seconds: float) -> bytes:
-    """The body of a request. Who drips it in is not waited for."""
+    """The body of a request. Who drips it in is not waited for, and one that says it is too large
+    is not read at all."""
+    most, announced = request.client_max_size, request.content_length or 0
+    if announced > most:
+        raise web.HTTPRequestEntityTooLarge(max_size=most, actual_size=announced)
     try:
         async with asyncio.timeout(timeout_seconds):
             return await request.read()

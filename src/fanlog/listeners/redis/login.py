@@ -1,0 +1,116 @@
+"""AUTH and HELLO … AUTH: who a Redis client is.
+
+| AUTH             | is                                                      |
+| ---------------- | ------------------------------------------------------- |
+| `fl_…`           | a key                                                   |
+| `NAME fl_…`      | a key of that name; `default` fits every key            |
+| `NAME PASSWORD`  | a user                                                  |
+| `PASSWORD`       | that of the user `default`, or `redis.password`         |
+| a JSON Web Token | a token, with any name before it                        |
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fanlog.errors import FanlogError, RateLimitedError, UnauthenticatedError
+from fanlog.format.resp_replies import Failed, Reply
+from fanlog.identity import Account, Login, Rules
+from fanlog.security.keys import PREFIX
+
+if TYPE_CHECKING:
+    from fanlog.listeners.redis.session import RedisSession
+
+logger = logging.getLogger("fanlog.listeners")
+
+DEFAULT_USER = b"default"
+# Who gives `redis.password` where clients log in: it publishes and follows all channels.
+DEFAULT_ACCOUNT = Account(
+    name=DEFAULT_USER.decode(),
+    kind="anonymous",
+    rules=Rules(publish=(">",), subscribe=(">",)),
+)
+WRONG_PASSWORD = Failed("WRONGPASS invalid username-password pair or user is disabled.")
+NO_PASSWORD = Failed(
+    "ERR AUTH <password> called without any password configured for the default user. Are you "
+    "sure your configuration is correct?"
+)
+_NOT_IN_MULTI = Failed("ERR Command not allowed inside a transaction")
+# How every JSON Web Token begins: an object in base64.
+_TOKEN_BEGIN = "eyJ"
+
+
+def log_in(session: RedisSession, user: bytes, password: bytes, then: Callable[[], Reply]) -> Reply:
+    """Lets a client in and answers with `then`, or with what is wrong. Where that takes a while,
+    the reply follows, and the commands behind it wait."""
+    gate = session.state.broker.gate
+    if not gate.guarded:
+        return _by_password(session, user, password) or then()
+    if session.in_transaction:
+        return _NOT_IN_MULTI
+
+    async def work() -> Reply:
+        return await _by_gate(session, user, password) or then()
+
+    return session.wait_for(work())
+
+
+def _by_password(session: RedisSession, user: bytes, password: bytes) -> Failed | None:
+    """Without accounts: there is one password, or none."""
+    wanted = session.state.options.password.encode()
+    watch, who = session.state.broker.metering.logins, session.arrived
+    login = Login(user=_text(user), password=_text(password))
+    try:
+        watch.check(login, who)
+    except RateLimitedError as fault:
+        return Failed(f"ERR {fault}")
+    if user != DEFAULT_USER or (wanted and not hmac.compare_digest(password, wanted)):
+        logger.debug("%s: a wrong password", session.peer)
+        watch.failed(login, who)
+        return WRONG_PASSWORD
+    watch.succeeded(login, who)
+    session.trusted = True
+    return None
+
+
+async def _by_gate(session: RedisSession, user: bytes, password: bytes) -> Failed | None:
+    broker, who = session.state.broker, session.arrived
+    wanted = session.state.options.password.encode()
+    try:
+        if wanted and user == DEFAULT_USER:
+            broker.metering.logins.check(Login(user=_text(user), password=_text(password)), who)
+            if hmac.compare_digest(password, wanted):
+                session.become(DEFAULT_ACCOUNT)
+                return None
+        found = await broker.gate.login(_login(user, password), who)
+        account = found.account
+        if account is None or not _fits(account, user):
+            return WRONG_PASSWORD
+        session.become(account)
+    except UnauthenticatedError:
+        logger.debug("%s: a wrong login", session.peer)
+        return WRONG_PASSWORD
+    except FanlogError as fault:
+        return Failed(f"ERR {fault}")
+    return None
+
+
+def _login(user: bytes, password: bytes) -> Login:
+    name, secret = _text(user), _text(password)
+    if secret.startswith(PREFIX):
+        return Login(key=secret)
+    if secret.startswith(_TOKEN_BEGIN) and secret.count(".") == 2:
+        return Login(token=secret)
+    return Login(user=name, password=secret)
+
+
+def _fits(account: Account, user: bytes) -> bool:
+    """Whether a name that goes with a key is that of the key."""
+    return account.kind != "key" or user in (DEFAULT_USER, account.name.encode())
+
+
+def _text(word: bytes) -> str:
+    return word.decode(errors="backslashreplace")
