@@ -59,7 +59,8 @@ FanlogError
 │   ├── LogFailedError
 │   ├── DamagedError
 │   ├── FolderInUseError
-│   └── FolderUnusableError
+│   ├── FolderUnusableError
+│   └── BackupError        a backup that is not whole, or a point that is gone
 ├── LinkError              the way to the broker
 │   ├── ConnectError
 │   ├── ConnectionLostError
@@ -660,6 +661,15 @@ class FolderUnusableError(StorageError):
     """
 
     code = "folder_unusable"
+
+
+class BackupError(StorageError):
+    """A backup is damaged or incomplete, or it ended before all of it was copied.
+
+    What to do: Read the message. Earlier points of the same backup are still valid.
+    """
+
+    code = "backup"
 
 
 class LinkError(FanlogError):

@@ -153,6 +153,7 @@ NATIVE: dict[FrameKind, Case | None] = {
     FrameKind.DELETE_RECORDS: Case(
         lambda: messages.DeleteRecords(T, (messages.PartitionOffset(0, 0),)), ((Verb.MANAGE, T),)
     ),
+    FrameKind.BACKUP: Case(lambda: messages.Backup("begin"), ((Verb.ADMIN, ""),)),
     FrameKind.COMPACT_TOPIC: Case(lambda: messages.NamedTopic(T), ((Verb.MANAGE, T),)),
     FrameKind.CANCEL_SCHEDULED: Case(
         lambda: messages.CancelScheduled(("i",)), ((Verb.SCHEDULE, "i"),)

@@ -6,12 +6,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from fanlog.broker.accounts import AccountLedger
 from fanlog.broker.alteration import altered_settings
 from fanlog.broker.audit import NO_AUDIT, AuditLog, NoAudit
 from fanlog.broker.authority import ALLOW_ALL
+from fanlog.broker.backups import Backups
 from fanlog.broker.catalog import Catalog, changed_settings
 from fanlog.broker.checks import Checks
 from fanlog.broker.clocks import TrustedClock
@@ -241,6 +243,7 @@ class Broker:
         self._publish_log.tick()
         self._mark_ranked(at_once=False)
         if self._store.reserve.full:
+            self.backups.give_up()
             self._look_for_room()
 
     def _mark_ranked(self, *, at_once: bool) -> None:
@@ -268,6 +271,10 @@ class Broker:
         self.transactions.close()
         self.internal.close()
         self.audit.closed()
+
+    @cached_property
+    def backups(self) -> Backups:
+        return Backups(self, self._store, self._runtime)
 
     def housekeeping(self) -> None:
         """Retention, and readers that chose to be cut off; called by the node every so often."""

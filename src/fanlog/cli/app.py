@@ -11,7 +11,7 @@ from typing import Annotated, Protocol, runtime_checkable
 import typer
 from typer.main import get_command
 
-from fanlog.cli import edge, generate, health, publish, serve, tail, top, verify
+from fanlog.cli import backup, edge, generate, health, publish, serve, tail, top, verify
 from fanlog.cli.audit import audit_app
 from fanlog.cli.bench import bench_app
 from fanlog.cli.connections import connections_app
@@ -79,6 +79,8 @@ app.command(epilog=MAY_EXAMPLE)(may)
 app.command(epilog=health.EXAMPLE)(health.health)
 app.command(epilog=top.EXAMPLE)(top.top)
 app.add_typer(connections_app, name="connections")
+app.command(epilog=backup.BACKUP_EXAMPLE)(backup.backup)
+app.command(epilog=backup.RESTORE_EXAMPLE)(backup.restore)
 app.command(epilog=verify.EXAMPLE)(verify.verify)
 app.add_typer(audit_app, name="audit")
 app.add_typer(config_app, name="config")

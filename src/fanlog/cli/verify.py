@@ -19,7 +19,9 @@ from fanlog.cli.quantities import show_size
 from fanlog.cli.session import AsJson
 from fanlog.cli.terminal import err, new_table, out, print_json, printable, say_done
 from fanlog.log.backup.findings import Report
+from fanlog.log.backup.keeping import is_backup_folder
 from fanlog.log.backup.verify import StagedFile, size_of, verify_data
+from fanlog.log.backup.verify_backup import verify_backup
 from fanlog.model import INTERNAL_PREFIX
 
 EXAMPLE = "Examples: [bold]fanlog verify /var/lib/fanlog[/], [bold]fanlog verify --json data[/]"
@@ -29,11 +31,14 @@ LEDGER = INTERNAL_PREFIX + "transactions"
 
 def verify(
     folder: Annotated[
-        Path, typer.Argument(help="The data folder. No broker may run in it.", metavar="DATA")
+        Path,
+        typer.Argument(
+            help="A data folder in which no broker runs, or a backup.", metavar="DATA|BACKUP"
+        ),
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Check every checksum of a data folder, offline.
+    """Check every checksum of a data folder or a backup, offline.
 
     Nothing is changed. Each fault is listed with its file, its byte and what it means: "lost" is
     damage, "rebuilt" is made again by the next start, and "torn" is a write that a crash cut off,
@@ -55,6 +60,8 @@ def verify(
 
 def _check(folder: str) -> Report:
     with show_progress("verifying", lambda: size_of(folder)) as advance:
+        if os.path.isfile(folder) or is_backup_folder(folder):
+            return verify_backup(folder, advance)
         return verify_data(folder, advance, ledger=LEDGER, staged_of=staged_of)
 
 

@@ -96,6 +96,7 @@ class FrameKind(IntEnum):
     CONFIG = 0x37
     CONNECTIONS = 0x39
     METRICS = 0x3A
+    BACKUP = 0x3B
     TRACES = 0x3C
     TRACED = 0x3E
     VOUCH = 0x3F

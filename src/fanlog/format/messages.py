@@ -624,6 +624,35 @@ class DeleteRecords(msgspec.Struct, frozen=True):
     offsets: tuple[PartitionOffset, ...]
 
 
+# Backups
+
+
+class Backup(msgspec.Struct, frozen=True):
+    """`begin` takes a point. `read` wants some bytes of one of its files, by its number; file -1 is
+    the list of files. `end` lets the point go; so does the end of the connection."""
+
+    action: Literal["begin", "read", "end"]
+    point: str = ""
+    file: int = -1
+    at: int = 0
+    bytes: int = 0
+
+
+class BackupBegun(msgspec.Struct, frozen=True):
+    """A point, the size of the list of its files, and the folder where they are, for a client on
+    the broker's machine."""
+
+    point: str
+    list_bytes: int
+    folder: str
+
+
+class BackupData(msgspec.Struct, frozen=True):
+    """The bytes; fewer than were asked for at the end of the file, or if that were too many."""
+
+    data: bytes
+
+
 @lru_cache(maxsize=64)
 def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
     return msgspec.msgpack.Decoder(kind)

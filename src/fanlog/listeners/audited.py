@@ -124,6 +124,11 @@ def _committed(session: NativeSession, payload: memoryview) -> Noted | None:
     return Noted("dead.replay", _names(dead), f"to {_names(back)}")
 
 
+def _backed_up(session: NativeSession, payload: memoryview) -> Noted | None:
+    wanted = decode(messages.Backup, payload)
+    return Noted("backup", "") if wanted.action == "begin" else None
+
+
 def _names(names: list[str]) -> str:
     more = ", …" if len(names) > _NAMES_SHOWN else ""
     return ", ".join(names[:_NAMES_SHOWN]) + more
@@ -158,4 +163,5 @@ AUDITED: dict[FrameKind, Describe] = {
         messages.RemoveSchedule, lambda m: Noted("schedule.remove", m.name)
     ),
     FrameKind.COMMIT_TRANSACTION: _committed,
+    FrameKind.BACKUP: _backed_up,
 }

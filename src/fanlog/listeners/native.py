@@ -56,6 +56,7 @@ from fanlog.format.trace_context import Mark, read_traced
 from fanlog.identity import Identity, Verb
 from fanlog.listeners import (
     account_requests,
+    backup_requests,
     config_requests,
     group_requests,
     log_requests,
@@ -438,6 +439,10 @@ class NativeSession:
                 if not cursor.live and not cursor.dropped:
                     yield cursor
 
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
     def greeted(self) -> bool:
         return self._greeted and self._logging_in is None
 
@@ -668,6 +673,7 @@ HANDLERS: dict[FrameKind, Handler] = (
     | queue_requests.HANDLERS
     | transaction_requests.HANDLERS
     | log_requests.HANDLERS
+    | backup_requests.HANDLERS
     | producer_requests.HANDLERS
     | schedule_requests.HANDLERS
     | config_requests.HANDLERS

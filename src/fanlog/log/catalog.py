@@ -3,7 +3,7 @@
 | file                                | holds                                                      |
 | ----------------------------------- | ---------------------------------------------------------- |
 | `lock`                              | the process id of the broker that has the folder (`flock`) |
-| `catalog.json`                      | `next_topic` (never used yet), `epoch` (starts)            |
+| `catalog.json`                      | `next_topic` (never used yet), `epoch` (starts), `history` |
 | `topics/<number>-<name>/topic.json` | `name`, `number`, `settings`                               |
 
 Both JSON files have a copy beside them; `small_files.py` says what is in every such file.
@@ -28,6 +28,8 @@ from fanlog.model import TopicSettings
 Report = Callable[[str], None]
 
 DELETED_PREFIX = ".deleted-"
+# In a folder that a restore has not finished.
+UNFINISHED_RESTORE = "restore-unfinished"
 _NAME_PART_MAX = 48
 _FOLDER_NAME = re.compile(r"(\d+)-.*")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
@@ -38,6 +40,10 @@ class Catalog(NamedTuple):
 
     next_topic: int = 1
     epoch: int = 0
+    # Names this folder's past, for backups: a restored folder has a new one, and the one that it
+    # was restored from.
+    history: str = ""
+    restored_from: str = ""
 
 
 def load_catalog(path: str, *, has_topics: bool, report: Report) -> Catalog | None:
@@ -70,7 +76,8 @@ def load_catalog_copy(path: str) -> Catalog:
 def _catalog(path: str) -> Catalog:
     fields = small_files.load(path).fields
     try:
-        return Catalog(int(fields["next_topic"]), int(fields["epoch"]))
+        history = str(fields.get("history", "")), str(fields.get("restored_from", ""))
+        return Catalog(int(fields["next_topic"]), int(fields["epoch"]), *history)
     except (ValueError, KeyError, TypeError) as fault:
         raise FormatError(f"catalog.json can't be read: {fault!r}") from fault
 
@@ -97,13 +104,14 @@ def number_of(folder_name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def create_topic_folder(folder: str, topic: TopicFile) -> None:
-    """Makes a topic's folder. After a crash it is whole, or left aside by the next start."""
+def create_topic_folder(folder: str, topic: TopicFile, *, durable: bool = True) -> None:
+    """Makes a topic's folder. After a crash it is whole, or left aside by the next start. Whoever
+    wants it not `durable` syncs it later, with many others."""
     os.mkdir(folder)
     data = small_files.encode(_topic_fields(topic))
-    _create(_topic_path(folder), data, durable=True)
+    _create(_topic_path(folder), data, durable=durable)
     _create(_topic_path(folder) + small_files.COPY_SUFFIX, data, durable=False)
-    if topic.settings.durability == "fsync":
+    if durable and topic.settings.durability == "fsync":
         # The names too: for the others a creation should not cost three syncs.
         sync_folder(folder)
         sync_folder(os.path.dirname(folder))

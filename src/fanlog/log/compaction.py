@@ -223,6 +223,9 @@ class Compaction:
         # An index is a shortcut: without it the file is read when it is first needed.
         with suppress(OSError):
             write_index(disk.folder, rewritten.made, rewritten.facts)
+        if not disk.shared.removals.wait(self._stopped):
+            # The next start removes them: the new file has the higher generation.
+            return
         for segment in rewritten.sources:
             disk.remove_files(segment)
 

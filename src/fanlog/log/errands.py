@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
+from threading import Condition
 from typing import Protocol, TypeVar
 
 from fanlog.log.patience import a_few_times
@@ -18,6 +19,9 @@ from fanlog.log.patience import a_few_times
 logger = logging.getLogger("fanlog.log")
 
 T = TypeVar("T")
+
+# How often whoever waits for the end of a hold looks whether the broker stops.
+_HOLD_LOOK_SECONDS = 0.05
 
 
 class Errands(Protocol):
@@ -58,6 +62,35 @@ class Removals:
         self.errands: Errands = AtOnce()
         self._waiting: deque[Callable[[], None]] = deque()
         self._running: Callable[[], None] | None = None
+        # How many have said that nothing may go for now. Safe from any thread.
+        self._holds = 0
+        self._released = Condition()
+
+    def hold(self) -> None:
+        """Nothing is removed from now on. What is being removed already may go on: nobody who
+        looks at the lists now finds it there."""
+        with self._released:
+            self._holds += 1
+
+    def release(self) -> None:
+        """Ends a `hold`, from any thread. What has waited goes on with `go_on`."""
+        with self._released:
+            self._holds -= 1
+            self._released.notify_all()
+
+    def go_on(self) -> None:
+        """After a `release`: on the loop thread."""
+        self._next()
+
+    def wait(self, stopped: Callable[[], bool]) -> bool:
+        """For whoever removes files in a thread of its own: blocks while nothing may go. False if
+        it was `stopped` before."""
+        with self._released:
+            while self._holds:
+                if stopped():
+                    return False
+                self._released.wait(_HOLD_LOOK_SECONDS)
+        return True
 
     def add(self, remove: Callable[[], None]) -> None:
         """Runs `remove` in a thread, after all that came before it. It may leave files behind, if
@@ -75,7 +108,7 @@ class Removals:
             _ended(_attempt(self._waiting.popleft()))
 
     def _next(self) -> None:
-        if self._waiting and self._running is None:
+        if self._waiting and self._running is None and not self._holds:
             remove = self._running = self._waiting.popleft()
             self.errands.in_background(lambda: _attempt(remove), self._done)
 

@@ -13,6 +13,7 @@ from typing import NoReturn
 from fanlog.errors import ClosedError, FanlogError, OffsetOutOfRangeError, TopicDeletedError
 from fanlog.format.batch import read_header
 from fanlog.format.codecs import FORMAT_LIMITS, UnpackLimits
+from fanlog.log.backup.moment import LogMoment, moment_of
 from fanlog.log.clean import CleanLog, describe
 from fanlog.log.compaction import Compaction, is_due
 from fanlog.log.disk import DiskLog, Shared
@@ -103,6 +104,10 @@ class PartitionLog:
         if self._disk is None or self.failure is not None or self.recovered:
             return None
         return describe(self._disk, self.end_offset)
+
+    def moment(self) -> LogMoment | None:
+        """What a backup keeps of the log as it is now; None for one without files."""
+        return None if self._disk is None else moment_of(self._disk, self.end_offset)
 
     def keep_producers(self, histories: Callable[[], Iterable[ProducerHistory]]) -> None:
         """Asks `histories` with each new segment who has written so far, to keep it beside the

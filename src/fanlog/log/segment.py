@@ -70,7 +70,7 @@ def base_of(segment: Segment) -> int:
     return segment.base
 
 
-def _stem(segment: Segment) -> str:
+def base_name(segment: Segment) -> str:
     return segment.name or f"{segment.base:0{_NAME_DIGITS}d}"
 
 
@@ -80,11 +80,11 @@ def plain_path(folder: str, base: int) -> str:
 
 
 def log_path(folder: str, segment: Segment) -> str:
-    return f"{folder}/{_stem(segment)}{LOG_SUFFIX}"
+    return f"{folder}/{base_name(segment)}{LOG_SUFFIX}"
 
 
 def index_path(folder: str, segment: Segment) -> str:
-    return f"{folder}/{_stem(segment)}{INDEX_SUFFIX}"
+    return f"{folder}/{base_name(segment)}{INDEX_SUFFIX}"
 
 
 def compacted_name(base: int, next_offset: int, generation: int) -> str:

@@ -56,13 +56,21 @@ def encode(fields: dict[str, Any]) -> bytes:
 
 def load(path: str) -> SmallFile:
     """Raises `FileNotFoundError`, or `FormatError` for a file that is damaged."""
-    name = os.path.basename(path)
     try:
-        fields: dict[str, Any] = json.loads(read_file(path))
+        data = read_file(path)
     except OSError as fault:
         if fault.errno != errno.EIO:
             raise
+        name = os.path.basename(path)
         raise FormatError(f"{name} can't be read: the disk has lost it") from fault
+    return decode(data, path)
+
+
+def decode(data: bytes, path: str) -> SmallFile:
+    """What the bytes of a file say. Raises `FormatError` for one that is damaged."""
+    name = os.path.basename(path)
+    try:
+        fields: dict[str, Any] = json.loads(data)
     except (ValueError, RecursionError) as fault:
         raise FormatError(f"{name} can't be read: {fault}") from fault
     if type(fields) is not dict:

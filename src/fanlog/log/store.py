@@ -19,8 +19,11 @@ import msgspec
 
 from fanlog.config import LogOptions
 from fanlog.errors import FanlogError, FolderUnusableError, InvalidArgumentError
+from fanlog.log.backup.pinning import PINS, unpin
+from fanlog.log.backup.point import Point, TopicMoment, topics_now
 from fanlog.log.catalog import (
     DELETED_PREFIX,
+    UNFINISHED_RESTORE,
     Catalog,
     FolderLock,
     TopicFile,
@@ -92,6 +95,8 @@ class LogStore:
         self._undeleted: list[StoredTopic] = []
         self._ends = SyncedEnds(0, 0, {})
         self._ends_saved = False
+        # What the folder's past is called, and the past that it was restored from.
+        self._history = ("", "")
         self._next_number = 1
         self._numbers_saved = 1
         self._next_memory_number = MEMORY_NUMBERS_FROM
@@ -153,7 +158,10 @@ class LogStore:
         names = self._sweep(sorted(entry.name for entry in os.scandir(topics) if entry.is_dir()))
         catalog = self._load_catalog(folder, names)
         cleaned = take_clean(folder)
+        # Of backups that a crash came in between.
+        unpin(f"{folder}/{PINS}")
         self.epoch = catalog.epoch + 1
+        self._history = catalog.history or secrets.token_hex(16), catalog.restored_from
         numbers = [number for name in names if (number := number_of(name)) is not None]
         self._next_number = max([catalog.next_topic, *(n + 1 for n in numbers)])
         # It syncs the folder: the names of all that was just made, and that the mark is gone.
@@ -380,6 +388,21 @@ class LogStore:
             log.settings = settings
             log.durability = settings.level
 
+    def begin_point(self, taken_us: int, release: str) -> tuple[Point, list[TopicMoment]]:
+        """How far all logs are now. No file goes before `end_point`: the caller pins them."""
+        self._shared.removals.hold()
+        history, restored_from = self._history
+        point = Point(history, self.epoch, self._next_number, taken_us, release, restored_from)
+        point.left_aside = len(self.left_aside)
+        return point, topics_now(self._topics.values())
+
+    def end_point(self) -> None:
+        """The files of a point are pinned. Any thread; `removals_go_on` follows on the loop."""
+        self._shared.removals.release()
+
+    def removals_go_on(self) -> None:
+        self._shared.removals.go_on()
+
     def delete(
         self, topic: StoredTopic, done: Callable[[FanlogError | None], None] = raise_fault
     ) -> None:
@@ -486,7 +509,8 @@ class LogStore:
         return number
 
     def _save_catalog(self, next_number: int) -> None:
-        save_catalog(f"{self.folder}/catalog.json", Catalog(next_number, self.epoch))
+        catalog = Catalog(next_number, self.epoch, *self._history)
+        save_catalog(f"{self.folder}/catalog.json", catalog)
         self._numbers_saved = next_number
 
     def _save_at_close(self, described: list[CleanLog]) -> None:
@@ -534,6 +558,11 @@ def _check_ours(folder: str) -> None:
     names = set(os.listdir(folder))
     # A file system's own folder says nothing about the rest of a fresh volume.
     names.discard("lost+found")
+    if UNFINISHED_RESTORE in names and "catalog.json" not in names:
+        raise FolderUnusableError(
+            f"{folder} is not whole: a restore into it was interrupted. Remove the folder, and "
+            "restore again (fanlog restore)."
+        )
     if not names <= _OUR_NAMES and not names & {"catalog.json", "lock"}:
         raise FolderUnusableError(
             f"{folder} is not empty, and it is not a data folder of Fanlog's: empty it, or "

@@ -317,6 +317,11 @@ class TransactionCommits:
             for part in commit.intent.parts
         ]
 
+    def staged_files(self) -> list[Staged]:
+        """The files of committed transactions that are not known to be stored."""
+        staged = (file for commit in self._commits.values() for file in commit.staged.values())
+        return [file for file in staged if file.in_file]
+
     def problems(self) -> list[str]:
         return [
             f"transaction {commit.intent.id}: committed, not stored yet: {commit.fault}"

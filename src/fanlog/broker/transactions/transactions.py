@@ -126,6 +126,10 @@ class Transactions:
                 self._drop(transaction)
         self._commits.close()
 
+    def staged_files(self) -> list[Staged]:
+        """The files that committed transactions need until they are stored."""
+        return self._commits.staged_files()
+
     def problems(self) -> list[str]:
         return self._commits.problems()
 

@@ -119,7 +119,7 @@ class _Verify:
 
     def run(self) -> Report:
         folder, report = self._folder, self._report
-        for name in ("catalog.json", "catalog.json.copy", "ledgers.json"):
+        for name in ("catalog.json", "catalog.json.copy", "ledgers.json", "audit.json"):
             check_small_file(f"{folder}/{name}", report, Meaning.REBUILT)
         if not os.path.exists(f"{folder}/catalog.json"):
             report.add(f"{folder}/catalog.json", 0, Meaning.REBUILT, "it is missing")

@@ -1,0 +1,46 @@
+"""What a peer asks to take a backup: a point, the bytes of its files, and its end. A point goes
+with the connection that took it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fanlog.format import messages
+from fanlog.format.frames import FrameKind
+from fanlog.format.messages import decode
+from fanlog.identity import Verb
+
+if TYPE_CHECKING:
+    from fanlog.listeners.native import Handler, NativeSession
+
+
+def backup(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+    wanted = decode(messages.Backup, payload)
+    session.permit.ask(Verb.ADMIN, "")
+    if wanted.action == "begin":
+        session.later(request, _beginning(session, request))
+    elif wanted.action == "read":
+        session.later(request, _reading(session, request, wanted))
+    else:
+        session.at_close.pop(f"backup {wanted.point}", None)
+        session.broker.backups.end(wanted.point)
+        session.answer(request)
+
+
+async def _beginning(session: NativeSession, request: int) -> None:
+    backups = session.broker.backups
+    point = await backups.begin()
+    if session.is_closed:
+        backups.end(point.ticket)
+        return
+    session.at_close[f"backup {point.ticket}"] = lambda: backups.end(point.ticket)
+    begun = messages.BackupBegun(point.ticket, len(point.listing), point.folder)
+    session.answer(request, begun)
+
+
+async def _reading(session: NativeSession, request: int, wanted: messages.Backup) -> None:
+    data = await session.broker.backups.read(wanted.point, wanted.file, wanted.at, wanted.bytes)
+    session.answer(request, messages.BackupData(data))
+
+
+HANDLERS: dict[FrameKind, Handler] = {FrameKind.BACKUP: backup}

@@ -1,0 +1,136 @@
+"""One point of a broker's history: how far each log was, in one moment, and the files that hold it.
+
+A point is taken on the broker's loop, between two pieces of work, so that all logs, the ledgers of
+groups, queues, producers and transactions among them, are as of one moment. It is what a crash in
+that moment would leave if it lost nothing, and a start brings a broker back from that.
+
+Law: bytes of a log before its end never change. So a point is a list of files and lengths, and it
+is enough that the files stay: they get a second name (a hard link) in a folder of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import msgspec
+
+from fanlog.log.backup.moment import LogMoment
+from fanlog.log.marks import Compacted
+from fanlog.log.opening import StoredTopic
+from fanlog.log.segment import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    PRODUCERS_SUFFIX,
+    base_name,
+)
+from fanlog.model import INTERNAL_PREFIX, DamagedRange, TopicSettings
+
+
+class FileEntry(msgspec.Struct, array_like=True):
+    """A file of a point: of its bytes the first `bytes` count. A `sealed` one never changes; the
+    inode and the time tell whether it is still the same file. `kept_as` and `crc` are the
+    backup's: where it has the file, and the CRC-32C of what counts."""
+
+    path: str
+    bytes: int
+    sealed: bool
+    inode: int = 0
+    mtime_ns: int = 0
+    kept_as: str = ""
+    crc: int = 0
+
+
+class LogEntry(msgspec.Struct):
+    """One partition at a point. Its files are in the order of their offsets."""
+
+    partition: int
+    end_offset: int
+    deleted_before: int = 0
+    compacted: Compacted | None = None
+    ranked: bool = False
+    damaged: list[DamagedRange] = []
+    files: list[FileEntry] = []
+
+
+class TopicEntry(msgspec.Struct):
+    """A topic at a point, and the name of its folder among the topics."""
+
+    name: str
+    number: int
+    folder: str
+    settings: TopicSettings
+    logs: list[LogEntry] = []
+
+
+class Point(msgspec.Struct):
+    """What a manifest says. `history` names the data folder: it changes when a folder is restored,
+    because from then on the same offsets hold other messages."""
+
+    history: str
+    epoch: int
+    next_topic: int
+    taken_us: int
+    release: str
+    restored_from: str = ""
+    memory_topics: int = 0
+    # Folders of topics that the broker could not open.
+    left_aside: int = 0
+    topics: list[TopicEntry] = []
+    staged: list[FileEntry] = []
+
+    @property
+    def topic_count(self) -> int:
+        """Without those of the broker's own."""
+        return sum(not topic.name.startswith(INTERNAL_PREFIX) for topic in self.topics)
+
+    def files(self) -> list[FileEntry]:
+        """All files, always in the same order."""
+        logs = (log for topic in self.topics for log in topic.logs)
+        return [*(file for log in logs for file in log.files), *self.staged]
+
+
+class TopicMoment(NamedTuple):
+    """A topic in the moment of a point."""
+
+    name: str
+    number: int
+    settings: TopicSettings
+    folder: str
+    logs: list[LogMoment]
+
+
+def topics_now(topics: Iterable[StoredTopic]) -> list[TopicMoment]:
+    """All topics with files, on the loop thread."""
+    out: list[TopicMoment] = []
+    for topic in topics:
+        logs = [found for log in topic.logs if (found := log.moment()) is not None]
+        out.append(TopicMoment(topic.name, topic.number, topic.settings, topic.folder, logs))
+    return out
+
+
+def log_entry(moment: LogMoment) -> LogEntry:
+    """What a point keeps of a log. The paths are relative to the log's folder so far."""
+    files: list[FileEntry] = []
+    # Dropped, but who wrote them is not durable anywhere else yet.
+    doomed = [s for s in moment.doomed if s.next_offset > moment.producers_base]
+    sealed = [*doomed, *moment.segments[:-1]]
+    for segment in sealed:
+        name = base_name(segment)
+        files.append(FileEntry(name + LOG_SUFFIX, segment.bytes, sealed=True))
+        files.append(FileEntry(name + INDEX_SUFFIX, 0, sealed=True))
+    for segment in moment.segments[-1:]:
+        name = base_name(segment)
+        files.append(FileEntry(name + LOG_SUFFIX, moment.position, sealed=False))
+    if moment.producers_base >= 0:
+        files.append(FileEntry(f"{moment.producers_base:020d}{PRODUCERS_SUFFIX}", 0, sealed=True))
+    compacted = None if moment.compacted == Compacted() else moment.compacted
+    return LogEntry(
+        moment.owner.partition,
+        moment.end_offset,
+        moment.deleted_before,
+        compacted,
+        moment.ranked,
+        moment.damaged,
+        files,
+    )
