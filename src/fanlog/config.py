@@ -566,7 +566,15 @@ class RedisOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = REDIS_PORT
     password: Annotated[
-        str, Meta(description="Password that clients must give with AUTH. Empty: no password.")
+        str,
+        Meta(
+            extra=LIVE,
+            description="Password that clients must give with AUTH. Empty: no password. Better in "
+            "a file of its own: password_file.",
+        ),
+    ] = ""
+    password_file: Annotated[
+        str, Meta(description="File with that password, so that it is not in this one.")
     ] = ""
     connections_max: Annotated[
         int,

@@ -11,7 +11,7 @@ from typing import Annotated, Protocol, runtime_checkable
 import typer
 from typer.main import get_command
 
-from fanlog.cli import backup, edge, generate, health, publish, serve, tail, top, verify
+from fanlog.cli import backup, edge, generate, health, init, publish, serve, tail, top, verify
 from fanlog.cli.audit import audit_app
 from fanlog.cli.bench import bench_app
 from fanlog.cli.connections import connections_app
@@ -64,6 +64,7 @@ def root(
         set_up_logging(LogLevel.DEBUG)
 
 
+app.command(epilog=init.EXAMPLE)(init.init)
 app.command(epilog=serve.EXAMPLE)(serve.serve)
 app.command(epilog=edge.EXAMPLE)(edge.edge)
 app.command(epilog=publish.EXAMPLE)(publish.publish)

@@ -240,10 +240,10 @@ def _open_hosts(config: Config) -> list[tuple[str, str]]:
         ("redis.host", config.redis.host, config.redis.port >= 0 and not config.redis.password),
         ("web.host", config.web.host, config.web.port >= 0),
     )
-    return [(option, host) for option, host, on in ports if on and not _is_loopback(host)]
+    return [(option, host) for option, host, on in ports if on and not is_loopback(host)]
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

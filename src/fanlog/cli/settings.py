@@ -10,7 +10,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -97,7 +97,58 @@ def load_settings(
             flag = _flag_of(known[path])
             value = known[path].read_flag(given, flag)
             settings.by_path[path] = Setting(known[path], value, "flag", flag)
+    _find_files(settings, variables)
+    _read_password(settings)
     return settings
+
+
+def _find_files(settings: Settings, environment: Mapping[str, str]) -> None:
+    """systemd hands secrets over in a folder of its own (LoadCredential=): a file that is given as
+    a plain name, and is there, is that one."""
+    folder = environment.get("CREDENTIALS_DIRECTORY", "")
+    if not folder:
+        return
+    for path, setting in settings.by_path.items():
+        found = _credential(folder, setting.value) if path.endswith("_file") else None
+        if found is not None:
+            settings.by_path[path] = replace(setting, value=found)
+    settings.tables = {
+        kind: {name: _with_credentials(folder, table) for name, table in tables.items()}
+        for kind, tables in settings.tables.items()
+    }
+
+
+def _with_credentials(folder: str, table: Any) -> Any:
+    if not isinstance(table, dict):
+        return table
+    entries = cast("dict[str, Any]", table).items()
+    return {
+        name: (_credential(folder, value) or value) if name.endswith("_file") else value
+        for name, value in entries
+    }
+
+
+def _credential(folder: str, name: object) -> str | None:
+    if not isinstance(name, str) or not name or "/" in name:
+        return None
+    found = Path(folder) / name
+    return str(found) if found.is_file() else None
+
+
+def _read_password(settings: Settings) -> None:
+    """The Redis password, where it is in a file of its own."""
+    path, password = settings.by_path["redis.password_file"], settings.by_path["redis.password"]
+    if not path.value:
+        return
+    if password.value:
+        raise ConfigError("redis.password and redis.password_file exclude each other: give one.")
+    # It takes a while to import, and few need it.
+    from fanlog.security.bootstrap import read_secret_file  # noqa: PLC0415
+
+    secret = read_secret_file(str(path.value), "redis.password_file")
+    settings.by_path["redis.password"] = Setting(
+        password.option, secret, path.source, f"the file {path.value}"
+    )
 
 
 def _flag_of(option: Option) -> str:
