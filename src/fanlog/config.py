@@ -864,7 +864,7 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
             description="Token to log in with, or a function, plain or async, that returns one. "
             "The client calls it for every connection, and before the token expires."
         ),
-    ] = None
+    ] = ""
 
     def __repr__(self) -> str:
         return f"ClientOptions(name={self.name!r})"

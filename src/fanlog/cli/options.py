@@ -228,6 +228,8 @@ _KINDS: dict[type[inspect.Type], Kind] = {
     inspect.IntType: "whole",
     inspect.FloatType: "decimal",
     inspect.LiteralType: "choice",
+    # A client's token: a text, or in Python a function.
+    inspect.AnyType: "text",
 }
 
 

@@ -95,7 +95,7 @@ def check_credentials(options: ClientOptions) -> None:
     if (options.password or options.password_file) and not options.user:
         raise InvalidArgumentError("A password needs a user: give user= as well.")
     token: object = options.token
-    if token is not None and not isinstance(token, str) and not callable(token):
+    if not isinstance(token, str) and not callable(token):
         raise InvalidArgumentError("A token is a text, or a function that returns one.")
 
 
