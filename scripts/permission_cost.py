@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from fanlog.broker.audit import NO_AUDIT
 from fanlog.broker.authority import Permit
+from fanlog.broker.ports import Authority
 from fanlog.identity import Account, Identity, Role, Rules, Verb
 from fanlog.security.directory import Directory
 from fanlog.security.gate import SecurityGate
@@ -27,7 +28,8 @@ class Broker:
     audit = NO_AUDIT
 
     def __init__(self) -> None:
-        self.authority = SecurityGate(Directory(), lambda: 0)
+        self.gate = SecurityGate(Directory(), lambda: 0)
+        self.authority: Authority = self.gate
         self.denied: dict[str, int] = {}
 
 
@@ -40,7 +42,7 @@ def main() -> None:
     broker = Broker()
     account = Account(name="shop", kind="key", rules=RULES)
     permit = Permit(broker, Identity(user="shop", account=account))
-    decisions = broker.authority.decisions
+    decisions = broker.gate.decisions
 
     def decide_all() -> None:
         fresh = Decisions()

@@ -36,7 +36,7 @@ def test_every_client_command_says_that_nobody_answers(run: Run) -> None:
 
 
 def test_an_address_that_is_none_is_a_usage_error(run: Run) -> None:
-    ended = run("health", "--url", "http://example")
+    ended = run("health", "--url", "ftp://example")
     assert ended.code == 2
     assert "Write it as fanlog://host:port" in ended.sentence
 
