@@ -1,0 +1,94 @@
+"""What ships beside the package, as the linters of its field see it, and against the code."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fanlog.cli.settings import check_document
+from fanlog.errors import ConfigError
+from fanlog.release import VERSION
+from tests.servers import find_program
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+
+
+def lint(*command: str | Path) -> str:
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout + ended.stderr
+
+
+def documents(path: Path) -> list[Any]:
+    return list(yaml.safe_load_all(path.read_text("utf-8")))
+
+
+def beside_python(name: str) -> Path:
+    return Path(sys.executable).with_name(name)
+
+
+def test_hadolint_has_nothing_to_say_about_the_image() -> None:
+    assert not lint(beside_python("hadolint"), DEPLOY / "docker/Dockerfile").strip()
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
+def test_kubernetes_takes_the_manifest(path: Path) -> None:
+    if path.name == "kustomization.yaml":
+        (given,) = documents(path)
+        assert all((path.parent / name).is_file() for name in given["resources"])
+        assert given["images"] == [{"name": "fanlog", "newTag": VERSION}]
+        return
+    lint(beside_python("kubernetes-validate"), "--strict", path)
+
+
+def test_systemd_takes_the_unit_and_finds_it_hardened(tmp_path: Path) -> None:
+    analyze = find_program("systemd-analyze", "systemd")
+    program = tmp_path / "fanlog"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    unit = tmp_path / "fanlog.service"
+    text = (DEPLOY / "systemd/fanlog.service").read_text("utf-8")
+    unit.write_text(text.replace("/opt/fanlog/bin/fanlog", str(program)))
+    assert not lint(analyze, "verify", unit).strip()
+    said = lint(analyze, "security", "--offline=true", "--threshold=20", unit)
+    found = re.search(r"exposure level for fanlog.service: (\S+)", said)
+    assert found is not None
+    assert float(found[1]) < 2.0  # 10 is a service without any protection
+
+
+def test_the_configuration_of_kubernetes_is_one() -> None:
+    (given,) = documents(DEPLOY / "kubernetes/configmap.yaml")
+    settings = tomllib.loads(given["data"]["fanlog.toml"])
+    assert not [fault for fault in check_document(settings) if isinstance(fault, ConfigError)]
+
+
+def test_compose_has_one_image_and_every_file_that_it_mounts() -> None:
+    (given,) = documents(DEPLOY / "compose.yaml")
+    services = given["services"]
+    assert {"broker", "edge-1", "edge-2", "prometheus", "grafana"} == set(services)
+    for name in ("broker", "edge-1", "edge-2"):
+        assert services[name]["image"] == f"fanlog:{VERSION}"
+        assert services[name]["read_only"]
+    for service in services.values():
+        for port in service.get("ports", ()):
+            assert port.startswith("127.0.0.1:")
+        for mount in service.get("volumes", ()):
+            source = mount.split(":")[0]
+            assert not source.startswith(".") or (DEPLOY / source).exists(), source
+
+
+def test_what_the_image_needs_is_not_ignored() -> None:
+    image = (DEPLOY / "docker/Dockerfile").read_text("utf-8")
+    kept = re.findall(r"^!(\S+)", (ROOT / ".dockerignore").read_text("utf-8"), re.MULTILINE)
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", image, re.MULTILINE)
+    assert sorted(name for line in copied for name in line.split()) == sorted(kept)
+    assert f"fanlog:{VERSION}" in image
