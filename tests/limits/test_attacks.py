@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import aiohttp
 import msgspec
 import pytest
 
@@ -203,6 +204,41 @@ async def test_a_key_has_so_many_native_connections() -> None:
             await again.publish("t", b"x")
         await first.close()
         await until(lambda: not len(broker.node.core.metering.connections))
+
+
+async def test_a_key_has_so_many_streams_over_http_among_its_connections() -> None:
+    async with safe() as (broker, _), aiohttp.ClientSession() as web:
+        assert broker.node.security is not None
+        key = make_key()
+        entry = make_entry(key, "few", allowance=Allowance(connections=2))
+        broker.node.security.directory.put(entry)
+        headers = {"Authorization": f"Bearer {key}"}
+        counts = broker.node.core.metering.connections
+        async with web.ws_connect(f"{broker.http}/v1/ws", headers=headers):
+            async with web.get(f"{broker.http}/v1/topics/t/stream", headers=headers) as events:
+                assert events.status == 200
+                for path in ("ws", "topics/t/stream"):
+                    refused = await web.get(
+                        f"{broker.http}/v1/{path}",
+                        headers=headers | (HANDSHAKE if path == "ws" else {}),
+                    )
+                    assert refused.status == 429
+                    assert (await refused.json())["code"] == "connection_quota"
+                # A request is no stream, and is answered.
+                answer = await web.get(f"{broker.http}/v1/topics", headers=headers)
+                assert answer.status == 200
+                with pytest.raises(ConnectionQuotaError):
+                    await fanlog.connect(broker.url, key=key, reconnect=False)
+            await until(lambda: counts._by_user == {f"key {entry.id}": 1})
+        await until(lambda: not counts._by_user)
+
+
+HANDSHAKE = {
+    "Connection": "Upgrade",
+    "Upgrade": "websocket",
+    "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+}
 
 
 async def test_a_key_with_a_rate_of_its_own_is_refused_and_others_are_not() -> None:

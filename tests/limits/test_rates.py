@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 from redis import asyncio as redis_asyncio
 from redis.exceptions import ResponseError
@@ -215,3 +216,20 @@ async def test_without_limits_nothing_is_measured() -> None:
         assert not broker.node.core.metering.on
         await client.publish_many("t", [b"x"] * 100)
         assert not len(broker.node.core.metering._table)
+
+
+async def test_a_rate_that_is_changed_holds_at_once_for_open_connections() -> None:
+    async with (
+        limited(pause_seconds_max=0.01) as broker,
+        await fanlog.connect(broker.url) as client,
+    ):
+        await client.publish_many("t", [b"x"] * 200)
+        config = broker.node._config
+        limits = msgspec.structs.replace(config.limits, messages_per_second=10)
+        broker.node.apply(msgspec.structs.replace(config, limits=limits))
+        await client.publish_many("t", [b"x"] * 110)
+        with pytest.raises(RateLimitedError):
+            await client.publish("t", b"y")
+        limits = msgspec.structs.replace(limits, messages_per_second=0)
+        broker.node.apply(msgspec.structs.replace(config, limits=limits))
+        await client.publish("t", b"y")

@@ -1,5 +1,5 @@
-"""What logins, metrics, the audit log and traces cost: one broker with all of them beside one with
-none, at full speed.
+"""What logins, metrics, the audit log, traces and limits cost: one broker with all of them beside
+one with none, at full speed.
 
 Law: both brokers run at the same time on the same core, and are measured in short slices in turn,
 so that whatever else the machine does concerns both. A slice ends when every byte has arrived, so
@@ -45,8 +45,19 @@ from fanlog.config_security import TelemetryOptions
 from fanlog.errors import InvalidArgumentError
 from fanlog.security.keys import make_key
 
-Feature = Literal["auth", "metrics", "audit", "tracing"]
-FEATURES: tuple[Feature, ...] = ("auth", "metrics", "audit", "tracing")
+Feature = Literal["auth", "metrics", "audit", "tracing", "limits"]
+FEATURES: tuple[Feature, ...] = ("auth", "metrics", "audit", "tracing", "limits")
+# Limits of users, topics and prefixes that are counted, and never reached.
+_LIMITS = """\
+[limits]
+messages_per_second = 1000000000000
+bytes_per_second = 1000000000000000
+connections_per_address = 1000000
+prefixes = "b:stored_bytes=1000000000000000"
+[topic]
+messages_per_second_max = 1000000000000
+bytes_per_second_max = 1000000000000000
+"""
 WARMUP_SLICES = 2
 SCRAPE_TIMEOUT_S = 20.0
 SCRAPE_EVERY_S = 1.0
@@ -152,6 +163,8 @@ def _brokers(options: OverheadOptions, cores: Cores) -> Generator[tuple[Side, Si
             file.touch(0o600)
             file.write_text(key + "\n")
             lines += ["[security]", "auth = true", f'admin_key_file = "{file}"']
+        if "limits" in having:
+            lines.append(_LIMITS)
         native = free_port()
         spec = SystemSpec(
             "fanlog", listener="websocket", native_port=native, config="\n".join(lines) + "\n"

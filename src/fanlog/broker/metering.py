@@ -81,15 +81,19 @@ class Metering:
         self.pause_seconds_max = options.pause_seconds_max
         self._guarded = guarded
         self.on = False
+        self.epoch = 0
+        # Topics with limits of any kind, and those of them that have a rate.
+        self._bounded_topics = self._limited_topics = 0
         self.settings_changed()
-        self._limited_topics = 0
         self.connections = ConnectionCounts(options)
         self.logins = LoginWatch(Lockout(options), now_us)
 
     def settings_changed(self) -> None:
         options = self._options
         everybody = options.messages_per_second or options.bytes_per_second
-        self.on = bool(self._guarded or everybody or options.prefixes)
+        self.on = bool(self._guarded or everybody or options.prefixes or self._bounded_topics)
+        # What connections know of their rates may not hold any more.
+        self.epoch += 1
 
     # Publishers
 
@@ -201,6 +205,7 @@ class Metering:
             return
         share = Share(quotas, stored_bytes_of(topic))
         topic.limits = TopicLimits(rates, share, self.now_us)
+        self._bounded_topics += 1
         if rates is not None:
             self._limited_topics += 1
         self.on = True
@@ -210,6 +215,7 @@ class Metering:
         limits, topic.limits = topic.limits, None
         if limits is not None:
             limits.end()
+            self._bounded_topics -= 1
             self._limited_topics -= limits.rates is not None
 
     def recount(self, topic: Topic) -> None:
@@ -225,24 +231,27 @@ class Metering:
     def renew(self) -> None:
         """Accounts have changed: their quotas may have."""
         self._quotas.renew()
+        self.epoch += 1
 
 
 class Meter:
-    """The rates of one connection. They are looked up again when it logs in as somebody else."""
+    """The rates of one connection. They are looked up again when it logs in as somebody else, and
+    when settings or accounts change."""
 
-    __slots__ = ("_metering", "_permit", "_rates", "_who")
+    __slots__ = ("_epoch", "_metering", "_permit", "_rates", "_who")
 
     def __init__(self, metering: Metering, permit: Permit) -> None:
         self._metering = metering
         self._permit = permit
         self._who: Identity | None = None
+        self._epoch = 0
         self._rates: Rates | None = None
 
     @property
     def rates(self) -> Rates | None:
-        who = self._permit.who
-        if who is not self._who:
-            self._who = who
+        who, epoch = self._permit.who, self._metering.epoch
+        if who is not self._who or epoch != self._epoch:
+            self._who, self._epoch = who, epoch
             self._rates = self._metering.rates_of(who)
         return self._rates
 

@@ -61,6 +61,14 @@ ConnectionsOption = Annotated[
     int | None, typer.Option("--connections", help="Connections it may have.", min=0)
 ]
 
+TopicsOption = Annotated[
+    int | None, typer.Option("--topics", help="Topics it may create and keep.", min=0)
+]
+StoredOption = Annotated[
+    int | None,
+    typer.Option("--stored-bytes", help="Bytes that its topics may keep together.", min=0),
+]
+
 
 def maybe_rules(
     role: Role | None,
@@ -86,15 +94,23 @@ def maybe_rules(
 
 
 def maybe_allowance(
-    messages_per_second: float | None, bytes_per_second: float | None, connections: int | None
+    messages_per_second: float | None,
+    bytes_per_second: float | None,
+    connections: int | None,
+    topics: int | None,
+    stored_bytes: int | None,
 ) -> Allowance | None:
-    if messages_per_second is None and bytes_per_second is None and connections is None:
-        return None
-    return Allowance(
+    """The limits that flags give; None if there is none. Those that are not given are what the
+    settings say for everybody."""
+    given = Allowance(
         messages_per_second=messages_per_second or 0.0,
         bytes_per_second=bytes_per_second or 0.0,
         connections=connections or 0,
+        topics=topics or 0,
+        stored_bytes=stored_bytes or 0,
     )
+    flags = (messages_per_second, bytes_per_second, connections, topics, stored_bytes)
+    return None if all(flag is None for flag in flags) else given
 
 
 def maybe_seconds(text: str | None, option: str) -> float | None:

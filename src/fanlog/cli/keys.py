@@ -22,7 +22,9 @@ from fanlog.cli.account_options import (
     PublishOption,
     QueuesOption,
     RoleOption,
+    StoredOption,
     SubscribeOption,
+    TopicsOption,
     maybe_allowance,
     maybe_rules,
     maybe_seconds,
@@ -70,6 +72,8 @@ def create(
     messages_per_second: MessagesOption = None,
     bytes_per_second: BytesOption = None,
     connections: ConnectionsOption = None,
+    topics: TopicsOption = None,
+    stored_bytes: StoredOption = None,
     out_file: OutFile = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
@@ -88,7 +92,9 @@ def create(
         raise InvalidArgumentError(
             "Say what the key may do: --role, or lists such as --publish orders.>"
         )
-    allowance = maybe_allowance(messages_per_second, bytes_per_second, connections)
+    allowance = maybe_allowance(
+        messages_per_second, bytes_per_second, connections, topics, stored_bytes
+    )
     seconds = maybe_seconds(expires_in, "--expires-in") or 0.0
     _check_new(out_file)
 
@@ -157,6 +163,8 @@ def set_key(
     messages_per_second: MessagesOption = None,
     bytes_per_second: BytesOption = None,
     connections: ConnectionsOption = None,
+    topics: TopicsOption = None,
+    stored_bytes: StoredOption = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -171,7 +179,9 @@ def set_key(
             queues=queues,
             describe=describe,
         ),
-        "allowance": maybe_allowance(messages_per_second, bytes_per_second, connections),
+        "allowance": maybe_allowance(
+            messages_per_second, bytes_per_second, connections, topics, stored_bytes
+        ),
         "comment": comment,
         "expires_seconds": maybe_seconds(expires_in, "--expires-in"),
     }

@@ -20,7 +20,9 @@ from fanlog.cli.account_options import (
     PublishOption,
     QueuesOption,
     RoleOption,
+    StoredOption,
     SubscribeOption,
+    TopicsOption,
     maybe_allowance,
     maybe_rules,
     maybe_seconds,
@@ -82,6 +84,8 @@ def create(
     messages_per_second: MessagesOption = None,
     bytes_per_second: BytesOption = None,
     connections: ConnectionsOption = None,
+    topics: TopicsOption = None,
+    stored_bytes: StoredOption = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -99,7 +103,9 @@ def create(
         raise InvalidArgumentError(
             "Say what the user may do: --role, or lists such as --subscribe orders.>"
         )
-    allowance = maybe_allowance(messages_per_second, bytes_per_second, connections)
+    allowance = maybe_allowance(
+        messages_per_second, bytes_per_second, connections, topics, stored_bytes
+    )
     seconds = maybe_seconds(expires_in, "--expires-in") or 0.0
     password = "" if no_password else check_password(read_password(password_file))
 
@@ -185,6 +191,8 @@ def set_user(
     messages_per_second: MessagesOption = None,
     bytes_per_second: BytesOption = None,
     connections: ConnectionsOption = None,
+    topics: TopicsOption = None,
+    stored_bytes: StoredOption = None,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
@@ -200,7 +208,9 @@ def set_user(
             describe=describe,
         ),
         "certificates": None if certificate is None else tuple(certificate),
-        "allowance": maybe_allowance(messages_per_second, bytes_per_second, connections),
+        "allowance": maybe_allowance(
+            messages_per_second, bytes_per_second, connections, topics, stored_bytes
+        ),
         "comment": comment,
         "expires_seconds": maybe_seconds(expires_in, "--expires-in"),
         "disabled": disabled,

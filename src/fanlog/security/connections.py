@@ -33,12 +33,10 @@ class ConnectionCounts:
         )
 
     def came(self, address: str) -> None:
-        if self._options.connections_per_address:
-            _add(self._by_source, self._sources.maybe_of(address))
+        _add(self._by_source, self._sources.maybe_of(address))
 
     def went(self, address: str) -> None:
-        if self._options.connections_per_address:
-            _subtract(self._by_source, self._sources.maybe_of(address))
+        _subtract(self._by_source, self._sources.maybe_of(address))
 
     # By user
 

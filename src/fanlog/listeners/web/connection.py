@@ -19,12 +19,14 @@ from typing import TYPE_CHECKING, Protocol
 from fanlog.errors import FanlogError, FormatError, LimitError
 from fanlog.listeners.faults import OUR_FAULT
 from fanlog.listeners.web.talks import ENDED, Talk
+from fanlog.security.connections import LoggedIn
 
 if TYPE_CHECKING:
     from fanlog.broker.core import Broker
     from fanlog.broker.cursors import Cursor, Subscription
     from fanlog.broker.ports import Piece
     from fanlog.config_web import WebOptions
+    from fanlog.identity import Account
 
 logger = logging.getLogger("fanlog.listeners")
 
@@ -54,6 +56,7 @@ class WebConnection(asyncio.Protocol):
         "_answer_bytes",
         "_closing",
         "_core",
+        "_counted",
         "_early",
         "_host",
         "_in_turn",
@@ -95,6 +98,7 @@ class WebConnection(asyncio.Protocol):
         self.paused = False
         self._stuck = False
         self._throttled = False
+        self._counted = LoggedIn(host.core.metering.connections)
         self._closing = False
         self._in_turn = False
         # What waits for a peer that takes nothing, and since when that is so much.
@@ -189,6 +193,10 @@ class WebConnection(asyncio.Protocol):
             self.heard_at = self._loop.time()
             self._transport.resume_reading()
         self._take(b"")
+
+    def belong_to(self, account: Account | None) -> None:
+        """Counts it for an account. Raises ConnectionQuotaError if that has too many."""
+        self._counted.become(account)
 
     def throttle(self, seconds: float) -> None:
         """The peer is above its rate: nothing more is taken from it for so long."""
@@ -423,6 +431,7 @@ class WebConnection(asyncio.Protocol):
         if self._linger is not None:
             self._linger.cancel()
         logger.debug("%s: disconnected: %s", self.peer, exc or self._why)
+        self._counted.become(None)
         self._host.left(self)
         self.talk = ENDED
         self.waiting = []

@@ -213,7 +213,12 @@ def join_group(call: Call[Any, Any], wanted: GroupWanted, user: str) -> web.Stre
     except HandshakeError as fault:
         return refusal(fault)
     session.talk = WebSocketTalk(connection, listener.options, session, listener.loop.time())
-    listener.take_over(request, connection, session.talk, agreed.head)
+    connection.belong_to(guest.who.account)
+    try:
+        listener.take_over(request, connection, session.talk, agreed.head)
+    except BaseException:
+        connection.belong_to(None)
+        raise
     session.start()
     return taken()
 

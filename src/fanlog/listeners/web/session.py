@@ -382,6 +382,8 @@ class WebSession:
             raise InvalidArgumentError(
                 "This is another user's token. Open a new connection for another user."
             )
+        if not self._closed:
+            self.connection.belong_to(who.account)
         # Who acts for somebody goes on with that.
         self.permit.who = who if before.account is None else entrance.acting(who, before.user)
         # It may have come with a session, which does not matter any more.

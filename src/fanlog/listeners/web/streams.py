@@ -181,10 +181,12 @@ async def _websocket(
     try:
         await session.begin(wanted, presence)
         _check_open(connection)
+        connection.belong_to(call.guest.who.account)
+        listener.take_over(request, connection, session.talk, agreed.head)
     except BaseException:
         session.closed()
+        connection.belong_to(None)
         raise
-    listener.take_over(request, connection, session.talk, agreed.head)
     session.start()
     return taken()
 
@@ -217,10 +219,12 @@ async def send_events(
     try:
         await begin
         _check_open(connection)
+        connection.belong_to(call.guest.who.account)
+        listener.take_over(request, connection, events, head_bytes)
     except BaseException:
         events.closed()
+        connection.belong_to(None)
         raise
-    listener.take_over(request, connection, events, head_bytes)
     events.start()
     return taken()
 
