@@ -15,17 +15,14 @@ import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-import msgspec
-
 from fanlog.broker.ports import Runtime
 from fanlog.errors import (
     BackupError,
     InvalidArgumentError,
     LimitError,
 )
-from fanlog.log import small_files
 from fanlog.log.backup.pinning import PINS, StagedLink, pin, unpin
-from fanlog.log.backup.point import FileEntry, Point, TopicMoment
+from fanlog.log.backup.point import FileEntry, Point, TopicMoment, encode_listing
 from fanlog.log.faults import write_error
 from fanlog.log.store import LogStore
 from fanlog.model import MIB
@@ -175,7 +172,7 @@ def _hold(
     ticket: str, pins: str, point: Point, topics: list[TopicMoment], staged: list[StagedLink]
 ) -> HeldPoint:
     point = pin(point, topics, staged, pins)
-    listing = small_files.encode(msgspec.to_builtins(point))
+    listing = b"".join(encode_listing(point))
     return HeldPoint(ticket, pins, point.files(), listing)
 
 

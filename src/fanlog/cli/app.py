@@ -11,7 +11,20 @@ from typing import Annotated, Protocol, runtime_checkable
 import typer
 from typer.main import get_command
 
-from fanlog.cli import backup, edge, generate, health, init, publish, serve, tail, top, verify
+from fanlog.cli import (
+    backup,
+    edge,
+    export,
+    generate,
+    health,
+    importing,
+    init,
+    publish,
+    serve,
+    tail,
+    top,
+    verify,
+)
 from fanlog.cli.audit import audit_app
 from fanlog.cli.bench import bench_app
 from fanlog.cli.connections import connections_app
@@ -70,6 +83,8 @@ app.command(epilog=edge.EXAMPLE)(edge.edge)
 app.command(epilog=publish.EXAMPLE)(publish.publish)
 app.command(epilog=tail.EXAMPLE)(tail.tail)
 app.command(epilog=generate.EXAMPLE)(generate.generate)
+app.command(epilog=export.EXAMPLE)(export.export)
+app.command("import", epilog=importing.EXAMPLE)(importing.import_)
 app.add_typer(topic_app, name="topic")
 app.add_typer(group_app, name="group")
 app.add_typer(schedule_app, name="schedule")

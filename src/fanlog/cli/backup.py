@@ -16,7 +16,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Annotated
 
-import msgspec
 import typer
 from rich.text import Text
 
@@ -31,11 +30,10 @@ from fanlog.errors import BackupError, FanlogError, InvalidArgumentError
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind
 from fanlog.format.messages import decode
-from fanlog.log import small_files
 from fanlog.log.backup.archive import write_archive
 from fanlog.log.backup.findings import Advance
 from fanlog.log.backup.keeping import BackupFolder, Kept, load_points
-from fanlog.log.backup.point import FileEntry, Point
+from fanlog.log.backup.point import FileEntry, Point, decode_listing
 from fanlog.log.backup.restoring import load_point, open_backup
 from fanlog.log.backup.restoring import restore as restore_point
 from fanlog.log.files import sync_folder
@@ -96,7 +94,7 @@ async def _list(client: Client, begun: messages.BackupBegun) -> Point:
             raise BackupError("The broker sent less than its list of files: take it again.")
         parts.append(part)
         at += len(part)
-    return msgspec.convert(small_files.decode(b"".join(parts), "list of files").fields, Point)
+    return await asyncio.to_thread(decode_listing, b"".join(parts))
 
 
 async def pull(client: Client, keep: Callable[[RemoteSource, Advance | None], Kept]) -> Kept:

@@ -180,6 +180,11 @@ class _Ends:
         return {topic for topic, _ in self._left}
 
 
+async def read_present(client: Client, wanted: Wanted, show: Show) -> None:
+    """Shows all that is there now, and ends."""
+    await _tail(client, wanted, show)
+
+
 async def _tail(client: Client, wanted: Wanted, show: Show) -> None:
     ends = None if wanted.follow else await _present_ends(client, wanted)
     if ends is not None and not ends:

@@ -10,11 +10,13 @@ is enough that the files stay: they get a second name (a hard link) in a folder 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import msgspec
 
+from fanlog.errors import BackupError
 from fanlog.log.backup.moment import LogMoment
 from fanlog.log.marks import Compacted
 from fanlog.log.opening import StoredTopic
@@ -88,6 +90,30 @@ class Point(msgspec.Struct):
         """All files, always in the same order."""
         logs = (log for topic in self.topics for log in topic.logs)
         return [*(file for log in logs for file in log.files), *self.staged]
+
+
+def encode_listing(point: Point) -> Iterator[bytes]:
+    """A point as lines of JSON: all of it but the topics, then each topic. A broker's thread that
+    encodes all topics in one step would hold its loop up."""
+    yield _line(msgspec.structs.replace(point, topics=[]))
+    for topic in point.topics:
+        yield _line(topic)
+
+
+def _line(some: msgspec.Struct) -> bytes:
+    # ASCII with escapes: a topic's name may hold lone surrogates, which no encoding takes.
+    return json.dumps(msgspec.to_builtins(some)).encode() + b"\n"
+
+
+def decode_listing(data: bytes) -> Point:
+    """Raises `BackupError` for what is not a listing."""
+    try:
+        head, *topics = (json.loads(line) for line in data.splitlines())
+        point = msgspec.convert(head, Point)
+        point.topics = [msgspec.convert(topic, TopicEntry) for topic in topics]
+    except (ValueError, msgspec.ValidationError) as fault:
+        raise BackupError(f"The broker's list of files can't be read: {fault}.") from fault
+    return point
 
 
 class TopicMoment(NamedTuple):
