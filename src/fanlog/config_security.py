@@ -40,6 +40,7 @@ class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
     handshake_timeout_seconds: Annotated[
         float,
         Meta(
+            extra=LIVE,
             gt=0,
             description="The broker closes a connection whose TLS handshake takes longer than "
             "this.",
@@ -48,6 +49,7 @@ class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
     handshakes_max: Annotated[
         int,
         Meta(
+            extra=LIVE,
             ge=1,
             description="TLS handshakes at a time, of one listener. One more ends the oldest, so "
             "that those who never finish keep nobody out.",
@@ -64,6 +66,7 @@ class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
     expiry_warning_days: Annotated[
         int,
         Meta(
+            extra=LIVE,
             ge=0,
             description="Days before its end from which the broker warns of a certificate, in the "
             "log and in health.",

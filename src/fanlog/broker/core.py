@@ -110,6 +110,8 @@ class Broker:
     accounts: Accounts | None = None
     # Who changes settings while the broker runs; None where they come from a program.
     settings: LiveSettings | None = None
+    # What else has to be well, such as certificates: says what is wrong, or nothing.
+    look_after: Callable[[], str] | None = None
 
     def __init__(
         self,
@@ -631,6 +633,7 @@ class Broker:
             + self.audit.problems()
             + self.transactions.problems()
             + self.schedule.problems()
+            + ([said] if self.look_after is not None and (said := self.look_after()) else [])
         )
         state = "failing" if failed else "degraded" if problems else "ok"
         return BrokerStatus(

@@ -37,6 +37,7 @@ from fanlog.cli.pipeline import pipeline_app
 from fanlog.cli.reconfigure import config_app
 from fanlog.cli.schedule import schedule_app
 from fanlog.cli.terminal import err, say_error
+from fanlog.cli.tls import tls_app
 from fanlog.cli.topics import topic_app
 from fanlog.cli.users import MAY_EXAMPLE, may, user_app
 from fanlog.errors import FanlogError
@@ -100,6 +101,7 @@ app.command(epilog=backup.RESTORE_EXAMPLE)(backup.restore)
 app.command(epilog=verify.EXAMPLE)(verify.verify)
 app.add_typer(audit_app, name="audit")
 app.add_typer(config_app, name="config")
+app.add_typer(tls_app, name="tls")
 app.add_typer(pipeline_app, name="pipeline")
 app.add_typer(bench_app, name="bench")
 

@@ -192,7 +192,7 @@ def _print_banner(
     site: WebListener | None,
 ) -> None:
     console = out()
-    line = "off" if native is None else native_url(native.host, native.port)
+    line = "off" if native is None else native_url(native.host, native.port, secure=native.secure)
     console.print(
         Text.assemble(
             ("Fanlog", "bold cyan"), f" {VERSION} is an edge of ", (node.address, "bold")

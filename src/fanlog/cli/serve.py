@@ -159,7 +159,8 @@ async def _serve(settings: Settings, flags: Mapping[str, Value | None], *, memor
     logger.info("%s.", node.describe_files())
     calm_garbage_collector()
     live = node.core.settings = ServedSettings(node, settings, flags, check_ports)
-    status = f"Listens on {native_url(config.listener.host, listener.port)}"
+    url = native_url(config.listener.host, listener.port, secure=listener.secure)
+    status = f"Listens on {url}"
     stopped = on_signals(lambda: reload(live, manager, status))
     _print_banner(config, listener.port, redis, site, memory=memory)
     manager.ready(status)
@@ -215,9 +216,16 @@ async def listen_web(node: Node, settings: Settings) -> WebListener | None:
 def check_open(config: Config, *, guarded: bool) -> None:
     """Where nobody has to log in, whoever reaches a port may do everything. So other machines reach
     it only if somebody has said that it is meant, and then every start warns."""
+    hosts = _open_hosts(config)
     if guarded:
+        if hosts and not config.tls.certificate_file:
+            logger.warning(
+                "%s is %s, without TLS: keys and messages can be read on their way. Set "
+                "tls.certificate_file, or let a proxy or an edge with TLS stand in front.",
+                *hosts[0],
+            )
         return
-    for option, host in _open_hosts(config):
+    for option, host in hosts:
         where = f"{option} is {host or 'every address'}, and clients need not log in"
         if not config.security.allow_open:
             raise ConfigError(
@@ -320,8 +328,9 @@ def _print_banner(
     memory: bool,
 ) -> None:
     host = config.listener.host
-    url = native_url(host, port)
-    near = native_url("127.0.0.1" if host in _ANYWHERE else host, port)
+    secure = bool(config.tls.certificate_file)
+    url = native_url(host, port, secure=secure)
+    near = native_url("127.0.0.1" if host in _ANYWHERE else host, port, secure=secure)
     option = "" if near == native_url(DEFAULT_HOST, NATIVE_PORT) else f" --url {near}"
     data = "in memory only: nothing survives a restart" if memory else os.path.abspath(config.data)
     program = _program()
@@ -344,14 +353,16 @@ def redis_line(redis: RedisListener | None) -> str:
     if redis is None:
         return "off"
     host = f"[{redis.host}]" if ":" in redis.host else redis.host
-    return f"redis://{host}:{redis.port}, for any client of Redis Pub/Sub"
+    scheme = "rediss" if redis.secure else "redis"
+    return f"{scheme}://{host}:{redis.port}, for any client of Redis Pub/Sub"
 
 
 def web_line(site: WebListener | None) -> str:
     if site is None:
         return "off"
     host = f"[{site.host}]" if ":" in site.host else site.host
-    return f"http://{host}:{site.port}/, for browsers and any HTTP client"
+    scheme = "https" if site.secure else "http"
+    return f"{scheme}://{host}:{site.port}/, for browsers and any HTTP client"
 
 
 def _program() -> str:
@@ -362,5 +373,6 @@ def _program() -> str:
     return os.path.relpath(called)
 
 
-def native_url(host: str, port: int) -> str:
-    return f"fanlog://[{host}]:{port}" if ":" in host else f"fanlog://{host}:{port}"
+def native_url(host: str, port: int, *, secure: bool = False) -> str:
+    scheme = "fanlogs" if secure else "fanlog"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

@@ -119,10 +119,11 @@ def wrap(opened: socket.socket, context: ssl.SSLContext, name: str) -> ssl.SSLSo
 
 def no_tls(peer: Address | str, fault: ssl.SSLError) -> ConnectError:
     """Why there is no TLS connection, and what helps."""
-    return ConnectError(f"There is no TLS connection to {peer}: {_explained(fault)}")
+    return ConnectError(f"There is no TLS connection to {peer}: {explain(fault)}")
 
 
-def _explained(fault: ssl.SSLError) -> str:
+def explain(fault: ssl.SSLError) -> str:
+    """What went wrong, and what helps, as the end of a sentence."""
     if isinstance(fault, ssl.SSLCertVerificationError):
         return _refused(fault)
     if isinstance(fault, ssl.SSLEOFError):

@@ -191,6 +191,9 @@ class Certificates:
             self.reload()
         self.warn_of_expiry()
 
+    def read_again(self) -> None:
+        self.reload()
+
     def reload(self) -> bool:
         """Reads the files again. If they do not fit, what was there stays, and the log says so."""
         self._seen = self._stamps()

@@ -1,0 +1,107 @@
+"""Peers that begin a handshake and do not end it, and other nonsense at a port with TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import ssl
+
+import pytest
+
+import fanlog
+from fanlog.config import ListenerOptions
+from tests.tls.papers import HOST, PATIENCE_SECONDS, Papers, Serving, serving
+
+HALF = 1000
+
+
+def _client_hello(papers: Papers) -> bytes:
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    context = ssl.create_default_context(cafile=papers.ca)
+    shaking = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        shaking.do_handshake()
+    return outgoing.read()
+
+
+def _handshakes(served: Serving) -> int:
+    assert served.native._handshakes is not None
+    return len(served.native._handshakes)
+
+
+async def _until(served: Serving, count: int) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while _handshakes(served) != count:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def test_a_thousand_half_open_handshakes_keep_nobody_out(papers: Papers) -> None:
+    begin = _client_hello(papers)
+    options = papers.options(handshakes_max=200, handshake_timeout_seconds=3600)
+    held: list[socket.socket] = []
+    async with serving(options) as served:
+        try:
+            for n in range(HALF):
+                sock = socket.create_connection((HOST, served.native.port))
+                held.append(sock)
+                # Nothing at all, a byte, half a hello, or a whole one without an answer.
+                sock.send((b"", begin[:1], begin[:80], begin)[n % 4])
+                if n % 50 == 0:
+                    await asyncio.sleep(0)
+            await _until(served, 200)
+            async with fanlog.connect(served.url, tls_ca_file=papers.ca) as client:
+                await client.publish("still", b"works")
+            assert served.node._admission.connections <= 202
+        finally:
+            for sock in held:
+                sock.close()
+        await _until(served, 0)
+        assert served.node._admission.connections == 0
+
+
+async def test_a_handshake_that_takes_too_long_is_cut(papers: Papers) -> None:
+    options = papers.options(handshake_timeout_seconds=0.2)
+    async with serving(options) as served:
+        reader, writer = await asyncio.open_connection(HOST, served.native.port)
+        begin = _client_hello(papers)
+        # It drips: each byte is no new beginning.
+        dripping = asyncio.create_task(_drip(writer, begin))
+        assert await asyncio.wait_for(reader.read(), PATIENCE_SECONDS) == b""
+        dripping.cancel()
+        writer.close()
+        assert _handshakes(served) == 0
+
+
+async def _drip(writer: asyncio.StreamWriter, data: bytes) -> None:
+    for byte in data:
+        writer.write(bytes([byte]))
+        await asyncio.sleep(0.05)
+
+
+async def test_nonsense_is_refused(papers: Papers) -> None:
+    begin = _client_hello(papers)
+    async with serving(papers.options(), redis=True, web=True) as served:
+        assert served.redis is not None
+        assert served.web is not None
+        for port in (served.native.port, served.redis.port, served.web.port):
+            for data in (b"\0" * 100, begin[:60] + os.urandom(500), b"\x16\x03" + b"\xff" * 50):
+                reader, writer = await asyncio.open_connection(HOST, port)
+                writer.write(data)
+                writer.write_eof()
+                await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)
+                writer.close()
+        async with fanlog.connect(served.url, tls_ca_file=papers.ca) as client:
+            await client.publish("still", b"works")
+
+
+async def test_too_many_connections_are_told_over_tls(papers: Papers) -> None:
+    few = ListenerOptions(port=0, connections_max=1, drain_seconds=0.2)
+    async with (
+        serving(papers.options(), listener=few) as served,
+        fanlog.connect(served.url, tls_ca_file=papers.ca),
+    ):
+        # If its hello is not read before the close, it may not get to read the answer.
+        with pytest.raises(fanlog.FanlogError, match=r"too many connections|greeting"):
+            await fanlog.connect(served.url, tls_ca_file=papers.ca)
