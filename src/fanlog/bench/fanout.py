@@ -6,10 +6,12 @@ of the machine hits them all.
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 
-from fanlog.bench.load import FanoutCounts, Receive, connected, measure_fanout
-from fanlog.bench.reports import FanoutReport, FanoutRow
+from fanlog.bench.load import FanoutCounts, FanoutLoad, Receive, connected, measure_fanout
+from fanlog.bench.reports import FanoutReport, FanoutRow, LeftOut
 from fanlog.bench.runner import (
     LoadProcess,
     Progress,
@@ -21,7 +23,10 @@ from fanlog.bench.runner import (
     split_available,
 )
 from fanlog.bench.systems import Cores, Kind, Listener, SystemSpec, choose_cores, started
+from fanlog.bench.tls import TlsFanoutLoad, make_certificates
 from fanlog.bench.wires import fanout_wire
+
+_NO_NATS = "with TLS it greets without TLS first, which the load does not speak"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +37,8 @@ class FanoutOptions(TimedOptions):
     `receive` says what subscribers do with bytes. `copy` takes them as a real reader must, on one
     core for all of them, and that core may then be what limits a fast system. `discard` leaves them
     in the kernel, and shows what the system can send.
+
+    With `tls` every row is measured once without TLS and once with it, where readers decrypt.
     """
 
     systems: tuple[Kind, ...] = ("fanlog", "redis", "nats")
@@ -41,6 +48,7 @@ class FanoutOptions(TimedOptions):
     window_messages: int = 8192
     receive: Receive = "copy"
     listener: Listener = "native"
+    tls: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +58,13 @@ class FanoutCell:
     kind: Kind
     batch: int
     subscribers: int
+    tls: bool = False
 
     @property
     def label(self) -> str:
         """For the progress bar."""
-        return f"{self.kind}, {self.batch} a batch, {self.subscribers} subscribers"
+        how = ", TLS" if self.tls else ""
+        return f"{self.kind}{how}, {self.batch} a batch, {self.subscribers} subscribers"
 
 
 def run_fanout(options: FanoutOptions, progress: Progress = silent) -> FanoutReport:
@@ -62,12 +72,16 @@ def run_fanout(options: FanoutOptions, progress: Progress = silent) -> FanoutRep
 
     >>> run_fanout(FanoutOptions(systems=("redis",), subscribers=(1,), run_s=0.2))  # doctest: +SKIP
     """
-    available, left_out = split_available(options.systems)
+    wanted: list[Kind] = [kind for kind in options.systems if not (options.tls and kind == "nats")]
+    available, left_out = split_available(wanted)
+    if len(wanted) < len(options.systems):
+        left_out = [*left_out, LeftOut("nats", _NO_NATS)]
     cores = choose_cores(options.pin)
     environment = environment_of(options, available, pinned=cores.pinned)
     cells = [
-        FanoutCell(kind, batch, subscribers)
+        FanoutCell(kind, batch, subscribers, tls)
         for subscribers in options.subscribers
+        for tls in ((False, True) if options.tls else (False,))
         for kind in available
         for batch in _batches(kind, options)
     ]
@@ -94,16 +108,20 @@ def _batches(kind: Kind, options: FanoutOptions) -> tuple[int, ...]:
 def _measure(
     cell: FanoutCell, options: FanoutOptions, cores: Cores, load: LoadProcess
 ) -> FanoutCounts:
-    spec = SystemSpec(cell.kind, listener=options.listener)
-    with started(spec, cores.system, options.directory) as system:
-        return load.call(generate, cell, options, system.port)
+    with tempfile.TemporaryDirectory(prefix="fanlog-bench-") as folder:
+        tls = make_certificates(Path(folder)) if cell.tls else None
+        spec = SystemSpec(cell.kind, listener=options.listener, tls=tls)
+        with started(spec, cores.system, options.directory) as system:
+            return load.call(generate, cell, options, system.port, system.pid)
 
 
-def generate(cell: FanoutCell, options: FanoutOptions, port: int) -> FanoutCounts:
+def generate(cell: FanoutCell, options: FanoutOptions, port: int, pid: int) -> FanoutCounts:
     """What the load process does for one cell."""
     wire = fanout_wire(cell.kind, options.payload_bytes, cell.batch, options.listener)
-    with connected(wire, port, cell.subscribers, options.window_messages, options.receive) as load:
-        return measure_fanout(load, wire, options.warmup_s, options.run_s)
+    kind = TlsFanoutLoad if cell.tls else FanoutLoad
+    window, receive = options.window_messages, options.receive
+    with connected(wire, port, cell.subscribers, window, receive, kind=kind) as load:
+        return measure_fanout(load, wire, options.warmup_s, options.run_s, pid)
 
 
 def _row(cell: FanoutCell, counts: list[FanoutCounts], options: FanoutOptions) -> FanoutRow:
@@ -116,7 +134,9 @@ def _row(cell: FanoutCell, counts: list[FanoutCounts], options: FanoutOptions) -
         payload=options.payload_bytes,
         receive=options.receive,
         listener=options.listener,
+        tls=cell.tls,
         published_per_s=round(shown.published_per_s, 1),
         delivered_per_s=round(shown.delivered_per_s, 1),
         runs=[round(run, 1) for run in runs],
+        system_ns=round(shown.system_ns, 1),
     )

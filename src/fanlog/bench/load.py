@@ -11,11 +11,11 @@ import contextlib
 import select
 import socket
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from fanlog.bench.systems import BenchError
+from fanlog.bench.systems import BenchError, on_core_ns
 from fanlog.bench.wires.base import FanoutWire, connect
 
 RECEIVE_BYTES_MAX = 4 << 20
@@ -38,6 +38,8 @@ class FanoutCounts:
 
     published_per_s: float
     delivered_per_s: float
+    # How long the system was on a core for one delivery, in nanoseconds; 0 if nobody looked.
+    system_ns: float = 0.0
 
 
 def window_units(wire: FanoutWire, subscribers: int, window_messages: int) -> int:
@@ -48,6 +50,8 @@ def window_units(wire: FanoutWire, subscribers: int, window_messages: int) -> in
 
 class FanoutLoad:
     """A publisher and its subscribers, connected and ready to be pumped."""
+
+    connect: Callable[[int], socket.socket] = staticmethod(connect)
 
     def __init__(
         self,
@@ -63,8 +67,8 @@ class FanoutLoad:
         self._wire = wire
         self._receive_flags = socket.MSG_TRUNC if receive == "discard" else 0
         self._window = window_units(wire, subscribers, window_messages)
-        self._readers = [connect(at) for at in reader_ports or [port] * subscribers]
-        self._publisher = connect(port)
+        self._readers = [self.connect(at) for at in reader_ports or [port] * subscribers]
+        self._publisher = self.connect(port)
         wire.prepare(self._publisher, self._readers)
         unit = wire.unit()
         self._unit_bytes = len(unit)
@@ -148,12 +152,15 @@ class FanoutLoad:
             start = self._sent_bytes % block_bytes
             end = min(block_bytes, start + limit_bytes - self._sent_bytes)
             try:
-                sent = self._publisher.send(self._block[start:end])
+                sent = self._send_some(self._block[start:end])
             except BlockingIOError:
                 return
             self._sent_bytes += sent
             if sent < end - start:
                 return
+
+    def _send_some(self, data: memoryview) -> int:
+        return self._publisher.send(data)
 
     def _receive(self, timeout_s: float = POLL_TIMEOUT_S) -> None:
         received, readers, scratch = self._received, self._readers_by_number, self._scratch
@@ -184,9 +191,11 @@ def connected(
     subscribers: int,
     window_messages: int,
     receive: Receive = "discard",
+    *,
+    kind: type[FanoutLoad] = FanoutLoad,
 ) -> Generator[FanoutLoad]:
     """A load whose sockets are closed at the end, whatever happens."""
-    load = FanoutLoad(wire, port, subscribers, window_messages, receive)
+    load = kind(wire, port, subscribers, window_messages, receive)
     try:
         yield load
     finally:
@@ -194,19 +203,23 @@ def connected(
 
 
 def measure_fanout(
-    load: FanoutLoad, wire: FanoutWire, warmup_s: float, run_s: float
+    load: FanoutLoad, wire: FanoutWire, warmup_s: float, run_s: float, pid: int = 0
 ) -> FanoutCounts:
-    """Warm up, count for a while, then drain and verify."""
+    """Warm up, count for a while, then drain and verify. `pid` is the system's process."""
     began = load.pump(time.perf_counter() + warmup_s)
     published, received = load.published_units(), load.received_bytes()
+    used_ns = on_core_ns(pid) if pid else 0
     ended = load.pump(began + run_s)
+    used_ns = (on_core_ns(pid) if pid else 0) - used_ns
     published = load.published_units() - published
     received = load.received_bytes() - received
     load.drain()
     took_s = ended - began
+    delivered = received / wire.received_bytes * wire.messages
     return FanoutCounts(
         published_per_s=published * wire.messages / took_s,
-        delivered_per_s=received / wire.received_bytes * wire.messages / took_s,
+        delivered_per_s=delivered / took_s,
+        system_ns=used_ns / delivered if delivered else 0.0,
     )
 
 

@@ -123,7 +123,7 @@ def draw_fanout(report: FanoutReport) -> Figure:
 
 def fanout_label(row: FanoutRow) -> str:
     """How a row is called in tables and pictures."""
-    return system_label(row.system, row.batch, row.listener)
+    return system_label(row.system, row.batch, row.listener) + (", TLS" if row.tls else "")
 
 
 def draw_latency(report: LatencyReport) -> Figure:

@@ -96,9 +96,11 @@ def progress_bar(title: str, console: Console | None = None) -> Generator[Progre
 
 
 def fanout_table(report: FanoutReport) -> Table:
-    """Deliveries, and how they compare at the same number of subscribers."""
+    """Deliveries, and how they compare at the same number of subscribers. With TLS also what a
+    delivery costs the system, because readers that decrypt on one core are slower than it is."""
     is_web = any(row.listener in WEB_LISTENERS for row in report.rows)
-    others = ("aiohttp", "websockets") if is_web else ("redis", "nats")
+    costs = any(row.tls for row in report.rows)
+    others = ("aiohttp", "websockets") if is_web else ("redis",) if costs else ("redis", "nats")
     table = new_table(
         fanout_title(report),
         "system",
@@ -106,21 +108,24 @@ def fanout_table(report: FanoutReport) -> Table:
         "published/s",
         "delivered/s",
         *(f"to {COMPARED[other]}" for other in others),
+        *(["system ns/delivery"] if costs else []),
     )
     before = None
     for row in report.rows:
         if before is not None and row.subscribers != before:
             table.add_section()
         before = row.subscribers
+        compared = [other for other in report.rows if other.tls == row.tls]
         table.add_row(
-            system_label(row.system, row.batch, row.listener),
+            system_label(row.system, row.batch, row.listener) + (", TLS" if row.tls else ""),
             f"{row.subscribers}",
             count(row.published_per_s),
             count(row.delivered_per_s),
             *(
-                times(row.delivered_per_s, delivered_by(report.rows, other, row.subscribers))
+                times(row.delivered_per_s, delivered_by(compared, other, row.subscribers))
                 for other in others
             ),
+            *([f"{row.system_ns:,.0f}"] if costs else []),
         )
     return table
 

@@ -27,7 +27,8 @@ class LeftOut(msgspec.Struct, frozen=True):
 class FanoutRow(msgspec.Struct, frozen=True, kw_only=True):
     """One publisher to N subscribers, which `discard` or `copy` what they receive.
 
-    `runs` has each repetition's deliveries per second.
+    `runs` has each repetition's deliveries per second. `system_ns` is how long the system was on a
+    core for one delivery.
     """
 
     system: str
@@ -39,6 +40,8 @@ class FanoutRow(msgspec.Struct, frozen=True, kw_only=True):
     delivered_per_s: float
     runs: list[float]
     listener: str = "native"
+    tls: bool = False
+    system_ns: float = 0.0
 
 
 class FanoutReport(msgspec.Struct, frozen=True, kw_only=True, tag_field="benchmark", tag="fanout"):

@@ -63,6 +63,8 @@ class SystemSpec:
     listener: Listener = "native"
     config: str = ""
     native_port: int = 0
+    # Files of a certificate and its key: the system speaks TLS only.
+    tls: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +227,7 @@ def redis_command(program: Path, spec: SystemSpec, port: int, directory: Path) -
     """Redis without snapshots; the append-only file only where the row asks for a disk."""
     lines = [
         f"bind {HOST}",
-        f"port {port}",
+        f"port {0 if spec.tls else port}",
         f"dir {directory}",
         'save ""',
         "daemonize no",
@@ -237,6 +239,12 @@ def redis_command(program: Path, spec: SystemSpec, port: int, directory: Path) -
         sync = {"never": "no", "everysec": "everysec", "always": "always"}[spec.settings]
         # Rewriting the file halfway would measure the rewrite.
         lines += ["appendonly yes", f"appendfsync {sync}", "auto-aof-rewrite-percentage 0"]
+    if spec.tls:
+        certificate, key = spec.tls
+        lines += [f"tls-port {port}", f"tls-cert-file {certificate}", f"tls-key-file {key}"]
+        # It wants an authority for clients, also where they show no certificate.
+        lines += [f"tls-ca-cert-file {certificate}", "tls-auth-clients no"]
+        lines += ['tls-protocols "TLSv1.3"']
     config = directory / "redis.conf"
     config.write_text("\n".join(lines) + "\n")
     return [str(program), str(config)]
@@ -270,9 +278,13 @@ def fanlog_command(program: Path, spec: SystemSpec, port: int, directory: Path) 
     else:
         native = str(port)
     ports = ["--host", HOST, "--port", native, "--redis-port", redis, "--http-port", web]
-    if spec.config:
+    settings = spec.config
+    if spec.tls:
+        certificate, key = spec.tls
+        settings += f'[tls]\ncertificate_file = "{certificate}"\nprivate_key_file = "{key}"\n'
+    if settings:
         file = directory / "fanlog.toml"
-        file.write_text(spec.config)
+        file.write_text(settings)
         place += ["--config", str(file)]
     return [str(program), "-m", "fanlog", "serve", *ports, *place]
 

@@ -43,6 +43,9 @@ def fanout(
     repeat: Repeat = 1,
     receive: Receiving = Received.COPY,
     listener: ByListener = ListenerPort.NATIVE,
+    tls: Annotated[
+        bool, typer.Option("--tls", help="Measure every row once more with TLS. Not with NATS.")
+    ] = False,
     directory: Folder = None,
     json: Json = None,
     plot: Plot = None,
@@ -55,6 +58,11 @@ def fanout(
         run_web_fanout,
     )
 
+    if tls and (listener.is_web or receive is not Received.COPY):
+        raise InvalidArgumentError(
+            "--tls is for the native port and that of Redis, and for readers that take what they "
+            "receive: leave out --listener or --receive."
+        )
     if listener.is_web:
         web = WebFanoutOptions(
             receive=receive.value,
@@ -71,6 +79,7 @@ def fanout(
     options = FanoutOptions(
         receive=receive.value,
         listener=listener.value,
+        tls=tls,
         systems=systems(against),
         subscribers=numbers(subscribers, "--subscribers"),
         payload_bytes=payload,
