@@ -300,6 +300,31 @@ async def test_an_account_that_expires_is_cut_off() -> None:
         assert (await peer.fault()).code == "unauthenticated"
 
 
+async def test_a_key_that_is_to_expire_sooner_cuts_off_who_is_there() -> None:
+    async with guarded() as served:
+        peer = await served.dial()
+        await peer.send(hello("x", Login(key=served.add_key())))
+        await peer.expect(FrameKind.WELCOME)
+        served.change("shop", expires_us=served.runtime.now_us() + 3600 * SECOND_US)
+        await peer.frames_until_pong()
+        served.runtime.ahead_us = 3602 * SECOND_US
+        served.node.attend()
+        assert (await peer.fault()).code == "unauthenticated"
+
+
+async def test_an_observer_sees_no_key_of_a_message() -> None:
+    async with guarded() as served:
+        every = Rules(publish=(">",), subscribe=(">",))
+        async with fanlog.connect(served.url, key=served.add_key("all", every)) as client:
+            await client.publish("t", b"x", key="secret", delay_seconds=3600)
+            observer = served.add_key("observer", Rules(role=Role.OBSERVER))
+            async with fanlog.connect(served.url, key=observer) as watching:
+                assert [one.key async for one in watching.scheduled()] == [None]
+                with pytest.raises(ForbiddenError):
+                    await watching.subscribe("t").next(PATIENCE_SECONDS)
+            assert [one.key async for one in client.scheduled()] == [b"secret"]
+
+
 async def test_changed_rules_hold_for_what_is_open() -> None:
     async with guarded() as served:
         core = served.node.core

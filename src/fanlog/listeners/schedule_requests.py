@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -11,10 +11,13 @@ from fanlog.format import messages
 from fanlog.format.frames import FrameKind
 from fanlog.format.messages import decode
 from fanlog.identity import Verb
-from fanlog.model import ScheduleInfo
+from fanlog.model import PendingMessage, ScheduleInfo
 
 if TYPE_CHECKING:
+    from fanlog.broker.authority import Permit
     from fanlog.listeners.native import Handler, NativeSession
+
+T = TypeVar("T", PendingMessage, ScheduleInfo)
 
 # Messages that one request may cancel, or list.
 _MESSAGES_MAX = 10_000
@@ -55,8 +58,21 @@ def _seen(session: NativeSession, page: messages.ScheduledPage) -> messages.Sche
     permit = session.permit
     if not permit.guarded:
         return page
-    seen = tuple(message for message in page.messages if permit.may(Verb.DESCRIBE, message.topic))
+    seen = tuple(
+        _without_key(permit, message)
+        for message in page.messages
+        if permit.may(Verb.DESCRIBE, message.topic)
+    )
     return messages.ScheduledPage(seen, page.next, len(seen))
+
+
+def _without_key(permit: Permit, shown: T) -> T:
+    """A key is part of a message: not for those who may only describe its topic."""
+    if shown.key is None or any(
+        permit.may(verb, shown.topic) for verb in (Verb.SUBSCRIBE, Verb.PUBLISH)
+    ):
+        return shown
+    return msgspec.structs.replace(shown, key=None)
 
 
 def add(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
@@ -81,7 +97,11 @@ def list_schedules(session: NativeSession, request: int, aux: int, payload: memo
         page = schedule.recurring.page(after)
         permit = session.permit
         if permit.guarded:
-            seen = tuple(one for one in page.schedules if permit.may(Verb.DESCRIBE, one.topic))
+            seen = tuple(
+                _without_key(permit, one)
+                for one in page.schedules
+                if permit.may(Verb.DESCRIBE, one.topic)
+            )
             page = messages.SchedulePage(seen, page.next)
         session.answer(request, page)
 

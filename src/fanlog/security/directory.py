@@ -119,9 +119,12 @@ class Directory:
         self._changed()
 
     def put(self, entry: Entry) -> None:
-        """Adds an entry, or replaces the one of this name."""
+        """Adds an entry, or replaces the one of this name. A new one changes nothing for anybody
+        who is there."""
+        known = entry.name in (self._keys if isinstance(entry, KeyEntry) else self._users)
         self._put(entry)
-        self._changed()
+        if known:
+            self._changed()
 
     def remove(self, entry: Entry) -> None:
         self._drop(entry)
@@ -142,7 +145,8 @@ class Directory:
         self._accounts.pop(entry.ledger_key, None)
         if isinstance(entry, KeyEntry):
             self._keys.pop(entry.name, None)
-            if self._key_by_id.get(entry.id) is not None:
+            owner = self._key_by_id.get(entry.id)
+            if owner is not None and owner.name == entry.name:
                 del self._key_by_id[entry.id]
             return
         self._users.pop(entry.name, None)

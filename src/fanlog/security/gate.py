@@ -119,9 +119,12 @@ class SecurityGate:
 
     def admit(self, account: Account, who: Identity) -> Identity:
         """The identity of a peer that has this account."""
+        self._note_expiry(account)
+        return msgspec.structs.replace(who, user=account.name, account=account)
+
+    def _note_expiry(self, account: Account) -> None:
         if account.expires_us:
             self._expiries.add(account.expires_us // _SECOND_US + 1)
-        return msgspec.structs.replace(who, user=account.name, account=account)
 
     async def _account(self, login: Login) -> Account | None:
         if any(len(text) > _LOGIN_CHARACTERS_MAX for text in msgspec.structs.astuple(login)):
@@ -190,7 +193,10 @@ class SecurityGate:
         now = self._renewed(account)
         if now is None:
             return None
-        return who if now is account else msgspec.structs.replace(who, account=now)
+        if now is account:
+            return who
+        self._note_expiry(now)
+        return msgspec.structs.replace(who, account=now)
 
     def _renewed(self, account: Account) -> Account | None:
         now_us = self._now_us()
