@@ -43,6 +43,7 @@ from fanlog.security.gate import SecurityGate
 from fanlog.security.keys import maybe_parse
 from fanlog.telemetry.loop_probe import LoopProbe
 from fanlog.telemetry.tracing.otlp import OtlpExport, maybe_exporter
+from fanlog.telemetry.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from fanlog.listeners.web.server import WebListener
@@ -172,6 +173,7 @@ class Node:
         )
         self._group: GroupCommit | None = None
         self._probe: LoopProbe
+        self._watchdog: Watchdog | None = None
         self._export: OtlpExport | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.listeners: list[NativeListener | RedisListener | WebListener] = []
@@ -415,6 +417,8 @@ class Node:
             self.core.commits.turn()
         await asyncio.gather(*(listener.close() for listener in self.listeners))
         self._probe.stop()
+        if self._watchdog is not None:
+            self._watchdog.stop()
         for task in self._tasks:
             task.cancel()
         self.core.audit.close()
@@ -433,8 +437,18 @@ class Node:
         self._store.close(clean=True)
 
     def _sync_group(self) -> GroupCommit:
-        self._group = GroupCommit(self._store.get_journal(), self._runtime.post)
-        return self._group
+        group = self._group = GroupCommit(self._store.get_journal(), self._runtime.post)
+        metrics = self.core.metrics
+        group.slow, group.slow_ns = metrics.slow_sync, metrics.slow.sync_ns
+        return group
+
+    def watch(self) -> None:
+        """Logs from now on when the event loop stands still, and a thread looks where. It is for a
+        process that does nothing else, and has started."""
+        if self._config.telemetry.slow_loop_ms:
+            slow = self._probe.slow = self.core.metrics.slow
+            self._watchdog = Watchdog(self._probe, slow.loop_ns)
+            self._watchdog.start()
 
 
 def _within_files(config: Config, files: FileBudget) -> Config:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter_ns
 from typing import Protocol
 
@@ -72,9 +72,10 @@ class Commits:
         self.published_records = 0
         self.published_bytes = 0
         self.turns = Histogram(TURN_US)
-        # Hears of a turn that took long: how long, and how many partitions it committed.
-        self.slow_turn: Callable[[int, int], None] | None = None
-        self.slow_turn_ns = 0
+        # Hears of a turn that took longer than `slow_ns`: how long, how much of it until all was in
+        # the logs, and what was shown to whom.
+        self.slow: Callable[[int, int, Iterable[Partition]], None] | None = None
+        self.slow_ns = 1 << 62
         self._traces = fan_out.traces
 
     def schedule(self) -> None:
@@ -107,8 +108,9 @@ class Commits:
         while self.dirty:
             partition, _ = self.dirty.popitem()
             self._commit(partition)
-        shown = len(self._fresh)
-        if self._fresh:
+        fresh = self._fresh
+        appended_ns = perf_counter_ns()
+        if fresh:
             self._show()
         if self.group is not None:
             self.group.kick()
@@ -118,8 +120,8 @@ class Commits:
                 origin.acknowledge(entries)
         took_ns = perf_counter_ns() - begun_ns
         self.turns.observe(took_ns // 1000)
-        if took_ns > self.slow_turn_ns and self.slow_turn is not None:
-            self.slow_turn(took_ns, shown)
+        if took_ns > self.slow_ns and self.slow is not None:
+            self.slow(took_ns, appended_ns - begun_ns, fresh)
 
     def hand_in(self) -> None:
         """Takes in what listeners have gathered."""

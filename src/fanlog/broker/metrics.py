@@ -21,14 +21,17 @@ from fanlog.model import GapReason
 from fanlog.release import VERSION
 from fanlog.telemetry.histograms import DELAY_US, SYNC_BYTES, SYNC_US, Histogram
 from fanlog.telemetry.process import measure_process
+from fanlog.telemetry.slow import SlowLog
 from fanlog.telemetry.snapshot import Levels, ListenerMetrics, Snapshot, Times, Totals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from fanlog.broker.core import Broker
     from fanlog.broker.peers import Peer
     from fanlog.broker.ports import Runtime
+    from fanlog.broker.topics import Partition
+    from fanlog.log.partition import PartitionLog
 
 logger = logging.getLogger("fanlog.broker")
 
@@ -68,6 +71,9 @@ class Metrics:
         self.role = "broker"
         self.upstream = ""
         self.loop_delay = Histogram(DELAY_US)
+        self.slow = SlowLog(options)
+        broker.commits.slow = self._slow_turn
+        broker.commits.slow_ns = self.slow.turn_ns
         # Since the start: logins that failed, by listener.
         self.auth_failures: dict[str, int] = {}
         self._scanner = Scanner(broker, options.topics_max, lambda: self.listeners)
@@ -77,6 +83,19 @@ class Metrics:
         self._kept: Snapshot | None = None
         self._kept_until_us = 0
         self._making: asyncio.Task[Snapshot] | None = None
+
+    def _slow_turn(self, took_ns: int, append_ns: int, shown: Iterable[Partition]) -> None:
+        partitions = list(shown)
+        names = list(dict.fromkeys(partition.topic.name for partition in partitions))
+        readers = sum(partition.readers for partition in partitions)
+        self.slow.turn(took_ns, append_ns, names, readers)
+
+    def slow_sync(self, took_ns: int, size: int, logs: Iterable[PartitionLog]) -> None:
+        """Names the topics that a slow sync was for."""
+        find = self._broker.catalog.find_partition
+        found = (find(*log.owner) for log in logs)
+        names = dict.fromkeys(one.topic.name for one in found if one is not None)
+        self.slow.sync(took_ns, size, list(names))
 
     async def snapshot(self) -> Snapshot:
         """The process as it is now, or was at most a second ago."""

@@ -56,12 +56,6 @@ class PeerSource(Protocol):
     def peers(self) -> Iterator[Peer]: ...
 
 
-def peer_id(listener: str, address: str) -> str:
-    """What a connection without an id of its own is called: a client's port is one connection's
-    at a time."""
-    return f"{listener}@{address}"
-
-
 def is_match(peer: Peer, *, user: str | None = None, address: str = "", listener: str = "") -> bool:
     """Whether a connection is a user's, comes from an address (a host, or a host with its port),
     and came to a listener."""

@@ -142,6 +142,7 @@ async def _run(settings: Settings, flags: Mapping[str, Value | None]) -> None:
             )
         calm_garbage_collector()
         _print_banner(node, native, redis, site)
+        node.watch()
         manager.ready(status)
         sent = await stopped
         manager.stopping()

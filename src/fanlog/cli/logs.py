@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 from rich.text import Text
 
 from fanlog.cli.terminal import err
+from fanlog.telemetry.callers import connection_id, maybe_who
 
+# Longer lines are cut: a client must not fill the disk with one name.
+_LINE_LENGTH_MAX = 4000
+_USER_LENGTH_MAX = 200
 _STYLES = {"WARNING": "yellow", "ERROR": "bold red", "CRITICAL": "bold red", "DEBUG": "dim"}
 
 
@@ -30,16 +36,46 @@ class _Readable(logging.Formatter):
         clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
         return f"{clock}.{int(record.msecs):03d}"
 
+    def formatException(self, ei: Any) -> str:  # noqa: N802
+        """A traceback has several lines; none of them looks like an event."""
+        lines = super().formatException(ei).splitlines()
+        return "\n".join(f"    | {_one_line(line)}" for line in lines)
+
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         """An event is a line: a name that somebody chose can neither end it nor colour it."""
-        record.message = _one_line(record.message)
+        record.message = _one_line(record.message + _caller(record.message))
         return super().formatMessage(record)
 
 
+# What some program takes for the end of a line, or a terminal for a command, and JSON leaves as is.
+_RAW_IN_JSON = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+def _caller(message: str) -> str:
+    """For whom it was, as far as the sentence does not say so."""
+    who = maybe_who()
+    if who is None:
+        return ""
+    parts: list[str] = []
+    if who.address and who.address not in message:
+        parts.append(connection_id(who))
+    if who.user:
+        parts.append(f"user {who.user[:_USER_LENGTH_MAX]}")
+    return f" [{', '.join(parts)}]" if parts else ""
+
+
 def _one_line(text: str) -> str:
+    text = _shortened(text)
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def _shortened(text: str) -> str:
+    """A client may choose a name of any length."""
+    if len(text) <= _LINE_LENGTH_MAX:
+        return text
+    return f"{text[:_LINE_LENGTH_MAX]}... ({len(text)} characters)"
 
 
 def _encodable(text: str) -> str:
@@ -64,11 +100,18 @@ class _JsonLines(logging.Formatter):
             "time": record.created,
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": _encodable(record.getMessage()),
+            "message": _encodable(_shortened(record.getMessage())),
         }
+        who = maybe_who()
+        if who is not None:
+            line |= {
+                "connection": _encodable(connection_id(who)),
+                "user": _encodable(who.user[:_USER_LENGTH_MAX]),
+            }
         if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(line).decode()
+            line["traceback"] = _encodable(self.formatException(record.exc_info))
+        encoded = msgspec.json.encode(line).decode()
+        return _RAW_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", encoded)
 
 
 def set_up_logging(level: LogLevel, *, as_json: bool = False) -> None:

@@ -163,6 +163,7 @@ async def _serve(settings: Settings, flags: Mapping[str, Value | None], *, memor
     status = f"Listens on {url}"
     stopped = on_signals(lambda: reload(live, manager, status))
     _print_banner(config, listener.port, redis, site, memory=memory)
+    node.watch()
     manager.ready(status)
     sent = await stopped
     manager.stopping()

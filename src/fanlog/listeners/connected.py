@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from fanlog.broker.cursors import Cursor
-from fanlog.broker.peers import peer_id
 from fanlog.errors import ConnectionLostError
 from fanlog.identity import Identity
 from fanlog.listeners.pump import Connection
+from fanlog.telemetry.callers import connection_id
 
 if TYPE_CHECKING:
     from fanlog.broker.authority import Permit
@@ -47,7 +47,7 @@ class TcpPeer:
 
     @property
     def id(self) -> str:
-        return peer_id(self.transport, self._connection.peer)
+        return connection_id(self._session.permit.who)
 
     @property
     def who(self) -> Identity:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterator
+from time import perf_counter_ns
 from typing import Any
 
 import msgspec
@@ -122,6 +123,8 @@ class NativeSession:
         self._tasks: set[asyncio.Task[None]] = set()
         self._undurable = 0
         self.fetches = Fetches()
+        # The kind of the request that is looked at.
+        self._asked = 0
         self._half_frame = 0
         # The sampled records of the next batch; None: none are.
         self._marks: list[Mark] | None = None
@@ -230,6 +233,8 @@ class NativeSession:
         describe = AUDITED.get(known_kind(kind))
         if describe is not None and self._audited is not None and self.broker.audit.on:
             self._audited.begin(self, header.request, describe, payload)
+        self._asked = kind
+        begun_ns = perf_counter_ns()
         try:
             handler(self, header.request, header.aux, payload)
         except UnreadableError as fault:
@@ -238,6 +243,13 @@ class NativeSession:
             raise
         except FanlogError as fault:
             self.fail(header.request, fault)
+        self._took(begun_ns, kind, waited=False)
+
+    def _took(self, begun_ns: int, kind: int, *, waited: bool) -> None:
+        took_ns = perf_counter_ns() - begun_ns
+        slow = self.broker.metrics.slow
+        if took_ns > slow.request_ns:
+            slow.request(took_ns, FrameKind(kind).name, self.permit.who, waited=waited)
 
     def _hello(self, request: int, payload: memoryview) -> None:
         hello = decode(messages.Hello, payload)
@@ -342,10 +354,12 @@ class NativeSession:
 
     def later(self, request: int, work: Coroutine[Any, Any, None]) -> None:
         """Answers from a task, for what has to wait for the disk."""
+        kind, begun_ns = self._asked, perf_counter_ns()
 
         async def run() -> None:
             try:
                 await work
+                self._took(begun_ns, kind, waited=True)
             except FanlogError as fault:
                 self.fail(request, fault)
             except Exception:

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import socket
 from collections import deque
+from contextvars import Context, copy_context
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
@@ -110,6 +111,7 @@ class Connection:
         "__weakref__",
         "_broker",
         "_closing",
+        "_context",
         "_fd",
         "_held_bytes",
         "_host",
@@ -160,6 +162,7 @@ class Connection:
             sock.certificate_names if isinstance(sock, TlsSocket) else ()
         )
         self.session: Session
+        self._context: Context
         self.since = self.heard_at = host.loop.time()
         self.blocked = False
         self.feed: Subscription | None = None
@@ -167,9 +170,15 @@ class Connection:
         self.send = sock.send
         self._receive = sock.recv_into
 
-    def open(self, session: Session) -> None:
+    def open(self, session: Session, context: Context | None = None) -> None:
+        """What the peer asks for is done in `context`: log lines then know for whom."""
         self.session = session
-        self._loop.add_reader(self._fd, self._readable)
+        self._context = context or copy_context()
+        self._watch()
+
+    def _watch(self) -> None:
+        """The loop keeps the context that it is told in, and pays for it once."""
+        self._context.run(self._loop.add_reader, self._fd, self._readable)
 
     # Reading
 
@@ -230,7 +239,7 @@ class Connection:
         elif not self.full():
             self.paused = False
             self.heard_at = self._loop.time()
-            self._loop.add_reader(self._fd, self._readable)
+            self._watch()
             if self.session.half_frame():
                 self._take(b"")
 
@@ -306,7 +315,7 @@ class Connection:
     def _block(self) -> None:
         if not self.blocked:
             self.blocked = True
-            self._loop.add_writer(self._fd, self._writable)
+            self._context.run(self._loop.add_writer, self._fd, self._writable)
 
     def _writable(self) -> None:
         try:
@@ -378,7 +387,7 @@ class Connection:
         self.session.closed()
         if self.paused:
             self.paused = False
-            self._loop.add_reader(self._fd, self._readable)
+            self._watch()
         if not self.blocked:
             self.blocked = True
             self._shut()

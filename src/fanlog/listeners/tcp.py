@@ -19,6 +19,7 @@ from fanlog.listeners.admission import Admission
 from fanlog.listeners.connected import Shown, TcpPeer
 from fanlog.listeners.pump import Connection, Session
 from fanlog.listeners.tls import RECORD_BYTES
+from fanlog.telemetry.callers import context_of
 
 logger = logging.getLogger("fanlog.listeners")
 
@@ -73,7 +74,7 @@ class TcpListener(Acceptor, Generic[S]):
         self.broker.connections += 1
         self.log_connected(peer)
         try:
-            connection.open(session)
+            connection.open(session, context_of(session.permit))
         except OSError:
             connection.close()
             raise

@@ -7,7 +7,7 @@ groups: the loop thread owns what waits, the worker owns what it was given, and 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from queue import SimpleQueue
 from threading import Lock, Thread
 from time import perf_counter_ns
@@ -73,9 +73,9 @@ class GroupCommit:
         self._worker: Thread | None = None
         self.syncs = Histogram(SYNC_US)
         self.sync_sizes = Histogram(SYNC_BYTES)
-        # Hears of a commit that took longer than `slow_ns`: how long, of how many logs and bytes.
-        self.slow: Callable[[int, int, int], None] | None = None
-        self.slow_ns = 0
+        # Hears of a commit that took longer than `slow_ns`: how long, its bytes, and of which logs.
+        self.slow: Callable[[int, int, Iterable[PartitionLog]], None] | None = None
+        self.slow_ns = 1 << 62
 
     def add(self, log: PartitionLog, piece: Piece, done: Done) -> None:
         """Takes a piece that `log` has appended. `done` runs on the loop thread, never in here."""
@@ -179,7 +179,7 @@ class GroupCommit:
         self.syncs.observe(group.took_ns // 1000)
         self.sync_sizes.observe(group.bytes)
         if group.took_ns > self.slow_ns and self.slow is not None:
-            self.slow(group.took_ns, len(group.entries), group.bytes)
+            self.slow(group.took_ns, group.bytes, (log for log, _ in group.entries))
         _tell(group.dones, None)
 
     def _fail(self, group: _Group, error: FanlogError) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import time
 
 from fanlog.telemetry.histograms import Histogram
+from fanlog.telemetry.slow import SlowLog
 
 _INTERVAL_SECONDS = 0.05
 
@@ -13,8 +14,11 @@ _INTERVAL_SECONDS = 0.05
 class LoopProbe:
     """It runs from `start` to `stop`. `beat_ns` is when it last ran."""
 
-    def __init__(self, delays: Histogram) -> None:
+    interval_ns = int(_INTERVAL_SECONDS * 1e9)
+
+    def __init__(self, delays: Histogram, slow: SlowLog | None = None) -> None:
         self._delays = delays
+        self.slow = slow
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop
         self.beat_ns = 0
@@ -34,6 +38,8 @@ class LoopProbe:
         self._timer = self._loop.call_later(_INTERVAL_SECONDS, self._woke)
 
     def _woke(self) -> None:
-        late_ns = time.monotonic_ns() - self.beat_ns - int(_INTERVAL_SECONDS * 1e9)
+        late_ns = time.monotonic_ns() - self.beat_ns - self.interval_ns
         self._delays.observe(max(0, late_ns) // 1000)
+        if self.slow is not None and late_ns > self.slow.loop_ns:
+            self.slow.loop(late_ns)
         self._wait()

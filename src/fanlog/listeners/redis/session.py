@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import msgspec
@@ -175,7 +176,12 @@ class RedisSession:
                 if is_hello(data):
                     raise BadMagicError(f"This is the port for Redis clients. {NATIVE_PORT_HINT}")
             self._todo.extend(self._reader.feed(data))
+        begun_ns = perf_counter_ns()
         self._work()
+        took_ns = perf_counter_ns() - begun_ns
+        slow = self.state.broker.metrics.slow
+        if took_ns > slow.request_ns:
+            slow.request(took_ns, self.last_command, self.permit.who, waited=False)
         self._plain = self._is_plain()
 
     def _is_plain(self) -> bool:

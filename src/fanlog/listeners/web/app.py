@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -36,6 +37,7 @@ from fanlog.listeners.web.origins import cross_origin
 from fanlog.listeners.web.pages import add_pages
 from fanlog.listeners.web.problems import http_problem, problem_response
 from fanlog.listeners.web.routes import Route, adapted
+from fanlog.telemetry.callers import maybe_who
 
 if TYPE_CHECKING:
     from fanlog.listeners.web.server import WebListener
@@ -92,12 +94,32 @@ def _count(listener: WebListener):
     @web.middleware
     async def count(request: web.Request, handler: Handler) -> web.StreamResponse:
         listener.begun(request)
+        begun_ns = perf_counter_ns()
         try:
             return await handler(request)
         finally:
             listener.ended(request)
+            took_ns = perf_counter_ns() - begun_ns
+            slow = listener.core.metrics.slow
+            if took_ns > slow.request_ns and not _waits(request):
+                slow.request(took_ns, _route_of(request), maybe_who(), waited=True)
 
     return count
+
+
+# They wait for messages, or for an answer of somebody else.
+_WAITING = ("stream", "/v1/ws", "/v1/request/", "/take", "/v1/streams/")
+
+
+def _waits(request: web.Request) -> bool:
+    path = request.path
+    return "wait_seconds" in request.query or any(part in path for part in _WAITING)
+
+
+def _route_of(request: web.Request) -> str:
+    """The route without what a client has put into it."""
+    resource = request.match_info.route.resource
+    return f"{request.method} {'an unknown path' if resource is None else resource.canonical}"
 
 
 @web.middleware

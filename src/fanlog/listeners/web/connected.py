@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from fanlog.broker.peers import peer_id
 from fanlog.identity import Identity
+from fanlog.telemetry.callers import connection_id
 
 if TYPE_CHECKING:
     from fanlog.broker.cursors import Cursor
@@ -70,11 +70,11 @@ class RequestPeer:
     def __init__(self, peer: HttpPeer, now_us: int) -> None:
         self._peer = peer
         self.since_us = now_us - int(peer.age_seconds * 1e6)
-        self.who = Identity(address=peer.peer, listener="web", connection=self.id)
+        self.who = Identity(address=peer.peer, listener="web")
 
     @property
     def id(self) -> str:
-        return peer_id("web", self._peer.peer)
+        return connection_id(self.who)
 
     @property
     def waiting_bytes(self) -> int:

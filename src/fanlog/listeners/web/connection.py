@@ -14,6 +14,7 @@ import contextlib
 import logging
 import socket
 from collections.abc import Callable, Sequence
+from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Protocol
 
 from fanlog.errors import FanlogError, FormatError, LimitError
@@ -55,6 +56,7 @@ class WebConnection(asyncio.Protocol):
         "__weakref__",
         "_answer_bytes",
         "_closing",
+        "_context",
         "_core",
         "_counted",
         "_early",
@@ -109,6 +111,7 @@ class WebConnection(asyncio.Protocol):
         self._linger: asyncio.TimerHandle | None = None
         self._sock: socket.socket | None = None
         self._transport: asyncio.Transport
+        self._context: Context
         self.heard_at = host.loop.time()
         self.raw_send = self._send_by_transport
         self.send = self._send_by_transport
@@ -120,6 +123,8 @@ class WebConnection(asyncio.Protocol):
         own, unless bytes are changed on their way."""
         self._transport = transport
         self.talk = talk
+        # That of the request: log lines then know for whom.
+        self._context = copy_context()
         if sock is not None:
             self._sock = sock
             self._notice_silence(sock)
@@ -155,7 +160,7 @@ class WebConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.heard_at = self._loop.time()
         if not self._closing:
-            self._take(data)
+            self._context.run(self._take, data)
 
     def eof_received(self) -> None:
         """The transport closes."""

@@ -30,6 +30,7 @@ from fanlog.security.claims import USER_LENGTH_MAX, is_user_name
 from fanlog.security.gate import SecurityGate
 from fanlog.security.sessions import Session, Sessions
 from fanlog.security.tickets import Tickets, TicketUse
+from fanlog.telemetry.callers import CALLER
 
 if TYPE_CHECKING:
     from fanlog.broker.core import Broker
@@ -385,6 +386,7 @@ def authenticate(listener: WebListener):
         else:
             guest = await entrance.identify(request)
         entrance.begin(request, guest)
+        CALLER.set(guest.permit)
         try:
             return await handler(request)
         except asyncio.CancelledError:

@@ -1,0 +1,54 @@
+"""For whom the code runs right now, for log lines: the connection and its user.
+
+Each connection has a context of its own. Its callbacks run in it, and so do the tasks that they
+begin, so nobody pays for it with each message."""
+
+from __future__ import annotations
+
+from contextvars import Context, ContextVar, copy_context
+from typing import Protocol
+
+from fanlog.identity import Identity
+
+
+class Caller(Protocol):
+    """Somebody who may log in while the connection is open: a permit."""
+
+    @property
+    def who(self) -> Identity: ...
+
+
+CALLER: ContextVar[Caller | None] = ContextVar("fanlog_caller", default=None)
+
+
+def context_of(caller: Caller) -> Context:
+    """A context in which everything is done for this caller."""
+    context = copy_context()
+    context.run(CALLER.set, caller)
+    return context
+
+
+def maybe_who() -> Identity | None:
+    """Who it is for, if it is for somebody."""
+    caller = CALLER.get()
+    return None if caller is None else caller.who
+
+
+def connection_id(who: Identity) -> str:
+    """What `fanlog connections` calls the connection of somebody. A web client that streams has an
+    id of its own; of others the address is the id, because a port is one connection's at a time."""
+    if who.listener == "web" and who.connection and "@" not in who.connection:
+        return who.connection
+    if not who.address:
+        return ""
+    return f"{who.listener}@{who.address}"
+
+
+def describe(who: Identity | None) -> str:
+    """` for ann on native@127.0.0.1:50312`, to put behind a sentence; empty for the broker's own
+    work."""
+    if who is None:
+        return ""
+    connection = connection_id(who)
+    parts = [part for part in (who.user, f"on {connection}" if connection else "") if part]
+    return f" for {' '.join(parts)}" if parts else ""
