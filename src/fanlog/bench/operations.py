@@ -59,6 +59,7 @@ from fanlog.format.messages import (
     TopicOpened,
 )
 from fanlog.model import INTERNAL_PREFIX, KIB, MIB, TopicInfo
+from fanlog.telemetry.snapshot import Snapshot
 
 T = TypeVar("T")
 
@@ -476,6 +477,13 @@ def ask_status(port: int, scale: Scale) -> None:
             ask(sock, FrameKind.STATUS, Goodbye(), BrokerStatus)
 
 
+def ask_metrics(port: int, scale: Scale) -> None:
+    """The first looks at everything, and the others at what the broker keeps of it."""
+    with opened(port) as sock:
+        for _ in range(100):
+            ask(sock, FrameKind.METRICS, Goodbye(), Snapshot)
+
+
 def subscribe_to_all(port: int, scale: Scale) -> None:
     asked(port, FrameKind.SUBSCRIBE, Subscribe(target="user.*", wildcard=True), Subscribed, aux=1)
 
@@ -508,6 +516,7 @@ OPERATIONS = (
     Operation("list {scale.groups:,} groups", make_groups, list_groups),
     Operation("list {scale.topics:,} topics", create_topics, list_topics),
     Operation("status with {scale.topics:,} topics", nothing, ask_status),
+    Operation("metrics of {scale.topics:,} topics", nothing, ask_metrics),
     Operation("subscribe to {scale.topics:,} topics", nothing, subscribe_to_all),
 )
 # On a broker of their own, which looks for what to delete all the time.
