@@ -19,9 +19,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import fanlog
+from fanlog.broker.backups import POINTS_MAX
 from fanlog.cli.backup import RemoteSource, pull
 from fanlog.client.aio import Client
-from fanlog.errors import BackupError, DiskFullError, FanlogError, FolderUnusableError
+from fanlog.errors import (
+    BackupError,
+    DiskFullError,
+    FanlogError,
+    FolderInUseError,
+    FolderUnusableError,
+    LimitError,
+)
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind
 from fanlog.log.backup import keeping, manifest, pinning
@@ -141,7 +149,7 @@ async def test_retention_and_deletion_take_nothing_from_a_point_that_is_held(fol
         kept = await pull(broker, keep)
         assert kept.linked == 0
         assert kept.copied > 200_000
-        await until(lambda: not (folder / "data" / "backup").exists())
+        await until(lambda: not (folder / "data" / ".pinned").exists())
     restore(str(folder / "backup"), str(folder / "restored"), NOW)
     async with fanlog.Broker(folder / "restored") as broker:
         assert len(await published(broker, "t")) == 40
@@ -245,7 +253,7 @@ async def test_a_broker_that_is_killed_while_a_point_is_held_forgets_it(folder: 
         assert Path(begun.folder).is_dir()
         shutil.copytree(folder / "data", folder / "killed")
     async with fanlog.Broker(folder / "killed") as broker:
-        assert not (folder / "killed" / "backup").exists()
+        assert not (folder / "killed" / ".pinned").exists()
         assert len(await published(broker, "t")) == 5
         with pytest.raises(BackupError, match="gone"):
             await broker.ask(FrameKind.BACKUP, messages.Backup("read", begun.point, 0, 0, 10))
@@ -278,6 +286,60 @@ async def test_a_full_disk_ends_the_backup_and_nothing_else(
         # Nothing is held back any more: deleted files go.
         await broker.delete_topic("t")
         await until(lambda: not list((folder / "data" / "topics").glob("*-t")))
+
+
+async def test_a_point_is_let_go_when_the_disk_becomes_full(folder: Path) -> None:
+    async with running(folder / "data") as broker, fanlog.connect(broker.url) as client:
+        await client.publish("t", "x")
+        answer = await client.ask(FrameKind.BACKUP, messages.Backup("begin"))
+        begun = messages.decode(messages.BackupBegun, answer)
+        assert broker.node is not None
+        broker.node.core.backups.give_up()
+        with pytest.raises(BackupError, match="disk became full"):
+            await client.ask(FrameKind.BACKUP, messages.Backup("read", begun.point, 0, 0, 10))
+        await until(lambda: not (folder / "data" / ".pinned").exists())
+
+
+async def test_a_point_goes_with_its_connection(folder: Path) -> None:
+    async with running(folder / "data") as broker:
+        async with fanlog.connect(broker.url) as client:
+            await client.publish("t", "x")
+            await client.ask(FrameKind.BACKUP, messages.Backup("begin"))
+            assert (folder / "data" / ".pinned").exists()
+        await until(lambda: not (folder / "data" / ".pinned").exists())
+
+
+async def test_many_clients_hold_few_points(folder: Path) -> None:
+    async with fanlog.Broker(folder / "data") as broker:
+        await broker.publish("t", "x")
+        for _ in range(POINTS_MAX):
+            await broker.ask(FrameKind.BACKUP, messages.Backup("begin"))
+        with pytest.raises(LimitError, match="as many as may be"):
+            await broker.ask(FrameKind.BACKUP, messages.Backup("begin"))
+
+
+async def test_a_thousand_topics_are_one_point(folder: Path) -> None:
+    async with fanlog.Broker(folder / "data") as broker:
+        for i in range(1000):
+            await broker.create_topic(f"t.{i}")
+        await broker.publish("t.999", "last")
+        kept = await take_point(broker, folder / "backup")
+        assert kept.point.topic_count == 1000
+    restore(str(folder / "backup"), str(folder / "restored"), NOW)
+    async with fanlog.Broker(folder / "restored") as broker:
+        assert len(await broker.topics("t.*")) == 1000
+        assert await published(broker, "t.999") == ["last"]
+
+
+async def test_a_folder_takes_one_backup_at_a_time_and_lies_outside_of_the_data(
+    folder: Path,
+) -> None:
+    async with fanlog.Broker(folder / "data") as broker:
+        await fill(broker, "t", 1)
+        with BackupFolder(str(folder / "backup")), pytest.raises(FolderInUseError):
+            await take_point(broker, folder / "backup")
+        with pytest.raises(BackupError, match="is a data folder"):
+            await take_point(broker, folder / "data" / "backup")
 
 
 async def test_a_manifest_never_leads_out_of_the_folder(folder: Path) -> None:

@@ -107,7 +107,8 @@ class PartitionLog:
 
     def moment(self) -> LogMoment | None:
         """What a backup keeps of the log as it is now; None for one without files."""
-        return None if self._disk is None else moment_of(self._disk, self.end_offset)
+        disk = self._disk
+        return None if disk is None else moment_of(disk, self.tail.end_offset)
 
     def keep_producers(self, histories: Callable[[], Iterable[ProducerHistory]]) -> None:
         """Asks `histories` with each new segment who has written so far, to keep it beside the

@@ -65,6 +65,7 @@ class BackupFolder:
         folder = self.folder
         if os.path.isdir(folder) and os.listdir(folder) and not is_backup_folder(folder):
             raise BackupError(f"{folder} is not empty, and it is no backup: name another folder.")
+        _check_outside(folder)
         make_folders(folder)
         self._lock = os.open(f"{folder}/lock", os.O_RDWR | os.O_CREAT, 0o666)
         try:
@@ -138,6 +139,16 @@ def _check_source(folder: str, point: Point, points: list[Point]) -> None:
             f"{folder} has backups of another broker's data folder: name another folder for this "
             "one."
         )
+
+
+def _check_outside(folder: str) -> None:
+    """A backup in the data folder goes with it."""
+    while (parent := os.path.dirname(folder)) != folder:
+        folder = parent
+        if os.path.exists(f"{folder}/catalog.json") and os.path.exists(f"{folder}/topics"):
+            raise BackupError(
+                f"{folder} is a data folder: keep the backup elsewhere, best on another disk."
+            )
 
 
 def is_backup_folder(folder: str) -> bool:

@@ -1,35 +1,24 @@
-"""A log in the moment of a point, as the loop thread sees it."""
+"""A log in the moment of a point.
+
+All logs are looked at in one turn of the broker's loop, so that is a plain tuple of what may change
+later. Threads make the rest of it.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from fanlog.log.disk import DiskLog
 from fanlog.log.marks import Compacted
-from fanlog.log.scan import Owner
 from fanlog.log.segment import Segment
-from fanlog.model import DamagedRange
 
-
-class LogMoment(NamedTuple):
-    """A log in the moment of a point, as the loop thread sees it. `segments` is never changed."""
-
-    owner: Owner
-    segments: tuple[Segment, ...]
-    doomed: tuple[Segment, ...]
-    position: int
-    end_offset: int
-    producers_base: int
-    deleted_before: int
-    compacted: Compacted
-    ranked: bool
-    damaged: list[DamagedRange]
+# Its files, segments, those that are dropped and not removed yet, position in the newest segment,
+# end offset, the segment with a file of producers, the offset before which records were deleted,
+# and how far it is compacted.
+LogMoment = tuple[DiskLog, tuple[Segment, ...], tuple[Segment, ...], int, int, int, int, Compacted]
 
 
 def moment_of(disk: DiskLog, end_offset: int) -> LogMoment:
-    """Cheap: it is called for every log in one turn of the loop."""
-    return LogMoment(
-        disk.owner,
+    return (
+        disk,
         disk.segments,
         disk.doomed,
         disk.position,
@@ -37,6 +26,4 @@ def moment_of(disk: DiskLog, end_offset: int) -> LogMoment:
         disk.producers_base,
         disk.deleted_before,
         disk.compacted,
-        disk.ranked,
-        disk.quarantine.ranges,
     )

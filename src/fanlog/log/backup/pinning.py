@@ -1,4 +1,4 @@
-"""Pinning a point: giving its files second names, `<data>/backup/<ticket>/`, so that retention,
+"""Pinning a point: giving its files second names, `<data>/.pinned/<ticket>/`, so that retention,
 compaction and deletion can't take them away while somebody copies them.
 
 It runs in a thread. Meanwhile nothing is removed (`Removals.hold`). On a file system without hard
@@ -17,7 +17,8 @@ from fanlog.log.files import write_all
 from fanlog.log.segment import LOG_SUFFIX
 from fanlog.model import MIB
 
-PINS = "backup"
+# Nobody keeps something else under this name: a start removes it.
+PINS = ".pinned"
 _COPY_BYTES = 4 * MIB
 
 
@@ -54,10 +55,10 @@ class StagedLink:
 
 def pin(point: Point, topics: list[TopicMoment], staged: list[StagedLink], pins: str) -> Point:
     """Fills in a point's files, and gives each a second name. Blocks; raises `OSError`."""
-    for topic in topics:
-        folder = os.path.basename(topic.folder)
-        entry = TopicEntry(topic.name, topic.number, folder, topic.settings)
-        for moment in topic.logs:
+    for name, number, settings, path, moments in topics:
+        folder = os.path.basename(path)
+        entry = TopicEntry(name, number, folder, settings)
+        for moment in moments:
             log = log_entry(moment)
             if log.files:
                 relative = f"topics/{folder}/{log.partition}"
@@ -65,7 +66,7 @@ def pin(point: Point, topics: list[TopicMoment], staged: list[StagedLink], pins:
                 log.files = [
                     found
                     for file in log.files
-                    if (found := _pin_file(topic.folder, relative, file, pins)) is not None
+                    if (found := _pin_file(path, relative, file, pins)) is not None
                 ]
             entry.logs.append(log)
         point.topics.append(entry)

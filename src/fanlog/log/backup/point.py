@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 import msgspec
 
@@ -116,47 +115,45 @@ def decode_listing(data: bytes) -> Point:
     return point
 
 
-class TopicMoment(NamedTuple):
-    """A topic in the moment of a point."""
-
-    name: str
-    number: int
-    settings: TopicSettings
-    folder: str
-    logs: list[LogMoment]
+# A topic's name, number, settings and folder, and its logs in the moment of a point.
+TopicMoment = tuple[str, int, TopicSettings, str, list[LogMoment]]
 
 
 def topics_now(topics: Iterable[StoredTopic]) -> list[TopicMoment]:
-    """All topics with files, on the loop thread."""
-    out: list[TopicMoment] = []
-    for topic in topics:
-        logs = [found for log in topic.logs if (found := log.moment()) is not None]
-        out.append(TopicMoment(topic.name, topic.number, topic.settings, topic.folder, logs))
-    return out
+    """All topics with files, on the loop thread: about a microsecond for each log."""
+    return [
+        (
+            topic.name,
+            topic.number,
+            topic.settings,
+            topic.folder,
+            [found for log in topic.logs if (found := log.moment()) is not None],
+        )
+        for topic in topics
+    ]
 
 
 def log_entry(moment: LogMoment) -> LogEntry:
     """What a point keeps of a log. The paths are relative to the log's folder so far."""
+    disk, segments, doomed, position, end_offset, producers_base, deleted, compacted = moment
     files: list[FileEntry] = []
     # Dropped, but who wrote them is not durable anywhere else yet.
-    doomed = [s for s in moment.doomed if s.next_offset > moment.producers_base]
-    sealed = [*doomed, *moment.segments[:-1]]
-    for segment in sealed:
+    unproven = [segment for segment in doomed if segment.next_offset > producers_base]
+    for segment in (*unproven, *segments[:-1]):
         name = base_name(segment)
         files.append(FileEntry(name + LOG_SUFFIX, segment.bytes, sealed=True))
         files.append(FileEntry(name + INDEX_SUFFIX, 0, sealed=True))
-    for segment in moment.segments[-1:]:
-        name = base_name(segment)
-        files.append(FileEntry(name + LOG_SUFFIX, moment.position, sealed=False))
-    if moment.producers_base >= 0:
-        files.append(FileEntry(f"{moment.producers_base:020d}{PRODUCERS_SUFFIX}", 0, sealed=True))
-    compacted = None if moment.compacted == Compacted() else moment.compacted
+    if segments:
+        files.append(FileEntry(base_name(segments[-1]) + LOG_SUFFIX, position, sealed=False))
+    if producers_base >= 0:
+        files.append(FileEntry(f"{producers_base:020d}{PRODUCERS_SUFFIX}", 0, sealed=True))
     return LogEntry(
-        moment.owner.partition,
-        moment.end_offset,
-        moment.deleted_before,
-        compacted,
-        moment.ranked,
-        moment.damaged,
+        disk.owner.partition,
+        end_offset,
+        deleted,
+        None if compacted == Compacted() else compacted,
+        # What is found out later does no harm.
+        disk.ranked,
+        [r for r in disk.quarantine.ranges if r.first < end_offset],
         files,
     )
