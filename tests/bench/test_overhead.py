@@ -34,9 +34,9 @@ def test_a_sampler_samples_its_share_and_no_more_than_it_may() -> None:
     assert sampler.next_unit(0) is None
     sampler.refill(2)
     assert sampler.next_unit(3) == 3
-    sampler.send(_Taking(48))  # pyright: ignore[reportArgumentType]
+    sampler.send(_Taking(99), b"unit")  # pyright: ignore[reportArgumentType]
     assert sampler.next_unit(4) == 13
-    sampler.send(_Taking(48))  # pyright: ignore[reportArgumentType]
+    sampler.send(_Taking(99), b"unit")  # pyright: ignore[reportArgumentType]
     assert sampler.next_unit(14) is None
     assert sampler.sampled == 2
 
@@ -45,11 +45,11 @@ def test_a_frame_that_did_not_fit_is_finished_before_anything_else() -> None:
     sampler = Sampler(1.0, 1)
     sampler.refill(1)
     assert sampler.next_unit(0) == 0
-    half, rest = _Taking(20), _Taking(48)
-    assert not sampler.send(half)  # pyright: ignore[reportArgumentType]
+    half, rest = _Taking(20), _Taking(99)
+    assert not sampler.send(half, b"unit")  # pyright: ignore[reportArgumentType]
     assert sampler.next_unit(0) == 0
-    assert sampler.send(rest)  # pyright: ignore[reportArgumentType]
-    assert len(half.got + rest.got) == 44
+    assert sampler.send(rest, b"")  # pyright: ignore[reportArgumentType]
+    assert len(half.got + rest.got) == 48
 
 
 class _Taking:

@@ -32,7 +32,7 @@ class Sampler:
         self._left = most
 
     def next_unit(self, unit: int) -> int | None:
-        """The unit, from this one on, before which a frame goes out; None if none does now."""
+        """The unit, from this one on, that is the next with a sampled message; None: none is."""
         if self._rest:
             return unit
         if self._left <= 0:
@@ -40,11 +40,13 @@ class Sampler:
         self._next_unit = max(self._next_unit, unit)
         return self._next_unit
 
-    def send(self, sock: socket.socket) -> bool:
-        """Sends the frame, or the rest of it; False if the socket is full."""
+    def send(self, sock: socket.socket, unit: bytes | memoryview) -> bool:
+        """Sends the frame and the unit, in one piece as a client does, or what is left of them;
+        False if the socket is full."""
         if not self._rest:
             # An id of its own for each, as in life.
-            self._rest = traced_frame([Mark(0, os.urandom(16), os.urandom(8))])
+            frame = traced_frame([Mark(0, os.urandom(16), os.urandom(8))])
+            self._rest = b"".join((frame, unit))
             self._next_unit += self._units
             self._left -= 1
             self.sampled += 1
@@ -73,10 +75,11 @@ class MarkedFanout(FanoutLoad):
             unit = sampler.next_unit(-(-self._sent_bytes // size))
             if unit is None or unit * size >= limit_bytes:
                 break
-            # A frame goes between two units.
             super()._send(unit * size)
-            if self._sent_bytes < unit * size or not sampler.send(self._publisher):
+            whole = self._sent_bytes == unit * size
+            if not whole or not sampler.send(self._publisher, self._block[:size]):
                 return
+            self._sent_bytes += size
         super()._send(limit_bytes)
 
 
@@ -99,6 +102,8 @@ class MarkedAcked(AckedLoad):
             if unit is None or unit * size >= limit_bytes:
                 break
             AckedLoad.send(self, unit * size)
-            if self.sent_bytes < unit * size or not sampler.send(self.sock):
+            whole = self.sent_bytes == unit * size
+            if not whole or not sampler.send(self.sock, self.block[:size]):
                 return
+            self.sent_bytes += size
         AckedLoad.send(self, limit_bytes)

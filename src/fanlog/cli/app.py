@@ -23,6 +23,7 @@ from fanlog.cli import (
     serve,
     tail,
     top,
+    traces,
     verify,
 )
 from fanlog.cli.audit import audit_app
@@ -94,6 +95,7 @@ app.add_typer(key_app, name="key")
 app.add_typer(user_app, name="user")
 app.command(epilog=MAY_EXAMPLE)(may)
 app.command(epilog=health.EXAMPLE)(health.health)
+app.command(epilog=traces.EXAMPLE)(traces.traces)
 app.command(epilog=top.EXAMPLE)(top.top)
 app.add_typer(connections_app, name="connections")
 app.command(epilog=backup.BACKUP_EXAMPLE)(backup.backup)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fanlog.errors import FanlogError
 from fanlog.format.trace_context import TRACEPARENT, TRACESTATE, TraceContext
@@ -45,6 +45,19 @@ def maybe_tracer() -> OtelTracer | None:
         return None
     _KNOWN[:] = [OtelTracer(provider)]
     return _KNOWN[0]
+
+
+class Placed(Protocol):
+    """A message, as far as its span needs it."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def headers(self) -> dict[str, bytes]: ...
 
 
 class OtelTracer:
@@ -86,7 +99,7 @@ class OtelTracer:
         return (OtelPublishSpan(span) if span.is_recording() else None), own
 
     @contextmanager
-    def processing(self, message: Message | Job, group: str = "") -> Generator[Span]:
+    def processing(self, message: Placed, group: str = "") -> Generator[Span]:
         """The span of a message that is worked on in the block; it is the current one there. What
         the block raises is noted in it."""
         from opentelemetry import trace

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 from fanlog.errors import ConfigError
 from fanlog.spark.sessions import SPARK_MISSING, session
+from fanlog.spark.tracing import header, processing, trace_id
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["register", "session"]
+__all__ = ["header", "processing", "register", "session", "trace_id"]
 
 
 def register(spark: SparkSession) -> None:
