@@ -301,6 +301,46 @@ async def test_a_delayed_message_needs_the_permission_for_its_topic(tmp_path: Pa
             assert "'other'" in refused.message
 
 
+async def test_a_delayed_message_is_replaced_only_by_who_may_change_it(tmp_path: Path) -> None:
+    rules = Rules(publish="mine")
+    async with ruled(rules, tmp_path) as served:
+        peer = await served.greeted()
+        opened = await peer.ask(FrameKind.OPEN_TOPIC, messages.OpenTopic("_fanlog.scheduled"))
+        number = opened.read(messages.TopicOpened).number
+
+        async def delay(nonce: int, id: str) -> None:
+            await peer.send(
+                encode_batch(
+                    [encode_delayed(Delayed("mine", b"x"))],
+                    keys=[record_key(nonce, id)],
+                    event_times_us=[-3_600_000_000],
+                    topic=number,
+                )
+            )
+
+        await delay(1, "theirs")
+        await peer.until(FrameKind.ACK)
+        schedule = served.node.core.schedule
+        while schedule.pending.find(b"theirs") is None:  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0.001)
+        # Another under the same id would take the place of it.
+        await delay(2, "theirs")
+        refused = (await peer.until(FrameKind.REFUSED)).read(messages.Refused)
+        assert refused.code == "forbidden"
+        assert (Verb.SCHEDULE, "theirs") in rules.asked
+        waits = schedule.pending.find(b"theirs")
+        assert waits is not None
+        assert waits.nonce == 1
+        # The same message again, a new id, and who may.
+        for nonce, id in ((1, "theirs"), (3, "new")):
+            await delay(nonce, id)
+            await peer.until(FrameKind.ACK)
+        rules.allowed[Verb.SCHEDULE] = ["theirs"]
+        served.node.core.permissions_changed()
+        await delay(4, "theirs")
+        await peer.until(FrameKind.ACK)
+
+
 async def test_a_pattern_reads_only_the_topics_that_may_be_read() -> None:
     """The authority has said yes to the pattern, and is asked about each topic as well."""
     rules = Rules(subscribe="a.* a.open a.later", publish=">", describe=">")

@@ -148,6 +148,13 @@ class Permit:
         """The same for reading from it."""
         return self._keep(Verb.SUBSCRIBE, topic)
 
+    def may_replace(self, id: str) -> ForbiddenError | None:
+        """What speaks against replacing the delayed message of this id."""
+        refusal = self.maybe_refusal(Verb.SCHEDULE, id)
+        if refusal is not None:
+            self._note(Verb.SCHEDULE, id, refusal)
+        return refusal
+
     def _keep(self, verb: Verb, name: str) -> ForbiddenError | None:
         if not self.guarded and (self._trusted or not self._broker.audit.reads):
             return None

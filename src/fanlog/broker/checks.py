@@ -25,8 +25,10 @@ _JOB_BYTES = 4 << 20
 
 
 # What speaks against publishing to the topic of this name. A publisher that is not trusted with
-# all topics has one as its `guard`.
+# all topics has one as its `guard`, and one for ids of delayed messages as its `schedule_guard`.
 Guard = Callable[[str], FanlogError | None]
+# What speaks against a delayed message of this key, by such a guard: it may replace another.
+ReplacementFault = Callable[[bytes, Guard], FanlogError | None]
 
 
 class Unchecked(NamedTuple):
@@ -40,12 +42,13 @@ class Unchecked(NamedTuple):
 
 class Checked(NamedTuple):
     """A batch that was decoded, known by its checksum, and what is wrong with it. `targets` are the
-    topics that its delayed messages are for."""
+    topics that its delayed messages are for, and `keys` their own keys."""
 
     body_crc: int
     length: int
     fault: FanlogError | None
     targets: frozenset[str] = frozenset()
+    keys: frozenset[bytes] = frozenset()
 
 
 @runtime_checkable
@@ -68,6 +71,7 @@ class Checks:
         self._runtime = runtime
         self._unpacker = unpacker
         self._spent_bytes = 0
+        self.replacement_fault: ReplacementFault = _no_replacement
 
     def fault(self, origin: object, batch: Unchecked) -> FanlogError | None:
         """What is wrong with a batch. Raises `NotYetError` if that takes a while to find out."""
@@ -75,11 +79,11 @@ class Checks:
         if checked:
             known = checked.pop(0)
             if _is_of(known, batch):
-                return _guarded(origin, known)
+                return self._guarded(origin, known)
             # Its topic may have gone since: what comes now is something else.
             checked.clear()
         if self._may_spend(self._work(batch)) or not isinstance(origin, Patient):
-            return _guarded(origin, _look(batch, self._unpacker.limits))
+            return self._guarded(origin, _look(batch, self._unpacker.limits))
         self._begin(origin, list(self._following(batch)))
         raise NotYetError
 
@@ -90,7 +94,7 @@ class Checks:
             not origin.checked and self._may_spend(sum(map(self._work, batches)))
         ):
             limits = self._unpacker.limits
-            return [_guarded(origin, _look(batch, limits)) for batch in batches]
+            return [self._guarded(origin, _look(batch, limits)) for batch in batches]
         known = origin.checked
         if not all(map(_is_of, known, batches)):
             known.clear()
@@ -98,7 +102,20 @@ class Checks:
             self._begin(origin, batches[len(known) :])
             raise NotYetError
         origin.checked = []
-        return [_guarded(origin, checked) for checked in known]
+        return [self._guarded(origin, checked) for checked in known]
+
+    def _guarded(self, origin: object, checked: Checked) -> FanlogError | None:
+        """What is wrong with a batch, or with who has sent it."""
+        guard: Guard | None = getattr(origin, "guard", None)
+        if checked.fault is not None or guard is None:
+            return checked.fault
+        refusals = filter(None, map(guard, sorted(checked.targets)))
+        refusal = next(refusals, None)
+        by_id: Guard | None = getattr(origin, "schedule_guard", None)
+        if refusal is not None or by_id is None:
+            return refusal
+        faults = (self.replacement_fault(key, by_id) for key in checked.keys)
+        return next(filter(None, faults), None)
 
     def _work(self, batch: Unchecked) -> int:
         work = decoding_bytes(batch.data, batch.at, batch.header, self._unpacker.limits)
@@ -167,13 +184,8 @@ def _is_of(checked: Checked, batch: Unchecked) -> bool:
     return (checked.body_crc, checked.length) == (header.body_crc, header.length)
 
 
-def _guarded(origin: object, checked: Checked) -> FanlogError | None:
-    """What is wrong with a batch, or with who has sent it."""
-    guard: Guard | None = getattr(origin, "guard", None)
-    if checked.fault is not None or guard is None:
-        return checked.fault
-    refusals = filter(None, map(guard, sorted(checked.targets)))
-    return next(refusals, None)
+def _no_replacement(key: bytes, guard: Guard) -> FanlogError | None:
+    return None
 
 
 def _look(batch: Unchecked, limits: UnpackLimits) -> Checked:
@@ -182,15 +194,16 @@ def _look(batch: Unchecked, limits: UnpackLimits) -> Checked:
     body = memoryview(data)[at + HEADER_BYTES : at + header.length]
     fault: FanlogError | None = None
     targets: set[str] = set()
+    keys: set[bytes] = set()
     try:
         columns = ColumnReader(body, header.flags, header.codec, header.record_count, limits)
         columns.check()
         if topic == SCHEDULED_TOPIC:
             times = time_range(body, header.flags, header.record_count)
-            fault = scheduled_fault(columns, times, targets)
+            fault = scheduled_fault(columns, times, targets, keys)
     except FormatError as wrong:
         fault = UnreadableError(
             f"Topic {topic!r} is compacted, so the broker must read its batches. This one does not "
             f"decode: {wrong}. Its producer made it wrong: check the client that sent it."
         )
-    return Checked(header.body_crc, header.length, fault, frozenset(targets))
+    return Checked(header.body_crc, header.length, fault, frozenset(targets), frozenset(keys))

@@ -190,7 +190,7 @@ class Broker:
             check_owner=self.groups.check_owner,
         )
         self.schedule = Schedule(self, self._intake, options, runtime)
-        self._intake.scheduled_fault = self.schedule.fault
+        self._intake.ask_schedule(self.schedule.fault, self.schedule.replacement_fault)
         self.compactions = Compactions(
             runtime,
             self._drop_copies,

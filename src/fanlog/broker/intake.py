@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import google_crc32c
 
-from fanlog.broker.checks import Checks, Guard, NotYetError, Unchecked
+from fanlog.broker.checks import Checks, Guard, NotYetError, ReplacementFault, Unchecked
 from fanlog.broker.commits import Commits
 from fanlog.broker.metering import Metering
 from fanlog.broker.named_producers import NamedProducers
@@ -74,6 +74,10 @@ def partition_key(number: int, partition: int) -> int:
     return number << 16 | partition
 
 
+# What speaks against more delayed messages; by flags, columns and count.
+ScheduledFault = Callable[[int, bytes, int], FanlogError | None]
+
+
 class _Claimed(NamedTuple):
     """What a batch says of its producer."""
 
@@ -108,11 +112,15 @@ class Intake:
         self._sizes = Sizes(options)
         self._checks = checks
         self._metering = metering
-        # What speaks against more delayed messages; by flags, columns and count.
-        self.scheduled_fault: Callable[[int, bytes, int], FanlogError | None] = _no_fault
+        self._scheduled_fault: ScheduledFault = _no_fault
         self.epoch = 0
         # Partitions that have got their first batch with a priority: that is to be written down.
         self.newly_ranked: list[Partition] = []
+
+    def ask_schedule(self, fault: ScheduledFault, replacement_fault: ReplacementFault) -> None:
+        """Who is asked about delayed messages."""
+        self._scheduled_fault = fault
+        self._checks.replacement_fault = replacement_fault
 
     def take(
         self, data: bytes, at: int, origin: Origin, *, reserved: bool = False, staged: bool = False
@@ -394,7 +402,7 @@ class Intake:
         if partition.topic.name != SCHEDULED_TOPIC:
             return None
         columns = body[CLIENT_PART.size :]
-        return self.scheduled_fault(header.flags, columns, header.record_count)
+        return self._scheduled_fault(header.flags, columns, header.record_count)
 
     def _finder(self, origin: Origin) -> Callable[[int], Partition | None]:
         """Finds the partition of a key, if this publisher may publish there."""

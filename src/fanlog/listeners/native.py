@@ -110,6 +110,7 @@ class NativeSession:
         self.permit = Permit(broker, who, trusted=trusted)
         # Asked by the intake about each topic that batches are for.
         self.guard = self.permit.may_publish if self.permit.guarded else None
+        self.schedule_guard = self.permit.may_replace if self.permit.guarded else None
         self.options = options
         self._cutter = FrameCutter(min(options.frame_bytes_max, HELLO_BYTES_MAX))
         self._greeted = False

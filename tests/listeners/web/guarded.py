@@ -13,6 +13,7 @@ from yarl import URL
 
 import fanlog
 from fanlog.config import Config
+from fanlog.config_limits import LimitOptions
 from fanlog.identity import Role, Rules
 from fanlog.listeners.web.server import WebListener
 from fanlog.node import Node
@@ -97,12 +98,15 @@ class Guarded:
 
 
 @asynccontextmanager
-async def guarded(web: dict[str, Any] | None = None, **security: Any) -> AsyncIterator[Guarded]:
+async def guarded(
+    web: dict[str, Any] | None = None, limits: LimitOptions | None = None, **security: Any
+) -> AsyncIterator[Guarded]:
     config = Config()
     config = msgspec.structs.replace(
         config,
         web=msgspec.structs.replace(config.web, port=0, **(web or {})),
         security=msgspec.structs.replace(config.security, auth=True, **security),
+        limits=limits or config.limits,
     )
     nodes: list[Node] = []
 

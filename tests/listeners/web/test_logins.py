@@ -379,3 +379,17 @@ async def test_without_logins_the_same_requests_work(serving: Serving) -> None:
         async with site.http.get(f"/v1/stream?topic=$user&ticket={ticket}") as answer:
             begun = await EventSource(answer).next("subscribed")
             assert begun.data["targets"] == ["user.ann"]
+
+
+async def test_a_queue_needs_the_permission_for_queues() -> None:
+    async with guarded() as site:
+        await site.broker.create_topic("t")
+        admin = site.key("root", Role.ADMIN)
+        assert (await site.ask("POST", "/v1/queues/t/q/take", key=admin, body={}))[0] == 200
+        groups = site.key("groups", subscribe=("t",), groups=(">",))
+        queues = site.key("queues", subscribe=("t",), queues=(">",))
+        path = "/v1/groups/q"
+        assert (await site.ask("GET", path, key=groups))[0] == 403
+        assert (await site.ask("DELETE", path, key=groups))[0] == 403
+        assert (await site.ask("GET", path, key=queues))[0] == 200
+        assert (await site.ask("DELETE", path, key=queues))[0] in (204, 409)

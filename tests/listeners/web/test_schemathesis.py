@@ -1,5 +1,5 @@
 """schemathesis reads the OpenAPI document, makes requests that fit it and others that do not, and
-compares every answer with what the document says."""
+compares every answer with what the document says: also that nobody gets in without a login."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.listeners.web.conftest import Serving
+from fanlog.config_limits import LimitOptions
+from fanlog.identity import Role
+from tests.listeners.web.guarded import guarded
 
-# Answers that do not end; they have tests of their own.
-STREAMING = ("/v1/ws", "/v1/stream", "/v1/topics/{topic}/stream", "/v1/groups/{group}/stream")
+# Answers that do not end, and logins that need a provider; they have tests of their own.
+STREAMING = (
+    *("/v1/ws", "/v1/stream", "/v1/topics/{topic}/stream", "/v1/groups/{group}/stream"),
+    *("/v1/oidc/login", "/v1/oidc/callback"),
+)
 
 # What a document can't say is how things stand: that a name is missing or taken (404, 409), or that
 # nobody answers a request (503).
@@ -56,6 +61,18 @@ checks.positive_data_acceptance.expected-statuses = [
   "2xx", "3xx", "400", "401", "403", "404", "409", "429", "5xx"
 ]
 
+# Names and patterns of rules have a meaning too, and a password is one that nobody guesses.
+[[operations]]
+include-path-regex = "/v1/(keys|users).*"
+checks.positive_data_acceptance.expected-statuses = [
+  "2xx", "3xx", "400", "401", "403", "404", "409", "429", "5xx"
+]
+
+# A broker inside a program has no file with settings.
+[[operations]]
+include-path-regex = "/v1/config.*"
+checks.not_a_server_error.expected-statuses = ["2xx", "3xx", "4xx", "501"]
+
 # Text and events go on until the stream ends. A position may be that of a stream that is gone.
 [[operations]]
 include-name = "GET /v1/streams/{name}"
@@ -71,18 +88,20 @@ checks.not_a_server_error.expected-statuses = ["2xx", "3xx", "4xx", "503", "504"
 
 
 @pytest.mark.timeout(900)
-def test_no_request_gets_an_answer_that_the_document_does_not_know(
-    serving: Serving, tmp_path: Path
-) -> None:
+def test_no_request_gets_an_answer_that_the_document_does_not_know(tmp_path: Path) -> None:
     (tmp_path / "schemathesis.toml").write_text(CONFIG)
 
     async def run() -> None:
-        async with serving(wait_seconds_max=0.01) as site:
+        # As an admin. Wrong logins are tried, and are not to lock it out.
+        limits = LimitOptions(exempt_addresses="127.0.0.0/8")
+        async with guarded(web={"wait_seconds_max": 0.01}, limits=limits) as site:
+            admin = site.key("the-admin-of-this-test", Role.ADMIN)
             running = await asyncio.create_subprocess_exec(
                 sys.executable,
                 *("-m", "schemathesis.cli"),
                 *("--config-file", str(tmp_path / "schemathesis.toml"), "run"),
                 f"{site.url}/v1/openapi.json",
+                *("--header", f"Authorization: Bearer {admin}"),
                 *("--checks", "all", "--phases", "examples,coverage,fuzzing,stateful"),
                 *("--max-examples", "4", "--generation-deterministic", "--no-shrink"),
                 *("--continue-on-failure", "--request-timeout", "60"),

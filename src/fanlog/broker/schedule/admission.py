@@ -17,11 +17,14 @@ _check_target = lru_cache(maxsize=1024)(check_public_name)
 
 
 def scheduled_fault(
-    columns: ColumnReader, claimed_us: tuple[int, int] | None, targets: set[str]
+    columns: ColumnReader,
+    claimed_us: tuple[int, int] | None,
+    targets: set[str],
+    keys: set[bytes],
 ) -> FanlogError | None:
     """What is wrong with a client's batch of delayed messages, whose columns are checked. It says
     itself that its times are within the range `claimed_us`, which was looked at before. The topics
-    that the messages are for are added to `targets`."""
+    that the messages are for are added to `targets`, and their own keys to `keys`."""
     times = columns.event_times_us
     if columns.key_column is None or times is None or claimed_us is None:
         return InvalidArgumentError(
@@ -32,6 +35,7 @@ def scheduled_fault(
     for key, value in zip(columns.keys(), columns.values(), strict=True):
         try:
             targets.add(_check(key, value))
+            keys.add(key or b"")
         except FanlogError as fault:
             return fault
     return None

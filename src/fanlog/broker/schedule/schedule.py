@@ -23,7 +23,14 @@ from fanlog.broker.schedule.recurring import Added, Recurring, Removed
 from fanlog.broker.topics import Partition, Topic
 from fanlog.broker.transactions.intents import Answers
 from fanlog.config import BrokerOptions
-from fanlog.errors import FanlogError, FormatError, InvalidArgumentError, LimitError, allow_more
+from fanlog.errors import (
+    FanlogError,
+    FormatError,
+    InvalidArgumentError,
+    LimitError,
+    OverloadedError,
+    allow_more,
+)
 from fanlog.format.batch import Batch, encode_batch, split_batches
 from fanlog.format.columns import EVENT_TIMES, time_range
 from fanlog.format.messages import AddSchedule, ListScheduled, ScheduledPage
@@ -88,6 +95,8 @@ class Schedule:
         self._turns = count()
         self._writing_over = False
         self._loaded = False
+        # Whether what was there at the start is still being read.
+        self._reads_start = False
         self._reading_ahead = False
         # Whether what is due now was read ahead, as far as there is room for it.
         self._was_read = False
@@ -100,7 +109,12 @@ class Schedule:
         topic = self._broker.catalog.find(SCHEDULED_TOPIC)
         if topic is not None:
             self._claimed = self._find_claimed(topic)
+            self._reads_start = True
             self._follow(topic)
+            self.when_ready(self._start_read)
+
+    def _start_read(self) -> None:
+        self._reads_start = False
 
     def open(self) -> Topic:
         """The topic, made if it is not there."""
@@ -174,6 +188,26 @@ class Schedule:
                 "(broker.schedule_seconds_max in the broker's settings)."
             )
         return None
+
+    def replacement_fault(
+        self, key: bytes, guard: Callable[[str], FanlogError | None]
+    ) -> FanlogError | None:
+        """What speaks against a message of this key. Whoever replaces one that waits changes what
+        somebody has scheduled, as whoever cancels it does: `guard` says whether they may. The same
+        message again is no other."""
+        nonce, id = split_key(key)
+        former = self.pending.find(id)
+        if former is None and not self._reads_start:
+            return None
+        if former is not None and former.nonce == nonce:
+            return None
+        refusal = guard(id.decode(errors="replace"))
+        if refusal is None or former is not None:
+            return refusal
+        return OverloadedError(
+            "The broker has just started, and reads which delayed messages wait. Publish again a "
+            "little later."
+        )
 
     def _bytes(self) -> int:
         """What they take: on disk, or without one in memory, where the log keeps few of them."""

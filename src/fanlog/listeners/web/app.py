@@ -12,6 +12,7 @@ from aiohttp.typedefs import Handler
 from fanlog.errors import FanlogError
 from fanlog.listeners.faults import OUR_FAULT
 from fanlog.listeners.web import (
+    accounts,
     dead_letters,
     group_stream,
     groups,
@@ -58,6 +59,7 @@ ROUTES: list[Route] = [
     *resumable.ROUTES,
     *status.ROUTES,
     *logins.ROUTES,
+    *accounts.ROUTES,
     *oidc_routes.ROUTES,
     *settings.ROUTES,
     *metrics.ROUTES,
@@ -83,7 +85,7 @@ def make_app(listener: WebListener) -> web.Application:
         if route.method == "GET" and is_json:
             app.router.add_route("HEAD", route.path, adapted(route, listener))
     folder = listener.options.folder
-    add_pages(app, ROUTES, front_page=not folder)
+    add_pages(app, ROUTES, front_page=not folder, guarded=listener.entrance.guarded)
     add_files(app, folder)
     return app
 

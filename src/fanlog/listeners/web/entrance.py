@@ -84,7 +84,7 @@ _ONLY_BEARER = "Send the key or token as `Authorization: Bearer ...`."
 class Guest:
     """Somebody who was let in: what they may do, and the session that they came with."""
 
-    __slots__ = ("_core", "_entrance", "permit", "revoked", "session")
+    __slots__ = ("_core", "_entrance", "permit", "revoked", "session", "spared")
 
     def __init__(
         self, entrance: Entrance, core: Broker, who: Identity, session: Session | None = None
@@ -94,6 +94,8 @@ class Guest:
         self.permit = Permit(core, who)
         self.session = session
         self.revoked = False
+        # Its request is answered, whatever it changes.
+        self.spared = False
 
     @property
     def who(self) -> Identity:
@@ -335,7 +337,9 @@ class Entrance:
     def recheck(self) -> None:
         """Ends requests of those who are not let in any more: one may wait for messages."""
         for asking in list(self._asking.values()):
-            if not asking.guest.renew() and asking.task is not None:
+            if asking.guest.spared or asking.task is None:
+                continue
+            if not asking.guest.renew():
                 asking.guest.revoked = True
                 asking.task.cancel()
 

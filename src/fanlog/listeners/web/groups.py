@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -19,6 +19,7 @@ from fanlog.errors import (
 from fanlog.format.frames import FrameKind
 from fanlog.format.messages import GroupPage, ListGroups, decode
 from fanlog.identity import Verb
+from fanlog.listeners.web.local_bus import LocalBus
 from fanlog.listeners.web.openapi_names import NOT_INTERNAL, START_SCHEMAS
 from fanlog.listeners.web.routes import Call, Nothing, Route
 from fanlog.listeners.web.topics import Offset
@@ -147,15 +148,25 @@ def _may_see(call: Call[GroupsQuery, None], group: GroupInfo) -> bool:
     return call.permit.may_see(Verb.QUEUE if group.queue else Verb.GROUP, group.name)
 
 
+def _verbs(call: Call[Any, Any], name: str) -> tuple[Verb, ...]:
+    """What is needed for a name, which may be a group's or a queue's. An edge does not know which,
+    so that it asks for both."""
+    if not isinstance(call.bus, LocalBus):
+        return Verb.GROUP, Verb.QUEUE
+    return (Verb.GROUP,) if call.bus.core.queues.find(name) is None else (Verb.QUEUE,)
+
+
 async def describe(call: Call[Nothing, None]) -> Group:
     name = call.path("group")
-    call.permit.ask_state(Verb.GROUP, name)
+    for verb in _verbs(call, name):
+        call.permit.ask_state(verb, name)
     return _group(await call.client.groups.describe(name))
 
 
 async def reset(call: Call[Nothing, GroupReset]) -> ResetSteps:
     name, wanted = call.path("group"), call.body
-    call.permit.ask(Verb.GROUP, name)
+    for verb in _verbs(call, name):
+        call.permit.ask(verb, name)
     steps = await call.client.groups.reset(
         name, wanted.start, wanted.topic, wanted.partitions, dry_run=wanted.dry_run
     )
@@ -164,7 +175,8 @@ async def reset(call: Call[Nothing, GroupReset]) -> ResetSteps:
 
 async def delete(call: Call[Nothing, None]) -> None:
     name = call.path("group")
-    call.permit.ask(Verb.GROUP, name)
+    for verb in _verbs(call, name):
+        call.permit.ask(verb, name)
     await call.client.groups.delete(name)
 
 

@@ -9,11 +9,11 @@ from aiohttp import web
 from msgspec import Meta
 
 from fanlog.errors import (
+    AccountNotFoundError,
     ForbiddenError,
     InvalidArgumentError,
     LimitError,
     RateLimitedError,
-    TopicNotFoundError,
     UnauthenticatedError,
 )
 from fanlog.identity import Identity, Login, Role, Rules, Verb
@@ -251,7 +251,7 @@ def _who_am_i(guest: Guest, *, guarded: bool) -> WhoAmI:
 _READING = (Role.ADMIN, Role.CONSUMER, Role.VIEWER)
 
 
-async def may(call: Call[MayQuery, None]) -> MayAnswer | web.StreamResponse:
+async def may(call: Call[MayQuery, None]) -> MayAnswer:
     query, permit = call.query, call.permit
     account = permit.who.account
     name = "" if account is None else account.name
@@ -260,8 +260,7 @@ async def may(call: Call[MayQuery, None]) -> MayAnswer | web.StreamResponse:
         name = query.account
         others = call.listener.entrance.maybe_permit(name)
         if others is None:
-            detail = f"There is no key or user {name!r} that is let in."
-            return http_problem(404, detail, "no_such_account")
+            raise AccountNotFoundError(f"There is no key or user {name!r} that is let in.")
         permit = others
     refusal = permit.maybe_refusal(query.verb, query.name)
     return MayAnswer(
@@ -378,7 +377,7 @@ ROUTES = [
         query=MayQuery,
         query_example={"verb": "publish", "name": "orders"},
         answer=MayAnswer,
-        errors=(ForbiddenError, InvalidArgumentError, TopicNotFoundError),
+        errors=(ForbiddenError, InvalidArgumentError, AccountNotFoundError),
     ),
     Route(
         "GET",
@@ -399,7 +398,7 @@ ROUTES = [
         status=204,
         description="Its WebSockets and streams are closed. Your own; an admin may end all.",
         # For its status.
-        errors=(TopicNotFoundError,),
+        errors=(AccountNotFoundError,),
         action="session.end",
     ),
     Route(

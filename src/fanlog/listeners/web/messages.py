@@ -168,6 +168,8 @@ async def _read(
     wait_seconds = min(query.wait_seconds, options.wait_seconds_max)
     if wait_seconds and not page.messages and not page.gaps and not resets:
         await call.listener.unless_draining(call.bus.wait_for_more(topic, page.next, wait_seconds))
+        # Permissions may have changed meanwhile.
+        call.permit.ask(Verb.SUBSCRIBE, topic)
         again = await client.describe_topic(topic)
         if again.number == info.number:
             page = await Reader(client, rendered, again, page.next, limits).read()

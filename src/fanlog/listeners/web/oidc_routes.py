@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 OIDC_COOKIE = "fanlog_oidc"
 _PATH = "/v1/oidc"
 _LENGTH_MAX = 4096
-_Text = Annotated[str, Meta(max_length=_LENGTH_MAX)]
+_Text = Annotated[str, Meta(max_length=_LENGTH_MAX, description="As the provider says it.")]
 # The page leads on by itself. A redirect would still be the provider's doing, for a browser, and
 # the cookie would not go with it.
 _PAGE = (

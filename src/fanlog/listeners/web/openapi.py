@@ -109,13 +109,14 @@ TAGS = {
     "users": "Send to users, and disconnect them.",
     "connections": "See connections, and end them.",
     "status": "How the broker is.",
+    "accounts": "Keys and users, and what they may do.",
     "logins": "Log in and out, and see what you may do.",
     "operations": "Settings, and who has changed what.",
 }
 
 
-def make_document(routes: Sequence[Route], server: str = "/") -> Schema:
-    """The document for these routes."""
+def make_document(routes: Sequence[Route], server: str = "/", *, guarded: bool = False) -> Schema:
+    """The document for these routes. `guarded`: clients must log in."""
     schemas = _schemas(routes)
     paths: dict[str, Schema] = {}
     for route in routes:
@@ -140,8 +141,7 @@ def make_document(routes: Sequence[Route], server: str = "/") -> Schema:
             "responses": _problem_responses(),
             "securitySchemes": _SCHEMES,
         },
-        # Also none: where the broker asks nobody to log in.
-        "security": [{"bearer": []}, {"session": []}, {}],
+        "security": [{"bearer": []}, {"session": []}, *([] if guarded else [{}])],
     }
 
 

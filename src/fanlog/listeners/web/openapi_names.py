@@ -40,6 +40,7 @@ PATH_SCHEMAS: dict[str, dict[str, Any]] = {
     "partition": {"type": "integer", "minimum": 0, "maximum": PARTITIONS_MAX - 1},
     "connection": _NAME | {"maxLength": 64},
     "session": _NAME | {"maxLength": 64},
+    "key": _NAME | {"maxLength": 255},
     # It is a part of the name of the user's topic.
     "user": _NAME | {"maxLength": 200, "pattern": NAME_PATTERN},
     "group": _NAME | {"maxLength": GROUP_NAME_MAX},

@@ -27,9 +27,12 @@ _POLICY = (
 _FILES = {"reference.css": "text/css", "reference.js": "text/javascript"}
 
 
-def add_pages(app: web.Application, routes: Sequence[Route], *, front_page: bool) -> None:
-    """Serves them. `front_page`: there is no page of the user's at `/`."""
-    document = make_document(routes)
+def add_pages(
+    app: web.Application, routes: Sequence[Route], *, front_page: bool, guarded: bool
+) -> None:
+    """Serves them. `front_page`: there is no page of the user's at `/`. `guarded`: clients must log
+    in."""
+    document = make_document(routes, guarded=guarded)
     encoded = msgspec.json.encode(document)
 
     async def openapi(request: web.Request) -> web.StreamResponse:
