@@ -332,6 +332,7 @@ def test_a_damaged_head_file_does_not_stop_a_start(data: Path, content: bytes) -
         kept(on)
     (data / "audit.json").write_bytes(content)
     with stage(data, audit=AuditOptions()) as on:
+        assert "is of no use" in on.core.status().problems[0]
         change(on, "later")
         assert [r.seq for r in settled(on)] == [0, 1]
 

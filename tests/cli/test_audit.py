@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,8 @@ import fanlog
 from fanlog.format.batch import Batch, encode_batch, read_header, stamp
 from fanlog.sync import Client
 from tests.cli.conftest import Run, Serving
+
+Serve = Callable[..., Serving]
 
 
 @pytest.fixture(scope="module")
@@ -147,3 +151,20 @@ def forge(folder: Path, old: bytes, new: bytes) -> None:
     )
     assert len(stamped) == len(batch)
     log.write_bytes(data[:at] + stamped + data[at + len(batch) :])
+
+
+def test_after_a_crash_the_chain_goes_on_and_fits_the_head_that_was_kept(
+    serve: Serve, run: Run, tmp_path: Path
+) -> None:
+    head = ""
+    for start in range(2):
+        serving = serve("--data", "kept")
+        with fanlog.sync.connect(serving.url) as client:
+            for n in range(3):
+                client.create_topic(f"topic-{start}-{n}")
+        flags = ("--head", head) if head else ()
+        assert run("audit", "verify", *flags, FANLOG_URL=serving.url).code == 0
+        head = run("audit", "head", FANLOG_URL=serving.url).out.strip()
+        serving.stop(signal.SIGKILL)
+    whole = run("audit", "verify", "--data", "kept", "--head", head)
+    assert (whole.code, "8 records, 0 to 7" in whole.out) == (0, True)

@@ -135,6 +135,8 @@ class AuditLog:
         self._host.alter_internal(AUDIT_TOPIC, self._settings)
         partition = self._host.find_internal(AUDIT_TOPIC)
         found = find_head(None if partition is None else partition.log, self._head_file.load())
+        if self._head_file.fault:
+            self._problems.append(self._head_file.fault)
         broken = found.head.seq >= 0 and not found.head.hash
         self._head = Head(found.head.seq, GENESIS) if broken else found.head
         # What is wrong is the next record, also if the level is off: the chain needs it.

@@ -79,6 +79,8 @@ class HeadFile:
         self._busy = False
         self._next_us = 0
         self._failing = False
+        # What is wrong with the file that was there at the start.
+        self.fault = ""
 
     def load(self) -> Head | None:
         """What the file says; None if it says nothing. Blocks, and never raises."""
@@ -90,9 +92,12 @@ class HeadFile:
         except FileNotFoundError:
             return None
         except (OSError, FanlogError, KeyError, TypeError, ValueError) as fault:
-            logger.error("%s says nothing about the audit log: %s", self._path, fault)
-            if isinstance(fault, FormatError):
-                small_files.set_aside(self._path)
+            aside = small_files.set_aside(self._path) if isinstance(fault, FormatError) else ""
+            self.fault = (
+                f"{aside or self._path} is of no use ({fault}): it can't tell whether the end of "
+                "the audit log was cut off."
+            )
+            logger.error("%s", self.fault)
             return None
 
     def keep(self, head: Head) -> None:
