@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
+import shutil
 import socket
 import ssl
 
 import pytest
 
 import fanlog
+from fanlog.client.core import hello
 from fanlog.config import ListenerOptions
+from fanlog.listeners.pump import Connection
+from fanlog.listeners.tls import TlsSocket
 from tests.tls.papers import HOST, PATIENCE_SECONDS, Papers, Serving, serving
 
 HALF = 1000
@@ -105,3 +110,61 @@ async def test_too_many_connections_are_told_over_tls(papers: Papers) -> None:
         # If its hello is not read before the close, it may not get to read the answer.
         with pytest.raises(fanlog.FanlogError, match=r"too many connections|greeting"):
             await fanlog.connect(served.url, tls_ca_file=papers.ca)
+
+
+async def test_closed_connections_leave_nothing_behind(papers: Papers) -> None:
+    """By reference counts alone: a full collection of garbage hardly ever comes."""
+    async with serving(papers.options(), web=True) as served:
+        assert served.web is not None
+        context = ssl.create_default_context(cafile=papers.ca)
+        gc.collect()
+        gc.disable()
+        try:
+            for port in (served.native.port, served.web.port):
+                for data in (
+                    b"",
+                    hello("x"),
+                    b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+                ):
+                    _, writer = await asyncio.open_connection(HOST, port, ssl=context)
+                    writer.write(data)
+                    await asyncio.sleep(0.02)
+                    writer.transport.abort()
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while served.node._admission.connections:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            await asyncio.sleep(0)
+            # aiohttp has cycles of its own; what a socket needs of OpenSSL's memory is free.
+            kept = [one for one in gc.get_objects() if isinstance(one, Connection)]
+            assert not kept, [gc.get_referrers(one) for one in kept]
+            sockets = [one for one in gc.get_objects() if isinstance(one, TlsSocket)]
+            assert all(one._sslobj is None for one in sockets)  # pyright: ignore[reportAttributeAccessIssue]
+        finally:
+            gc.enable()
+
+
+async def test_new_keys_that_nobody_takes(papers: Papers) -> None:
+    """A peer that asks for new keys over and over, and reads nothing, is cut, and the loop is not
+    kept busy. `openssl s_client` asks with the command K."""
+    program = shutil.which("openssl")
+    if program is None:
+        pytest.skip("openssl is not installed")
+    async with serving(papers.options()) as served:
+        where = f"{HOST}:{served.native.port}"
+        process = await asyncio.create_subprocess_exec(
+            program,
+            *("s_client", "-connect", where, "-CAfile", papers.ca, "-tls1_3"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        assert process.stdin is not None
+        try:
+            for _ in range(200):
+                process.stdin.write(b"K\n")
+                await process.stdin.drain()
+            async with fanlog.connect(served.url, tls_ca_file=papers.ca) as client:
+                await client.publish("still", b"works")
+        finally:
+            process.kill()
+            await process.wait()

@@ -155,7 +155,9 @@ class WebListener(Acceptor):
         assert server is not None
         http = HttpHandler(server, loop=self.loop, **self._http_options)
         if isinstance(sock, TlsSocket):
-            TlsTransport(sock, HttpPeer(self, http, peer, sock), self.loop, self._inlet).start()
+            joined = TlsTransport(sock, HttpPeer(self, http, peer, sock), self.loop, self._inlet)
+            self._admission.came(peer)
+            joined.start()
             return
         connecting = self.loop.connect_accepted_socket(
             lambda: HttpPeer(self, http, peer, sock), sock
