@@ -97,6 +97,14 @@ def test_a_pattern_that_names_the_brokers_own_topics_reaches_them() -> None:
     assert not may(who, Verb.SUBSCRIBE, "_fanlog.groups")
 
 
+def test_nobody_but_an_admin_reads_the_hashes_of_passwords() -> None:
+    who = account(subscribe=("_fanlog.>", "_fanlog.accounts", "_fanlog.*"))
+    assert may(who, Verb.SUBSCRIBE, "_fanlog.audit")
+    for name in ("_fanlog.accounts", "_fanlog.>", "_fanlog.*"):
+        assert not may(who, Verb.SUBSCRIBE, name)
+        assert may(account(role=Role.ADMIN), Verb.SUBSCRIBE, name)
+
+
 def test_an_inbox_is_for_whoever_knows_its_whole_name() -> None:
     for lists in ({"publish": ("a",)}, {"subscribe": ("a",)}):
         who = account(**lists)

@@ -15,8 +15,16 @@ from fanlog.errors import InvalidArgumentError
 def find_credentials(url: str) -> dict[str, str]:
     """What to log in with, as options of a client, and whom to trust. The address's own login comes
     first."""
-    login = {} if split_login(url).secrets else choose_credentials(os.environ)
-    return login | tls_from(os.environ)
+    return _login(url) | tls_from(os.environ)
+
+
+def _login(url: str) -> dict[str, str]:
+    if split_login(url).secrets:
+        return {}
+    given = split_login(os.environ.get("FANLOG_URL", ""))
+    # The same address, of which a command has left out the secret.
+    same = bool(given.secrets) and given.url == url
+    return given.secrets if same else choose_credentials(os.environ)
 
 
 def refuse_secret(context: typer.Context, parameter: typer.CallbackParam, url: str) -> str:

@@ -30,6 +30,7 @@ from fanlog.cli.terminal import (
     say_warning,
 )
 from fanlog.client.aio import Client
+from fanlog.client.credentials import split_login
 from fanlog.errors import FanlogError
 from fanlog.spark import pipelines
 from fanlog.spark.pipelines.kinds import wanted_topics
@@ -138,7 +139,8 @@ def run(
 ) -> None:
     """Run a pipeline, and show its progress."""
     pipeline = pipelines.find(name)
-    given = ({"url": url} if url else {}) | pipelines.parse_options(option or [])
+    # Without its secrets, which would be written down: each process reads its own.
+    given = ({"url": split_login(url).url} if url else {}) | pipelines.parse_options(option or [])
     # A copy has the name of its pipeline, but a state of its own.
     folder = state or RUNS / pipeline.folder.name
     options = pipeline.settle(_absolute(given, pipeline), folder)

@@ -19,11 +19,12 @@ from typing import NamedTuple
 
 from fanlog.errors import ForbiddenError, InvalidArgumentError
 from fanlog.format.dead_letters import TOPIC_PREFIX as DEAD_LETTER_PREFIX
-from fanlog.format.patterns import is_pattern
+from fanlog.format.patterns import is_pattern, meet
 from fanlog.identity import Account, Identity, Role, Rules, Verb
-from fanlog.model import INBOX_PREFIX
+from fanlog.model import INBOX_PREFIX, INTERNAL_PREFIX
 from fanlog.security.patterns import DENY, USER, Patterns, check_patterns
 
+ACCOUNTS_TOPIC = INTERNAL_PREFIX + "accounts"
 _EVERYTHING = (">",)
 _PUBLISHERS = (Role.PRODUCER,)
 _READERS = (Role.CONSUMER, Role.VIEWER)
@@ -156,6 +157,9 @@ class Decisions:
             return _may_use_inbox(lists, verb, name)
         if self._is_own(account, verb, name):
             return True
+        if name.startswith(INTERNAL_PREFIX) and meet(name, ACCOUNTS_TOPIC):
+            # It has the hashes of passwords, at which one could guess.
+            return False
         return _JUDGES[verb](account, lists, name)
 
     def _is_own(self, account: Account, verb: Verb, name: str) -> bool:
