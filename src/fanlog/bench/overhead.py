@@ -46,7 +46,9 @@ from fanlog.errors import InvalidArgumentError
 from fanlog.security.keys import make_key
 
 Feature = Literal["auth", "metrics", "audit", "tracing", "limits"]
-FEATURES: tuple[Feature, ...] = ("auth", "metrics", "audit", "tracing", "limits")
+FEATURES: tuple[Feature, ...] = ("auth", "metrics", "audit", "tracing")
+# Those that are measured only when asked for.
+OTHER_FEATURES: tuple[Feature, ...] = ("limits",)
 # Limits of users, topics and prefixes that are counted, and never reached.
 _LIMITS = """\
 [limits]
@@ -65,12 +67,13 @@ SCRAPE_EVERY_S = 1.0
 
 def features_named(text: str) -> tuple[Feature, ...]:
     """The features in a list with commas."""
-    known: dict[str, Feature] = {feature: feature for feature in FEATURES}
+    features = (*FEATURES, *OTHER_FEATURES)
+    known: dict[str, Feature] = {feature: feature for feature in features}
     try:
         return tuple(known[name.strip()] for name in text.split(","))
     except KeyError as unknown:
         raise InvalidArgumentError(
-            f"There is no feature {unknown}. Choose from {', '.join(FEATURES)}."
+            f"There is no feature {unknown}. Choose from {', '.join(features)}."
         ) from None
 
 

@@ -168,7 +168,6 @@ class Broker:
         self.producers = NamedProducers(self.internal, options, runtime)
         self.metering = Metering(
             limits,
-            self.catalog.partitions,
             runtime.monotonic_us,
             guarded=gate.guarded,
         )

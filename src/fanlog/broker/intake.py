@@ -314,14 +314,12 @@ class Intake:
     def _sound_bytes(self, partition: Partition, origin: Origin) -> int:
         """The length up to which a batch needs no look at what might be wrong with it."""
         settings = partition.topic.settings
+        metering = self._metering
         if (
-            partition.log.failure is not None
+            (metering.on and metering.touch(partition, origin) is not None)
+            or partition.log.failure is not None
             or _is_read(partition.topic)
             or (self._commits.group is not None and self._overloaded())
-            or (
-                self._metering.on
-                and self._metering.maybe_fault(partition.topic, origin) is not None
-            )
         ):
             return 0
         return settings.message_bytes_max

@@ -1,7 +1,8 @@
 """What publishers use, beside what they may: rates of users and topics, and quotas.
 
-Law: no work for a record, and none at all while nothing is limited. A read of a connection is
-weighed by the headers of its batches; topics are charged once a turn, with what it stored.
+Law: no work for a record or a batch, and none at all while nothing is limited. A read of a
+connection is counted by how far it has moved its partitions; topics are charged once a turn, with
+what it stored.
 Back-pressure comes first: a connection above its rate is not read for a while. Who owes more than
 `limits.pause_seconds_max` is refused.
 """
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from fanlog.broker.inboxes import is_inbox
 from fanlog.errors import FanlogError, RateLimitedError
-from fanlog.format.batch import HEADER_BYTES, INCOMING, KIND_BATCH
+from fanlog.format.batch import split_batches
 from fanlog.identity import Identity
 from fanlog.model import INTERNAL_PREFIX
 from fanlog.security.connections import ConnectionCounts
@@ -54,7 +55,7 @@ class TopicLimits:
 
     def maybe_fault(self, pause_seconds_max: float) -> FanlogError | None:
         """What speaks against publishing to the topic now."""
-        if self.rates is not None:
+        if self.rates is not None and self.rates.in_debt:
             now_us = self._now_us()
             if self.rates.debt_seconds(now_us) > pause_seconds_max:
                 return self.rates.refusal(now_us)
@@ -67,15 +68,16 @@ class Metering:
     def __init__(
         self,
         options: LimitOptions,
-        partitions: dict[int, Partition],
         now_us: Callable[[], int],
         *,
         guarded: bool,
     ) -> None:
         """`guarded`: there are accounts, which may have limits of their own."""
         self._options = options
-        self._partitions = partitions
         self.now_us = now_us
+        # Partitions that the intake puts something of a watched publisher into, and where they
+        # went on before. None: nobody is watched.
+        self._touched: dict[Partition, int] | None = None
         self._table = RateTable(options)
         self._quotas = QuotaTable(options)
         self.pause_seconds_max = options.pause_seconds_max
@@ -100,31 +102,36 @@ class Metering:
     def rates_of(self, who: Identity) -> Rates | None:
         return self._table.maybe_of(who, self.now_us())
 
-    def weigh(self, rates: Rates | None, data: bytes, at: int, end: int) -> float:
-        """Counts the batches that stand from `at` up to `end`; how long their publisher should not
-        be read."""
-        now_us = self.now_us()
-        debt = 0.0
-        if rates is None and not self._limited_topics:
-            return debt
-        unpack, partitions = INCOMING.unpack_from, self._partitions
-        messages, begin, key = 0, at, -1
-        while end - at >= HEADER_BYTES:
-            length, kind, _, _, topic, _, _, _, index, _, _, count = unpack(data, at)
-            if kind != KIND_BATCH or length < HEADER_BYTES:
-                break
-            messages += count
-            if key != topic << 16 | index:
-                key = topic << 16 | index
-                partition = partitions.get(key)
-                limits = None if partition is None else partition.topic.limits
-                if limits is not None and limits.rates is not None:
-                    debt = max(debt, limits.rates.debt_seconds(now_us))
-            at += length
+    def watch(self) -> None:
+        """What the intake takes from now on is counted by the next `settle`."""
+        self._touched = {}
+
+    def settle(self, rates: Rates | None, size: int) -> float:
+        """Counts what the intake has taken since `watch`: `size` bytes. How long their publisher
+        should not be read."""
+        touched, self._touched = self._touched or {}, None
+        messages, debt, now_us = 0, 0.0, 0
+        for partition, before in touched.items():
+            messages += partition.next_offset - before
+            limits = partition.topic.limits
+            if limits is not None and limits.rates is not None and limits.rates.in_debt:
+                now_us = now_us or self.now_us()
+                debt = max(debt, limits.rates.debt_seconds(now_us))
         if rates is not None:
-            rates.take(messages, at - begin, now_us)
-            debt = max(debt, rates.debt_seconds(now_us))
-        return self._pause(debt)
+            now_us = now_us or self.now_us()
+            rates.take(messages, size, now_us)
+            if rates.in_debt:
+                debt = max(debt, rates.debt_seconds(now_us))
+        return self._pause(debt) if debt else 0.0
+
+    def weigh(self, rates: Rates | None, data: bytes) -> float:
+        """The same for whole batches that are staged, and in no partition yet."""
+        if rates is None:
+            return 0.0
+        messages = sum(header.record_count for _, header in split_batches(data))
+        now_us = self.now_us()
+        rates.take(messages, len(data), now_us)
+        return self._pause(rates.debt_seconds(now_us))
 
     def charge(self, rates: Rates | None, topic: Topic | None, messages: int, size: int) -> float:
         """The same for messages that are not in batches yet. Raises RateLimitedError instead if
@@ -164,12 +171,18 @@ class Metering:
 
     def maybe_refusal(self, rates: Rates | None) -> RateLimitedError | None:
         """What a publisher is refused with that owes too much."""
-        if rates is None:
+        if rates is None or not rates.in_debt:
             return None
         now_us = self.now_us()
         if rates.debt_seconds(now_us) <= self.pause_seconds_max:
             return None
         return rates.refusal(now_us)
+
+    def touch(self, partition: Partition, origin: object) -> FanlogError | None:
+        """A publisher begins to publish to a partition; what speaks against it."""
+        if self._touched is not None:
+            self._touched.setdefault(partition, partition.next_offset)
+        return self.maybe_fault(partition.topic, origin)
 
     def maybe_fault(self, topic: Topic, origin: object) -> FanlogError | None:
         """What speaks against taking a batch of this origin for the topic."""

@@ -197,10 +197,13 @@ class NativeSession:
         for the next ones."""
         if not self._metering.on or self.trusted:
             return self._take_marked(data, at)
-        self.limited = self._metering.maybe_refusal(self._meter.rates)
+        rates = self._meter.rates
+        self.limited = self._metering.maybe_refusal(rates)
+        if self.limited is not None:
+            return self._take_marked(data, at)
+        self._metering.watch()
         end = self._take_marked(data, at)
-        if self.limited is None:
-            self.weigh(data, at, end)
+        self._wait(self._metering.settle(rates, end - at))
         return end
 
     def _take_marked(self, data: bytes, at: int) -> int:
@@ -211,12 +214,16 @@ class NativeSession:
             self._marks = None
         return after
 
-    def weigh(self, data: bytes, at: int, end: int) -> None:
-        """Counts batches, and reads no more from the peer for as long as it owes something."""
-        wait = 0.0 if self.trusted else self._metering.weigh(self._meter.rates, data, at, end)
-        if wait:
+    def weigh(self, batches: bytes) -> None:
+        """Counts batches that are staged."""
+        if self._metering.on and not self.trusted:
+            self._wait(self._metering.weigh(self._meter.rates, batches))
+
+    def _wait(self, seconds: float) -> None:
+        """Reads no more from the peer for as long as it owes something."""
+        if seconds:
             self._throttled = True
-            asyncio.get_running_loop().call_later(wait, self._pay)
+            asyncio.get_running_loop().call_later(seconds, self._pay)
 
     def _pay(self) -> None:
         self._throttled = False

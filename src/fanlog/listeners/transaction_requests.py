@@ -29,8 +29,7 @@ def stage(session: NativeSession, request: int, aux: int, payload: memoryview) -
     ticket = payload[:TICKET_BYTES].hex()
     batches = bytes(payload[TICKET_BYTES:])
     session.broker.transactions.stage(ticket, batches, session)
-    if session.broker.metering.on:
-        session.weigh(batches, 0, len(batches))
+    session.weigh(batches)
     session.answer(request)
 
 

@@ -25,32 +25,30 @@ _KEPT_MAX = 10_000
 class Bucket:
     """So much a second. The level is below 0 while there is a debt."""
 
-    __slots__ = ("_at_us", "_burst", "_level", "per_second")
+    __slots__ = ("_at_us", "_burst", "_per_us", "level", "per_second")
 
     def __init__(self, per_second: float, burst_seconds: float, now_us: int) -> None:
         self.per_second = per_second
+        self._per_us = per_second / 1_000_000
         self._burst = max(1.0, per_second * burst_seconds)
-        self._level = self._burst
+        self.level = self._burst
         self._at_us = now_us
 
     def take(self, amount: float, now_us: int) -> None:
-        self._refill(now_us)
-        self._level -= amount
+        passed_us = now_us - self._at_us
+        level = self.level
+        # A clock that goes back pays nothing, and costs nothing.
+        if passed_us > 0:
+            level = min(level + passed_us * self._per_us, self._burst)
+        self._at_us = now_us
+        self.level = level - amount
 
     def debt_seconds(self, now_us: int) -> float:
         """How long until the debt is paid; 0 if there is none."""
-        if self._level >= 0:
+        if self.level >= 0:
             return 0.0
-        self._refill(now_us)
-        return 0.0 if self._level >= 0 else -self._level / self.per_second
-
-    def _refill(self, now_us: int) -> None:
-        passed_us = now_us - self._at_us
-        # A clock that goes back pays nothing, and costs nothing.
-        if passed_us > 0:
-            level = self._level + passed_us * self.per_second / 1_000_000
-            self._level = min(self._burst, level)
-        self._at_us = now_us
+        self.take(0, now_us)
+        return 0.0 if self.level >= 0 else -self.level / self.per_second
 
 
 class Rates:
@@ -78,6 +76,13 @@ class Rates:
         messages = 0.0 if self._messages is None else self._messages.per_second
         size = 0.0 if self._bytes is None else self._bytes.per_second
         return (messages, size) == (messages_per_second, bytes_per_second)
+
+    @property
+    def in_debt(self) -> bool:
+        """Whether there was a debt when they were last looked at. It may be paid since."""
+        if self._messages is not None and self._messages.level < 0:
+            return True
+        return self._bytes is not None and self._bytes.level < 0
 
     def take(self, messages: int, size: int, now_us: int) -> None:
         if self._messages is not None:
