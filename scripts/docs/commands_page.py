@@ -19,7 +19,11 @@ _HEAD = """\
 Every command of `fanlog`, made from the source. `fanlog COMMAND --help` prints the same.
 
 Commands that ask a broker take `--url`, or the variable `FANLOG_URL`. Most have `--json`, for
-scripts. Messages for people go to stderr, so that stdout holds nothing but the answer."""
+scripts. Messages for people go to stderr, so that stdout holds nothing but the answer.
+
+A broker that asks for a login wants one of these variables: `FANLOG_KEY_FILE` (a file with a key),
+`FANLOG_KEY`, `FANLOG_TOKEN`, or `FANLOG_USER` with `FANLOG_PASSWORD_FILE` or `FANLOG_PASSWORD`. In
+a systemd unit the credential `fanlog-key` does. No flag takes a secret."""
 
 
 @dataclass(frozen=True, slots=True)
