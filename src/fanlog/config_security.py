@@ -19,23 +19,25 @@ class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
     certificate_file: Annotated[
         str,
         Meta(
+            extra=LIVE,
             description="PEM file with the certificate, and those that vouch for it. It turns TLS "
-            "on, for every listener."
+            "on, for every listener.",
         ),
     ] = ""
     private_key_file: Annotated[
-        str, Meta(description="PEM file with the private key of the certificate.")
+        str, Meta(extra=LIVE, description="PEM file with the private key of the certificate.")
     ] = ""
     client_ca_file: Annotated[
         str,
         Meta(
+            extra=LIVE,
             description="PEM file with the authorities whose client certificates are believed. "
-            "Empty: clients are not asked for one."
+            "Empty: clients are not asked for one.",
         ),
     ] = ""
     client_certificates: Annotated[
         Literal["optional", "required"],
-        Meta(description="Whether every client must have a certificate."),
+        Meta(extra=LIVE, description="Whether every client must have a certificate."),
     ] = "optional"
     handshake_timeout_seconds: Annotated[
         float,

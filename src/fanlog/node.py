@@ -227,8 +227,7 @@ class Node:
         ]
         if (certificates := self.certificates) is not None:
             self.core.look_after = lambda: certificates.problem
-            # SIGHUP reads the files again; if they are broken, the old ones stay.
-            self.on_reload.append(lambda _: certificates.read_again)
+            self.on_reload.append(lambda config: certificates.prepare(config.tls))
             looks = _every(self._config.tls.reload_check_seconds, self.certificates.look)
             self._tasks.append(asyncio.create_task(looks))
         self._begin_export()

@@ -25,6 +25,7 @@ from fanlog.format.settings import ConfigRequest, SettingsChanged, SettingsShown
 from fanlog.identity import Identity
 from fanlog.node import Node
 from fanlog.security.audit import AUDIT_TOPIC, AuditRecord, decode_record
+from fanlog.security.dev_certificates import open_authority
 
 OPERATOR = Identity("ops", "192.0.2.7:1", "native")
 FILE = """\
@@ -301,3 +302,37 @@ async def test_a_secret_is_neither_shown_nor_audited(tmp_path: Path) -> None:
         await on.set(redis__password="hunter2")
         assert msgspec.json.encode(on.settings.show()).count(b"hunter2") == 0
         assert all("hunter2" not in record.detail for record in await on.audited())
+
+
+async def test_other_certificates_are_taken_and_broken_ones_change_nothing(tmp_path: Path) -> None:
+    authority = open_authority(tmp_path / "tls")
+    first, second = (authority.issue(name, [name]) for name in ("first", "second"))
+    text = FILE + (f'\n[tls]\ncertificate_file = "{first[0]}"\nprivate_key_file = "{first[1]}"\n')
+    async with live(tmp_path, text=text) as on:
+        certificates = on.node.certificates
+        assert certificates is not None
+        before = certificates.certificate
+        await on.set(tls__certificate_file=str(second[0]), tls__private_key_file=str(second[1]))
+        taken = certificates.certificate
+        assert taken != before
+        with pytest.raises(ConfigError, match="private_key_file"):
+            await on.set(tls__private_key_file=str(first[1]), listener__drain_seconds=9)
+        assert certificates.certificate is taken
+        assert held(on.node, all_options()["listener.drain_seconds"]) == 0
+        assert str(second[1]) in on.file.read_text()
+        off = await on.set(tls__certificate_file=None, tls__private_key_file=None)
+        assert {change.live for change in off.changed} == {False}
+        assert certificates.certificate is taken
+        # Files that were refused already do not keep other settings from being changed.
+        second[0].write_text("broken")
+        certificates.look()
+        await on.set(listener__fetches_max=9)
+
+
+async def test_tls_is_turned_on_with_a_restart(tmp_path: Path) -> None:
+    async with live(tmp_path) as on:
+        done = await on.set(tls__certificate_file="broker.pem", listener__drain_seconds=0)
+        assert [(change.option, change.live) for change in done.changed] == [
+            ("tls.certificate_file", False)
+        ]
+        assert on.node.certificates is None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fanlog.cli import toml_file
 from fanlog.cli.logs import set_log_level
-from fanlog.cli.options import Value, all_options, did_you_mean
+from fanlog.cli.options import Option, Value, all_options, did_you_mean
 from fanlog.cli.settings import (
     Given,
     Setting,
@@ -43,6 +43,7 @@ logger = logging.getLogger("fanlog")
 
 # Settings that one change may have.
 _CHANGES_MAX = 200
+_TLS_ON = "tls.certificate_file"
 
 
 class ServedSettings:
@@ -167,8 +168,7 @@ class ServedSettings:
         """Asks everybody who has to take the settings, which may raise. `tables` are the keys and
         users of the file."""
         self._check(Settings(dict(wanted), tables).config)
-        effect = {path: self._in_effect(path, one) for path, one in wanted.items()}
-        config = Settings(effect, tables).config
+        config = Settings(self._in_effect(wanted), tables).config
         change = self._node.prepare(config)
 
         def changed() -> None:
@@ -177,8 +177,19 @@ class ServedSettings:
 
         return changed
 
-    def _in_effect(self, path: str, wanted: Setting) -> Setting:
-        return wanted if wanted.option.live else self._running.by_path[path]
+    def _in_effect(self, wanted: Mapping[str, Setting]) -> dict[str, Setting]:
+        """What the broker has with these settings until it is restarted."""
+        running = self._running.by_path
+        return {
+            path: one if self._is_live(one.option, wanted) else running[path]
+            for path, one in wanted.items()
+        }
+
+    def _is_live(self, option: Option, wanted: Mapping[str, Setting]) -> bool:
+        """Other certificates are live, but TLS is turned on and off with a restart."""
+        running = self._running.by_path[_TLS_ON].value
+        toggles = bool(running) != bool(wanted[_TLS_ON].value)
+        return option.live and not (option.section == "tls" and toggles)
 
     def _write(self, values: Mapping[str, SettingValue | None]) -> None:
         file = self._running.file
@@ -199,15 +210,14 @@ class ServedSettings:
                 option=path,
                 before=one.option.show(before[path].value),
                 after=one.option.show(one.value),
-                live=one.option.live,
+                live=self._is_live(one.option, wanted),
             )
             for path, one in wanted.items()
             if one.value != before[path].value
         )
         prepared()
         self._wanted = wanted
-        effect = {path: self._in_effect(path, one) for path, one in wanted.items()}
-        self._running = replace(self._running, by_path=effect)
+        self._running = replace(self._running, by_path=self._in_effect(wanted))
         audit = self._node.core.audit
         for one in changed:
             detail = f"{one.before} to {one.after}" + ("" if one.live else "; needs a restart")

@@ -106,7 +106,7 @@ class Certificates:
         self._refused = ""
         self._warned_at = 0.0
         self.reloads = 0
-        self.context, self.certificate = self._load()
+        self.context, self.certificate = self._load(options)
         self._warn_of_readers()
         self.warn_of_expiry()
 
@@ -133,8 +133,7 @@ class Certificates:
                 found.append((0, 0, 0))
         return tuple(found)
 
-    def _load(self) -> tuple[ssl.SSLContext, Certificate]:
-        options = self._options
+    def _load(self, options: TlsOptions) -> tuple[ssl.SSLContext, Certificate]:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.sslsocket_class = self._socket_class
@@ -158,29 +157,8 @@ class Certificates:
             raise _wrong_pair(options, key, fault) from fault
         except OSError as fault:
             raise _unreadable("tls.private_key_file", key, fault) from fault
-        self._trust_clients(context)
+        _trust_clients(context, options)
         return context, certificate
-
-    def _trust_clients(self, context: ssl.SSLContext) -> None:
-        options = self._options
-        if not options.client_ca_file:
-            if options.client_certificates == "required":
-                raise ConfigError(
-                    'tls.client_certificates is "required", and nothing says whose are believed. '
-                    "Set tls.client_ca_file to a PEM file with the authority that issues them."
-                )
-            return
-        required = options.client_certificates == "required"
-        context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
-        try:
-            context.load_verify_locations(options.client_ca_file)
-        except ssl.SSLError as fault:
-            raise ConfigError(
-                f"tls.client_ca_file: {options.client_ca_file} has no certificates in PEM format. "
-                "Give a file with the authority that issues the clients' certificates."
-            ) from fault
-        except OSError as fault:
-            raise _unreadable("tls.client_ca_file", options.client_ca_file, fault) from fault
 
     # Reading again
 
@@ -191,18 +169,33 @@ class Certificates:
             self.reload()
         self.warn_of_expiry()
 
-    def read_again(self) -> None:
-        self.reload()
+    def prepare(self, options: TlsOptions) -> Callable[[], None]:
+        """Reads the files that these options name. Raises ConfigError if they do not fit; what it
+        returns makes them those of the next handshake, once the options are the broker's. Where
+        nothing has changed there is nothing to do: other settings must not wait for new files."""
+        if options == self._options and self._stamps() == self._seen:
+            return lambda: None
+        context, certificate = self._load(options)
+
+        def take() -> None:
+            self._seen = self._stamps()
+            self._take(context, certificate)
+
+        return take
 
     def reload(self) -> bool:
         """Reads the files again. If they do not fit, what was there stays, and the log says so."""
         self._seen = self._stamps()
         try:
-            context, certificate = self._load()
+            context, certificate = self._load(self._options)
         except ConfigError as fault:
             self._refused = str(fault)
             logger.error("The new TLS files are refused, and the old ones stay in use: %s", fault)
             return False
+        self._take(context, certificate)
+        return True
+
+    def _take(self, context: ssl.SSLContext, certificate: Certificate) -> None:
         self.context, self.certificate = context, certificate
         self._refused = ""
         self._warned_at = 0.0
@@ -210,7 +203,6 @@ class Certificates:
         logger.info("New connections get the certificate of %s.", self.describe())
         self._warn_of_readers()
         self.warn_of_expiry()
-        return True
 
     def describe(self) -> str:
         """`CN=broker, until 2027-01-31`."""
@@ -250,6 +242,27 @@ class Certificates:
             return
         if mode & stat.S_IROTH:
             logger.warning("Everybody on this machine can read the private key %s: chmod 600.", key)
+
+
+def _trust_clients(context: ssl.SSLContext, options: TlsOptions) -> None:
+    if not options.client_ca_file:
+        if options.client_certificates == "required":
+            raise ConfigError(
+                'tls.client_certificates is "required", and nothing says whose are believed. '
+                "Set tls.client_ca_file to a PEM file with the authority that issues them."
+            )
+        return
+    required = options.client_certificates == "required"
+    context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
+    try:
+        context.load_verify_locations(options.client_ca_file)
+    except ssl.SSLError as fault:
+        raise ConfigError(
+            f"tls.client_ca_file: {options.client_ca_file} has no certificates in PEM format. "
+            "Give a file with the authority that issues the clients' certificates."
+        ) from fault
+    except OSError as fault:
+        raise _unreadable("tls.client_ca_file", options.client_ca_file, fault) from fault
 
 
 def _no_password() -> str:
