@@ -174,6 +174,28 @@ async def test_what_is_left_of_a_damaged_ledger_lets_nobody_in(served: Served) -
     assert (await served.gate.login(Login(key=mine), WHO)).user == "file"
 
 
+async def test_a_hundred_thousand_users_cost_no_more_than_one(served: Served) -> None:
+    def user(number: int, **more: object) -> UserEntry:
+        names = (f"u{number}.example",)
+        return UserEntry(name=f"u{number}", rules=READER, certificates=names, **more)  # type: ignore[arg-type]
+
+    told: list[None] = []
+    served.directory.on_change.append(lambda: told.append(None))
+    served.directory.load(user(number) for number in range(100_000))
+    assert len(told) == 1
+    who = served.gate.certified(["u77777.example"], WHO)
+    assert who is not None
+    # Each of these would take minutes together if it looked at all of them.
+    for number in range(10_000):
+        served.directory.put(user(number, comment="x"))
+        assert served.gate.renew(who) is who
+    names = served.directory.names("user")
+    assert served.directory.names("user") is names
+    served.directory.remove(user(77777))
+    assert served.gate.renew(who) is None
+    assert len(served.directory.names("user")) == 99_999
+
+
 class Tokens:
     async def verify(self, token: str, /) -> Account | None:
         if not token.startswith("t:"):

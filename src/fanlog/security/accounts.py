@@ -136,7 +136,7 @@ class Accounts:
         return key_info(self._key(name))
 
     def keys(self, after: str = "") -> KeysPage:
-        names, more = _page(self._directory.keys, after)
+        names, more = _page(self._directory.names("key"), after)
         return KeysPage(tuple(key_info(self._directory.keys[name]) for name in names), more)
 
     # Users
@@ -197,7 +197,7 @@ class Accounts:
         return user_info(self._user(name))
 
     def users(self, after: str = "") -> UsersPage:
-        names, more = _page(self._directory.users, after)
+        names, more = _page(self._directory.names("user"), after)
         return UsersPage(tuple(user_info(self._directory.users[name]) for name in names), more)
 
     # Both
@@ -353,8 +353,7 @@ def _is_admin(entry: Entry) -> bool:
     return entry.rules.role is Role.ADMIN and not disabled and not entry.expires_us
 
 
-def _page(names: Iterable[str], after: str) -> tuple[list[str], str]:
-    known = sorted(names)
+def _page(known: list[str], after: str) -> tuple[list[str], str]:
     at = bisect_right(known, after) if after else 0
     page = known[at : at + _PAGE]
     return page, page[-1] if at + _PAGE < len(known) else ""

@@ -89,6 +89,7 @@ class Directory:
         self._distrusted = False
         # By entry, so that a change leaves the accounts of others as they are.
         self._accounts: dict[str, dict[tuple[AccountKind, str], Account]] = {}
+        self._sorted: dict[str, list[str]] = {}
         self.on_change: list[Callable[[], None]] = []
 
     @property
@@ -103,6 +104,13 @@ class Directory:
     def distrusted(self) -> bool:
         """Whether keys and users that were made by commands are not let in: see `distrust`."""
         return self._distrusted
+
+    def names(self, kind: Literal["key", "user"]) -> list[str]:
+        """All names in order. They are sorted once for all pages of a list."""
+        found = self._sorted.get(kind)
+        if found is None:
+            found = self._sorted[kind] = sorted(self._keys if kind == "key" else self._users)
+        return found
 
     def entries(self) -> Iterator[Entry]:
         yield from self._keys.values()
@@ -131,6 +139,7 @@ class Directory:
         self._changed()
 
     def _put(self, entry: Entry) -> None:
+        self._sorted.clear()
         known = (self._keys if isinstance(entry, KeyEntry) else self._users).get(entry.name)
         if known is not None:
             self._drop(known)
@@ -142,6 +151,7 @@ class Directory:
                 self._user_by_certificate.setdefault(name.casefold(), entry)
 
     def _drop(self, entry: Entry) -> None:
+        self._sorted.clear()
         self._accounts.pop(entry.ledger_key, None)
         if isinstance(entry, KeyEntry):
             self._keys.pop(entry.name, None)
@@ -150,9 +160,10 @@ class Directory:
                 del self._key_by_id[entry.id]
             return
         self._users.pop(entry.name, None)
-        mine = self._user_by_certificate
-        for name in [name for name, owner in mine.items() if owner.name == entry.name]:
-            del mine[name]
+        for name in map(str.casefold, entry.certificates):
+            user = self._user_by_certificate.get(name)
+            if user is not None and user.name == entry.name:
+                del self._user_by_certificate[name]
 
     def _changed(self) -> None:
         for tell in self.on_change:
