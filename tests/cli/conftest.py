@@ -84,7 +84,7 @@ class Serving:
         )
         assert self.process.stdout is not None
         self.banner = [self.process.stdout.readline().rstrip("\n") for _ in range(7)]
-        found = re.search(r"fanlog://\S+", self.banner[0])
+        found = re.search(r"fanlogs?://\S+", self.banner[0])
         assert found is not None, self.banner
         self.url = found[0]
 
