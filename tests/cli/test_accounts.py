@@ -33,6 +33,20 @@ def ask(run: Run, serve: Serve, tmp_path: Path) -> Run:
 
 
 def test_keys_and_users_are_managed_by_commands(ask: Run, tmp_path: Path) -> None:
+    # Limits
+    limits = ("--messages-per-second", "10", "--bytes-per-second", "1000", "--connections", "2")
+    quotas = ("--topics", "1", "--stored-bytes", "5000")
+    small = ask("key", "create", "small", "--role", "producer", *limits, *quotas)
+    assert small.code == 0, small.err
+    wanted = {"messages_per_second": 10.0, "bytes_per_second": 1000.0, "connections": 2}
+    wanted |= {"topics": 1, "stored_bytes": 5000}
+    assert ask("key", "list", "--json").json[1]["allowance"] == wanted
+    secret = small.out.strip()
+    assert ask("publish", "one", "x", FANLOG_KEY=secret).code == 0
+    full = ask("publish", "two", "x", FANLOG_KEY=secret)
+    assert full.code != 0
+    assert "The user 'small' has 1 topics, and its quota is 1" in full.sentence
+    assert ask("key", "revoke", "small").code == 0
     # Keys
     made = ask("key", "create", "shop", "--role", "producer", "--publish", "orders.>")
     key = made.out.strip()

@@ -62,6 +62,9 @@ async def test_who_owes_more_than_the_longest_pause_is_refused_and_told_when_to_
         with pytest.raises(RateLimitedError) as refused:
             await client.publish("t", b"y")
         assert refused.value.retry_after_seconds == pytest.approx(10)
+        counters = broker.node.core.metering.counters()
+        assert counters["paused"] >= 1
+        assert counters["refused"] >= 1
         assert "The address 127.0.0.1 publishes more than its 10 messages" in str(refused.value)
         # Who was refused owes nothing for it.
         broker.pay(10)

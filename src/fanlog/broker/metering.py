@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from fanlog.broker.inboxes import is_inbox
-from fanlog.errors import FanlogError, RateLimitedError
+from fanlog.errors import FanlogError, QuotaExceededError, RateLimitedError
 from fanlog.format.batch import split_batches
 from fanlog.identity import Identity
 from fanlog.model import INTERNAL_PREFIX
@@ -78,6 +78,7 @@ class Metering:
         # Partitions that the intake puts something of a watched publisher into, and where they
         # went on before. None: nobody is watched.
         self._touched: dict[Partition, int] | None = None
+        self._pauses = self._refusals = 0
         self._table = RateTable(options)
         self._quotas = QuotaTable(options)
         self.pause_seconds_max = options.pause_seconds_max
@@ -162,12 +163,24 @@ class Metering:
             if rates is not None:
                 debt = rates.debt_seconds(now_us)
                 if debt > debt_max:
+                    self._refusals += 1
                     raise rates.refusal(now_us)
                 most = max(most, debt)
         return most
 
     def _pause(self, debt: float) -> float:
-        return 0.0 if debt < _WAIT_SECONDS_MIN else min(debt, self.pause_seconds_max)
+        if debt < _WAIT_SECONDS_MIN:
+            return 0.0
+        self._pauses += 1
+        return min(debt, self.pause_seconds_max)
+
+    def counters(self) -> dict[str, int]:
+        """How often a limit was reached, by what was done."""
+        return {
+            "paused": self._pauses,
+            "refused": self._refusals,
+            "locked_out": self.logins.lockout.refused,
+        }
 
     def maybe_refusal(self, rates: Rates | None) -> RateLimitedError | None:
         """What a publisher is refused with that owes too much."""
@@ -186,17 +199,22 @@ class Metering:
 
     def maybe_fault(self, topic: Topic, origin: object) -> FanlogError | None:
         """What speaks against taking a batch of this origin for the topic."""
-        limited: RateLimitedError | None = getattr(origin, "limited", None)
-        if limited is not None or topic.limits is None:
-            return limited
-        return topic.limits.maybe_fault(self.pause_seconds_max)
+        fault: FanlogError | None = getattr(origin, "limited", None)
+        if fault is None and topic.limits is not None:
+            fault = topic.limits.maybe_fault(self.pause_seconds_max)
+        self._refusals += fault is not None
+        return fault
 
     # Topics
 
     def check_new(self, name: str, owner: str) -> None:
         """Raises QuotaExceededError if there may be no topic of this name and owner."""
         if self.on and not is_inbox(name):
-            self._quotas.check_new(name, owner)
+            try:
+                self._quotas.check_new(name, owner)
+            except QuotaExceededError:
+                self._refusals += 1
+                raise
 
     def adopt(self, topic: Topic) -> None:
         """A topic is there, or has other settings."""

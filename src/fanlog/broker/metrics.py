@@ -185,6 +185,7 @@ class Metrics:
             gaps=_NO_GAPS | notes.times,
             slow_readers=slow,
             denied=_NONE_DENIED | broker.denied,
+            limited=broker.metering.counters(),
         )
 
     def _levels(self) -> Levels:

@@ -168,7 +168,8 @@ def set_key(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Change a key, also for connections that are open. New rules replace all old ones."""
+    """Change a key, also for connections that are open. New rules replace all old
+    ones, and new limits all old limits."""
     changes: dict[str, object] = {
         "rules": maybe_rules(
             role,

@@ -156,6 +156,12 @@ def _totals(snapshot: Snapshot) -> Iterator[Metric]:
     yield _counters(
         "fanlog_denied", "Requests without permission, by verb.", "verb", totals.denied.items()
     )
+    yield _counters(
+        "fanlog_limited",
+        "Publishers above a limit, and logins after too many wrong ones, by what was done.",
+        "outcome",
+        totals.limited.items(),
+    )
 
 
 def _levels(snapshot: Snapshot) -> Iterator[Metric]:

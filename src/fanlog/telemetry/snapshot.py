@@ -100,6 +100,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     gaps: dict[str, int] = {}
     slow_readers: dict[str, int] = {}
     denied: dict[str, int] = {}
+    limited: dict[str, int] = {}
 
 
 class Levels(msgspec.Struct, frozen=True, kw_only=True):
