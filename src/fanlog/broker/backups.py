@@ -111,11 +111,12 @@ class Backups:
 
     async def _pinned(self, pins: str, ticket: str) -> HeldPoint:
         os.makedirs(pins)
-        point, topics = self._store.begin_point(self._runtime.now_us(), self._broker.release)
-        point.memory_topics = sum(
+        in_memory = sum(
             topic.settings.durability == "memory" and not topic.name.startswith("_")
             for topic in self._broker.catalog
         )
+        point, topics = self._store.begin_point(self._runtime.now_us(), self._broker.release)
+        point.memory_topics = in_memory
         try:
             # In the same turn: a transaction that is stored removes its file at once.
             files = self._broker.transactions.staged_files()

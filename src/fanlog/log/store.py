@@ -390,11 +390,13 @@ class LogStore:
 
     def begin_point(self, taken_us: int, release: str) -> tuple[Point, list[TopicMoment]]:
         """How far all logs are now. No file goes before `end_point`: the caller pins them."""
-        self._shared.removals.hold()
         history, restored_from = self._history
         point = Point(history, self.epoch, self._next_number, taken_us, release, restored_from)
         point.left_aside = len(self.left_aside)
-        return point, topics_now(self._topics.values())
+        topics = topics_now(self._topics.values())
+        # Last, so that no fault leaves the hold behind.
+        self._shared.removals.hold()
+        return point, topics
 
     def end_point(self) -> None:
         """The files of a point are pinned. Any thread; `removals_go_on` follows on the loop."""
