@@ -253,3 +253,13 @@ async def test_wrong_sessions_at_speed_leave_nothing_behind() -> None:
             assert (await site.ask("GET", "/v1/whoami", Cookie=cookie, **PAGE))[0] == 401
         assert site.listener.entrance.sessions.all() == []
         assert not site.listener.entrance._asking
+
+
+async def test_answers_say_nothing_of_versions_and_are_no_pages() -> None:
+    async with guarded() as site:
+        key = site.key("ann", Role.VIEWER)
+        for path in ("/v1/whoami", "/v1/nothing", "/v1/login", "/v1/topics/x/messages"):
+            async with site.http.get(path, headers=bearer(key)) as answer:
+                assert answer.headers["Server"] == "fanlog"
+                assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        assert b"aiohttp" not in await raw(site, b"GET / HTTP/1.1\r\nbad header\r\n\r\n")

@@ -79,6 +79,7 @@ def make_app(listener: WebListener) -> web.Application:
             authenticate(listener),
         ],
     )
+    app.on_response_prepare.append(_harden)
     for route in ROUTES:
         app.router.add_route(route.method, route.path, adapted(route, listener))
         is_json = route.answer is not None and route.answer_type == "application/json"
@@ -88,6 +89,14 @@ def make_app(listener: WebListener) -> web.Application:
     add_pages(app, ROUTES, front_page=not folder, guarded=listener.entrance.guarded)
     add_files(app, folder)
     return app
+
+
+async def _harden(request: web.Request, response: web.StreamResponse) -> None:
+    """Nobody needs to know which library in which version this is, and no browser shall take a
+    message for a page."""
+    response.headers["Server"] = "fanlog"
+    if request.path.startswith("/v1/"):
+        response.headers.setdefault("X-Content-Type-Options", "nosniff")
 
 
 def _count(listener: WebListener):

@@ -78,6 +78,10 @@ _WRONG_TICKET = (
     "The ticket was used before, is too old, or is for something else. Get a new one for each "
     "connection: POST /v1/tickets."
 )
+_NO_LOGIN = (
+    "This broker asks clients to log in. Send a key or token as `Authorization: Bearer ...`. In a "
+    "browser, log in with POST /v1/login. The operator makes keys with: fanlog key create NAME"
+)
 _ONLY_BEARER = "Send the key or token as `Authorization: Bearer ...`."
 
 
@@ -219,7 +223,10 @@ class Entrance:
             return Guest(self, core, certified)
         if _path(request) == WEBSOCKET_PATH:
             return Guest(self, core, stranger)
-        return Guest(self, core, gate.arrive(stranger))
+        try:
+            return Guest(self, core, gate.arrive(stranger))
+        except UnauthenticatedError:
+            raise UnauthenticatedError(_NO_LOGIN) from None
 
     async def _by_header(
         self, request: web.Request, shown: list[str], stranger: Identity

@@ -33,5 +33,6 @@ class HttpHandler(RequestHandler):
         response = http_problem(
             status, f"This is not a request that HTTP allows. {why}.", "bad_http"
         )
+        response.headers["Server"] = "fanlog"
         response.force_close()
         return response
