@@ -92,7 +92,7 @@ async def test_slow_work_of_a_broker_names_its_topic_and_its_client(
     assert "slow sync: " in said
     assert "; topic orders" in said
     assert "slow request: LIST_TOPICS took " in said
-    assert " on native@127.0.0.1:" in said
+    assert " for native@127.0.0.1:" in said
 
 
 def test_a_connection_is_called_as_it_is_listed() -> None:
@@ -101,6 +101,8 @@ def test_a_connection_is_called_as_it_is_listed() -> None:
     assert connection_id(Identity("bob", "10.0.0.7:1", "web", "8c1f6a0b")) == "8c1f6a0b"
     assert connection_id(Identity("bob", "10.0.0.7:1", "web")) == "web@10.0.0.7:1"
     assert describe(None) == describe(Identity()) == ""
+    assert describe(ANN) == " for ann on native@10.0.0.7:5000"
+    assert describe(Identity("", "10.0.0.7:1", "redis")) == " for redis@10.0.0.7:1"
 
 
 async def test_tasks_of_a_connection_know_for_whom_they_are() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import platform
+import time
 from typing import TYPE_CHECKING, Protocol
 
 from fanlog.broker.drops import DropKind
@@ -38,6 +39,8 @@ logger = logging.getLogger("fanlog.broker")
 _KEPT_US = 1_000_000
 # How much longer than a scan the time to the next one is.
 _SCAN_REST = 50
+# Figures of topics are never older than this, when somebody asks.
+_SCAN_US_MAX = 30_000_000
 # Which policy of a reader is behind a reason.
 _POLICIES = {"skipped": "skip", "disconnected": "disconnect"}
 # Zeros from the start: whoever computes a rate would not see the step from nothing to 1.
@@ -143,15 +146,16 @@ class Metrics:
         )
 
     async def _look_at_all(self) -> None:
-        scan, spent_us = Scan(), 0
+        scan, spent_ns = Scan(), 0
 
         def timed(steps: Iterator[None]) -> Iterator[None]:
-            nonlocal spent_us
-            begun_us = self._runtime.work_us()
+            nonlocal spent_ns
+            # Of the processor: on a busy machine a scan takes longer, and is no more work.
+            begun_ns = time.thread_time_ns()
             for _ in steps:
-                spent_us += self._runtime.work_us() - begun_us
+                spent_ns += time.thread_time_ns() - begun_ns
                 yield
-                begun_us = self._runtime.work_us()
+                begun_ns = time.thread_time_ns()
 
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         steps = timed(self._scanner.steps(scan, self._runtime.monotonic_us()))
@@ -162,7 +166,8 @@ class Metrics:
         self._scan = scan
         self._scanned_us = self._runtime.work_us()
         # A little less than what a snapshot is kept for, or every second one would be old.
-        self._scan_again_us = self._scanned_us + max(_KEPT_US * 9 // 10, _SCAN_REST * spent_us)
+        rest_us = max(_KEPT_US * 9 // 10, _SCAN_REST * spent_ns // 1000)
+        self._scan_again_us = self._scanned_us + min(_SCAN_US_MAX, rest_us)
 
     def _totals(self) -> Totals:
         broker = self._broker

@@ -49,6 +49,5 @@ def describe(who: Identity | None) -> str:
     work."""
     if who is None:
         return ""
-    connection = connection_id(who)
-    parts = [part for part in (who.user, f"on {connection}" if connection else "") if part]
-    return f" for {' '.join(parts)}" if parts else ""
+    found = [part for part in (who.user, connection_id(who)) if part]
+    return f" for {' on '.join(found)}" if found else ""
