@@ -148,7 +148,11 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = True
     topics_max: Annotated[
         int,
-        Meta(extra=LIVE, ge=1, description="Topics on this broker. The broker refuses one more."),
+        Meta(
+            extra=LIVE,
+            ge=1,
+            description="Topics on this broker. The broker refuses one more. Its own do not count.",
+        ),
     ] = 1_000_000
     producers_max: Annotated[
         int,

@@ -499,7 +499,8 @@ async def test_a_pattern_does_not_bring_the_brokers_own_topics(way: Way) -> None
         assert [m.topic for m in await take(everything, 2)] == ["t", "t"]
         assert [t.name for t in await client.topics()] == ["t"]
         everywhere = {t.name for t in await client.topics(internal=True)}
-        assert everywhere == {"t", "_fanlog.cursors"}
+        # Without the audit log, which a broker in a program may not have begun yet.
+        assert everywhere - {"_fanlog.audit"} == {"t", "_fanlog.cursors"}
 
 
 async def test_a_deleted_topic_leaves_and_joins_again_when_it_is_created_again(way: Way) -> None:
@@ -937,6 +938,8 @@ async def test_the_status_counts_what_is_there(way: Way) -> None:
         async with client.subscribe("t", start="earliest") as some:
             await take(some, 5)
             status = await client.status()
+            while status.pending_bytes:  # the audit log's
+                status = await client.status()
         assert (status.state, status.problems) == ("ok", ())
         assert (status.topics, status.connections, status.subscriptions) == (1, 1, 1)
         assert (status.published_records, status.pending_bytes) == (5, 0)

@@ -45,6 +45,8 @@ class Catalog:
         self._store = store
         self._options = options
         self._by_name: dict[str, Topic] = {}
+        # How many of them are the broker's own.
+        self._own = 0
         self._tree: NameTree[Topic] = NameTree()
         self._names = SortedNames()
         self.partitions: dict[int, Partition] = {}
@@ -57,6 +59,11 @@ class Catalog:
 
     def __len__(self) -> int:
         return len(self._by_name)
+
+    @property
+    def public_count(self) -> int:
+        """Topics of users."""
+        return len(self._by_name) - self._own
 
     def __iter__(self) -> Iterator[Topic]:
         return iter(self._by_name.values())
@@ -140,9 +147,11 @@ class Catalog:
                 f"Topic {name!r} exists already. See its settings with: fanlog topic describe "
                 f"{shlex.quote(name)}"
             )
-        if len(self._by_name) >= self._options.topics_max:
+        # The broker's own do not count: a full broker must still revoke a key.
+        own = name.startswith(INTERNAL_PREFIX)
+        if not own and self.public_count >= self._options.topics_max:
             raise TooManyTopicsError(
-                f"This broker has {len(self._by_name)} topics, as many as it may. Delete some. "
+                f"This broker has {self.public_count} topics, as many as it may. Delete some. "
                 + allow_more("broker.topics_max")
             )
         topic = Topic(self._store.create(name, settings))
@@ -192,6 +201,7 @@ class Catalog:
         topic.deleted = True
         logger.debug("topic %s deleted", topic.name)
         del self._by_name[topic.name]
+        self._own -= topic.name.startswith(INTERNAL_PREFIX)
         self._tree.remove(topic.name, topic)
         self._names.remove(topic.name)
         for partition in topic.partitions:
@@ -201,6 +211,7 @@ class Catalog:
 
     def _add(self, topic: Topic) -> None:
         self._by_name[topic.name] = topic
+        self._own += topic.name.startswith(INTERNAL_PREFIX)
         self._tree.add(topic.name, topic)
         # Delayed messages, and signals, are published like others.
         open_to_all = topic.name in (SCHEDULED_TOPIC, SIGNALS_TOPIC)

@@ -640,7 +640,7 @@ class Broker:
             release=self.release,
             epoch=self._store.epoch,
             uptime_seconds=(self._runtime.work_us() - self._started_us) / 1e6,
-            topics=len(self.catalog),
+            topics=self.catalog.public_count,
             connections=self.connections,
             subscriptions=len(self.subscriptions),
             tail_bytes=self.commits.tail_bytes,

@@ -196,7 +196,7 @@ class Metrics:
     def _levels(self) -> Levels:
         broker, scan = self._broker, self._scan
         return Levels(
-            topics=len(broker.catalog),
+            topics=broker.catalog.public_count,
             partitions=scan.partition_count,
             groups=scan.group_count,
             queues=len(broker.queues.every()),
