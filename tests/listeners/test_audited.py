@@ -57,6 +57,13 @@ UNAUDITED_PATHS = {
     "/v1/config",
     "/v1/config/reload",
     "/v1/connections/{connection}",
+    # `ask_accounts` notes what is done to keys and users, for all listeners.
+    "/v1/keys",
+    "/v1/keys/{key}",
+    "/v1/keys/{key}/rotate",
+    "/v1/users",
+    "/v1/users/{user}",
+    "/v1/users/{user}/password",
     # The gate notes logins, and a ticket is part of one.
     "/v1/login",
     "/v1/tickets",
