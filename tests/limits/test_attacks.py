@@ -19,6 +19,7 @@ from fanlog.config import Config
 from fanlog.config_security import SecurityOptions
 from fanlog.errors import (
     ConnectionQuotaError,
+    ForbiddenError,
     QuotaExceededError,
     RateLimitedError,
     UnauthenticatedError,
@@ -168,6 +169,10 @@ async def test_wrong_keys_at_speed_lock_the_address_out_on_every_listener() -> N
         writer.write(b"AUTH %b\r\n" % key.encode())
         assert b"too many wrong logins" in await reader.readline()
         writer.close()
+        async with aiohttp.ClientSession() as web:
+            headers = {"Authorization": f"Bearer {key}"}
+            answer = await web.get(f"{broker.http}/v1/topics", headers=headers)
+            assert (answer.status, answer.headers["Retry-After"]) == (429, "1")
         # Later it is let in again: nobody is locked out for ever.
         broker.pay(1)
         await works(broker, key)
@@ -239,6 +244,38 @@ HANDSHAKE = {
     "Sec-WebSocket-Version": "13",
     "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
 }
+
+
+async def test_only_an_admin_gives_a_topic_to_somebody_else() -> None:
+    async with safe() as (broker, root), aiohttp.ClientSession() as web:
+        assert broker.node.security is not None
+        key = make_key()
+        entry = make_entry(key, "team")
+        rules = Rules(role=Role.PRODUCER, manage=(">",))
+        broker.node.security.directory.put(msgspec.structs.replace(entry, rules=rules))
+        headers = {"Authorization": f"Bearer {key}"}
+        async with (
+            await fanlog.connect(broker.url, key=key) as client,
+            await fanlog.connect(broker.url, key=root) as admin,
+        ):
+            with pytest.raises(ForbiddenError):
+                await client.create_topic("t", owner="another")
+            refused = await web.post(
+                f"{broker.http}/v1/topics", json={"name": "t", "owner": "another"}, headers=headers
+            )
+            assert refused.status == 403
+            made = await client.create_topic("t")
+            assert made.settings.owner == "team"
+            with pytest.raises(ForbiddenError):
+                await client.alter_topic("t", owner="another")
+            answer = await web.post(f"{broker.http}/v1/topics", json={"name": "u"}, headers=headers)
+            assert (await answer.json())["settings"]["owner"] == "team"
+            answer = await web.post(
+                f"{broker.http}/v1/topics/v/messages", data=b"x", headers=headers
+            )
+            assert answer.status == 200
+            assert (await admin.describe_topic("v")).settings.owner == "team"
+            assert (await admin.alter_topic("t", owner="another")).settings.owner == "another"
 
 
 async def test_a_key_with_a_rate_of_its_own_is_refused_and_others_are_not() -> None:

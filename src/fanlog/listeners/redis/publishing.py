@@ -137,12 +137,22 @@ class Gathering:
 class Publishing:
     """One peer's messages on their way in."""
 
-    __slots__ = ("_gathering", "_meter", "_metering", "_permit", "_pubsub", "_replies", "pending")
+    __slots__ = (
+        "_gathering",
+        "_guarded",
+        "_meter",
+        "_metering",
+        "_permit",
+        "_pubsub",
+        "_replies",
+        "pending",
+    )
 
     def __init__(
         self, pubsub: PubSub, replies: Replies, permit: Permit, metering: Metering
     ) -> None:
         self._permit = permit
+        self._guarded = permit.guarded
         self._metering = metering
         self._meter = Meter(metering, permit)
         self._pubsub = pubsub
@@ -156,13 +166,13 @@ class Publishing:
     ) -> None:
         """Gathers messages; each gets a reply, unless the peer wants none."""
         try:
-            if self._permit.guarded:
+            owner = ""
+            if self._guarded:
                 _ask(self._permit, channel, shard)
-            partition = self._pubsub.route(
-                channel, by.number, shard=shard, owner=self._permit.owner
-            )
+                owner = self._permit.owner
+            partition = self._pubsub.route(channel, by.number, shard=shard, owner=owner)
             largest = 0 if partition is None else _check_sizes(partition, values)
-            if self._metering.on and partition is not None:
+            if self._metering.on:
                 self._charge(partition, values, by)
         except FanlogError as fault:
             if len(values) > 1 and isinstance(fault, MessageTooLargeError):
@@ -181,10 +191,14 @@ class Publishing:
         cost_bytes = (largest + _MESSAGE_BYTES) * len(values)
         self._gathering.add((partition, values, by, owed, at), cost_bytes)
 
-    def _charge(self, partition: Partition, values: Sequence[bytes], by: Publisher) -> None:
-        """Counts messages. Raises RateLimitedError if their publisher owes too much already."""
+    def _charge(self, partition: Partition | None, values: Sequence[bytes], by: Publisher) -> None:
+        """Counts messages, also those that nobody receives. Raises RateLimitedError if their
+        publisher owes too much already."""
+        rates, topic = self._meter.rates, None if partition is None else partition.topic
+        if rates is None and (topic is None or topic.limits is None):
+            return
         size = sum(map(len, values))
-        wait = self._metering.charge(self._meter.rates, partition.topic, len(values), size)
+        wait = self._metering.charge(rates, topic, len(values), size)
         if wait:
             by.throttle(wait)
 
