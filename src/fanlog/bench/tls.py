@@ -7,7 +7,6 @@ and no handshake is measured.
 
 from __future__ import annotations
 
-import contextlib
 import ssl
 from pathlib import Path
 from typing import cast
@@ -26,17 +25,6 @@ def make_certificates(folder: Path) -> tuple[str, str]:
 
     certificate, key = open_authority(folder / "tls").issue("system", ["localhost", HOST])
     return str(certificate), str(key)
-
-
-def kernel_tls() -> str:
-    """Whether the kernel could encrypt instead of OpenSSL, and if not, why."""
-    if not hasattr(ssl, "OP_ENABLE_KTLS"):
-        return "no: this Python's ssl can't turn it on (3.12 can)"
-    with contextlib.suppress(OSError):
-        protocols = Path("/proc/sys/net/ipv4/tcp_available_ulp").read_text(encoding="ascii")
-        if "tls" in protocols.split():
-            return "yes"
-    return "no: the kernel has no TLS (its module `tls` is not loaded)"
 
 
 def connect_tls(port: int) -> TlsSocket:

@@ -175,7 +175,13 @@ class Certificates:
         nothing has changed there is nothing to do: other settings must not wait for new files."""
         if options == self._options and self._stamps() == self._seen:
             return lambda: None
-        context, certificate = self._load(options)
+        try:
+            context, certificate = self._load(options)
+        except ConfigError as fault:
+            if options == self._options:
+                # Health says it until the files fit, also if nobody looks at the log.
+                self._refused = str(fault)
+            raise
 
         def take() -> None:
             self._seen = self._stamps()
