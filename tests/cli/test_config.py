@@ -164,3 +164,11 @@ def test_a_password_is_never_shown(run: Run) -> None:
         assert shown.code == 0
         assert "tea and milk" not in shown.out + shown.err
         assert "********" in shown.out
+
+
+def test_a_password_in_an_address_is_not_shown(run: Run) -> None:
+    given = "redis://:hidden@10.0.0.5:6379"
+    for arguments in (["config", "show"], ["config", "show", "--json"]):
+        shown = run(*arguments, FANLOG_EDGE_UPSTREAM=given)
+        assert "hidden" not in shown.out + shown.err
+        assert "redis://********@10.0.0.5:6379" in shown.out

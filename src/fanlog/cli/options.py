@@ -5,6 +5,7 @@ error sentences can't disagree."""
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -26,6 +27,8 @@ Unit = Literal["", "bytes", "seconds"]
 SECRET = "********"
 _SECRET_WORDS = ("password", "secret", "private")
 _EXAMPLES = {"bytes": ", such as 64KiB or 128MB", "seconds": ", such as 500ms, 30s, 10m or 7d"}
+# User and password in an address, such as redis://:password@host.
+_USER_INFO = re.compile(r"(\w://)[^/@\s]*@")
 _TRUE = ("true", "yes", "on", "1")
 _FALSE = ("false", "no", "off", "0")
 
@@ -57,7 +60,9 @@ class Option:
         return any(word in self.name for word in _SECRET_WORDS) and not self.name.endswith("_file")
 
     def show(self, value: Value) -> Value:
-        """The value, for a screen: a secret shows only that there is one."""
+        """The value, for a screen: a secret shows only that there is one, also in an address."""
+        if isinstance(value, str):
+            value = _USER_INFO.sub(rf"\1{SECRET}@", value)
         return SECRET if self.secret and value else value
 
     @property

@@ -36,7 +36,7 @@ _EVERYTHING = Rules(role=Role.ADMIN)
 _PASSWORD_BITS = 256
 _PASSWORD_BITS_MAX = 4096
 _ELSEWHERE = Failed(
-    "ERR Accounts are changed with the commands fanlog key and fanlog user, or over HTTP"
+    "ERR Accounts are changed with the commands `fanlog key` and `fanlog user`, or over HTTP"
 )
 
 _HELP = """\
