@@ -194,6 +194,7 @@ class Node:
             from fanlog.security.tokens import Tokens  # noqa: PLC0415
 
             self._tokens = Tokens(options, self._runtime.now_us)
+            self._tokens.on_change.append(self.recheck)
             security.verifiers.append(self._tokens)
         security.on_login.append(self._count_login)
         return security

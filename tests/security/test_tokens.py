@@ -266,12 +266,18 @@ async def test_a_key_file_that_changes_changes_who_is_let_in(tmp_path: Path) -> 
     )
     tokens = Tokens(options, lambda: NOW * 1_000_000, now=lambda: clock[0])
     old, new = sign(), sign(EC_KEY, "ES256")
-    assert (await tokens.verify(old)).name == "ann"
+    changes: list[int] = []
+    tokens.on_change.append(lambda: changes.append(1))
+    first = await tokens.verify(old)
+    assert tokens.renew(first) is first
     path.write_bytes(pem(EC_KEY))
     clock[0] += 2
     assert (await tokens.verify(new)).name == "ann"
     with pytest.raises(UnauthenticatedError):
         await tokens.verify(old)
+    # Also for connections that are open.
+    assert tokens.renew(first) is None
+    assert changes == [1]
     # Half a file, as an editor may leave it for a moment, changes nothing.
     path.write_bytes(pem(RSA_KEY)[:80])
     clock[0] += 2

@@ -35,6 +35,7 @@ from fanlog.security.tokens import (
 )
 
 _SECOND_US = 1_000_000
+_CREDENTIAL = "oidc"
 # How long somebody may take to log in at the provider.
 LOGIN_SECONDS = 600
 _DISCOVERY_SECONDS = 3600.0
@@ -110,7 +111,7 @@ class Oidc:
         return None
 
     def renew(self, account: Account, /) -> Account | None:
-        return account
+        return account if account.credential == _CREDENTIAL else None
 
     # Beginning
 
@@ -187,7 +188,9 @@ class Oidc:
             )
         lifetime_us = int(self._options.session_lifetime_seconds * _SECOND_US)
         expires_us = self._now_us() + lifetime_us
-        return Account(name=user, kind="token", rules=rules, expires_us=expires_us)
+        return Account(
+            name=user, kind="token", rules=rules, expires_us=expires_us, credential=_CREDENTIAL
+        )
 
     async def _exchange(self, code: str, begun: Begun) -> dict[str, Any]:
         """The claims of whoever a code is for."""

@@ -5,6 +5,7 @@ it would let everybody who can read it make tokens."""
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import itertools
 import json
 import logging
@@ -18,7 +19,11 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.ed448 import Ed448PublicKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
-from cryptography.hazmat.primitives.serialization import load_pem_public_key
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_public_key,
+)
 from cryptography.x509 import load_pem_x509_certificate
 from jwt import PyJWK
 from jwt.exceptions import PyJWTError
@@ -43,6 +48,12 @@ class TokenKey(msgspec.Struct, frozen=True):
     key: PublicKey
     kid: str = ""
     algorithm: str = ""
+
+    @property
+    def mark(self) -> str:
+        """Tells keys apart, for as long as they are trusted."""
+        der = self.key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        return hashlib.sha256(der).hexdigest()[:16]
 
     def fits(self, algorithm: str) -> bool:
         """Whether a signature of this algorithm can be one of this key. It is the key that decides,

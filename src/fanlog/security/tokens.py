@@ -39,6 +39,8 @@ ASYMMETRIC = (
 # Tokens whose signature is known to be right, so that a client which shows its token with every
 # request costs one hash each time.
 _KNOWN_MAX = 4096
+# Before the mark of a key in an account's `credential`: users of an OpenID provider have another.
+_MARK = "jwt:"
 # How often the key file is looked at.
 _LOOK_SECONDS = 1.0
 _SECOND_US = 1_000_000
@@ -96,6 +98,10 @@ class Tokens:
         self._set: KeySet | None = None
         self._set_keys: tuple[TokenKey, ...] = ()
         self._known: dict[bytes, Account] = {}
+        self._marked: tuple[tuple[TokenKey, ...], ...] = ()
+        self._known_marks: frozenset[str] = frozenset()
+        # Called when keys have changed: whom they have let in is looked at again.
+        self.on_change: list[Callable[[], None]] = []
         if options.token_key_file:
             self._file = KeyFile(options.token_key_file, "security.token_key_file")
         if options.token_jwks_url:
@@ -125,12 +131,23 @@ class Tokens:
         return account
 
     def renew(self, account: Account, /) -> Account | None:
-        """A token is what it was until it expires."""
-        return account
+        """A token is what it was until it expires, or until its key is trusted no more."""
+        self._look_at_file()
+        return account if account.credential in self._marks() else None
+
+    def _marks(self) -> frozenset[str]:
+        """What accounts have of the keys that are trusted now."""
+        keys = () if self._file is None else self._file.keys
+        now = (keys, () if self._set is None else self._set.keys)
+        if now is not self._marked and now != self._marked:
+            self._marked = now
+            self._known_marks = frozenset(_MARK + key.mark for several in now for key in several)
+        return self._known_marks
 
     async def _account(self, token: str) -> Account:
         kid, algorithm = read_header(token, self._algorithms)
         claims: dict[str, Any] | None = None
+        mark = ""
         for key in await self._keys(kid, algorithm):
             claims = maybe_claims(
                 token,
@@ -140,6 +157,7 @@ class Tokens:
                 audience=self._options.token_audience,
             )
             if claims is not None:
+                mark = _MARK + key.mark
                 break
         if claims is None:
             raise UnauthenticatedError(
@@ -153,6 +171,7 @@ class Tokens:
             kind="token",
             rules=self._claims.rules(claims),
             expires_us=expires_us,
+            credential=mark,
         )
 
     async def _keys(self, kid: str, algorithm: str) -> list[TokenKey]:
@@ -164,16 +183,24 @@ class Tokens:
     async def _look(self) -> None:
         """Notes that keys have changed or have been withdrawn: what they have signed is checked
         again."""
-        now = self._now()
-        if self._file is not None and now - self._looked_at >= _LOOK_SECONDS:
-            self._looked_at = now
-            if self._file.refresh():
-                self._known.clear()
+        self._look_at_file()
         if self._set is not None:
             await self._set.keep_fresh()
             if self._set.keys is not self._set_keys:
                 self._set_keys = self._set.keys
-                self._known.clear()
+                self._changed()
+
+    def _look_at_file(self) -> None:
+        now = self._now()
+        if self._file is not None and now - self._looked_at >= _LOOK_SECONDS:
+            self._looked_at = now
+            if self._file.refresh():
+                self._changed()
+
+    def _changed(self) -> None:
+        self._known.clear()
+        for tell in self.on_change:
+            tell()
 
     async def close(self) -> None:
         if self._set is not None:
