@@ -24,7 +24,9 @@ A broker reads its settings from four places. A later one wins:
 4. flags of `fanlog serve`, such as `--port`
 
 `fanlog config init` writes a file with every setting. `fanlog config show` prints the values in
-effect and where each one comes from. `fanlog config check` finds mistakes in a file.
+effect and where each one comes from. `fanlog config check` finds mistakes in a file. Settings that
+are marked *Live* can be changed while the broker runs
+([how](../service.md#change-settings-while-it-runs)); the others need a restart.
 
 Sizes are numbers of bytes, or texts such as `"64KiB"` and `"128MB"`. Durations are numbers of
 seconds, or texts such as `"500ms"` and `"7d"`.
@@ -55,7 +57,7 @@ _SECTIONS: tuple[tuple[str, str, str, type[msgspec.Struct]], ...] = (
     ("TLS", "tls", "Certificates of all ports.", config_security.TlsOptions),
     ("Security", "security", "Who is let in.", config_security.SecurityOptions),
     ("Audit", "audit", "The audit log.", config_security.AuditOptions),
-    ("Telemetry", "telemetry", "Metrics and traces.", config_security.TelemetryOptions),
+    ("Telemetry", "telemetry", "Logs, metrics and traces.", config_security.TelemetryOptions),
     ("Edge", "edge", "What `fanlog edge` stands in front of.", config.EdgeOptions),
     ("Log", "log", "Files, memory and retention.", config.LogOptions),
     (
@@ -122,7 +124,8 @@ def _options_table(options: list[Option], *, bare: bool = False) -> str:
             (
                 f'<span id="{anchor(option)}"></span>' + code(option.name if bare else option.path),
                 code(option.write(option.default)) or "empty",
-                f"{option.reason}<br>*{_allowed(option)}*",
+                f"{option.reason}<br>*{_allowed(option)}*"
+                + ("" if bare or not option.live else " *Live.*"),
             )
             for option in options
         ),

@@ -17,8 +17,8 @@ class SettingInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     option: str
     value: SettingValue
     source: str
+    live: bool
     where: str = ""
-    live: bool = False
     pending: SettingValue | None = None
 
 
