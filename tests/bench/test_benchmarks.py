@@ -60,6 +60,28 @@ def test_fanout_reports_a_row_for_each_system_and_number_of_subscribers(tmp_path
     assert plain["rows"][0]["payload"] == 128
 
 
+def test_fanout_with_tls_has_every_row_twice(tmp_path: Path) -> None:
+    options = FanoutOptions(
+        systems=("fanlog", "redis", "nats"),
+        fanlog_batches=(8,),
+        subscribers=(2,),
+        run_s=0.1,
+        warmup_s=0.0,
+        tls=True,
+        directory=tmp_path,
+    )
+    report = run_fanout(options)
+    assert [(row.system, row.tls) for row in report.rows] == [
+        ("fanlog", False),
+        ("redis", False),
+        ("fanlog", True),
+        ("redis", True),
+    ]
+    assert all(row.delivered_per_s > 0 and row.system_ns > 0 for row in report.rows)
+    assert [left.system for left in report.left_out] == ["nats"]
+    assert "fanlog, 8 a batch, TLS" in map(fanout_label, report.rows)
+
+
 def test_the_redis_port_is_measured_with_redis_protocol_on_both_sides() -> None:
     systems: tuple[Kind, ...] = ("fanlog", "redis")
     fanout = until_counted(
