@@ -306,6 +306,8 @@ class Node:
         key = maybe_parse(login.key or login.token)
         name = who.user or login.user or ("" if key is None else key.id)
         kind = "key" if login.key or key else "token" if login.token else "password"
+        if who.account is not None and who.account.kind == "certificate":
+            kind = "certificate"
         self.core.audit.note(who, "login", name, "ok" if fault is None else "failed", kind)
 
     def attend(self) -> None:

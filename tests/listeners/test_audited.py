@@ -128,11 +128,11 @@ class Audited:
 
 @asynccontextmanager
 async def audited(
-    folder: Path | None, level: Any = "denials", **node: Any
+    folder: Path | None, level: Any = "denials", redis: RedisOptions | None = None, **node: Any
 ) -> AsyncIterator[Audited]:
     config = Config(
         listener=ListenerOptions(host=HOST, port=0, drain_seconds=0.0),
-        redis=RedisOptions(host=HOST, port=0),
+        redis=redis or RedisOptions(host=HOST, port=0),
         web=WebOptions(port=0),
         audit=AuditOptions(level=level),
     )
@@ -260,6 +260,16 @@ async def test_a_connection_that_a_redis_client_kills_is_audited() -> None:
         assert await reader.read() == b""
         assert await on.done(1) == [("connection.close", f"{host}:{port}", "ok")]
         writer.close()
+
+
+async def test_wrong_passwords_of_redis_clients_are_audited_without_them() -> None:
+    redis = RedisOptions(host=HOST, port=0, password="right")
+    async with audited(None, redis=redis) as on:
+        for password in ("hunter2", "right"):
+            await told(on, "AUTH", password)
+        (record,) = await on.records(1)
+        assert (record.action, record.result, record.detail) == ("login", "failed", "password")
+        assert record.name == "default"
 
 
 async def told(on: Audited, *words: str) -> bytes:

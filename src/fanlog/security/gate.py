@@ -181,7 +181,11 @@ class SecurityGate:
                     entry, self._now_us(), "certificate", name.casefold()
                 )
                 if account is not None:
-                    return self.admit(account, who)
+                    found = self.admit(account, who)
+                    # HTTP asks with each request, which is no login.
+                    for tell in self.on_login if who.listener != "web" else ():
+                        tell(Login(), found, None)
+                    return found
         return None
 
     # As time passes

@@ -62,6 +62,7 @@ def _by_password(session: RedisSession, user: bytes, password: bytes) -> Failed 
     """Without accounts: there is one password, or none."""
     wanted = session.state.options.password.encode()
     watch, who = session.state.broker.metering.logins, session.arrived
+    audit = session.state.broker.audit
     login = Login(user=_text(user), password=_text(password))
     try:
         watch.check(login, who)
@@ -70,8 +71,11 @@ def _by_password(session: RedisSession, user: bytes, password: bytes) -> Failed 
     if user != DEFAULT_USER or (wanted and not hmac.compare_digest(password, wanted)):
         logger.debug("%s: a wrong password", session.peer)
         watch.failed(login, who)
+        audit.note(who, "login", login.user, "failed", "password")
         return WRONG_PASSWORD
     watch.succeeded(login, who)
+    if wanted:
+        audit.note(who, "login", login.user, "ok", "password")
     session.trusted = True
     return None
 
@@ -84,6 +88,7 @@ async def _by_gate(session: RedisSession, user: bytes, password: bytes) -> Faile
             broker.metering.logins.check(Login(user=_text(user), password=_text(password)), who)
             if hmac.compare_digest(password, wanted):
                 session.become(DEFAULT_ACCOUNT)
+                broker.audit.note(who, "login", _text(user), "ok", "password")
                 return None
         found = await broker.gate.login(_login(user, password), who)
         account = found.account
