@@ -448,6 +448,9 @@ class Node:
         """Logs from now on when the event loop stands still, and a thread looks where. It is for a
         process that does nothing else, and has started."""
         if self._config.telemetry.slow_loop_ms:
+            # What a start takes is not the loop's fault.
+            self._probe.stop()
+            self._probe.start()
             slow = self._probe.slow = self.core.metrics.slow
             self._watchdog = Watchdog(self._probe, slow.loop_ns)
             self._watchdog.start()

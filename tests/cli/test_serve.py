@@ -342,3 +342,18 @@ def test_a_broker_reads_its_settings_again_on_sighup(
     secret = run("config", "set", "redis.password=x", FANLOG_URL=serving.url)
     assert "is a secret" in secret.sentence
     assert serving.stop().code == 0
+
+
+def test_a_broker_with_logins_says_what_commands_need(
+    serve: Callable[..., Serving], run: Run, tmp_path: Path
+) -> None:
+    assert run("key", "generate", "--out", "admin key").code == 0
+    serving = serve(
+        "--memory", FANLOG_SECURITY_AUTH="true", FANLOG_SECURITY_ADMIN_KEY_FILE="admin key"
+    )
+    assert serving.process.stdout is not None
+    assert "log in" in serving.process.stdout.readline()
+    line = serving.process.stdout.readline()
+    assert f"export FANLOG_KEY_FILE='{tmp_path / 'admin key'}'" in line
+    sent = run("publish", "t", "x", FANLOG_URL=serving.url, FANLOG_KEY_FILE="admin key")
+    assert sent.code == 0, sent.err

@@ -8,6 +8,7 @@ import gc
 import ipaddress
 import logging
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -346,8 +347,23 @@ def _print_banner(
         Text(f"  {program} publish greetings hello{option}", style="green"),
         sep="\n",
     )
+    needed = variables_needed(config)
+    if needed:
+        console.print(Text("They log in, and trust the broker, with these variables:"))
+        console.print(Text(f"  export {needed}", style="green"))
     # A parent process that waits for this line must not wait for a full buffer.
     console.file.flush()
+
+
+def variables_needed(config: Config) -> str:
+    """What commands need in front of them, as far as the settings tell."""
+    needed: list[str] = []
+    if config.security.auth:
+        key = config.security.admin_key_file
+        needed.append(f"FANLOG_KEY_FILE={shlex.quote(os.path.abspath(key)) if key else 'FILE'}")
+    if config.tls.certificate_file:
+        needed.append("FANLOG_TLS_CA_FILE=FILE")
+    return " ".join(needed)
 
 
 def redis_line(redis: RedisListener | None) -> str:
