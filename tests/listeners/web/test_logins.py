@@ -393,3 +393,26 @@ async def test_a_queue_needs_the_permission_for_queues() -> None:
         assert (await site.ask("DELETE", path, key=groups))[0] == 403
         assert (await site.ask("GET", path, key=queues))[0] == 200
         assert (await site.ask("DELETE", path, key=queues))[0] in (204, 409)
+
+
+async def test_a_member_of_a_group_shows_a_new_token() -> None:
+    async with guarded() as site:
+        await site.broker.create_topic("t")
+        soon_us = site.node.core.now_us() + 20_000_000
+        key = site.key("ann", Role.CONSUMER, expires_us=soon_us)
+        path = "/v1/groups/g/stream?topic=t"
+        async with site.http.ws_connect(path, headers=bearer(key)) as socket:
+
+            async def told(**wanted: Any) -> Any:
+                while not wanted.items() <= (frame := await socket.receive_json()).items():
+                    pass
+                return frame
+
+            await told(type="expiring")
+            other = site.key("bob", Role.CONSUMER)
+            await socket.send_json({"op": "token", "token": other, "id": 1})
+            assert "another user" in (await told(id=1))["error"]["message"]
+            entry = site.gate.directory.keys["ann"]
+            site.gate.directory.put(msgspec.structs.replace(entry, expires_us=0))
+            await socket.send_json({"op": "token", "token": key, "id": 2})
+            assert (await told(id=2))["ok"] == {"user": "ann"}

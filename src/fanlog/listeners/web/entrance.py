@@ -251,6 +251,20 @@ class Entrance:
         login = Login(key=secret) if is_key else Login(token=secret)
         return await self._core.gate.login(login, stranger)
 
+    async def login_again(self, guest: Guest, secret: str) -> None:
+        """A guest logs in, or shows a new key or token of the same user. Who acts for somebody goes
+        on with that."""
+        before = guest.who
+        who = await self.login(secret, before)
+        account = before.account
+        if account is not None and who.user != account.name:
+            raise InvalidArgumentError(
+                "This is another user's token. Open a new connection for another user."
+            )
+        guest.permit.who = who if account is None else self.acting(who, before.user)
+        # It may have come with a session, which does not matter any more.
+        guest.session = None
+
     def _by_ticket(self, request: web.Request, text: str, stranger: Identity) -> Guest:
         upgrade = request.headers.get(hdrs.UPGRADE, "").lower() == "websocket"
         use: TicketUse = "websocket" if upgrade else "events"

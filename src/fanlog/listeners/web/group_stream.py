@@ -8,6 +8,7 @@ processes and those over WebSocket share the partitions of one group.
 | ---------------------------------------------------------- | -------------------------------- |
 | `{"op":"ack","topic":"t","partition":0,"offset":4}`        | done up to this message          |
 | `{"op":"commit","positions":{"t/0":"5.1.7"}}`              | the same, with frames' positions |
+| `{"op":"token","token":"..."}`                             | a new token of the same user     |
 | `{"op":"ping"}`                                            | is the server there              |
 
 | to the client, beside `messages` and `gap`                 | meaning                          |
@@ -173,7 +174,7 @@ class CommitOp(
     positions: dict[str, str]
 
 
-_Operation = AckOp | CommitOp | ops.PingOp
+_Operation = AckOp | CommitOp | ops.TokenOp | ops.PingOp
 _decode = msgspec.json.Decoder(_Operation).decode
 _OPERATIONS = inspect.type_info(_Operation)
 
@@ -397,9 +398,22 @@ class GroupSession:
         if isinstance(operation, ops.PingOp):
             self._answer(operation.id)
             return
-        task = self.listener.loop.create_task(self._commit(operation))
+        if isinstance(operation, ops.TokenOp):
+            doing = self._log_in(operation)
+        else:
+            doing = self._commit(operation)
+        task = self.listener.loop.create_task(doing)
         self._tasks.add(task)
         task.add_done_callback(self._did)
+
+    async def _log_in(self, operation: ops.TokenOp) -> None:
+        try:
+            await self.listener.entrance.login_again(self.guest, operation.token)
+        except FanlogError as fault:
+            self._refuse(operation.id, fault)
+            return
+        self._answer(operation.id, self._watch.logged_in())
+        self.recheck()
 
     def _did(self, task: asyncio.Task[None]) -> None:
         was_busy = self.is_busy()
@@ -452,9 +466,9 @@ class GroupSession:
             )
         return sent
 
-    def _answer(self, id: ops.Id) -> None:
+    def _answer(self, id: ops.Id, ok: msgspec.Struct = ops.NOTHING) -> None:
         if not self._closed:
-            self.connection.write(text_frame(ops.answer(id, ops.NOTHING)))
+            self.connection.write(text_frame(ops.answer(id, ok)))
 
     def _refuse(self, id: ops.Id, error: FanlogError) -> None:
         if not self._closed:

@@ -37,7 +37,7 @@ from fanlog.listeners.web.following import (
     read_start,
 )
 from fanlog.listeners.web.history import read_history
-from fanlog.listeners.web.login_watch import LoginWatch, time_text
+from fanlog.listeners.web.login_watch import LoginWatch
 from fanlog.listeners.web.metered import charge_stream
 from fanlog.listeners.web.mistakes import explained
 from fanlog.listeners.web.ports import Outgoing, Published
@@ -374,28 +374,16 @@ class WebSession:
             self.connection.go_on()
 
     async def _logging(self, op: ops.TokenOp) -> None:
-        guest, before = self.guest, self.guest.who
+        guest = self.guest
         first = not guest.logged_in
-        entrance = self.listener.entrance
-        who = await entrance.login(op.token, before)
-        if not first and before.account is not None and who.user != before.account.name:
-            raise InvalidArgumentError(
-                "This is another user's token. Open a new connection for another user."
-            )
-        if not self._closed:
-            self.connection.belong_to(who.account)
-        # Who acts for somebody goes on with that.
-        self.permit.who = who if before.account is None else entrance.acting(who, before.user)
-        # It may have come with a session, which does not matter any more.
-        guest.session = None
+        await self.listener.entrance.login_again(guest, op.token)
         if self._closed:
             return
         if first:
             self.present = self._make_present()
         else:
             self._end_forbidden()
-        expires_us = guest.expires_us
-        self.answer(op.id, ops.LoggedIn(self.user, time_text(expires_us) if expires_us else ""))
+        self.answer(op.id, self._watch.logged_in())
         if first:
             self._greet()
 
