@@ -74,6 +74,8 @@ class Case(NamedTuple):
     query: str = ""
     # A list leaves out what may not be seen, and is not refused.
     answered: bool = False
+    # What it asks for next.
+    also: tuple[Asked, ...] = ()
 
 
 JOBS = {"receipts": ["r"]}
@@ -101,8 +103,8 @@ CASES: dict[str, Case] = {
     "GET /v1/groups/{group}": Case(GROUP),
     "POST /v1/groups/{group}/reset": Case(GROUP, {"start": "earliest"}),
     "DELETE /v1/groups/{group}": Case(GROUP),
-    "GET /v1/groups/{group}/stream": Case(SUBSCRIBE, query="?topic=t"),
-    "POST /v1/queues/{topic}/{queue}/take": Case(SUBSCRIBE),
+    "GET /v1/groups/{group}/stream": Case(SUBSCRIBE, query="?topic=t", also=(GROUP,)),
+    "POST /v1/queues/{topic}/{queue}/take": Case(SUBSCRIBE, also=(QUEUE,)),
     "POST /v1/queues/{topic}/{queue}/ack": Case(QUEUE, JOBS),
     "POST /v1/queues/{topic}/{queue}/nack": Case(QUEUE, JOBS),
     "POST /v1/queues/{topic}/{queue}/reject": Case(QUEUE, JOBS),
