@@ -73,6 +73,15 @@ async def test_sparks_connection_says_what_is_wrong(papers: Papers) -> None:
             await asyncio.to_thread(PlainConnection, served.url, trusting)
 
 
+async def test_health_over_https(papers: Papers, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(papers.options(), web=True) as served:
+        assert served.web is not None
+        command = ["health", "--url", f"https://{HOST}:{served.web.port}"]
+        assert await asyncio.to_thread(main, command) != 0
+        monkeypatch.setenv("FANLOG_TLS_CA_FILE", papers.ca)
+        assert await asyncio.to_thread(main, command) == 0
+
+
 async def test_commands(
     papers: Papers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,11 +4,14 @@ a flag, which everybody on the machine sees in the list of processes."""
 from __future__ import annotations
 
 import os
+import ssl
+from typing import Any, cast
 
 import typer
 
 from fanlog.client.credentials import choose_credentials, split_login
-from fanlog.client.tls import tls_from
+from fanlog.client.tls import client_context, tls_from
+from fanlog.config import ClientOptions
 from fanlog.errors import InvalidArgumentError
 
 
@@ -25,6 +28,11 @@ def _login(url: str) -> dict[str, str]:
     # The same address, of which a command has left out the secret.
     same = bool(given.secrets) and given.url == url
     return given.secrets if same else choose_credentials(os.environ)
+
+
+def trusting() -> ssl.SSLContext:
+    """TLS for what is no client of ours: it trusts whom commands trust."""
+    return client_context(ClientOptions(**cast("dict[str, Any]", tls_from(os.environ))))
 
 
 def refuse_secret(context: typer.Context, parameter: typer.CallbackParam, url: str) -> str:

@@ -9,6 +9,7 @@ import msgspec
 import typer
 from rich.text import Text
 
+from fanlog.cli.credentials import trusting
 from fanlog.cli.exits import ExitCode
 from fanlog.cli.quantities import show_size
 from fanlog.cli.session import DEFAULT_URL, AsJson, Url, with_client
@@ -50,7 +51,8 @@ def _ask_over_http(url: str, *, as_json: bool) -> None:
 
     address = url.rstrip("/") + _READY_PATH
     try:
-        with urllib.request.urlopen(address, timeout=_HTTP_SECONDS) as answer:
+        context = trusting() if url.startswith("https://") else None
+        with urllib.request.urlopen(address, timeout=_HTTP_SECONDS, context=context) as answer:
             status, body = answer.status, answer.read(_ANSWER_BYTES_MAX)
     except urllib.error.HTTPError as refused:
         status, body = refused.code, refused.read(_ANSWER_BYTES_MAX)
