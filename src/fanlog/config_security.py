@@ -367,8 +367,7 @@ class TelemetryOptions(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=0,
             description="Sampled messages that the broker follows in a second. Clients choose what "
-            "is sampled; past this the broker has no spans of it. 0: it follows none. 500 take "
-            "about 2 % of a core.",
+            "is sampled; past this the broker has no spans of it. 0: it follows none.",
         ),
     ] = 500
     otlp_endpoint: Annotated[

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from fanlog.bench.marked import Sampler
 from fanlog.bench.overhead import OverheadOptions, run_overhead
 from fanlog.bench.report import overhead_table
@@ -29,36 +32,64 @@ def test_both_brokers_are_measured_in_turn(tmp_path: Path) -> None:
     assert overhead_table(report).row_count == 2
 
 
-def test_a_sampler_samples_its_share_and_no_more_than_it_may() -> None:
-    sampler = Sampler(0.01, 10)
-    assert sampler.next_unit(0) is None
-    sampler.refill(2)
-    assert sampler.next_unit(3) == 3
-    sampler.send(_Taking(99), b"unit")  # pyright: ignore[reportArgumentType]
-    assert sampler.next_unit(4) == 13
-    sampler.send(_Taking(99), b"unit")  # pyright: ignore[reportArgumentType]
-    assert sampler.next_unit(14) is None
-    assert sampler.sampled == 2
+UNIT = b"unit"
 
 
-def test_a_frame_that_did_not_fit_is_finished_before_anything_else() -> None:
-    sampler = Sampler(1.0, 1)
-    sampler.refill(1)
-    assert sampler.next_unit(0) == 0
-    half, rest = _Taking(20), _Taking(99)
-    assert not sampler.send(half, b"unit")  # pyright: ignore[reportArgumentType]
-    assert sampler.next_unit(0) == 0
-    assert sampler.send(rest, b"")  # pyright: ignore[reportArgumentType]
-    assert len(half.got + rest.got) == 48
+class Pipe:
+    """A socket that takes so many bytes at a time, and keeps them."""
 
-
-class _Taking:
-    """A socket that takes so many bytes at a time."""
-
-    def __init__(self, most: int) -> None:
-        self.most = most
+    def __init__(self, *takes: int) -> None:
+        self.takes = list(takes)
         self.got = b""
 
-    def send(self, data: bytes) -> int:
-        self.got += data[: self.most]
-        return min(len(data), self.most)
+    def send(self, data: memoryview) -> int:
+        return self.sendmsg([data])
+
+    def sendmsg(self, pieces: list[bytes | memoryview]) -> int:
+        if not self.takes:
+            raise BlockingIOError
+        taken = b"".join(pieces)[: self.takes.pop(0)]
+        self.got += taken
+        return len(taken)
+
+
+def send_all(sampler: Sampler, pipe: Pipe, sent: int, limit: int) -> int:
+    block = memoryview(UNIT * 4)
+    while sent < limit:
+        try:
+            sent = sampler.send(pipe, block, len(UNIT), sent, limit)  # pyright: ignore[reportArgumentType]
+        except BlockingIOError:
+            break
+    return sent
+
+
+def test_without_a_refill_nothing_is_sampled() -> None:
+    sampler, pipe = Sampler(1.0, 1), Pipe(99, 99, 99)
+    assert send_all(sampler, pipe, 0, 40) == 40
+    assert (pipe.got, sampler.sampled) == (UNIT * 10, 0)
+
+
+@given(st.lists(st.integers(1, 70), min_size=1, max_size=60), st.integers(1, 5))
+def test_frames_stand_between_units_however_the_socket_takes_them(
+    takes: list[int], most: int
+) -> None:
+    sampler, pipe = Sampler(1.0, 1), Pipe(*takes)
+    sampler.refill(most, 0.0)
+    sent = send_all(sampler, pipe, 0, 400)
+    rest, units, frames = pipe.got, 0, 0
+    while rest:
+        if rest[:4] == UNIT[: len(rest[:4])]:
+            rest, units = rest[4:], units + 1
+        else:
+            # A TRACED frame with one entry has 44 bytes.
+            rest, frames = rest[44:], frames + 1
+    assert frames <= min(most, sampler.sampled)
+    assert -(-sent // 4) == units
+
+
+def test_a_sampler_takes_its_share() -> None:
+    sampler, pipe = Sampler(0.01, 10), Pipe(*[4096] * 400)
+    sampler.refill(1000, 0.0)
+    assert send_all(sampler, pipe, 0, 4 * 100) == 400
+    # One for each call at most.
+    assert 8 <= sampler.sampled <= 10

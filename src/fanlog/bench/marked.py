@@ -1,7 +1,9 @@
 """Load generators that sample messages as a client does: a TRACED frame in front of a batch, for a
 share of the messages and for no more in a second than the broker wants.
 
-Law: without a `Sampler` they send what their parents send, byte for byte.
+Law: a frame goes out in one call with what is before and behind it. With a call of its own it would
+wake the broker once more, and that is what would be measured. Without a `Sampler` they send what
+their parents send, byte for byte.
 """
 
 from __future__ import annotations
@@ -17,44 +19,56 @@ from fanlog.format.trace_context import Mark, traced_frame
 
 
 class Sampler:
-    """Which unit has the next sampled message, for a share of all messages and for as many as it
-    is allowed: `refill` allows more."""
+    """The frames of one publisher. `refill` says how many there may be in the next moment; they are
+    spread over it."""
 
     def __init__(self, ratio: float, unit_messages: int) -> None:
         self._units = max(1, round(1 / ratio / unit_messages))
         self._left = 0
+        self._every_s = 0.0
+        self._next_s = 0.0
         self._next_unit = 0
-        self._rest = b""
+        # What is left of the frame that goes out now, and before which byte of the stream.
+        self._frame = b""
+        self._at = 0
         self.sampled = 0
 
-    def refill(self, most: int) -> None:
-        """So many more may be sampled from now on, and no more."""
+    def refill(self, most: int, seconds: float) -> None:
+        """So many, and no more, within so many seconds."""
         self._left = most
+        self._every_s = seconds / max(1, most)
 
-    def next_unit(self, unit: int) -> int | None:
-        """The unit, from this one on, that is the next with a sampled message; None: none is."""
-        if self._rest:
-            return unit
-        if self._left <= 0:
-            return None
-        self._next_unit = max(self._next_unit, unit)
-        return self._next_unit
+    def send(
+        self, sock: socket.socket, block: memoryview, unit_bytes: int, sent: int, limit: int
+    ) -> int:
+        """Sends once, as much as the limit and the socket allow; how far the stream then is, frames
+        not counted. Raises BlockingIOError if the socket is full."""
+        if not self._frame:
+            self._prepare(-(-sent // unit_bytes), unit_bytes)
+        start = sent % len(block)
+        end = min(len(block), start + limit - sent)
+        before = self._at - sent
+        if not self._frame or not 0 <= before <= end - start:
+            return sent + sock.send(block[start:end])
+        taken = sock.sendmsg(
+            [block[start : start + before], self._frame, block[start + before : end]]
+        )
+        first = min(taken, before)
+        framed = min(taken - first, len(self._frame))
+        self._frame = self._frame[framed:]
+        return sent + taken - framed
 
-    def send(self, sock: socket.socket, unit: bytes | memoryview) -> bool:
-        """Sends the frame and the unit, in one piece as a client does, or what is left of them;
-        False if the socket is full."""
-        if not self._rest:
-            # An id of its own for each, as in life.
-            frame = traced_frame([Mark(0, os.urandom(16), os.urandom(8))])
-            self._rest = b"".join((frame, unit))
-            self._next_unit += self._units
-            self._left -= 1
-            self.sampled += 1
-        try:
-            self._rest = self._rest[sock.send(self._rest) :]
-        except BlockingIOError:
-            return False
-        return not self._rest
+    def _prepare(self, unit: int, unit_bytes: int) -> None:
+        now = time.perf_counter()
+        if self._left <= 0 or unit < self._next_unit or now < self._next_s:
+            return
+        # An id of its own for each, as in life.
+        self._frame = traced_frame([Mark(0, os.urandom(16), os.urandom(8))])
+        self._at = unit * unit_bytes
+        self._next_unit = unit + self._units
+        self._next_s = now + self._every_s
+        self._left -= 1
+        self.sampled += 1
 
 
 class MarkedFanout(FanoutLoad):
@@ -70,17 +84,16 @@ class MarkedFanout(FanoutLoad):
         return time.perf_counter() - began
 
     def _send(self, limit_bytes: int) -> None:
-        sampler, size = self.sampler, self._unit_bytes
-        while sampler is not None and self._sent_bytes < limit_bytes:
-            unit = sampler.next_unit(-(-self._sent_bytes // size))
-            if unit is None or unit * size >= limit_bytes:
-                break
-            super()._send(unit * size)
-            whole = self._sent_bytes == unit * size
-            if not whole or not sampler.send(self._publisher, self._block[:size]):
+        if self.sampler is None:
+            super()._send(limit_bytes)
+            return
+        while self._sent_bytes < limit_bytes:
+            try:
+                self._sent_bytes = self.sampler.send(
+                    self._publisher, self._block, self._unit_bytes, self._sent_bytes, limit_bytes
+                )
+            except BlockingIOError:
                 return
-            self._sent_bytes += size
-        super()._send(limit_bytes)
 
 
 @dataclasses.dataclass(slots=True)
@@ -96,14 +109,13 @@ class MarkedAcked(AckedLoad):
         return cls(**given, sampler=sampler)
 
     def send(self, limit_bytes: int) -> None:
-        sampler, size = self.sampler, self.unit_bytes
-        while sampler is not None and self.sent_bytes < limit_bytes:
-            unit = sampler.next_unit(-(-self.sent_bytes // size))
-            if unit is None or unit * size >= limit_bytes:
-                break
-            AckedLoad.send(self, unit * size)
-            whole = self.sent_bytes == unit * size
-            if not whole or not sampler.send(self.sock, self.block[:size]):
+        if self.sampler is None:
+            AckedLoad.send(self, limit_bytes)
+            return
+        while self.sent_bytes < limit_bytes:
+            try:
+                self.sent_bytes = self.sampler.send(
+                    self.sock, self.block, self.unit_bytes, self.sent_bytes, limit_bytes
+                )
+            except BlockingIOError:
                 return
-            self.sent_bytes += size
-        AckedLoad.send(self, limit_bytes)

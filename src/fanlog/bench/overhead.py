@@ -214,7 +214,8 @@ class _Run:
         before, used_ns = self._units(), on_core_ns(self._side.pid)
         sampler = self._load.sampler
         if sampler is not None:
-            sampler.refill(round(TelemetryOptions().traced_per_second_max * self._busy_s))
+            most = round(TelemetryOptions().traced_per_second_max * self._busy_s)
+            sampler.refill(most, slice_s)
         scrapes = self._side.scraped and self._unscraped_s >= SCRAPE_EVERY_S
         if scrapes:
             self._unscraped_s -= SCRAPE_EVERY_S

@@ -18,7 +18,7 @@ from fanlog.errors import FanlogError
 from fanlog.format.batch import INCOMING, KIND_BATCH
 from fanlog.format.frames import PREFIX, PREFIX_BYTES
 from fanlog.format.trace_context import Mark, TraceContext
-from fanlog.telemetry.tracing.spans import Attribute, SpanLog, messaging_attributes
+from fanlog.telemetry.tracing.spans import Attribute, SpanLog
 
 if TYPE_CHECKING:
     from fanlog.broker.cursors import Cursor
@@ -53,17 +53,17 @@ class Followed:
         self.appended: list[TraceContext] | None = None
         self.late = 0
 
-    def attributes(self, operation: str, offset: int | None = None) -> dict[str, Attribute]:
+    def attributes(self, operation: str, offset: int) -> dict[str, Attribute]:
         partition = self.partition
-        found = messaging_attributes(
-            partition.topic.name,
-            operation,
-            **{"messaging.destination.partition.id": str(partition.index)},
-        )
+        found: dict[str, Attribute] = {
+            "messaging.system": "fanlog",
+            "messaging.destination.name": partition.topic.name,
+            "messaging.operation.name": operation,
+            "messaging.destination.partition.id": str(partition.index),
+            "messaging.fanlog.offset": offset,
+        }
         if self.next - self.base > 1:
             found["messaging.batch.message_count"] = self.next - self.base
-        if offset is not None:
-            found["messaging.fanlog.offset"] = offset
         return found
 
 
@@ -109,7 +109,8 @@ class Traces:
         taken = take(data[at : at + length], 0, origin)
         count = partition.next_offset - base
         if count > 0:
-            kept = [mark for mark in marks if mark.record < count and self.spans.admits()]
+            admits = self.spans.admits
+            kept = [mark for mark in marks if mark.record < count and admits(taken_us)]
             if kept:
                 self._follow(Followed(partition, base, kept, length, taken_us))
         return at + taken

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 import msgspec
@@ -65,9 +65,9 @@ class SpanLog:
         self.recorded = 0
         self.left_out = 0
 
-    def admits(self) -> bool:
+    def admits(self, now_us: int | None = None) -> bool:
         """Whether one more trace may be followed in this second. One that may not is counted."""
-        second = self.now_us() // _SECOND_US
+        second = (self.now_us() if now_us is None else now_us) // _SECOND_US
         if second != self._second:
             self._second, self._in_second = second, 0
         if self._in_second >= self._per_second_max:
@@ -96,10 +96,11 @@ class SpanLog:
         kind: SpanKind,
         start_us: int,
         end_us: int,
-        attributes: Mapping[str, Attribute],
+        attributes: dict[str, Attribute],
         error: str = "",
     ) -> Span:
-        """Records a span that has ended. The wall clock may have been set back meanwhile."""
+        """Records a span that has ended, and keeps its attributes. The wall clock may have been set
+        back meanwhile."""
         span = Span(
             context.trace_id,
             context.span_id,
@@ -108,7 +109,7 @@ class SpanLog:
             kind,
             start_us,
             max(start_us, end_us),
-            dict(attributes),
+            attributes,
             error,
         )
         self._ring.append(span)
