@@ -197,12 +197,16 @@ class Node:
             self._tokens.on_change.append(self.recheck)
             security.verifiers.append(self._tokens)
         security.on_login.append(self._count_login)
+        security.on_turned_away.append(self._count_failure)
         return security
 
     def _count_login(self, login: Login, who: Identity, fault: FanlogError | None) -> None:
         if fault is not None:
-            failures = self.core.metrics.auth_failures
-            failures[who.listener] = failures.get(who.listener, 0) + 1
+            self._count_failure(who)
+
+    def _count_failure(self, who: Identity) -> None:
+        failures = self.core.metrics.auth_failures
+        failures[who.listener] = failures.get(who.listener, 0) + 1
 
     def start(self) -> None:
         """Recovers what is on disk. Blocks while it does."""

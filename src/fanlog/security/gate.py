@@ -10,7 +10,7 @@ from typing import Protocol
 
 import msgspec
 
-from fanlog.errors import FanlogError, UnauthenticatedError
+from fanlog.errors import FanlogError, RateLimitedError, UnauthenticatedError
 from fanlog.identity import Account, Identity, Login, Verb
 from fanlog.security.directory import Directory
 from fanlog.security.keys import PREFIX, digest_of, fingerprint, maybe_parse, same
@@ -74,6 +74,8 @@ class SecurityGate:
         self.verifiers: list[TokenVerifier] = []
         self.guards: list[LoginGuard] = []
         self.on_login: list[Callable[[Login, Identity, FanlogError | None], None]] = []
+        # Hears of logins that are not looked at, because there were too many wrong ones.
+        self.on_turned_away: list[Callable[[Identity], None]] = []
         self._now_us = now_us
         # The seconds in which accounts expire that are in use.
         self._expiries: set[int] = set()
@@ -90,8 +92,13 @@ class SecurityGate:
         raise UnauthenticatedError(NO_LOGIN)
 
     async def login(self, login: Login, who: Identity, /) -> Identity:
-        for guard in self.guards:
-            guard.check(login, who)
+        try:
+            for guard in self.guards:
+                guard.check(login, who)
+        except RateLimitedError:
+            for count in self.on_turned_away:
+                count(who)
+            raise
         try:
             account = await self._account(login)
         except UnauthenticatedError as fault:
