@@ -116,6 +116,27 @@ def test_an_inbox_is_for_whoever_knows_its_whole_name() -> None:
     assert not may(account(), Verb.PUBLISH, "_inbox.7f3a")
 
 
+def test_a_viewer_answers_no_request_that_it_has_read() -> None:
+    viewer = account(role=Role.VIEWER)
+    assert may(viewer, Verb.SUBSCRIBE, "_inbox.7f3a")
+    assert not may(viewer, Verb.PUBLISH, "_inbox.7f3a")
+    assert not may(viewer, Verb.MANAGE, "_inbox.7f3a")
+
+
+def test_a_role_wins_over_lists_that_it_can_not_have() -> None:
+    """Claims of a token are not looked at together."""
+    everything = dict.fromkeys(("publish", "subscribe", "manage", "groups", "queues"), (">",))
+    observer = Account(name="ann", kind="token", rules=Rules(role=Role.OBSERVER, **everything))
+    viewer = Account(name="ann", kind="token", rules=Rules(role=Role.VIEWER, **everything))
+    for verb in (Verb.PUBLISH, Verb.MANAGE, Verb.GROUP, Verb.QUEUE, Verb.PRODUCER, Verb.SCHEDULE):
+        assert not may(observer, verb, "orders")
+        assert not may(viewer, verb, "orders")
+    for name in ("orders", "user.ann", "_inbox.7f3a"):
+        assert not may(observer, Verb.SUBSCRIBE, name)
+        assert not may(observer, Verb.PRESENCE, name)
+    assert may(viewer, Verb.SUBSCRIBE, "orders")
+
+
 def test_a_list_replaces_what_the_role_allows() -> None:
     who = account(role=Role.CONSUMER, subscribe=("orders.>", "!orders.secret"))
     assert may(who, Verb.SUBSCRIBE, "orders.eu")

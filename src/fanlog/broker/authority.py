@@ -90,6 +90,12 @@ class Permit:
         if "owner" in settings:
             self.ask(Verb.ADMIN, "")
 
+    def ask_to_bury(self, dead_letter: object) -> None:
+        """The broker publishes dead letters. Raises ForbiddenError if a worker chooses a topic for
+        them that it may not publish to itself."""
+        if dead_letter and isinstance(dead_letter, str):
+            self.ask(Verb.PUBLISH, dead_letter)
+
     def ask(self, verb: Verb, name: str) -> None:
         """Raises ForbiddenError if this connection may not do it, which the audit log then has."""
         refusal = self.maybe_refusal(verb, name)

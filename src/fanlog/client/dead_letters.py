@@ -201,10 +201,10 @@ class DeadLetters:
     ) -> list[DeadLetter]:
         """Returns at most `limit` dead letters after the one with the id `after`."""
         found: list[DeadLetter] = []
-        behind = _place(after) if after else (-1, -1)
+        behind = place_of(after) if after else (-1, -1)
         async for letter in self.scan(topic, where):
             # By place: the letter itself may be put back or deleted by now.
-            if _place(letter.id) <= behind:
+            if place_of(letter.id) <= behind:
                 continue
             found.append(letter)
             if len(found) >= limit:
@@ -286,7 +286,7 @@ class DeadLetters:
     ) -> int:
         """Does something with each chosen letter, and takes it out, some at a time."""
         # By place, so that an id that is none is refused before anything is done.
-        missing = None if ids is None else {_place(id): id for id in ids}
+        missing = None if ids is None else {place_of(id): id for id in ids}
         done = 0
         some: list[DeadLetter] = []
 
@@ -304,7 +304,7 @@ class DeadLetters:
                 progress(len(some))
 
         async for letter in self.scan(topic, where):
-            if missing is not None and missing.pop(_place(letter.id), None) is None:
+            if missing is not None and missing.pop(place_of(letter.id), None) is None:
                 continue
             some.append(letter)
             done += 1
@@ -364,7 +364,8 @@ def _id(message: Message) -> str:
     return f"{message.partition}:{message.offset}"
 
 
-def _place(id: str) -> tuple[int, int]:
+def place_of(id: str) -> tuple[int, int]:
+    """The partition and offset of a dead letter by its id."""
     partition, _, offset = id.partition(":")
     if not re.fullmatch(ID_PATTERN, id):
         raise InvalidArgumentError(f"{id!r} is not the id of a dead letter. An id looks like 0:12.")

@@ -88,6 +88,10 @@ def _lists(account: Account) -> _Lists:
 
     def chosen(name: str, roles: tuple[Role, ...]) -> Patterns:
         given: tuple[str, ...] | None = getattr(rules, name)
+        # A token may claim more than its role can have: the role wins.
+        role = rules.role
+        if role in _WATCHERS and role is not None and name not in _LISTS_OF[role]:
+            given = None
         default = _EVERYTHING if rules.role in roles else ()
         if given is None:
             return Patterns(default, account.name)
@@ -154,7 +158,7 @@ class Decisions:
 
     def _judge(self, account: Account, lists: _Lists, verb: Verb, name: str) -> bool:
         if name.startswith(INBOX_PREFIX):
-            return _may_use_inbox(lists, verb, name)
+            return _may_use_inbox(account, lists, verb, name)
         if self._is_own(account, verb, name):
             return True
         if name.startswith(INTERNAL_PREFIX) and meet(name, ACCOUNTS_TOPIC):
@@ -173,9 +177,12 @@ class Decisions:
 _OWN_VERBS = (Verb.SUBSCRIBE, Verb.DESCRIBE, Verb.PRESENCE)
 
 
-def _may_use_inbox(lists: _Lists, verb: Verb, name: str) -> bool:
-    """Nobody guesses the name of an inbox: who knows all of it was told, or chose it."""
+def _may_use_inbox(account: Account, lists: _Lists, verb: Verb, name: str) -> bool:
+    """Nobody guesses the name of an inbox: who knows all of it was told, or chose it. A viewer may
+    have read it in a request, and must not answer in another's place."""
     if is_pattern(name) or verb not in (Verb.PUBLISH, Verb.SUBSCRIBE, Verb.DESCRIBE, Verb.MANAGE):
+        return False
+    if verb in (Verb.PUBLISH, Verb.MANAGE) and account.rules.role in _WATCHERS:
         return False
     return bool(lists.publish or lists.subscribe)
 

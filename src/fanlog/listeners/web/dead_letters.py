@@ -198,7 +198,18 @@ async def replay(call: Call[Nothing, ReplayedLetters]) -> LetterCount:
     call.permit.ask(Verb.MANAGE, topic)
     if wanted.to:
         call.permit.ask(Verb.PUBLISH, wanted.to)
-    count = await call.client.dead_letters.replay(topic, wanted.chosen(), to=wanted.to)
+    ids = wanted.chosen()
+    places = None if ids is None else {dead_letters.place_of(id) for id in ids}
+
+    def may_go_back(letter: dead_letters.DeadLetter) -> bool:
+        """A letter says itself where it came from, and whoever made it may have lied."""
+        if places is not None and dead_letters.place_of(letter.id) not in places:
+            return False
+        if not wanted.to:
+            call.permit.ask(Verb.PUBLISH, letter.death.topic)
+        return True
+
+    count = await call.client.dead_letters.replay(topic, ids, to=wanted.to, where=may_go_back)
     return LetterCount(count=count)
 
 

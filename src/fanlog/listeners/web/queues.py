@@ -175,6 +175,7 @@ async def take(call: Call[TakeQuery, None]) -> _TakenJobs:
         for name, value in msgspec.structs.asdict(query).items()
         if name not in ("limit", "wait_seconds") and value is not UNSET
     }
+    call.permit.ask_to_bury(given.get("dead_letter"))
     settings: WorkOptions = {**given, "missing": "fail"}  # type: ignore[typeddict-item]
     try:
         with refused_by_topic():
@@ -192,6 +193,9 @@ async def take(call: Call[TakeQuery, None]) -> _TakenJobs:
             f"There is no topic {topic!r}. Publish its first job with: "
             f"POST /v1/topics/{quote(topic, safe='')}/messages"
         ) from None
+    # It may have waited: permissions may have changed meanwhile.
+    call.permit.ask(Verb.SUBSCRIBE, topic)
+    call.permit.ask(Verb.QUEUE, queue)
     return _TakenJobs(_rendered(taken))
 
 
