@@ -138,3 +138,13 @@ def test_a_file_that_cannot_be_written_stays_as_it_was(
                 toml_file.replace(file, "a = 2\n")
     assert file.read_text() == "a = 1\n"
     assert [p.name for p in tmp_path.iterdir()] == ["fanlog.toml"]
+
+
+def test_what_a_power_cut_has_left_does_not_stop_the_next_change(tmp_path: Path) -> None:
+    # In a container every start has the same number of process.
+    file = tmp_path / "fanlog.toml"
+    file.write_text("a = 1\n")
+    (tmp_path / f"fanlog.toml.tmp-{os.getpid()}").write_text("a")
+    toml_file.replace(file, "a = 2\n")
+    assert file.read_text() == "a = 2\n"
+    assert [p.name for p in tmp_path.iterdir()] == ["fanlog.toml"]

@@ -128,6 +128,9 @@ def replace(path: Path, text: str, *, mode: int | None = None) -> None:
     temporary = f"{target}.tmp-{os.getpid()}"
     try:
         kept = _mode_of(target) if mode is None else mode
+        # One that a power cut has left: in a container the number of the process is the same again.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, kept)
         try:
             with os.fdopen(fd, "w", encoding="utf-8", newline="") as stream:
