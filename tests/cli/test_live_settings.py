@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ import msgspec
 import pytest
 
 import fanlog
+from fanlog.cli import toml_file
 from fanlog.cli.live import ServedSettings
 from fanlog.cli.options import Option, all_options
 from fanlog.cli.serve import check_ports
@@ -154,6 +156,12 @@ async def test_a_change_is_in_effect_in_the_file_and_in_the_audit_log(tmp_path: 
         ({"listener.drain_seconds": "soon"}, "must be a duration"),
         ({"listener.drain_seconds": 5, "listener.port": 7001, "redis.port": 7001}, "same port"),
         ({}, "1 to 200"),
+        ({"listener.drain_seconds": float("nan")}, "must be a duration"),
+        ({"listener.drain_seconds": float("inf")}, "too large: it must be 100000d or less"),
+        ({"listener.drain_seconds": 10**400}, "too large"),
+        ({"topic.retention_seconds": 1e30}, "too large"),
+        ({"topic.retention_bytes": 2**64}, "too large: it must be 8192TiB or less"),
+        ({"limits.messages_per_second": "inf"}, "too large"),
     ],
 )
 async def test_one_wrong_value_changes_nothing(
@@ -198,6 +206,33 @@ async def test_a_file_that_cannot_be_written_changes_nothing(
         shown = {s.option: s for s in on.settings.show().settings}
         assert shown["listener.drain_seconds"].source == "temporary"
         await on.set(temporary=True, listener__drain_seconds=0)
+
+
+async def test_who_goes_away_while_the_file_is_written_leaves_no_half_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with live(tmp_path) as on:
+        begun, go_on = threading.Event(), threading.Event()
+        replace = toml_file.replace
+
+        def slow(*given: Any) -> None:
+            begun.set()
+            go_on.wait(40)
+            replace(*given)
+
+        monkeypatch.setattr(toml_file, "replace", slow)
+        # So it is for a request over HTTP whose client closes the connection.
+        asked = asyncio.ensure_future(on.set(listener__drain_seconds=5))
+        await asyncio.to_thread(begun.wait, 40)
+        asked.cancel()
+        await asyncio.wait([asked])
+        go_on.set()
+        # The next change waits for the one before.
+        await on.set(listener__frame_timeout_seconds=7)
+        assert "drain_seconds = 5.0" in on.file.read_text()
+        assert held(on.node, all_options()["listener.drain_seconds"]) == 5
+        assert "listener.drain_seconds" in [record.name for record in await on.audited()]
+        await on.set(listener__drain_seconds=0)
 
 
 async def test_what_needs_a_restart_says_so(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -64,6 +64,7 @@ class ServedSettings:
         self._running = settings
         self._wanted = dict(settings.by_path)
         self._turn = asyncio.Lock()
+        self._changing: set[asyncio.Task[SettingsChanged]] = set()
 
     def show(self) -> SettingsShown:
         return SettingsShown(
@@ -88,6 +89,22 @@ class ServedSettings:
     async def change(
         self, who: Identity, values: dict[str, SettingValue | None], *, temporary: bool
     ) -> SettingsChanged:
+        return await self._whole(self._change(who, values, temporary=temporary))
+
+    async def reload(self, who: Identity) -> SettingsChanged:
+        return await self._whole(self._reload(who))
+
+    async def _whole(self, work: Coroutine[Any, Any, SettingsChanged]) -> SettingsChanged:
+        """Does it to the end, also if whoever asked for it goes away: a thread that writes the file
+        can't be stopped, so what it has written has to be taken."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._changing.add(task)
+        task.add_done_callback(self._changing.discard)
+        return await asyncio.shield(task)
+
+    async def _change(
+        self, who: Identity, values: dict[str, SettingValue | None], *, temporary: bool
+    ) -> SettingsChanged:
         async with self._turn:
             try:
                 wanted = self._checked(values, temporary=temporary)
@@ -100,7 +117,7 @@ class ServedSettings:
             file = "" if temporary else str(self._running.file)
             return self._take(who, "config.set", wanted, prepared, file)
 
-    async def reload(self, who: Identity) -> SettingsChanged:
+    async def _reload(self, who: Identity) -> SettingsChanged:
         async with self._turn:
             try:
                 read = await self._node.core.threaded(self._read_again)

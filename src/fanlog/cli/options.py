@@ -29,6 +29,11 @@ _SECRET_WORDS = ("password", "secret", "private")
 _EXAMPLES = {"bytes": ", such as 64KiB or 128MB", "seconds": ", such as 500ms, 30s, 10m or 7d"}
 # User and password in an address, such as redis://:password@host.
 _USER_INFO = re.compile(r"(\w://)[^/@\s]*@")
+# A number past its unit's is a slip, or an attack: no time, file or counter can have it. A duration
+# added to the time of day has to stay a time, and a whole number has to fit into JSON.
+_NUMBER_MAX: dict[Unit, float] = {"": 2**53, "bytes": 2**53, "seconds": 100_000 * 86_400}
+# Of a wrong value an error shows so much.
+_SHOWN_MAX = 200
 _TRUE = ("true", "yes", "on", "1")
 _FALSE = ("false", "no", "off", "0")
 
@@ -100,6 +105,10 @@ class Option:
             return f"{noun} above {self._bound(self.low)}{example}"
         return f"{noun} of {self._bound(self.low or 0)} or more{example}"
 
+    def _too_large(self, shown_as: str) -> ConfigError:
+        most = self._bound(_NUMBER_MAX[self.unit])
+        return ConfigError(f"{shown_as or self.path} is too large: it must be {most} or less.")
+
     def _bound(self, bound: float) -> str:
         return self.write(int(bound) if bound == int(bound) else bound)
 
@@ -107,6 +116,8 @@ class Option:
         """A value from a file, a variable or a flag; a ConfigError says what is allowed."""
         try:
             value = self._read(given)
+        except OverflowError:
+            raise self._too_large(shown_as) from None
         except ValueError:
             raise self._refused(given, shown_as) from None
         if not isinstance(value, (int, float)) or isinstance(value, bool):
@@ -117,6 +128,8 @@ class Option:
         # Written so that a NaN is refused as well.
         if too_low or not value <= (float("inf") if self.high is None else self.high):
             raise self._refused(given, shown_as)
+        if value > _NUMBER_MAX[self.unit]:
+            raise self._too_large(shown_as)
         return value
 
     def read_flag(self, given: Any, flag: str) -> Value:
@@ -129,6 +142,8 @@ class Option:
     def _refused(self, given: Any, shown_as: str) -> ConfigError:
         # In a file a text differs from a number, and looks so; a flag or variable is always text.
         given = self.show(given)
+        if isinstance(given, str) and len(given) > _SHOWN_MAX:
+            given = given[:_SHOWN_MAX] + "…"
         shown = f'"{given}"' if isinstance(given, str) and not shown_as else _as_toml(given)
         return ConfigError(f"{shown_as or self.path} is {shown}, but must be {self.allowed}.")
 
