@@ -71,6 +71,20 @@ async def test_who_owes_more_than_the_longest_pause_is_refused_and_told_when_to_
         assert (await client.publish("t", b"y")).offset == 110
 
 
+async def test_a_rate_of_almost_nothing_refuses_with_a_time_that_answers_can_hold() -> None:
+    async with (
+        limited(messages_per_second=5e-324, pause_seconds_max=0.01) as broker,
+        await fanlog.connect(broker.url) as client,
+    ):
+        await client.publish_many("t", [b"x"] * 3)
+        with pytest.raises(RateLimitedError) as refused:
+            await client.publish("t", b"y")
+        assert refused.value.retry_after_seconds == 365 * 86_400
+        async with aiohttp.ClientSession() as web:
+            answer = await web.post(f"{broker.http}/v1/topics/t/messages", data=b"hello")
+            assert (answer.status, answer.headers.get("Retry-After")) == (429, "31536000")
+
+
 async def test_all_connections_of_an_address_have_one_rate_together() -> None:
     async with (
         limited(messages_per_second=10, pause_seconds_max=0.01) as broker,

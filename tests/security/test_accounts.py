@@ -26,7 +26,7 @@ from fanlog.errors import (
     UnauthenticatedError,
 )
 from fanlog.format.accounts import CreateKey, RevokeKey
-from fanlog.identity import Role, Rules
+from fanlog.identity import Allowance, Role, Rules
 from fanlog.node import Node
 from fanlog.security import passwords
 from fanlog.security.keys import digest_of, make_key, maybe_parse
@@ -73,6 +73,17 @@ async def serving(tmp_path: Path, *, memory: bool = False, **options: Any) -> As
         yield Served(node, file.read_text())
     finally:
         await node.stop()
+
+
+@pytest.mark.parametrize("rate", [-1.0, float("nan"), float("inf")])
+async def test_a_limit_that_is_no_number_is_refused(tmp_path: Path, rate: float) -> None:
+    wrong = Allowance(messages_per_second=rate)
+    async with serving(tmp_path, memory=True) as served, served.admin() as admin:
+        with pytest.raises(InvalidArgumentError, match="messages_per_second is a number from 0"):
+            await admin.accounts.create_key("k", rules=PRODUCER, allowance=wrong)
+        await admin.accounts.create_key("k", rules=PRODUCER)
+        with pytest.raises(InvalidArgumentError, match="messages_per_second"):
+            await admin.accounts.set_key("k", allowance=wrong)
 
 
 @pytest.mark.parametrize("memory", [True, False])

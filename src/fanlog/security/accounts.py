@@ -37,7 +37,7 @@ from fanlog.format.accounts import (
     UsersPage,
 )
 from fanlog.format.patterns import has_wildcard
-from fanlog.identity import Account, Role, Verb
+from fanlog.identity import Account, Allowance, Role, Verb
 from fanlog.security.directory import Directory, Entry, KeyEntry, OldSecret, UserEntry
 from fanlog.security.gate import SecurityGate
 from fanlog.security.keys import digest_of, make_key, maybe_parse, new_secret
@@ -51,6 +51,8 @@ _PAGE = 100
 # Rotations whose old secrets are good at the same time.
 _OLD_MAX = 4
 # A hundred years: past that a number is a mistake.
+# Larger numbers do not fit into JSON.
+_ALLOWANCE_MAX = 2**53
 _SECONDS_MAX = 100 * 366 * 86_400.0
 
 E = TypeVar("E", KeyEntry, UserEntry)
@@ -96,7 +98,7 @@ class Accounts:
             id=_id_of(text),
             digest=_digest_of(text),
             rules=check_rules(wanted.rules),
-            allowance=wanted.allowance,
+            allowance=_checked_allowance(wanted.allowance),
             comment=_checked_comment(wanted.comment),
             created_us=now_us,
             expires_us=_expiry(now_us, wanted.expires_seconds),
@@ -153,7 +155,7 @@ class Accounts:
             rules=rules,
             password=kept,
             certificates=self._checked_certificates(wanted.name, wanted.certificates),
-            allowance=wanted.allowance,
+            allowance=_checked_allowance(wanted.allowance),
             comment=_checked_comment(wanted.comment),
             created_us=now_us,
             expires_us=_expiry(now_us, wanted.expires_seconds),
@@ -245,7 +247,7 @@ class Accounts:
         if wanted.rules is not None:
             changes["rules"] = check_rules(wanted.rules)
         if wanted.allowance is not None:
-            changes["allowance"] = wanted.allowance
+            changes["allowance"] = _checked_allowance(wanted.allowance)
         if wanted.comment is not None:
             changes["comment"] = _checked_comment(wanted.comment)
         if wanted.expires_seconds is not None:
@@ -388,3 +390,13 @@ def _checked_comment(comment: str) -> str:
     if odd or len(comment.encode(errors="replace")) > _COMMENT_BYTES_MAX:
         raise InvalidArgumentError(f"A comment is one line of {_COMMENT_BYTES_MAX} bytes at most.")
     return comment
+
+
+def _checked_allowance(allowance: Allowance) -> Allowance:
+    for name in allowance.__struct_fields__:
+        # Written so that a NaN is refused as well.
+        if not 0 <= getattr(allowance, name) <= _ALLOWANCE_MAX:
+            raise InvalidArgumentError(
+                f"The limit {name} is a number from 0 (what the settings say) to {_ALLOWANCE_MAX}."
+            )
+    return allowance

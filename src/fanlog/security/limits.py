@@ -20,6 +20,9 @@ from fanlog.security.addresses import Sources
 
 # Rates of those who are not connected now: requests over HTTP come and go.
 _KEPT_MAX = 10_000
+# A debt at a rate of almost nothing: past this it makes no difference, and a number of hundreds of
+# digits, or infinity, is of no use in an answer.
+_DEBT_SECONDS_MAX = 365 * 86_400.0
 
 
 class Bucket:
@@ -48,7 +51,9 @@ class Bucket:
         if self.level >= 0:
             return 0.0
         self.take(0, now_us)
-        return 0.0 if self.level >= 0 else -self.level / self.per_second
+        if self.level >= 0:
+            return 0.0
+        return min(-self.level / self.per_second, _DEBT_SECONDS_MAX)
 
 
 class Rates:
