@@ -226,8 +226,6 @@ class EdgeSession(NativeSession):
         if not self.greeted():
             payload = memoryview(data)[at + FRAME_HEADER_BYTES : end]
             self.shown = decode(messages.Hello, payload).login
-        elif kind == FrameKind.LOGIN:
-            self._shows_again(data, at, end)
         if not self.greeted() or self._is_local(kind, data, at, end):
             if kind == FrameKind.GOODBYE:
                 self._said_goodbye = True
@@ -237,13 +235,12 @@ class EdgeSession(NativeSession):
         else:
             self._pass_on(data[at:end])
 
-    def _shows_again(self, data: bytes, at: int, end: int) -> None:
-        """A fresh login goes upstream as well, without an answer for the peer: it gets the edge's.
-        Upstream closes the connection if it thinks otherwise."""
-        payload = memoryview(data)[at + FRAME_HEADER_BYTES : end]
-        self.shown = decode(Login, payload)
+    def logged_in_again(self, shown: Login) -> None:
+        """A fresh login that was right goes upstream as well, without an answer for the peer: it
+        gets the edge's. A wrong one would count there as the edge's own, and lock it out."""
+        self.shown = shown
         if self._relay is not None:
-            self._relay.send(message_frame(FrameKind.LOGIN, self.shown))
+            self._relay.send(message_frame(FrameKind.LOGIN, shown))
 
     def _is_local(self, kind: int, data: bytes, at: int, end: int) -> bool:
         if kind in _LOCAL:

@@ -84,6 +84,7 @@ def login(session: NativeSession, request: int, aux: int, payload: memoryview) -
                 "another connection for another user."
             )
         session.become(who)
+        session.logged_in_again(shown)
         session.answer(request, logged_in(session))
 
     session.later(request, logging_in())

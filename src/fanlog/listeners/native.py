@@ -54,7 +54,7 @@ from fanlog.format.frames import (
 )
 from fanlog.format.messages import decode
 from fanlog.format.trace_context import Mark, read_traced
-from fanlog.identity import Identity, Verb
+from fanlog.identity import Identity, Login, Verb
 from fanlog.listeners import (
     account_requests,
     backup_requests,
@@ -158,14 +158,18 @@ class NativeSession:
             _check_begin(data)
         at, size = 0, len(data)
         requests = 0
-        self._held_up = False
+        # Who is not let in yet makes the broker keep one read at most, also of half a frame.
+        self._held_up = self._logging_in is not None
         while size - at >= PREFIX_BYTES and not self._closed:
+            if self._logging_in is not None:
+                self._held_up = True
+                break
             length, kind = PREFIX.unpack_from(data, at)
             self._cutter.check_length(length, kind)
             end = at + length
             if end > size or self.outlet.full():
                 break
-            if self.checking or self._throttled or self._logging_in is not None:
+            if self.checking or self._throttled:
                 self._held_up = True
                 break
             if kind == KIND_BATCH and self._greeted:
@@ -502,6 +506,9 @@ class NativeSession:
         """The peer has logged in again."""
         self.permit.who = who
         self._recheck_subscriptions()
+
+    def logged_in_again(self, shown: Login) -> None:
+        """What the peer has shown was right."""
 
     def _recheck_subscriptions(self) -> None:
         for number, subscription in list(self.subscriptions.items()):

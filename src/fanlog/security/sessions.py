@@ -16,6 +16,8 @@ from fanlog.identity import Identity
 _SECRET_BYTES = 32
 _AGENT_LENGTH_MAX = 200
 _SECRET_LENGTH_MAX = 64
+# Of one account: nobody needs more, and with one key nobody must use up those of all others.
+_SESSIONS_OF_ONE_MAX = 100
 
 
 class Session(msgspec.Struct, kw_only=True, eq=False):
@@ -53,9 +55,16 @@ class Sessions:
         self._sessions_max = sessions_max
         self._by_digest: dict[bytes, Session] = {}
         self._by_id: dict[str, Session] = {}
+        # By account, the oldest first.
+        self._by_owner: dict[str, dict[str, Session]] = {}
+        self._of_one_max = max(1, min(_SESSIONS_OF_ONE_MAX, sessions_max // 2))
 
     def open(self, who: Identity, agent: str = "") -> tuple[Session, str]:
-        """A new session, and its secret, which is not kept."""
+        """A new session, and its secret, which is not kept. An account that has as many as it may
+        loses its oldest."""
+        mine = self._by_owner.get(owner_of(who), {})
+        if len(mine) >= self._of_one_max:
+            self._drop(next(iter(mine.values())))
         if len(self._by_id) >= self._sessions_max:
             self.sweep()
         if len(self._by_id) >= self._sessions_max:
@@ -77,6 +86,7 @@ class Sessions:
             seen=self._now(),
         )
         self._by_digest[session.digest] = self._by_id[session.id] = session
+        self._by_owner.setdefault(owner_of(who), {})[session.id] = session
         return session, secret
 
     def maybe_find(self, secret: str) -> Session | None:
@@ -130,6 +140,16 @@ class Sessions:
         session.closed = True
         self._by_digest.pop(session.digest, None)
         self._by_id.pop(session.id, None)
+        owner = owner_of(session.who)
+        mine = self._by_owner.get(owner, {})
+        mine.pop(session.id, None)
+        if not mine:
+            self._by_owner.pop(owner, None)
+
+
+def owner_of(who: Identity) -> str:
+    """The account that sessions and tickets count for."""
+    return who.user if who.account is None else f"{who.account.kind}:{who.account.name}"
 
 
 def _digest(secret: str) -> bytes:

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from fanlog.errors import RateLimitedError
 from fanlog.identity import Identity
-from fanlog.security.sessions import Session
+from fanlog.security.sessions import Session, owner_of
 
 TICKET_PREFIX = "flt_"
 _SECRET_BYTES = 24
@@ -42,7 +42,7 @@ class Tickets:
 
     def issue(self, who: Identity, use: TicketUse, session: Session | None = None) -> str:
         self._sweep()
-        name = _owner(who)
+        name = owner_of(who)
         mine = self._counts.get(name, 0)
         if mine >= _TICKETS_OF_ONE_MAX or len(self._open) >= _TICKETS_MAX:
             raise RateLimitedError(
@@ -76,14 +76,10 @@ class Tickets:
             self._uncount(ticket)
 
     def _uncount(self, ticket: Ticket) -> None:
-        name = _owner(ticket.who)
+        name = owner_of(ticket.who)
         self._counts[name] -= 1
         if not self._counts[name]:
             del self._counts[name]
-
-
-def _owner(who: Identity) -> str:
-    return who.user if who.account is None else f"{who.account.kind}:{who.account.name}"
 
 
 def _digest(text: str) -> bytes:

@@ -88,6 +88,7 @@ async def _by_gate(session: RedisSession, user: bytes, password: bytes) -> Faile
             broker.metering.logins.check(Login(user=_text(user), password=_text(password)), who)
             if hmac.compare_digest(password, wanted):
                 session.become(DEFAULT_ACCOUNT)
+                _cut_off(session)
                 broker.audit.note(who, "login", _text(user), "ok", "password")
                 return None
         found = await broker.gate.login(_login(user, password), who)
@@ -95,12 +96,21 @@ async def _by_gate(session: RedisSession, user: bytes, password: bytes) -> Faile
         if account is None or not _fits(account, user):
             return WRONG_PASSWORD
         session.become(account)
+        _cut_off(session)
     except UnauthenticatedError:
         logger.debug("%s: a wrong login", session.peer)
         return WRONG_PASSWORD
     except FanlogError as fault:
         return Failed(f"ERR {fault}")
     return None
+
+
+def _cut_off(session: RedisSession) -> None:
+    """A client that logs in again may follow what only its account before could read. It would keep
+    that, whatever becomes of that account."""
+    forbidden = session.maybe_forbidden()
+    if forbidden is not None:
+        session.outlet.turn_out(forbidden)
 
 
 def _login(user: bytes, password: bytes) -> Login:

@@ -297,6 +297,10 @@ class RedisSession:
         fault = recheck_permit(self.state.broker.gate, self.permit)
         if fault is not None or self.permit.who is before:
             return fault
+        return self.maybe_forbidden()
+
+    def maybe_forbidden(self) -> FanlogError | None:
+        """What speaks against something that it follows."""
         for target in self._targets():
             refusal = self.permit.maybe_refusal(Verb.SUBSCRIBE, target)
             if refusal is not None:
@@ -340,6 +344,9 @@ class RedisSession:
                 f"ERR Can't execute '{command.name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / "
                 "PING / QUIT / RESET are allowed in this context"
             )
+        return self._forbidden(command)
+
+    def _forbidden(self, command: CommandSpec) -> Failed | None:
         if command.verb is not None and not self.permit.may(command.verb, ""):
             return no_permission(self, f"run the '{command.name}' command")
         return None
@@ -467,7 +474,8 @@ class RedisSession:
         for command, words in queue:
             if command.waits and self._publishing.pending:
                 self._end_turn()
-            self.say(command.handler(self, words))
+            # Permissions may have changed since it was queued.
+            self.say(self._forbidden(command) or command.handler(self, words))
             if self._replies.said_bytes > said_bytes_max:
                 logger.warning("%s is cut off: EXEC says too much at once", self.peer)
                 self._ending = True

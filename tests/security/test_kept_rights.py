@@ -1,0 +1,142 @@
+"""Nobody keeps what was taken from them, and nobody takes from others what they need to get in."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+import fanlog
+from fanlog.client.core import hello
+from fanlog.format import messages
+from fanlog.format.frames import PREFIX, FrameKind, message_frame
+from fanlog.identity import Account, Login, Role, Rules
+from fanlog.listeners.login_requests import HELLO_BYTES_MAX
+from tests.edge.test_logins import stage
+from tests.limits.limited import until
+from tests.limits.test_redis_login import safe
+from tests.listeners.peers import PATIENCE_SECONDS, Peer
+from tests.listeners.test_login import guarded
+from tests.listeners.web.guarded import guarded as web
+
+
+async def test_a_redis_client_does_not_keep_a_channel_under_another_name() -> None:
+    async with safe() as broker:
+        reader = broker.key("reader", subscribe=("secret",))
+        other = broker.key("other", subscribe=("public",))
+        talk = await _Talk.begin(broker.redis.port)
+        await talk.say(f"HELLO 3 AUTH default {reader}", b"role")
+        await talk.say("SUBSCRIBE secret", b"subscribe")
+        await talk.say("AUTH " + other, b"may not read")
+        talk.writer.close()
+        await until(lambda: not broker.redis.pubsub.follower_count(b"secret", shard=False))
+
+
+async def test_a_queued_redis_command_needs_the_permission_when_it_runs() -> None:
+    async with safe() as broker:
+        key = broker.key("operator", role=Role.ADMIN)
+        talk = await _Talk.begin(broker.redis.port)
+        await talk.say(f"AUTH {key}", b"+OK")
+        await talk.say("MULTI", b"+OK")
+        await talk.say("CONFIG GET *", b"QUEUED")
+        known = broker.directory.keys["operator"]
+        broker.directory.put(msgspec.structs.replace(known, rules=Rules(role=Role.VIEWER)))
+        await talk.say("EXEC", b"-NOPERM")
+        talk.writer.close()
+
+
+class _Talk(NamedTuple):
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    @classmethod
+    async def begin(cls, port: int) -> _Talk:
+        return cls(*await asyncio.open_connection("127.0.0.1", port))
+
+    async def say(self, command: str, answer: bytes) -> None:
+        """Sends a command, and waits for an answer with this in it."""
+        self.writer.write(command.encode() + b"\r\n")
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await self.reader.readuntil(answer)
+
+
+async def test_a_peer_whose_login_waits_fills_no_memory() -> None:
+    async with guarded() as served:
+        let_go = asyncio.Event()
+
+        class Slow:
+            async def verify(self, token: str, /) -> Account | None:
+                await let_go.wait()
+                return None
+
+            def renew(self, account: Account, /) -> Account | None:
+                return account
+
+        served.gate.verifiers.append(Slow())
+        peer = await served.dial()
+        await peer.send(hello("x", Login(token="t")))
+        size = served.listener.options.frame_bytes_max
+        begun = PREFIX.pack(size, int(FrameKind.PING)) + bytes(size - 100)
+        sending = asyncio.create_task(_try_send(peer, begun))
+        [connection] = list(served.listener._connections)  # pyright: ignore[reportPrivateUsage]
+        # What one read brings is kept, and then no more is read.
+        await until(lambda: connection.paused or sending.done())
+        session: Any = connection.session
+        assert session._cutter.kept_bytes <= served.listener.options.receive_bytes + HELLO_BYTES_MAX
+        assert connection.paused
+        let_go.set()
+        await sending
+
+
+async def _try_send(peer: Peer, data: bytes) -> None:
+    with suppress(OSError, TimeoutError):
+        await peer.send(data)
+
+
+async def test_wrong_logins_of_an_edges_client_do_not_lock_the_edge_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with stage() as here:
+        key = here.broker.add_key("shop")
+        async with fanlog.connect(here.url, key=key) as client:
+            await client.publish("orders", b"one")
+        host, _, port = here.url.removeprefix("fanlog://").partition(":")
+        reader = Peer(socket.create_connection((host, int(port))))
+        reader.sock.setblocking(False)
+        await reader.send(hello("x", Login(key=key)))
+        await reader.expect(FrameKind.WELCOME)
+        logins = here.broker.node.core.metering.logins.lockout
+        counted: list[str] = []
+        failed = logins.failed
+
+        def count(address: str, now_us: int, *, name: str = "", user: str = "") -> None:
+            counted.append(address)
+            failed(address, now_us, name=name, user=user)
+
+        monkeypatch.setattr(logins, "failed", count)
+        own = reader.sock.getsockname()
+        # It has asked something upstream, so that it is connected there too.
+        await reader.send(message_frame(FrameKind.LIST_TOPICS, messages.ListTopics(), request=1))
+        await reader.expect(FrameKind.OK)
+        for request in range(2, 5):
+            wrong = Login(user="nobody", password=str(request))
+            await reader.send(message_frame(FrameKind.LOGIN, wrong, request=request))
+            assert (await reader.expect(FrameKind.ERROR)).request == request
+        assert counted == [f"{own[0]}:{own[1]}"] * 3
+        reader.sock.close()
+
+
+async def test_one_account_does_not_use_up_all_sessions() -> None:
+    async with web(sessions_max=5) as here:
+        await here.user("ann", "correct horse", Role.ADMIN)
+        key = here.key("robot", Role.OBSERVER)
+        cookies = [await here.log_in(key=key) for _ in range(10)]
+        # Its oldest end, and others still get in.
+        await here.log_in(user="ann", password="correct horse")
+        page = {"Sec_Fetch_Site": "same-origin"}
+        assert (await here.ask("GET", "/v1/whoami", Cookie=cookies[-1], **page))[0] == 200
+        assert (await here.ask("GET", "/v1/whoami", Cookie=cookies[0], **page))[0] == 401
