@@ -217,6 +217,7 @@ class Node:
         if self.security is not None:
             self.security.on_login.append(self._note_login)
             self.security.guards.append(self.core.metering.logins)
+            self.security.on_limited.append(self.core.metering.limit_accounts)
             self._load_accounts(self.security)
             self.core.metering.know_accounts(self.security.directory.allowance_of)
         self._probe = LoopProbe(self.core.metrics.loop_delay)

@@ -10,8 +10,8 @@ noted once.
 
 from __future__ import annotations
 
-from collections.abc import Container
-from typing import Protocol
+from collections.abc import Container, Mapping
+from typing import TYPE_CHECKING, Protocol
 
 from fanlog.broker.ports import Audit, Authority
 from fanlog.errors import ForbiddenError
@@ -19,6 +19,9 @@ from fanlog.format.schedules import SCHEDULED_TOPIC
 from fanlog.format.signals import SIGNALS_TOPIC
 from fanlog.identity import Identity, Verb
 from fanlog.security.rules import state_of
+
+if TYPE_CHECKING:
+    from fanlog.broker.topics import Partition
 
 # Answers that a connection keeps. Past it they are asked for again: it bounds what a client can
 # make the broker remember with names that do not exist.
@@ -54,7 +57,7 @@ class Authorizing(Protocol):
 class Permit:
     """What one connection may do. `who` may be replaced when the connection logs in."""
 
-    __slots__ = ("_broker", "_epoch", "_kept", "_trusted", "_who")
+    __slots__ = ("_broker", "_epoch", "_kept", "_trusted", "_who", "partitions")
 
     def __init__(self, broker: Authorizing, who: Identity, *, trusted: bool = False) -> None:
         """`trusted` is for the program that the broker runs in: it is never asked."""
@@ -63,6 +66,8 @@ class Permit:
         self._trusted = trusted
         self._epoch = broker.permissions_epoch
         self._kept: dict[tuple[Verb, str], ForbiddenError | None] = {}
+        # What `AllowedPartitions` has found to be allowed.
+        self.partitions: dict[int, Partition] = {}
 
     @property
     def who(self) -> Identity:
@@ -72,6 +77,7 @@ class Permit:
     def who(self, who: Identity) -> None:
         self._who = who
         self._kept.clear()
+        self.partitions.clear()
 
     @property
     def guarded(self) -> bool:
@@ -180,3 +186,36 @@ class Permit:
             kept[key] = self.maybe_refusal(verb, name)
             self._note(verb, name, kept[key])
         return kept[key]
+
+
+class AllowedPartitions:
+    """The partitions that one publisher may write to. It is asked with every read from the
+    publisher, so what was allowed once is found by one look, until permissions change."""
+
+    __slots__ = ("_broker", "_epoch", "_known", "_partitions", "_permit")
+
+    def __init__(
+        self, broker: Authorizing, permit: Permit, partitions: Mapping[int, Partition]
+    ) -> None:
+        self._broker = broker
+        self._permit = permit
+        self._partitions = partitions
+        self._epoch = broker.permissions_epoch
+        # Emptied when the publisher logs in as somebody else.
+        self._known = permit.partitions
+
+    def find(self, key: int) -> Partition | None:
+        """The partition of a key, if there is one and the publisher may write to it."""
+        partition = self._partitions.get(key)
+        if self._epoch == self._broker.permissions_epoch:
+            if partition is not None and self._known.get(key) is partition:
+                return partition
+        else:
+            self._epoch = self._broker.permissions_epoch
+            self._known.clear()
+        if partition is None or self._permit.may_publish(partition.topic.name) is not None:
+            return None
+        if len(self._known) >= _KEPT_MAX:
+            self._known.clear()
+        self._known[key] = partition
+        return partition

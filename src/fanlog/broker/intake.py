@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import google_crc32c
 
+from fanlog.broker.authority import AllowedPartitions
 from fanlog.broker.checks import Checks, Guard, NotYetError, ReplacementFault, Unchecked
 from fanlog.broker.commits import Commits
 from fanlog.broker.metering import Metering
@@ -404,17 +405,8 @@ class Intake:
 
     def _finder(self, origin: Origin) -> Callable[[int], Partition | None]:
         """Finds the partition of a key, if this publisher may publish there."""
-        guard: Guard | None = getattr(origin, "guard", None)
-        if guard is None:
-            return self._partitions.get
-
-        def find(key: int) -> Partition | None:
-            partition = self._partitions.get(key)
-            if partition is None or guard(partition.topic.name) is not None:
-                return None
-            return partition
-
-        return find
+        allowed: AllowedPartitions | None = getattr(origin, "allowed", None)
+        return self._partitions.get if allowed is None else allowed.find
 
     def _refuse_unknown(self, origin: Origin, topic: int, index: int, sequence: int) -> None:
         partition = self._partitions.get(partition_key(topic, index))

@@ -83,6 +83,8 @@ class Metering:
         self._quotas = QuotaTable(options)
         self.pause_seconds_max = options.pause_seconds_max
         self._guarded = guarded
+        # Whether an account with a rate of its own was in use.
+        self._accounts_limited = False
         self.on = False
         self.epoch = 0
         # Topics with limits of any kind, and those of them that have a rate.
@@ -94,9 +96,16 @@ class Metering:
     def settings_changed(self) -> None:
         options = self._options
         everybody = options.messages_per_second or options.bytes_per_second
-        self.on = bool(self._guarded or everybody or options.prefixes or self._bounded_topics)
+        limited = everybody or options.prefixes or self._bounded_topics
+        self.on = bool(limited or self._accounts_limited)
         # What connections know of their rates may not hold any more.
         self.epoch += 1
+
+    def limit_accounts(self) -> None:
+        """Somebody has logged in whose account has a rate."""
+        if not self._accounts_limited:
+            self._accounts_limited = True
+            self.settings_changed()
 
     # Publishers
 
@@ -209,7 +218,7 @@ class Metering:
 
     def check_new(self, name: str, owner: str) -> None:
         """Raises QuotaExceededError if there may be no topic of this name and owner."""
-        if self.on and not is_inbox(name):
+        if (self.on or self._guarded) and not is_inbox(name):
             try:
                 self._quotas.check_new(name, owner)
             except QuotaExceededError:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from fanlog.broker.authority import Permit
+from fanlog.broker.authority import AllowedPartitions, Permit
 from fanlog.broker.checks import Checked, NotYetError
 from fanlog.broker.core import Broker
 from fanlog.broker.cursors import Cursor, Subscription
@@ -110,6 +110,11 @@ class NativeSession:
         self.permit = Permit(broker, who, trusted=trusted)
         # Asked by the intake about each topic that batches are for.
         self.guard = self.permit.may_publish if self.permit.guarded else None
+        self.allowed = (
+            AllowedPartitions(broker, self.permit, broker.catalog.partitions)
+            if self.permit.guarded
+            else None
+        )
         self.schedule_guard = self.permit.may_replace if self.permit.guarded else None
         self.options = options
         self._cutter = FrameCutter(min(options.frame_bytes_max, HELLO_BYTES_MAX))

@@ -76,6 +76,8 @@ class SecurityGate:
         self.on_login: list[Callable[[Login, Identity, FanlogError | None], None]] = []
         # Hears of logins that are not looked at, because there were too many wrong ones.
         self.on_turned_away: list[Callable[[Identity], None]] = []
+        # Hears that somebody is there whose rate is limited.
+        self.on_limited: list[Callable[[], None]] = []
         self._now_us = now_us
         # The seconds in which accounts expire that are in use.
         self._expiries: set[int] = set()
@@ -126,10 +128,15 @@ class SecurityGate:
 
     def admit(self, account: Account, who: Identity) -> Identity:
         """The identity of a peer that has this account."""
-        self._note_expiry(account)
+        self._note_account(account)
         return msgspec.structs.replace(who, user=account.name, account=account)
 
-    def _note_expiry(self, account: Account) -> None:
+    def _note_account(self, account: Account) -> None:
+        """An account is in use: when it expires, and whether it has rates of its own."""
+        allowance = account.allowance
+        if allowance.messages_per_second or allowance.bytes_per_second:
+            for tell in self.on_limited:
+                tell()
         if account.expires_us:
             self._expiries.add(account.expires_us // _SECOND_US + 1)
 
@@ -206,7 +213,7 @@ class SecurityGate:
             return None
         if now is account:
             return who
-        self._note_expiry(now)
+        self._note_account(now)
         return msgspec.structs.replace(who, account=now)
 
     def _renewed(self, account: Account) -> Account | None:
