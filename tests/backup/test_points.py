@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 import fanlog
 from fanlog.broker.backups import POINTS_MAX
+from fanlog.cli import backup as backup_command
 from fanlog.cli.backup import RemoteSource, pull
 from fanlog.client.aio import Client
 from fanlog.errors import (
@@ -35,6 +36,7 @@ from fanlog.format.frames import FrameKind
 from fanlog.log.backup import keeping, manifest, pinning
 from fanlog.log.backup.archive import write_archive
 from fanlog.log.backup.keeping import BackupFolder, Kept, load_points
+from fanlog.log.backup.point import Point
 from fanlog.log.backup.restoring import next_epoch, restore
 from fanlog.log.backup.verify import verify_data
 from fanlog.log.backup.verify_backup import verify_backup
@@ -245,6 +247,31 @@ async def test_a_backup_that_is_interrupted_leaves_the_earlier_points_valid(fold
             assert len(await published(broker, "t")) == count
 
 
+async def test_links_of_an_interrupted_backup_are_never_written_into(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are the broker's own files. While a point can't be read, nothing is swept."""
+    backup = folder / "backup"
+    async with fanlog.Broker(folder / "data") as broker:
+        await broker.create_topic("t", segment_bytes=64 * KIB)
+        await fill(broker, "t", 3)
+        await take_point(broker, backup)
+        await fill(broker, "t", 60)
+        with monkeypatch.context() as cutting:
+            cutting.setattr(keeping, "replace_file", lambda *_, **__: (_ for _ in ()).throw(Cut))
+            with pytest.raises(Cut):
+                await take_point(broker, backup)
+        linked = [path for path in backup.rglob("*.log@2") if path.stat().st_nlink > 1]
+        assert linked
+        (backup / manifest.point_name(1)).write_bytes(b"damaged")
+        assert (await take_point(broker, backup)).number == 2
+        assert len(await published(broker, "t")) == 63
+    assert verify_data(str(folder / "data")).findings == []
+    restore(str(backup), str(folder / "restored"), NOW)
+    async with fanlog.Broker(folder / "restored") as broker:
+        assert len(await published(broker, "t")) == 63
+
+
 async def test_a_broker_that_is_killed_while_a_point_is_held_forgets_it(folder: Path) -> None:
     async with fanlog.Broker(folder / "data") as broker:
         await fill(broker, "t", 5)
@@ -309,6 +336,20 @@ async def test_a_point_goes_with_its_connection(folder: Path) -> None:
         await until(lambda: not (folder / "data" / ".pinned").exists())
 
 
+async def test_who_asks_for_bytes_that_are_nowhere_gets_none(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with fanlog.Broker(folder / "data") as broker:
+        await fill(broker, "t", 1)
+        answer = await broker.ask(FrameKind.BACKUP, messages.Backup("begin"))
+        point = messages.decode(messages.BackupBegun, answer).point
+        for at, size in ((2**63, 10), (2**64 - 1, 1), (0, -1), (0, 0), (0, -(2**63))):
+            read = messages.Backup("read", point, 0, at, size)
+            answer = await broker.ask(FrameKind.BACKUP, read)
+            assert messages.decode(messages.BackupData, answer).data == b""
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
 async def test_many_clients_hold_few_points(folder: Path) -> None:
     async with fanlog.Broker(folder / "data") as broker:
         await broker.publish("t", "x")
@@ -358,6 +399,24 @@ async def test_a_manifest_never_leads_out_of_the_folder(folder: Path) -> None:
     with pytest.raises(BackupError):
         restore(str(folder / "backup"), str(folder / "restored"), NOW)
     assert not (folder / "outside").exists()
+
+
+async def test_a_broker_that_lies_does_not_lead_out_of_the_backup(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = backup_command.decode_listing
+
+    def lie(data: bytes) -> Point:
+        point = real(data)
+        point.topics[0].logs[0].files[0].path = "../../outside"
+        return point
+
+    monkeypatch.setattr(backup_command, "decode_listing", lie)
+    async with fanlog.Broker(folder / "data") as broker:
+        await fill(broker, "t", 1)
+        with pytest.raises(BackupError, match="outside"):
+            await take_point(broker, folder / "backup")
+    assert not list(folder.glob("outside*"))
 
 
 def test_a_tar_file_of_somebody_else_is_refused(folder: Path) -> None:

@@ -65,7 +65,9 @@ class HeldPoint:
                 f"The point has {len(self._files)} files, and none with the number {file}."
             )
         entry = self._files[file]
-        size = max(0, min(size, entry.bytes - at))
+        size = min(size, entry.bytes - at)
+        if size <= 0:
+            return b""
         path = f"{self.folder}/{entry.path}"
         async with self._reading:
             return await in_background(runtime, lambda: _read(path, at, size))

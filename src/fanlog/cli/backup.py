@@ -33,6 +33,7 @@ from fanlog.format.messages import decode
 from fanlog.log.backup.archive import write_archive
 from fanlog.log.backup.findings import Advance
 from fanlog.log.backup.keeping import BackupFolder, Kept, load_points
+from fanlog.log.backup.manifest import check_paths
 from fanlog.log.backup.point import FileEntry, Point, decode_listing
 from fanlog.log.backup.restoring import load_point, open_backup
 from fanlog.log.backup.restoring import restore as restore_point
@@ -94,7 +95,9 @@ async def _list(client: Client, begun: messages.BackupBegun) -> Point:
             raise BackupError("The broker sent less than its list of files: take it again.")
         parts.append(part)
         at += len(part)
-    return await asyncio.to_thread(decode_listing, b"".join(parts))
+    point = await asyncio.to_thread(decode_listing, b"".join(parts))
+    check_paths(point, "The broker's list of files")
+    return point
 
 
 async def pull(client: Client, keep: Callable[[RemoteSource, Advance | None], Kept]) -> Kept:

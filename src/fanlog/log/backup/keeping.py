@@ -228,6 +228,7 @@ class _Keeping:
         target = f"{self._folder}/{entry.kept_as}"
         self._make_folder(target)
         try:
+            _remove_left(target)
             os.link(path, target)
         except OSError:
             # Another file system, or no right to: then it will not work for the next one either.
@@ -253,6 +254,8 @@ class _Keeping:
             self.known += at
         target = f"{self._folder}/{entry.kept_as}"
         self._make_folder(target)
+        if begin is None:
+            _remove_left(target)
         fd = os.open(target, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             # What an interrupted backup left behind the begin goes.
@@ -296,6 +299,13 @@ class _Keeping:
             os.makedirs(folder, exist_ok=True)
             self._touched.add(folder)
             folder = os.path.dirname(folder)
+
+
+def _remove_left(path: str) -> None:
+    """Removes what an interrupted backup left under a name. It may be a link to a file of the
+    broker's: to write into it would change the broker's data."""
+    with suppress(FileNotFoundError):
+        os.unlink(path)
 
 
 def _is_unchanged(entry: FileEntry, before: FileEntry) -> bool:

@@ -66,13 +66,25 @@ def decode_point(data: bytes, name: str) -> Point:
         if isinstance(fault, BackupError):
             raise
         raise BackupError(f"The point {name} can't be used: {fault}. Use another one.") from fault
-    for path in [p for file in point.files() for p in (file.path, file.kept_as)]:
-        if not is_inside(path):
-            raise BackupError(f"The point {name} names the file {path!r}: it is not Fanlog's.")
-    for topic in point.topics:
-        if "/" in topic.folder or topic.folder in (".", ".."):
-            raise BackupError(f"The point {name} names the folder {topic.folder!r}.")
+    check_paths(point, f"The point {name}")
+    for file in point.files():
+        _check_inside(file.kept_as, f"The point {name}")
     return point
+
+
+def check_paths(point: Point, whose: str) -> None:
+    """Raises `BackupError` if a point leads out of the folder that it is kept in, or restored to.
+    Whoever sent it may lie."""
+    for file in point.files():
+        _check_inside(file.path, whose)
+    for topic in point.topics:
+        if "/" in topic.folder or topic.folder in ("", ".", ".."):
+            raise BackupError(f"{whose} names the folder {topic.folder!r}.")
+
+
+def _check_inside(path: str, whose: str) -> None:
+    if not is_inside(path):
+        raise BackupError(f"{whose} names the file {path!r}: it is not Fanlog's.")
 
 
 def decode_mark(data: bytes) -> int:
@@ -95,4 +107,9 @@ def _check_format(fields: dict[str, Any], name: str) -> None:
 def is_inside(path: str) -> bool:
     """Whether a path stays in the folder that it is relative to."""
     parts = path.split("/")
-    return bool(path) and not path.startswith("/") and not {"", ".", ".."} & set(parts)
+    return (
+        bool(path)
+        and "\0" not in path
+        and not path.startswith("/")
+        and not {"", ".", ".."} & set(parts)
+    )
