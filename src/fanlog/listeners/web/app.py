@@ -141,7 +141,8 @@ async def _explain(request: web.Request, handler: Handler) -> web.StreamResponse
     except FanlogError as error:
         return problem_response(error)
     except web.HTTPRequestEntityTooLarge:
-        return http_problem(413, "The body is larger than web.body_bytes_max.", "body_too_large")
+        detail = "The body is larger than web.body_bytes_max, or than a login can be."
+        return http_problem(413, detail, "body_too_large")
     except web.HTTPNotFound:
         return http_problem(
             404,

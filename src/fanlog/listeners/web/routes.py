@@ -32,6 +32,7 @@ from fanlog.errors import (
     RequestTimeoutError,
 )
 from fanlog.identity import Verb
+from fanlog.listeners.login_requests import HELLO_BYTES_MAX
 from fanlog.listeners.web.mistakes import explained
 
 if TYPE_CHECKING:
@@ -141,19 +142,33 @@ class Route:
     unavailable: Any = None
 
 
-async def read_body(request: web.Request, timeout_seconds: float) -> bytes:
+async def read_body(
+    request: web.Request, timeout_seconds: float, *, stranger: bool = False
+) -> bytes:
     """The body of a request. Who drips it in is not waited for, and one that says it is too large
-    is not read at all."""
+    is not read at all. A `stranger` has not logged in yet."""
     most, announced = request.client_max_size, request.content_length or 0
+    if stranger:
+        most = min(most, HELLO_BYTES_MAX)
     if announced > most:
         raise web.HTTPRequestEntityTooLarge(max_size=most, actual_size=announced)
     try:
         async with asyncio.timeout(timeout_seconds):
-            return await request.read()
+            return await (_read_little(request, most) if stranger else request.read())
     except TimeoutError:
         raise RequestTimeoutError(
             f"The body did not come within {timeout_seconds} s (web.body_timeout_seconds)."
         ) from None
+
+
+async def _read_little(request: web.Request, most: int) -> bytes:
+    """A body, also one that does not say how large it is."""
+    data = bytearray()
+    async for chunk in request.content.iter_any():
+        data += chunk
+        if len(data) > most:
+            raise web.HTTPRequestEntityTooLarge(max_size=most, actual_size=len(data))
+    return bytes(data)
 
 
 class _Field(NamedTuple):
@@ -262,7 +277,11 @@ def adapted(
             Call(request, listener, query, None).permit.ask(route.verb, name)
         body: Any = None
         if route.body is not None:
-            data = await read_body(request, listener.options.body_timeout_seconds)
+            limit, guest = (
+                listener.options.body_timeout_seconds,
+                listener.entrance.guest_of(request),
+            )
+            data = await read_body(request, limit, stranger=not guest.logged_in)
             body = data if route.body is bytes else decode_body(data, route.body)
         call = Call(request, listener, query, body)
         answer = await (_noted(route, call) if route.action else route.handler(call))

@@ -380,6 +380,7 @@ class WebSession:
         if self._closed:
             return
         if first:
+            self.talk.let_in()
             self.present = self._make_present()
         else:
             self._end_forbidden()

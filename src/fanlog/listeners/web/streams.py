@@ -177,7 +177,8 @@ async def _websocket(
         return refusal(fault)
     connection = WebConnection(listener, listener.peer_of(request))
     session = WebSession(listener, connection, call.guest, binary=agreed.binary)
-    session.talk = WebSocketTalk(connection, listener.options, session, listener.loop.time())
+    stranger, now = not call.guest.logged_in, listener.loop.time()
+    session.talk = WebSocketTalk(connection, listener.options, session, now, stranger=stranger)
     try:
         await session.begin(wanted, presence)
         _check_open(connection)

@@ -37,6 +37,7 @@ from websockets.protocol import OPEN, SEND_EOF
 from websockets.server import ServerProtocol
 
 from fanlog.errors import FanlogError, ForbiddenError, LimitError, UnauthenticatedError
+from fanlog.listeners.login_requests import HELLO_BYTES_MAX
 from fanlog.listeners.web.problems import http_problem
 from fanlog.listeners.web.rates import Rate
 
@@ -177,11 +178,19 @@ class WebSocketTalk:
     )
 
     def __init__(
-        self, connection: WebConnection, options: WebOptions, hearer: Hearer, now: float
+        self,
+        connection: WebConnection,
+        options: WebOptions,
+        hearer: Hearer,
+        now: float,
+        *,
+        stranger: bool = False,
     ) -> None:
-        self._protocol = ServerProtocol(
-            state=OPEN, max_size=options.message_bytes_max, logger=_quiet
-        )
+        """A `stranger` has not logged in: see `let_in`."""
+        size = options.message_bytes_max
+        if stranger:
+            size = min(size, HELLO_BYTES_MAX)
+        self._protocol = ServerProtocol(state=OPEN, max_size=size, logger=_quiet)
         self._connection = connection
         self._options = options
         self._hearer: Hearer = hearer
@@ -197,6 +206,10 @@ class WebSocketTalk:
         self._held_up = False
         self._half_since: float | None = None
         self._pinged = False
+
+    def let_in(self) -> None:
+        """The client has logged in: its messages may be as large as others'."""
+        self._protocol.max_message_size = self._options.message_bytes_max
 
     def feed(self, data: bytes) -> None:
         connection, protocol = self._connection, self._protocol

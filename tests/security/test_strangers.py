@@ -1,0 +1,78 @@
+"""What somebody who has not logged in can make the broker hold, or write: little."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import aiohttp
+import pytest
+
+from fanlog.identity import Identity, Role
+from tests.listeners.peers import PATIENCE_SECONDS
+from tests.listeners.web.guarded import PAGE, guarded
+
+LARGE = 200_000
+
+
+async def test_a_stranger_sends_no_large_login() -> None:
+    async with guarded() as site:
+        body = {"user": "ann", "password": "x" * LARGE}
+        assert (await site.ask("POST", "/v1/login", body=body))[0] == 413
+
+        async def without_end() -> Any:
+            for _ in range(LARGE // 1000):
+                yield b" " * 1000
+
+        # It does not say how much comes.
+        async with site.http.post("/v1/login", data=without_end(), headers=PAGE) as answer:
+            assert answer.status == 413
+        # Who has logged in may send more.
+        key = site.key("shop", Role.PRODUCER)
+        body = {"messages": [{"text": "x" * LARGE}]}
+        assert (await site.ask("POST", "/v1/topics/orders/messages", key=key, body=body))[0] < 300
+
+
+async def test_a_stranger_sends_no_large_message_over_a_websocket() -> None:
+    async with guarded() as site:
+        key = site.key("shop", Role.PRODUCER)
+        async with site.http.ws_connect("/v1/ws") as stranger:
+            await stranger.send_str(" " * LARGE)
+            assert await _closed(stranger) == aiohttp.WSCloseCode.MESSAGE_TOO_BIG
+        async with site.http.ws_connect("/v1/ws") as known:
+            await known.send_json({"op": "token", "id": 1, "token": key})
+            await _answer(known, 1)
+            message = {"op": "publish", "id": 2, "topic": "orders", "text": "x" * LARGE}
+            await known.send_json(message)
+            assert "error" not in await _answer(known, 2)
+
+
+async def _closed(ws: aiohttp.ClientWebSocketResponse) -> int | None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not ws.closed:
+            await ws.receive()
+    return ws.close_code
+
+
+async def _answer(ws: aiohttp.ClientWebSocketResponse, id: int) -> dict[str, Any]:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while True:
+            said = await ws.receive_json()
+            if said.get("id") == id:
+                return said
+
+
+async def test_a_stranger_who_logs_out_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with guarded() as site:
+        cookie = await site.log_in(key=site.key("ann", Role.VIEWER))
+        noted: list[tuple[str, str]] = []
+
+        def note(self: object, who: Identity, action: str, *rest: str) -> None:
+            noted.append((who.user, action))
+
+        monkeypatch.setattr(type(site.node.core.audit), "note", note)
+        for shown in ({}, {"Cookie": "fanlog_session=x"}) * 5:
+            assert (await site.ask("POST", "/v1/logout", **PAGE, **shown))[0] == 204
+        assert noted == []
+        assert (await site.ask("POST", "/v1/logout", Cookie=cookie, **PAGE))[0] == 204
+        assert noted == [("ann", "logout")]
