@@ -65,6 +65,23 @@ async def test_dead_letters_go_back_only_where_one_may_publish() -> None:
         assert (status, said) == (200, {"count": 1})
 
 
+async def test_a_schedule_is_changed_by_who_may_publish_to_its_topic() -> None:
+    async with native() as served:
+        owner = served.add_key("owner", Rules(role=Role.PRODUCER))
+        other = served.add_key("other", Rules(role=Role.PRODUCER, publish=("orders",)))
+        async with fanlog.connect(served.url, key=owner) as client:
+            await client.add_schedule("nightly", "reports", b"run", every_seconds=3600)
+            async with fanlog.connect(served.url, key=other) as stranger:
+                with pytest.raises(ForbiddenError):
+                    await stranger.remove_schedule("nightly")
+                with pytest.raises(ForbiddenError):
+                    await stranger.add_schedule("nightly", "orders", b"no", every_seconds=60)
+                await stranger.add_schedule("own", "orders", b"yes", every_seconds=60)
+                assert await stranger.remove_schedule("own")
+            assert [one.topic for one in await client.schedules()] == ["reports"]
+            assert await client.remove_schedule("nightly")
+
+
 async def _until_dead(client: fanlog.Broker) -> None:
     reading = client.subscribe("dead.orders", start="earliest")
     await reading.next(timeout_seconds=PATIENCE_SECONDS)

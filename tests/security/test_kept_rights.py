@@ -13,13 +13,13 @@ import pytest
 import fanlog
 from fanlog.client.core import hello
 from fanlog.format import messages
-from fanlog.format.frames import PREFIX, FrameKind, message_frame
+from fanlog.format.frames import PREFIX, FrameKind, frame, message_frame
 from fanlog.identity import Account, Login, Role, Rules
 from fanlog.listeners.login_requests import HELLO_BYTES_MAX
 from tests.edge.test_logins import stage
 from tests.limits.limited import until
 from tests.limits.test_redis_login import safe
-from tests.listeners.peers import PATIENCE_SECONDS, Peer
+from tests.listeners.peers import PATIENCE_SECONDS, Peer, one_message
 from tests.listeners.test_login import guarded
 from tests.listeners.web.guarded import guarded as web
 
@@ -140,3 +140,23 @@ async def test_one_account_does_not_use_up_all_sessions() -> None:
         page = {"Sec_Fetch_Site": "same-origin"}
         assert (await here.ask("GET", "/v1/whoami", Cookie=cookies[-1], **page))[0] == 200
         assert (await here.ask("GET", "/v1/whoami", Cookie=cookies[0], **page))[0] == 401
+
+
+async def test_what_was_staged_needs_the_permission_when_it_is_committed() -> None:
+    async with guarded() as served:
+        topic = served.node.core.create_topic("orders", {"durability": "memory"})
+        key = served.add_key("shop", Rules(publish=("orders",)))
+        peer = await served.dial()
+        await peer.send(hello("x", Login(key=key)))
+        await peer.expect(FrameKind.WELCOME)
+        begin = messages.BeginTransaction()
+        await peer.send(message_frame(FrameKind.BEGIN_TRANSACTION, begin, request=1))
+        begun = (await peer.expect(FrameKind.OK)).read(messages.TransactionBegun)
+        staged = bytes.fromhex(begun.ticket) + one_message(topic.number)
+        await peer.send(frame(FrameKind.STAGE, staged, request=2))
+        await peer.expect(FrameKind.OK)
+        served.change("shop", rules=Rules(publish=("other",)))
+        commit = messages.CommitTransaction(begun.ticket)
+        await peer.send(message_frame(FrameKind.COMMIT_TRANSACTION, commit, request=3))
+        assert (await peer.expect(FrameKind.ERROR)).failure.code == "forbidden"
+        assert topic.partitions[0].visible_end == 0

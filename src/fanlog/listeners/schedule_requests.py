@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -86,7 +87,26 @@ def add(session: NativeSession, request: int, aux: int, payload: memoryview) -> 
         else:
             session.answer(request, got)
 
-    session.broker.schedule.add(wanted, added)
+    _when_allowed(session, request, wanted.name, lambda: session.broker.schedule.add(wanted, added))
+
+
+def _when_allowed(
+    session: NativeSession, request: int, name: str, go_on: Callable[[], None]
+) -> None:
+    """Goes on once it is known which schedule has this name. Who changes or removes it must be
+    allowed to publish to its topic: a name is soon guessed."""
+    schedule = session.broker.schedule
+
+    def known() -> None:
+        former = schedule.recurring.maybe(name)
+        try:
+            if former is not None:
+                session.permit.ask(Verb.PUBLISH, former.topic)
+            go_on()
+        except FanlogError as fault:
+            session.fail(request, fault)
+
+    schedule.when_ready(known)
 
 
 def list_schedules(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
@@ -118,7 +138,7 @@ def remove(session: NativeSession, request: int, aux: int, payload: memoryview) 
         else:
             session.answer(request, messages.ScheduleRemoved(got))
 
-    session.broker.schedule.remove(name, removed)
+    _when_allowed(session, request, name, lambda: session.broker.schedule.remove(name, removed))
 
 
 HANDLERS: dict[FrameKind, Handler] = {

@@ -45,6 +45,12 @@ def commit(session: NativeSession, request: int, aux: int, payload: memoryview) 
         session.permit.ask(Verb.PRODUCER, wanted.id)
     for offsets in wanted.offsets:
         session.permit.ask(Verb.GROUP, offsets.group)
+    if session.permit.guarded:
+        # Permissions may have changed since it was staged.
+        for topic in session.broker.transactions.staged_topics(wanted):
+            refusal = session.permit.may_publish(topic.name)
+            if refusal is not None:
+                raise refusal
     for producer_id, epoch in session.registered.values():
         session.broker.producers.check(producer_id, epoch)
     session.broker.transactions.commit(wanted, tell)

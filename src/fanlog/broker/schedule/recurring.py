@@ -145,6 +145,9 @@ class Recurring:
     def __len__(self) -> int:
         return len(self._known)
 
+    def maybe(self, name: str) -> ScheduleInfo | None:
+        return self._known.get(name)
+
     # What the topic says
 
     def taken(self, id: bytes, value: bytes, time_us: int) -> None:
