@@ -127,7 +127,40 @@ def test_damage_in_the_files_is_named(
     log.write_bytes(data)
     found = typed("audit", "verify", "--data", str(copy), "--head", head)
     assert found.code == 1
-    assert "Records 2 to 5 are missing at the end" in found.err
+    assert found.err == "error: Records 2 to 2 are damaged on disk.\n"
+
+
+def test_damage_at_the_end_of_the_files_is_found_by_the_head_that_the_broker_keeps(
+    stopped: tuple[Path, str], typed: Run, tmp_path: Path
+) -> None:
+    copy = shutil.copytree(stopped[0], tmp_path / "copy")
+    (log,) = (copy / "topics").glob("*_fanlog.audit/0/*.log")
+    data = bytearray(log.read_bytes())
+    data[data.rindex(b'"seq"')] ^= 1
+    log.write_bytes(data)
+    found = typed("audit", "verify", "--data", str(copy))
+    assert found.code == 1
+    assert found.err == "error: Records 5 to 5 are missing at the end.\n"
+
+
+def test_a_head_that_was_kept_elsewhere_goes_before_the_broker_s_own(
+    stopped: tuple[Path, str], typed: Run
+) -> None:
+    folder, head = stopped
+    other = f"{head.split(':')[0]}:{'ab' * 32}"
+    found = typed("audit", "verify", "--data", str(folder), "--head", other)
+    assert (found.code, "whose hash was kept" in found.err) == (1, True)
+
+
+def test_the_last_records_that_fit_are_shown_however_many_came_after_them(
+    ask: Run, client: Client
+) -> None:
+    for name in ("a4.first", "a4.second", "a4.third"):
+        client.create_topic(name)
+    for n in range(25):
+        client.create_topic(f"a4-later.{n}")
+    shown = ask("audit", "tail", "--no-follow", "--name", "a4.*", "--last", "2", "--json")
+    assert [record["name"] for record in shown.lines] == ["a4.second", "a4.third"]
 
 
 def forge(folder: Path, old: bytes, new: bytes) -> None:

@@ -14,6 +14,7 @@ from rich.text import Text
 from fanlog.cli.audit_sources import (
     Missing,
     Take,
+    maybe_kept_head,
     no_audit_log,
     read_broker,
     read_export,
@@ -46,13 +47,15 @@ audit_app = typer.Typer(
     rich_markup_mode="rich",
 )
 
+# Newest records that `tail` looks through at first for those that fit.
+_WINDOW_RECORDS = 1_000
 _STYLES = {"ok": "green", "denied": "bold red", "failed": "yellow"}
 
 DataFolder = Annotated[
     Path | None,
     typer.Option(
         "--data",
-        help="Read this data folder, or a backup, instead of asking a broker.",
+        help="Read this data folder instead of asking a broker.",
         metavar="DIR",
     ),
 ]
@@ -74,6 +77,9 @@ class _Filter:
 
     def __init__(self, user: str, action: str, name: str, result: str) -> None:
         self._wanted = {"user": user, "action": action, "name": name, "result": result}
+
+    def __bool__(self) -> bool:
+        return any(self._wanted.values())
 
     def fits(self, record: AuditRecord) -> bool:
         return all(
@@ -105,7 +111,10 @@ def _show(record: AuditRecord) -> None:
 def tail(
     *,
     count: Annotated[
-        int, typer.Option("--last", "-n", help="Begin with so many of the last records.", min=0)
+        int,
+        typer.Option(
+            "--last", "-n", help="Begin with so many of the last records that fit.", min=0
+        ),
     ] = 20,
     start: Annotated[
         str,
@@ -148,12 +157,43 @@ def tail(
             out().file.flush()
 
     async def work(client: Client) -> None:
+        first = begin
+        if wanted and begin.kind == "last":
+            # Without a log there is nothing to find: following waits for it.
+            with contextlib.suppress(CommandError):
+                first = await _find_last(client, wanted, count)
         if no_follow:
-            await read_broker(client, take, _say_missing, begin)
+            await read_broker(client, take, _say_missing, first)
         else:
-            await _follow(client, take, begin)
+            await _follow(client, take, first)
 
     with_client(url, work, reconnect=not no_follow)
+
+
+async def _find_last(client: Client, wanted: _Filter, count: int) -> Start:
+    """Where the last `count` records that fit begin. Looks at more and more of the newest ones."""
+    window = max(_WINDOW_RECORDS, count)
+    while True:
+        seen, fitting = await _look(client, wanted, window)
+        if len(fitting) >= count or seen < window:
+            return Start("offset", fitting[-count:][0]) if fitting else Start("last", 1)
+        window *= 10
+
+
+async def _look(client: Client, wanted: _Filter, window: int) -> tuple[int, list[int]]:
+    """How many of the last `window` records there are, and the numbers of those that fit."""
+    seen = 0
+    fitting: list[int] = []
+
+    def take(seq: int, value: bytes) -> None:
+        nonlocal seen
+        seen += 1
+        with contextlib.suppress(FormatError):
+            if wanted.fits(decode_record(value)):
+                fitting.append(seq)
+
+    await read_broker(client, take, lambda _first, _next, _why: None, Start("last", window))
+    return seen, fitting
 
 
 def _say_missing(first: int, next: int, why: str) -> None:
@@ -180,7 +220,7 @@ async def _follow(client: Client, take: Take, start: Start) -> None:
 
 @audit_app.command(
     epilog="Examples: [bold]fanlog audit verify --head 41:9f86…[/], "
-    "[bold]fanlog audit verify --data /backup/fanlog[/]"
+    "[bold]fanlog audit verify --data /var/lib/fanlog[/]"
 )
 def verify(
     *,
@@ -201,8 +241,12 @@ def verify(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Check that nobody has changed the audit log, and name the first bad record."""
-    check = ChainCheck([read_head(given) for given in head or []])
+    """Check that nobody has changed the audit log, and name the bad records."""
+    # Without the broker's own head nobody notices that the newest records are damaged or cut off.
+    # One that was kept elsewhere has precedence: whoever changes the log can change that file too.
+    kept = None if data is None else maybe_kept_head(data)
+    heads = [] if kept is None else [kept]
+    check = ChainCheck([*heads, *(read_head(given) for given in head or [])])
     _read_all(data, file, url, check.take, check.missing)
     verdict = check.verdict()
     if as_json:

@@ -1,5 +1,5 @@
-"""Where audit records are read from: a running broker, a data folder (a backup's, too), or a file
-that `fanlog audit export` has written."""
+"""Where audit records are read from: a running broker, a data folder, or a file that
+`fanlog audit export` has written."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from fanlog.errors import FanlogError, FormatError, TopicNotFoundError
 from fanlog.format.batch import Batch, split_batches
 from fanlog.log import small_files
 from fanlog.log.catalog import load_topic
-from fanlog.log.scan import Owner
-from fanlog.log.spectator import read_runs, segment_files
+from fanlog.log.scan import Damage, Owner
+from fanlog.log.spectator import SegmentFile, read_all, segment_files
 from fanlog.model import Gap, GapReason, Start
 from fanlog.security.audit import AUDIT_TOPIC, Head, decode_record, parse_head
 
@@ -78,19 +78,35 @@ def read_folder(data: Path, take: Take, missing: Missing) -> None:
     if not files:
         return
     expected = files[0].base
-    while True:
-        for run in read_runs(folder, owner, expected, 1 << 62, chunk_bytes=_CHUNK_BYTES):
-            for at, header in split_batches(memoryview(run.data)[: run.size]):
-                batch = Batch(memoryview(run.data)[at : at + header.length], header)
-                for seq, value in enumerate(batch.values, header.base_offset):
-                    if seq >= expected:
-                        take(seq, bytes(value or b""))
-            expected = run.next_offset
-        behind = [file.base for file in segment_files(folder) if file.base > expected]
-        if not behind:
-            return
-        missing(expected, behind[0], "are damaged on disk")
-        expected = behind[0]
+    for file in files:
+        if file.base > expected:
+            missing(expected, file.base, "are damaged on disk")
+        expected = _read_file(folder, file, owner, take, missing)
+
+
+def _read_file(folder: str, file: SegmentFile, owner: Owner, take: Take, missing: Missing) -> int:
+    """All records of one file. Damage is told of, and what comes after it is read. Returns the
+    offset behind the last record."""
+    expected = file.base
+    for part in read_all(folder, file, owner, chunk_bytes=_CHUNK_BYTES):
+        if isinstance(part, Damage):
+            if part.next is not None:
+                missing(expected, part.next, "are damaged on disk")
+                expected = part.next
+            continue
+        for at, header in split_batches(memoryview(part.data)[: part.size]):
+            batch = Batch(memoryview(part.data)[at : at + header.length], header)
+            for seq, value in enumerate(batch.values, header.base_offset):
+                take(seq, bytes(value or b""))
+        expected = part.next_offset
+    return expected
+
+
+def maybe_kept_head(data: Path) -> Head | None:
+    """The head that the broker keeps in its data folder; None if there is none, as in a folder
+    that was just restored."""
+    path = data / "audit.json"
+    return read_head(str(path)) if path.exists() else None
 
 
 def _find(data: Path) -> tuple[str, Owner]:

@@ -74,6 +74,28 @@ def read_runs(
             return
 
 
+def read_all(
+    folder: str, file: SegmentFile, owner: Owner, *, chunk_bytes: int
+) -> Iterator[Run | Damage]:
+    """All that a file has: whole batches, and where it is damaged. Nothing if it is gone."""
+    try:
+        fd = os.open(f"{folder}/{file.stem}{LOG_SUFFIX}", os.O_RDONLY)
+    except FileNotFoundError:
+        return
+    try:
+        yield from walk_file(
+            fd,
+            owner,
+            at=0,
+            expected=file.base,
+            stop=file.next_offset,
+            limit=os.fstat(fd).st_size,
+            chunk_bytes=chunk_bytes,
+        )
+    finally:
+        os.close(fd)
+
+
 def segment_files(folder: str) -> list[SegmentFile]:
     """The files in order, without those that compaction has replaced and not removed yet."""
     found: list[tuple[int, int, int, str]] = []
