@@ -9,11 +9,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import aiohttp
 import msgspec
 import pytest
 
 import fanlog
-from fanlog.config import ClientOptions, Config, ListenerOptions
+from fanlog.config import ClientOptions, Config, ListenerOptions, WebOptions
 from fanlog.edge.node import CLIENT, FanlogEdge
 from fanlog.errors import ConfigError, ForbiddenError, UnauthenticatedError
 from fanlog.identity import Role, Rules
@@ -21,6 +22,7 @@ from tests.edge.stage import PATIENCE_SECONDS, until
 from tests.listeners.test_login import Guarded, guarded
 
 ADMIN = Rules(role=Role.ADMIN)
+_CONFIG = Config(listener=ListenerOptions(port=0), web=WebOptions(port=0))
 
 
 @dataclass
@@ -33,7 +35,7 @@ class Stage:
 @asynccontextmanager
 async def edge_at(broker: Guarded, key: str) -> AsyncIterator[FanlogEdge]:
     options: ClientOptions = msgspec.structs.replace(CLIENT, key=key)
-    node = FanlogEdge(broker.url, Config(listener=ListenerOptions(port=0)), client_options=options)
+    node = FanlogEdge(broker.url, _CONFIG, client_options=options)
     node.start()
     try:
         await node.connect()
@@ -149,6 +151,19 @@ async def test_an_account_that_expires_is_over_without_asking() -> None:
             with pytest.raises(UnauthenticatedError):
                 await subscription.next(timeout_seconds=PATIENCE_SECONDS)
         await until(lambda: not here.edge.core.connections)
+
+
+async def test_a_key_publishes_over_http_to_a_topic_that_the_edge_does_not_know() -> None:
+    async with stage() as here:
+        key = here.broker.add_key("shop", Rules(publish=("orders.>",)))
+        listener = await here.edge.listen_web()
+        login = {"Authorization": f"Bearer {key}"}
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{listener.port}") as http:
+            for topic, status in (("orders.new", 200), ("orders.new", 200), ("private", 403)):
+                path = f"/v1/topics/{topic}/messages"
+                async with http.post(path, data=b"one", headers=login) as answer:
+                    assert answer.status == status, await answer.text()
+        assert here.broker.node.core.catalog.find("orders.new") is not None
 
 
 async def test_an_edge_whose_own_key_is_no_admins_says_so() -> None:

@@ -42,6 +42,9 @@ class FanlogBus(LocalBus):
         for hear in list(self.on_state):
             hear(up)
 
+    def claim(self, topic: str, owner: str) -> None:
+        """An edge creates no topics. The broker does, when the message reaches it."""
+
     async def wait_for_more(self, topic: str, offsets: Mapping[int, int], seconds: float) -> None:
         await self.follow(topic, wildcard=False)
         try:
