@@ -253,7 +253,8 @@ class Node:
         security.directory.load([*kept, *entries], distrust=core.account_ledger.distrusted)
         core.accounts = accounts
         self.on_reload.append(self._reload_accounts)
-        if not kept and not entries:
+        outside = config.security.token_issuer or config.security.oidc_issuer
+        if not kept and not entries and not outside:
             logger.warning(
                 "security.auth is on, and there is neither a key nor a user. Make a key with: "
                 "fanlog key generate, and name its file in security.admin_key_file."

@@ -211,9 +211,10 @@ async def test_the_blocking_and_the_plain_client_log_in() -> None:
         {"key": "a", "user": "b"},
         {"key": "a", "token": "b"},
         {"password": "a"},
+        {"user": "a"},
         {"token": 7},
     ],
-    ids=range(4),
+    ids=range(5),
 )
 def test_options_that_contradict_each_other_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgumentError):

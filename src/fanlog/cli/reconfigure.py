@@ -103,7 +103,8 @@ def running(*, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
 def _check(path: str) -> None:
     if path not in all_options():
         raise InvalidArgumentError(
-            f"There is no option {path!r}{did_you_mean(path, all_options())}"
+            f"There is no option {path!r}{did_you_mean(path, all_options())} "
+            "See which there are with: fanlog config show"
         )
 
 
@@ -125,7 +126,9 @@ def _change(url: str, request: ConfigRequest, *, as_json: bool) -> None:
         before, after = (
             value if value == SECRET else write(value) for value in (one.before, one.after)
         )
-        say_done(printable(f"{one.option} is now {after}, was {before}"))
+        when = "is now" if one.live else "will be"
+        then = "was" if one.live else "is still"
+        say_done(printable(f"{one.option} {when} {after}, {then} {before}"))
     waiting = [one.option for one in answer.changed if not one.live]
     if waiting:
         say_warning(f"Restart the broker for {', '.join(waiting)}: it can't change while it runs.")

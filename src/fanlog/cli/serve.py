@@ -349,7 +349,7 @@ def _print_banner(
     )
     needed = variables_needed(config)
     if needed:
-        console.print(Text("They log in, and trust the broker, with these variables:"))
+        console.print(Text("Set these variables there first:"))
         console.print(Text(f"  export {needed}", style="green"))
     # A parent process that waits for this line must not wait for a full buffer.
     console.file.flush()

@@ -109,7 +109,11 @@ def _print_next(folder: Path, certificate: Path, key: Path, shown: list[tuple[Pa
         _command(f"curl --cacert {ca} https://localhost:{WEB_PORT}/v1/topics"),
     ]
     if shown:
-        lines.append(Text("Believe the clients' certificates: start the broker with this as well"))
+        lines.append(
+            Text(
+                "To let clients log in with their certificates, start the broker with this as well:"
+            )
+        )
         lines.append(_command(f"FANLOG_TLS_CLIENT_CA_FILE={ca}"))
     for path, its_key in shown:
         lines.append(

@@ -94,6 +94,11 @@ def check_credentials(options: ClientOptions) -> None:
         )
     if (options.password or options.password_file) and not options.user:
         raise InvalidArgumentError("A password needs a user: give user= as well.")
+    if options.user and not (options.password or options.password_file):
+        raise InvalidArgumentError(
+            "A user needs a password: give password= or password_file= as well (commands: "
+            "FANLOG_PASSWORD_FILE)."
+        )
     token: object = options.token
     if not isinstance(token, str) and not callable(token):
         raise InvalidArgumentError("A token is a text, or a function that returns one.")
@@ -166,7 +171,9 @@ def read_secret(path: str, what: str) -> str:
         text = data.decode().strip()
     except (OSError, UnicodeDecodeError) as fault:
         reason = fault.strerror if isinstance(fault, OSError) else "it is not text"
-        raise ConfigError(f"The file {path!r} ({what}) can't be read: {reason}.") from None
+        raise ConfigError(
+            f"The file {path!r} ({what}) can't be read: {reason}. Check the path."
+        ) from None
     if not text or "\n" in text or len(data) > _FILE_BYTES_MAX:
         raise ConfigError(
             f"The file {path!r} ({what}) has to hold the secret, in one line and nothing else."

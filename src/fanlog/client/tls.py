@@ -91,8 +91,9 @@ def _load(option: str, path: str, load: Callable[[str], object]) -> None:
             + ("." if option == "tls_ca_file" else ", and tls_key_file its private key.")
         ) from fault
     except OSError as fault:
+        key = "" if option == "tls_ca_file" else ", or the file of its key can't"
         raise InvalidArgumentError(
-            f"{option}: {path} can't be read, or the file of its key can't ({fault.strerror})."
+            f"{option}: {path} can't be read{key} ({fault.strerror}). Check the path."
         ) from fault
 
 

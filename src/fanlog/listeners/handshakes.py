@@ -43,6 +43,8 @@ _ADVICE = {
     "SSLV3_ALERT_BAD_CERTIFICATE": "it refused this broker's certificate: is it for this host?",
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": "it says that this broker's certificate has expired",
     "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "it refused this broker's certificate",
+    "UNEXPECTED_EOF_WHILE_READING": "it closed the connection; perhaps it does not trust this "
+    "broker's certificate: see what it logged",
 }
 
 

@@ -120,7 +120,7 @@ class SecurityGate:
 
     def _refused(self, login: Login, who: Identity, fault: UnauthenticatedError) -> None:
         self.failures += 1
-        logger.warning("%s: a login was refused", who.address or who.listener)
+        logger.warning("%s: a login was refused: %s", who.address or who.listener, fault)
         for guard in self.guards:
             guard.failed(login, who)
         for tell in self.on_login:
