@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 
 import fanlog
+from fanlog.cli.exchange import ParquetFile
+from fanlog.cli.exits import CommandError, ExitCode
 from tests.cli.conftest import Run, Serving
 
 KEYS = [b"alice", b"bob", "é".encode(), b"\xff\x00", None]
@@ -110,3 +113,40 @@ def test_what_is_no_message_is_named(run: Run, broker: Serving, tmp_path: Path) 
     (tmp_path / "x.parquet").write_text(json.dumps({}))
     assert run("import", "wrong", "x.parquet", **url).code in (1, 65)
     assert run("export", "by-hand", "--format", "xml", **url).code == 2
+
+
+def test_a_line_that_is_nested_too_deep_is_named(run: Run, broker: Serving, tmp_path: Path) -> None:
+    (tmp_path / "deep.jsonl").write_text('{"value": ' + "[" * 100_000 + "]" * 100_000 + "}\n")
+    ended = run("import", "deep", "deep.jsonl", FANLOG_URL=broker.url)
+    assert (ended.code, "Line 1 is no message" in ended.sentence) == (65, True)
+
+
+def test_a_hostile_parquet_file_is_no_fault_of_ours(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    pq = importlib.import_module("pyarrow.parquet")
+    path = tmp_path / "x.parquet"
+
+    def refused(data: bytes | None = None, **columns: Any) -> str:
+        if data is None:
+            pq.write_table(pa.table({"value": [b"a"], **columns}), path)
+        else:
+            path.write_bytes(data)
+        with pytest.raises(CommandError) as fault:
+            list(ParquetFile(path).read())
+        assert fault.value.exit_code == ExitCode.BAD_DATA
+        return str(fault.value)
+
+    for name, column in {
+        "value": [1.5],
+        "key": [5],
+        "headers": ["x"],
+        "timestamp": ["x"],
+        "partition": [1.5],
+        "priority": ["z"],
+    }.items():
+        assert f"`{name}`" in refused(**{name: column})
+    pq.write_table(pa.table({"value": [b"abc" * 1000] * 5000}), path)
+    damaged = bytearray(path.read_bytes())
+    damaged[100:160] = bytes(b ^ 255 for b in damaged[100:160])
+    assert "can't be read on" in refused(bytes(damaged))
+    assert "no Parquet file" in refused(b"PAR1" + b"\xff" * 50 + b"PAR1")

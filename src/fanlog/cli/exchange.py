@@ -134,6 +134,7 @@ def read_line(line: bytes, number: int) -> Row:
         binascii.Error,
         ValueError,
         KeyError,
+        RecursionError,
     ) as fault:
         raise CommandError(f"Line {number} is no message: {fault}.", ExitCode.BAD_DATA) from fault
 
@@ -226,6 +227,21 @@ class ParquetWriter:
         self._writer.close()
 
 
+_BYTES = ("binary", "large_binary", "fixed_size_binary", "string", "large_string", "null")
+_TIMES = ("timestamp", "date", "null")
+# The types that a column may have, by the names of pyarrow's questions.
+_ALLOWED = {
+    "partition": ("integer", "null"),
+    "offset": ("integer", "null"),
+    "timestamp": _TIMES,
+    "event_time": _TIMES,
+    "priority": ("integer", "null"),
+    "key": _BYTES,
+    "value": _BYTES,
+    "headers": ("map", "null"),
+}
+
+
 class ParquetFile:
     """A Parquet file that is read: with our columns, or with a column `value` at least."""
 
@@ -233,15 +249,38 @@ class ParquetFile:
         pa = _pyarrow()
         try:
             self._file = _pyarrow("pyarrow.parquet").ParquetFile(path)
-        except pa.ArrowInvalid as fault:
+        except pa.ArrowException as fault:
             raise CommandError(f"{path} is no Parquet file: {fault}.", ExitCode.BAD_DATA) from fault
         self.rows: int = self._file.metadata.num_rows
         names = set(self._file.schema_arrow.names)
         if "value" not in names:
             raise CommandError(f"{path} has no column `value`.", ExitCode.BAD_DATA)
         self._columns = [name for name in _schema().names if name in names]
+        self._path = path
+        self._check_types()
+
+    def _check_types(self) -> None:
+        types = _pyarrow("pyarrow.types")
+        for name in self._columns:
+            found = self._file.schema_arrow.field(name).type
+            allowed = [getattr(types, f"is_{kind}") for kind in _ALLOWED[name]]
+            if not any(is_it(found) for is_it in allowed):
+                raise CommandError(
+                    f"The column `{name}` of {self._path} has the type {found}, which is none for "
+                    "it. See `fanlog export` for a file that can be imported.",
+                    ExitCode.BAD_DATA,
+                )
 
     def read(self) -> Iterator[list[Row]]:
+        """Raises CommandError for a file that is damaged."""
+        try:
+            yield from self._read()
+        except (_pyarrow().ArrowException, OSError, ValueError) as fault:
+            raise CommandError(
+                f"{self._path} can't be read on: {fault}.", ExitCode.BAD_DATA
+            ) from fault
+
+    def _read(self) -> Iterator[list[Row]]:
         pa = _pyarrow()
         for batch in self._file.iter_batches(ROWS_AT_ONCE, columns=self._columns):
             found: dict[str, list[Any]] = {}
@@ -262,7 +301,7 @@ def _parquet_row(found: dict[str, list[Any]], i: int) -> Row:
     return Row(
         _as_bytes(cell("value")),
         _as_bytes(cell("key")),
-        {name: value or b"" for name, value in headers},
+        {name: _as_bytes(value) or b"" for name, value in headers},
         cell("timestamp") if time_us is None else time_us,
         cell("partition"),
         cell("priority") or 0,
