@@ -34,6 +34,18 @@ async def test_a_client_publishes_and_reads_over_tls(papers: Papers) -> None:
         assert [message.value for message in got] == sent
 
 
+async def test_a_connection_over_tls_that_was_closed_before_is_closed_again(papers: Papers) -> None:
+    """As it is if a broker refuses the login of a client that comes back."""
+    async with (
+        serving(papers.options()) as served,
+        fanlog.connect(served.url, tls_ca_file=papers.ca, reconnect=False) as client,
+    ):
+        link = client._session._link
+        assert link is not None
+        link.close()
+        link.close()
+
+
 def _shake(port: int, context: ssl.SSLContext, begin: bytes = b"") -> bytes:
     with (
         socket.create_connection((HOST, port), PATIENCE_SECONDS) as plain,

@@ -41,6 +41,7 @@ class Link(asyncio.Protocol):
         self._lost = lost
         self._core = core
         self._over = False
+        self._closing = False
         self._gone = asyncio.Event()
         self.transport: Transport | None = None
         self.peer = "the broker"
@@ -80,11 +81,13 @@ class Link(asyncio.Protocol):
             self._lost(self, exc)
 
     def write(self, data: bytes) -> None:
-        if self.transport is not None and not self._over:
+        if self.transport is not None and not self._over and not self._closing:
             self.transport.write(data)
 
     def close(self) -> None:
-        if self.transport is not None:
+        # asyncio's TLS forgets its connection at a second close, and fails at whatever comes then.
+        if self.transport is not None and not self._closing:
+            self._closing = True
             self.transport.close()
 
 
