@@ -8,6 +8,11 @@ BIN := $(VENV)/bin
 JOBS ?= auto
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input
 
+# Embedded brokers have no connections, so that neither TLS nor a login changes anything for them; and
+# a connection that is cut again and again shakes hands again and again, which takes minutes.
+SECURED := FANLOG_TESTS=secured $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile \
+	-m "not long and not plain" -k "not embedded and not through_cuts" $$($(BIN)/python -m tests.secured)
+
 # The wrapper of pyright would ask the network for a newer one at each run.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 # mkdocs-material would advertise its successor at each build.
@@ -15,10 +20,10 @@ export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-long check style format docs docs-serve power bench dist servers clean
+.PHONY: help run test test-long test-secured check style format docs docs-serve power bench dist servers clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: $(VENV)/.core ## Install the broker and start it (ARGS="--port 7000" is passed on)
 	$(BIN)/fanlog serve $(ARGS)
@@ -28,12 +33,16 @@ test: style servers ## Run every check and every test but the long ones (ARGS="-
 	@$(BIN)/pyright >$(VENV)/types.txt 2>&1 & types=$$!; \
 	status=0; \
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS) || status=$$?; \
+	$(if $(strip $(ARGS)),,$(SECURED) || status=$$?;) \
 	wait $$types || status=$$?; \
 	cat $(VENV)/types.txt; \
 	exit $$status
 
 test-long: style servers ## Run the tests that take minutes each, most of them with Sparks of their own
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m long $(ARGS)
+
+test-secured: style servers ## Run the suites of all listeners once more, with TLS and logins (a part of make test)
+	$(SECURED) $(ARGS)
 
 check: style ## Lint, formatting, layers and types
 	$(BIN)/pyright

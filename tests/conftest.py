@@ -14,8 +14,12 @@ import pytest
 import xdist.remote
 from xdist.scheduler import LoadScopeScheduling
 
+from tests import secured
 from tests.power.machine import Machine, machine_of
 from tests.sharing import group_of, longest_first, processes
+
+if secured.ON:
+    secured.secure()
 
 # A slow machine is no fault of the code: neither in a test, nor where its examples are made.
 hypothesis.settings.register_profile(

@@ -21,6 +21,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import secured
+
 HOST = "127.0.0.1"
 START_ATTEMPTS_MAX = 3  # another process may take the free port before the server does
 START_TIMEOUT_S = 45.0
@@ -62,6 +64,7 @@ def redis_server(tmp_path: Path, *extra_args: str) -> Generator[Server]:
         return [program, *fixed, "--save", "", "--appendonly", "no", *extra_args]
 
     with _running("redis", command, _redis_answers, tmp_path) as server:
+        secured.plain_ports.add(server.port)
         yield server
 
 

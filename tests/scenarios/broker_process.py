@@ -12,9 +12,9 @@ from types import TracebackType
 
 from tests.servers import free_port
 
-READY = re.compile(r"fanlog://([^\s:]+):(\d+)")
-REDIS = re.compile(r"^ *redis +(?:off|redis://[^\s:]+:(\d+))")
-HTTP = re.compile(r"^ *web +(?:off|http://[^\s:]+:(\d+))")
+READY = re.compile(r"fanlogs?://([^\s:]+):(\d+)")
+REDIS = re.compile(r"^ *redis +(?:off|rediss?://[^\s:]+:(\d+))")
+HTTP = re.compile(r"^ *web +(?:off|https?://[^\s:]+:(\d+))")
 
 
 # A stop takes a moment; on a busy machine with a slow disk it may take long.

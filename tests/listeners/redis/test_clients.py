@@ -160,6 +160,7 @@ def cli(port: int, *words: str, stdin: str = "") -> str:
     return ended.stdout
 
 
+@pytest.mark.plain
 def test_redis_cli_says_what_it_says_to_redis(redis_port: int, fanlog_port: int) -> None:
     script = (
         "PING\nPUBLISH a b\nPUBSUB CHANNELS\nECHO 'a b'\nNOSUCH x\nSELECT 3\nMULTI\nPING\nEXEC\n"
@@ -170,6 +171,7 @@ def test_redis_cli_says_what_it_says_to_redis(redis_port: int, fanlog_port: int)
         assert "PONG" in said
 
 
+@pytest.mark.plain
 def test_redis_cli_subscribes(port: int) -> None:
     program = find_program("redis-cli", "Debian's package redis-tools has it")
     with subprocess.Popen(
@@ -182,6 +184,7 @@ def test_redis_cli_subscribes(port: int) -> None:
         reader.terminate()
 
 
+@pytest.mark.plain
 def test_redis_benchmark_publishes(port: int) -> None:
     program = find_program("redis-benchmark", "Debian's package redis-tools has it")
     ended = subprocess.run(

@@ -262,7 +262,11 @@ async def test_a_channel_nobody_uses_is_forgotten(config: Config) -> None:
     async with fanlog.Broker(config=config) as broker:
         port = broker.listen_redis().port
 
-        with Wire(port) as wire, Wire(port) as publisher:
+        # With TLS, a connection is made only while the broker's loop runs.
+        with (
+            await asyncio.to_thread(Wire, port) as wire,
+            await asyncio.to_thread(Wire, port) as publisher,
+        ):
 
             def use() -> None:
                 wire.tell("AUTH", "secret", wanted=b"+OK\r\n")
@@ -286,7 +290,11 @@ async def test_an_idle_channel_gives_up_its_topic_and_its_followers_notice_nothi
     )
     async with fanlog.Broker(config=config) as broker:
         port = broker.listen_redis().port
-        with Wire(port) as reader, Wire(port) as matcher, Wire(port) as publisher:
+        with (
+            await asyncio.to_thread(Wire, port) as reader,
+            await asyncio.to_thread(Wire, port) as matcher,
+            await asyncio.to_thread(Wire, port) as publisher,
+        ):
 
             def follow() -> None:
                 reader.tell("SUBSCRIBE", "idle", wanted=push("subscribe", "idle", 1))
@@ -306,6 +314,7 @@ async def test_an_idle_channel_gives_up_its_topic_and_its_followers_notice_nothi
                 assert await broker.topics() == []
 
 
+@pytest.mark.plain
 async def test_a_password_is_asked_for(config: Config) -> None:
     async with fanlog.Broker(config=config) as broker:
         port = broker.listen_redis().port
@@ -354,6 +363,7 @@ async def test_without_automatic_topics_only_those_that_were_made_are_channels()
         await asyncio.to_thread(talk)
 
 
+@pytest.mark.plain
 async def test_the_limits_on_connections_and_subscriptions_are_kept() -> None:
     redis = RedisOptions(port=0, connections_max=2, subscriptions_max=3)
     async with fanlog.Broker(config=Config(redis=redis)) as broker:

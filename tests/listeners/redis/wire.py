@@ -7,6 +7,8 @@ import socket
 import time
 from types import TracebackType
 
+from tests import secured
+
 TIMEOUT_S = 40.0
 # What no two servers have in common.
 _OWN = (
@@ -48,6 +50,7 @@ class Wire:
     def __init__(self, port: int) -> None:
         self.sock = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.sock = secured.wrap_wire(self.sock, port)
         self._kept = b""
 
     @property

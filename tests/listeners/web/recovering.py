@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from fanlog.format.batch import split_batches
+from tests import secured
 from tests.listeners.web.wire import BINARY, TEXT, encode_frame, handshake
 
 Place = tuple[str, int]
@@ -35,7 +36,9 @@ class Follower:
     async def run(self, host: str, port: int) -> None:
         """One connection, which is cut after some bytes. With `until`, it ends there instead."""
         self.cycles += 1
-        reader, writer = await asyncio.open_connection(host, port, limit=1 << 24)
+        reader, writer = await asyncio.open_connection(
+            host, port, limit=1 << 24, ssl=secured.client_tls()
+        )
         left = self.chance.choice((200, 400, 800) if self.binary else (200, 500, 2000, 8000))
         try:
             writer.write(self.hello())
@@ -171,7 +174,8 @@ class EventFollower(Follower):
     def hello(self) -> bytes:
         path = f"/v1/stream?topic={quote(self.target)}&start=earliest"
         last = f"Last-Event-ID: {self.id}\r\n" if self.id else ""
-        return f"GET {path} HTTP/1.1\r\nHost: x\r\n{last}\r\n".encode()
+        shown = "".join(f"{name}: {value}\r\n" for name, value in secured.headers().items())
+        return f"GET {path} HTTP/1.1\r\nHost: x\r\n{shown}{last}\r\n".encode()
 
     def ask(self) -> bytes:
         return b""

@@ -134,6 +134,7 @@ async def test_filters_stand_in_the_address(serving: Serving) -> None:
             assert await source.text() == "3"
 
 
+@pytest.mark.plain
 async def test_what_is_wrong_has_a_status(serving: Serving) -> None:
     async with serving() as site:
         await site.broker.create_topic("t")
@@ -196,6 +197,7 @@ async def test_pages_of_allowed_origins_may_read(serving: Serving) -> None:
                 assert "Access-Control-Allow-Origin" not in answer.headers
 
 
+@pytest.mark.plain
 async def test_curl_follows_a_topic(serving: Serving) -> None:
     async with serving() as site:
         await site.broker.publish("t", b'{"a": 1}')
@@ -234,6 +236,7 @@ async def test_events_begin_with_the_latest_values(serving: Serving) -> None:
             assert await source.text() == "new"
 
 
+@pytest.mark.plain
 async def test_an_origin_of_any_bytes_leaves_nothing_behind(serving: Serving) -> None:
     async with serving(origins="*") as site:
         before = len(site.listener.core.subscriptions)

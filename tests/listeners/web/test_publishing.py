@@ -231,6 +231,7 @@ async def test_a_topic_that_was_deleted_is_created_again(serving: Serving) -> No
         assert "ok" in await client.ask(op="publish", topic="t", text="a")
 
 
+@pytest.mark.plain
 async def test_a_content_type_may_be_any_bytes(serving: Serving) -> None:
     async with serving() as site:
         reader, writer = await asyncio.open_connection("127.0.0.1", site.listener.port)

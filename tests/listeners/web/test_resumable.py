@@ -256,6 +256,7 @@ async def test_a_wrong_request_is_refused(
         assert (got, problem["code"]) == (status, code)
 
 
+@pytest.mark.plain
 async def test_curl_reads_a_stream_as_it_comes(serving: Serving) -> None:
     curl = find_program("curl", "apt-get install curl")
     async with serving() as site:

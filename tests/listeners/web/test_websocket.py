@@ -180,6 +180,7 @@ async def test_a_request_waits_for_its_reply(serving: Serving) -> None:
         assert "web.wait_seconds_max" in answer["error"]["message"]
 
 
+@pytest.mark.plain
 async def test_what_is_wrong_with_an_operation_is_its_answer(serving: Serving) -> None:
     async with serving(subscriptions_max=1) as site, talking(f"{site.ws}/v1/ws") as client:
         for wrong in (

@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from tests import secured
+
 TEXT, BINARY, CLOSE, PING, PONG, CONT = 0x1, 0x2, 0x8, 0x9, 0xA, 0x0
 
 
@@ -90,6 +92,7 @@ def handshake(path: str = "/v1/ws", **headers: str) -> bytes:
         "Connection": "Upgrade",
         "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
         "Sec-WebSocket-Version": "13",
+        **secured.headers(),
     } | {name.replace("_", "-"): value for name, value in headers.items()}
     lines = "".join(f"{name}: {value}\r\n" for name, value in sent.items() if value)
     return f"GET {path} HTTP/1.1\r\n{lines}\r\n".encode()
@@ -97,7 +100,9 @@ def handshake(path: str = "/v1/ws", **headers: str) -> bytes:
 
 @asynccontextmanager
 async def raw(port: int, path: str = "/v1/ws", **headers: str) -> AsyncIterator[RawSocket]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 24)
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", port, limit=1 << 24, ssl=secured.client_tls()
+    )
     writer.write(handshake(path, **headers))
     head = await reader.readuntil(b"\r\n\r\n")
     assert b" 101 " in head, head
