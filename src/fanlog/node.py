@@ -220,6 +220,7 @@ class Node:
             self.security.on_limited.append(self.core.metering.limit_accounts)
             self._load_accounts(self.security)
             self.core.metering.know_accounts(self.security.directory.allowance_of)
+        self.core.metrics.slow.on = False
         self._probe = LoopProbe(self.core.metrics.loop_delay)
         self._probe.start()
         log = self._config.log
@@ -451,8 +452,9 @@ class Node:
         return group
 
     def watch(self) -> None:
-        """Logs from now on when the event loop stands still, and a thread looks where. It is for a
-        process that does nothing else, and has started."""
+        """Logs from now on what is slow, and where the event loop stands still: a thread looks.
+        It is for a process that does nothing else, and has started."""
+        self.core.metrics.slow.on = True
         if self._config.telemetry.slow_loop_ms:
             # What a start takes is not the loop's fault.
             self._probe.stop()

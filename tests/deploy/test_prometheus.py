@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
 from fanlog.config import Config, ListenerOptions
 from fanlog.config_security import SecurityOptions
@@ -106,6 +107,7 @@ async def wrong_logins(url: str) -> None:
             await asyncio.sleep(0.1)
 
 
+@pytest.mark.timeout(LIFE_SECONDS)
 async def test_prometheus_scrapes_with_a_key_and_our_alerts_fire(tmp_path: Path) -> None:
     find_program("prometheus", HINT)
     config = Config(

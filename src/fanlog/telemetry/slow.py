@@ -19,7 +19,8 @@ _NAMED = 3
 
 
 class SlowLog:
-    """Writes the lines. `*_ns` are the thresholds, for those who measure."""
+    """Writes the lines. `*_ns` are the thresholds, for those who measure. Without `on` nothing is
+    said: a program around an embedded broker may be slow as it likes."""
 
     def __init__(
         self, options: TelemetryOptions, now_ns: Callable[[], int] = time.monotonic_ns
@@ -28,6 +29,7 @@ class SlowLog:
         self.sync_ns = _threshold(options.slow_sync_ms)
         self.request_ns = _threshold(options.slow_request_ms)
         self.loop_ns = _threshold(options.slow_loop_ms)
+        self.on = True
         self._now_ns = now_ns
         # By kind: when the next line may be written, and how many were left out.
         self._next: dict[str, tuple[int, int]] = {}
@@ -52,6 +54,8 @@ class SlowLog:
         self._say("loop", f"the event loop stood still for {_ms(took_ns)}")
 
     def _say(self, kind: str, sentence: str) -> None:
+        if not self.on:
+            return
         now_ns = self._now_ns()
         next_ns, left_out = self._next.get(kind, (0, 0))
         if now_ns < next_ns:
