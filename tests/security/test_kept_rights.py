@@ -12,6 +12,7 @@ import pytest
 
 import fanlog
 from fanlog.client.core import hello
+from fanlog.config_limits import LimitOptions
 from fanlog.format import messages
 from fanlog.format.frames import PREFIX, FrameKind, frame, message_frame
 from fanlog.identity import Account, Login, Role, Rules
@@ -21,6 +22,7 @@ from tests.limits.limited import until
 from tests.limits.test_redis_login import safe
 from tests.listeners.peers import PATIENCE_SECONDS, Peer, one_message
 from tests.listeners.test_login import guarded
+from tests.listeners.web.guarded import PAGE
 from tests.listeners.web.guarded import guarded as web
 
 
@@ -160,3 +162,16 @@ async def test_what_was_staged_needs_the_permission_when_it_is_committed() -> No
         await peer.send(message_frame(FrameKind.COMMIT_TRANSACTION, commit, request=3))
         assert (await peer.expect(FrameKind.ERROR)).failure.code == "forbidden"
         assert topic.partitions[0].visible_end == 0
+
+
+async def test_nobody_guesses_a_password_with_a_session_that_was_left_open() -> None:
+    async with web(limits=LimitOptions(wrong_logins_max=2)) as here:
+        await here.user("ann", "correct horse")
+        shown = {"Cookie": await here.log_in(user="ann", password="correct horse"), **PAGE}
+        body = {"password": "battery staple", "old_password": "wrong"}
+        said = [
+            (await here.ask("POST", "/v1/users/ann/password", body=body, **shown))[0]
+            for _ in range(5)
+        ]
+        assert said[:3] == [401] * 3
+        assert 429 in said[3:]

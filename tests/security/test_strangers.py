@@ -76,3 +76,20 @@ async def test_a_stranger_who_logs_out_writes_nothing(monkeypatch: pytest.Monkey
         assert noted == []
         assert (await site.ask("POST", "/v1/logout", Cookie=cookie, **PAGE))[0] == 204
         assert noted == [("ann", "logout")]
+
+
+async def test_what_did_not_happen_is_no_change_in_the_audit_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each change is a record of its own, so that anybody could fill the disk with them."""
+    async with guarded() as site:
+        results: list[str] = []
+
+        def note(self: object, who: Identity, action: str, name: str, result: str, *_: str) -> None:
+            results.append(result)
+
+        key = site.key("ann", Role.OBSERVER)
+        assert (await site.ask("GET", "/v1/whoami", key=key))[0] == 200
+        monkeypatch.setattr(type(site.node.core.audit), "note", note)
+        assert (await site.ask("DELETE", "/v1/sessions/nobodys", key=key))[0] == 404
+        assert "ok" not in results

@@ -98,7 +98,8 @@ async def _do(accounts: Accounts, permit: Permit, ask: AccountsAsk) -> msgspec.S
         case CreateUser():
             return await accounts.create_user(ask)
         case SetPassword():
-            return await accounts.set_password(ask, trusted=permit.may(Verb.ADMIN, ""))
+            who = None if permit.may(Verb.ADMIN, "") else permit.who
+            return await accounts.set_password(ask, by=who)
         case RevokeKey():
             return accounts.revoke_key(ask.name)
         case DeleteUser():

@@ -37,7 +37,7 @@ from fanlog.format.accounts import (
     UsersPage,
 )
 from fanlog.format.patterns import has_wildcard
-from fanlog.identity import Account, Allowance, Role, Verb
+from fanlog.identity import Account, Allowance, Identity, Login, Role, Verb
 from fanlog.security.directory import Directory, Entry, KeyEntry, OldSecret, UserEntry
 from fanlog.security.gate import SecurityGate
 from fanlog.security.keys import digest_of, make_key, maybe_parse, new_secret
@@ -175,14 +175,17 @@ class Accounts:
         self._put(changed)
         return user_info(changed)
 
-    async def set_password(self, wanted: SetPassword, *, trusted: bool) -> UserInfo:
-        """A new password. Who is not `trusted` has to know the old one."""
+    async def set_password(self, wanted: SetPassword, *, by: Identity | None) -> UserInfo:
+        """A new password. Without an admin, `by` has to know the old one. That is a login: who
+        found a session open must not guess at the password without end."""
         passwords = self._gate.passwords
-        entry = self._directory.users.get(wanted.name)
-        if not trusted:
-            kept = None if entry is None or not entry.password else entry.password
-            if not await passwords.matches(wanted.old_password, kept):
-                raise UnauthenticatedError("The old password is wrong. Nothing was changed.")
+        if by is not None:
+            shown = Login(user=wanted.name, password=wanted.old_password)
+            try:
+                await self._gate.login(shown, by)
+            except UnauthenticatedError:
+                wrong = "The old password is wrong. Nothing was changed."
+                raise UnauthenticatedError(wrong) from None
         entry = self._changeable(self._user(wanted.name))
         kept = await passwords.hash(wanted.password)
         entry = self._changeable(self._user(wanted.name))

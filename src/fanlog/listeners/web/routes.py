@@ -309,7 +309,9 @@ async def _noted(route: Route, call: Call[Any, Any]) -> Answer:
     except FanlogError as fault:
         audit.note(call.permit.who, route.action, name, "failed", fault.code)
         raise
-    if not getattr(call.body, "dry_run", False):
+    if isinstance(answer, web.StreamResponse) and answer.status >= 400:
+        audit.note(call.permit.who, route.action, name, "failed", str(answer.status))
+    elif not getattr(call.body, "dry_run", False):
         detail = "" if route.detail is None else route.detail(call)
         audit.note(call.permit.who, route.action, name, "ok", detail)
     return answer
