@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 # The most that one record of TLS holds.
 RECORD_BYTES = 16 * 1024
+# Records that one read takes. A record of one byte costs as much as a large one, so that a peer
+# could keep the loop busy for a second with what fits into the buffer.
+READS_MAX = 64
 
 
 class TlsSocket(ssl.SSLSocket):
@@ -67,13 +70,15 @@ class TlsSocket(ssl.SSLSocket):
         return sent
 
     def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
-        """Takes all that is there, or as much as fits. The buffer has room for a record, so that
-        OpenSSL keeps nothing back that the loop would not know of."""
+        """Takes what is there, as far as it fits, or a good number of records. The buffer has room
+        for a record, so that OpenSSL keeps nothing back that the loop would not know of."""
         view = memoryview(buffer)
         room = len(view)
         size = 0
         try:
-            while room - size >= RECORD_BYTES:
+            for _ in range(READS_MAX):
+                if room - size < RECORD_BYTES:
+                    break
                 taken = super().recv_into(view[size:])
                 if not taken:
                     break
