@@ -63,6 +63,8 @@ def test_systemd_takes_the_unit_and_finds_it_hardened(tmp_path: Path) -> None:
     found = re.search(r"exposure level for fanlog.service: (\S+)", said)
     assert found is not None
     assert float(found[1]) < 2.0  # 10 is a service without any protection
+    # It would hide the boot id, and each start would scan the logs of topics with durability `os`.
+    assert not re.search(r"(?m)^ProcSubset=pid", text)
 
 
 def test_the_configuration_of_kubernetes_is_one() -> None:

@@ -131,7 +131,7 @@ def list_keys(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
             info.id,
             Text(printable(show_rules(info.rules))),
             show_moment(info.expires_us),
-            info.source,
+            "file" if info.source == "file" else "command",
             Text(printable(info.comment)),
         )
     out().print(table)
@@ -168,8 +168,7 @@ def set_key(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Change a key, also for connections that are open. New rules replace all old
-    ones, and new limits all old limits."""
+    """Change a key, at once. New rules replace all old ones, new limits all old limits."""
     changes: dict[str, object] = {
         "rules": maybe_rules(
             role,

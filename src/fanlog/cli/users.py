@@ -148,7 +148,7 @@ def list_users(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
             Text(printable(show_rules(info.rules))),
             Text(printable(_login_of(info))),
             show_moment(info.expires_us),
-            info.source,
+            "file" if info.source == "file" else "command",
             Text(printable(info.comment)),
         )
     out().print(table)
@@ -196,8 +196,7 @@ def set_user(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Change a user, also for connections that are open. New rules replace all old
-    ones, and new limits all old limits."""
+    """Change a user, at once. New rules replace all old ones, new limits all old limits."""
     changes: dict[str, object] = {
         "rules": maybe_rules(
             role,
