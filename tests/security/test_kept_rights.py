@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-import fanlog
 from fanlog.client.core import hello
 from fanlog.config_limits import LimitOptions
+from fanlog.edge.gate import EdgeGate
 from fanlog.format import messages
 from fanlog.format.frames import PREFIX, FrameKind, frame, message_frame
 from fanlog.identity import Account, Login, Role, Rules
 from fanlog.listeners.login_requests import HELLO_BYTES_MAX
-from tests.edge.test_logins import stage
+from tests.edge.test_logins import Stage, stage
 from tests.limits.limited import until
 from tests.limits.test_redis_login import safe
 from tests.listeners.peers import PATIENCE_SECONDS, Peer, one_message
@@ -99,37 +99,69 @@ async def _try_send(peer: Peer, data: bytes) -> None:
         await peer.send(data)
 
 
+async def _at_edge(here: Stage, key: str) -> Peer:
+    """A peer that has logged in at the edge, and asked nothing upstream yet."""
+    host, _, port = here.url.removeprefix("fanlog://").partition(":")
+    peer = Peer(socket.create_connection((host, int(port))))
+    peer.sock.setblocking(False)
+    await peer.send(hello("x", Login(key=key)))
+    await peer.expect(FrameKind.WELCOME)
+    return peer
+
+
+def _counted(here: Stage, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The addresses for which the broker counts wrong logins from now on."""
+    lockout = here.broker.node.core.metering.logins.lockout
+    counted: list[str] = []
+
+    def count(address: str, now_us: int, *, name: str = "", user: str = "") -> None:
+        counted.append(address)
+
+    monkeypatch.setattr(lockout, "failed", count)
+    return counted
+
+
+_LIST = message_frame(FrameKind.LIST_TOPICS, messages.ListTopics(), request=1)
+
+
 async def test_wrong_logins_of_an_edges_client_do_not_lock_the_edge_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with stage() as here:
-        key = here.broker.add_key("shop")
-        async with fanlog.connect(here.url, key=key) as client:
-            await client.publish("orders", b"one")
-        host, _, port = here.url.removeprefix("fanlog://").partition(":")
-        reader = Peer(socket.create_connection((host, int(port))))
-        reader.sock.setblocking(False)
-        await reader.send(hello("x", Login(key=key)))
-        await reader.expect(FrameKind.WELCOME)
-        logins = here.broker.node.core.metering.logins.lockout
-        counted: list[str] = []
-        failed = logins.failed
-
-        def count(address: str, now_us: int, *, name: str = "", user: str = "") -> None:
-            counted.append(address)
-            failed(address, now_us, name=name, user=user)
-
-        monkeypatch.setattr(logins, "failed", count)
-        own = reader.sock.getsockname()
+        peer = await _at_edge(here, here.broker.add_key("shop"))
+        counted = _counted(here, monkeypatch)
         # It has asked something upstream, so that it is connected there too.
-        await reader.send(message_frame(FrameKind.LIST_TOPICS, messages.ListTopics(), request=1))
-        await reader.expect(FrameKind.OK)
+        await peer.send(_LIST)
+        await peer.expect(FrameKind.OK)
         for request in range(2, 5):
             wrong = Login(user="nobody", password=str(request))
-            await reader.send(message_frame(FrameKind.LOGIN, wrong, request=request))
-            assert (await reader.expect(FrameKind.ERROR)).request == request
-        assert counted == [f"{own[0]}:{own[1]}"] * 3
-        reader.sock.close()
+            await peer.send(message_frame(FrameKind.LOGIN, wrong, request=request))
+            assert (await peer.expect(FrameKind.ERROR)).request == request
+        host, port = peer.sock.getsockname()
+        assert counted == [f"{host}:{port}"] * 3
+        peer.sock.close()
+
+
+async def test_a_key_that_the_edge_believes_in_for_a_moment_does_not_lock_it_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with stage() as here:
+        key = here.broker.add_key("shop")
+        peers = [await _at_edge(here, key) for _ in range(3)]
+        counted = _counted(here, monkeypatch)
+
+        async def not_yet(self: object) -> bool:
+            return False
+
+        monkeypatch.setattr(EdgeGate, "look", not_yet)
+        here.broker.directory.remove(here.broker.directory.keys["shop"])
+        for peer in peers:
+            await peer.send(_LIST)
+            assert (await peer.expect(FrameKind.ERROR)).failure.code == "unauthenticated"
+        own = [peer.sock.getsockname() for peer in peers]
+        assert counted == [f"{host}:{port}" for host, port in own]
+        for peer in peers:
+            peer.sock.close()
 
 
 async def test_one_account_does_not_use_up_all_sessions() -> None:

@@ -74,6 +74,11 @@ class EdgeGate:
         self._remember(account)
         return msgspec.structs.replace(who, user=account.name, account=account)
 
+    async def check(self, login: Login, who: Identity) -> None:
+        """Raises UnauthenticatedError if a login is not good any more, whatever is kept of it."""
+        if self._guarded:
+            await self._vouched(login, who)
+
     async def _vouched(self, login: Login, who: Identity) -> Account:
         try:
             vouched = await self._ask(Vouch(login, who.address, who.listener))

@@ -16,6 +16,7 @@ from fanlog.client.core import hello
 from fanlog.client.link import open_tcp
 from fanlog.client.tls import no_tls
 from fanlog.config import ClientOptions, ListenerOptions
+from fanlog.edge.gate import EdgeGate
 from fanlog.errors import ConnectError, ConnectionLostError, FanlogError, FormatError
 from fanlog.format import messages
 from fanlog.format.batch import KIND_BATCH
@@ -88,6 +89,7 @@ class Relay(asyncio.Protocol):
 
     async def _connect(self) -> None:
         try:
+            await self._session.check_login()
             await open_tcp(lambda: self, self._address, self._options)
         except FanlogError as fault:
             self._fail(fault)
@@ -234,6 +236,14 @@ class EdgeSession(NativeSession):
             super()._control(kind, data, at, end)
         else:
             self._pass_on(data[at:end])
+
+    async def check_login(self) -> None:
+        """Asks upstream whether what the peer has shown is still good, before it is shown there:
+        the edge may not know yet that a key was revoked. Shown by the edge, a wrong login would
+        count as the edge's own, and a few of them would lock out all its clients."""
+        gate = self._core.gate
+        if self.shown is not None and isinstance(gate, EdgeGate):
+            await gate.check(self.shown, self.permit.who)
 
     def logged_in_again(self, shown: Login) -> None:
         """A fresh login that was right goes upstream as well, without an answer for the peer: it
