@@ -180,7 +180,8 @@ async def test_another_body_under_a_key_is_refused(serving: Serving) -> None:
 
 
 async def test_retries_at_the_same_time_store_one(serving: Serving) -> None:
-    async with serving() as site:
+    # With TLS, so many first shake hands, all in this process.
+    async with serving(header_timeout_seconds=90) as site:
 
         async def post() -> Any:
             headers = {"Idempotency-Key": "u-1"}
