@@ -79,6 +79,26 @@ async def test_a_handshake_that_takes_too_long_is_cut(papers: Papers) -> None:
         assert _handshakes(served) == 0
 
 
+async def test_a_stalled_loop_cuts_no_handshake_that_waited_for_it(papers: Papers) -> None:
+    async with serving(papers.options(handshake_timeout_seconds=60)) as served:
+        _, writer = await asyncio.open_connection(HOST, served.native.port)
+        await _until(served, 1)
+        handshakes = served.native._handshakes
+        assert handshakes is not None
+        assert handshakes._sweeper is not None
+        handshakes._sweeper.cancel()
+        # As if the loop had stood still for as long: what has come meanwhile was not read.
+        handshakes._swept_at -= 100
+        for handshake in handshakes._open:
+            handshake.began_at -= 100
+        handshakes._sweep()
+        assert _handshakes(served) == 1
+        handshakes._sweeper.cancel()
+        handshakes._sweep()
+        assert _handshakes(served) == 0
+        writer.close()
+
+
 async def _drip(writer: asyncio.StreamWriter, data: bytes) -> None:
     for byte in data:
         writer.write(bytes([byte]))

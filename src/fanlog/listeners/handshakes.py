@@ -80,6 +80,7 @@ class Handshakes:
         self._ready: deque[_Handshake] = deque()
         self._working = False
         self._sweeper: asyncio.TimerHandle | None = None
+        self._swept_at = 0.0
         self.failed = 0
 
     def __len__(self) -> int:
@@ -95,12 +96,18 @@ class Handshakes:
         self._admission.came(peer)
         self._loop.add_reader(new.fd, self._is_ready, new)
         if self._sweeper is None:
+            self._swept_at = new.began_at
             self._sweeper = self._loop.call_later(_SWEEP_SECONDS, self._sweep)
 
     def _sweep(self) -> None:
-        limit = self._loop.time() - self._certificates.options.handshake_timeout_seconds
+        """Not if the loop itself was stalled: what peers have sent meanwhile is read before the
+        next look."""
+        now = self._loop.time()
+        stalled = now - self._swept_at > 2 * _SWEEP_SECONDS
+        self._swept_at = now
+        limit = now - self._certificates.options.handshake_timeout_seconds
         for handshake in list(self._open):
-            if handshake.began_at > limit:
+            if stalled or handshake.began_at > limit:
                 break
             logger.debug(
                 "%s: cut, no TLS handshake within tls.handshake_timeout_seconds", handshake.peer
