@@ -8,11 +8,15 @@ from typing import Any
 import aiohttp
 import pytest
 
-from fanlog.identity import Identity, Role
+from fanlog.config_limits import LimitOptions
+from fanlog.errors import UnauthenticatedError
+from fanlog.identity import Account, Identity, Role
+from fanlog.listeners.web.oidc_routes import OIDC_COOKIE
 from tests.listeners.peers import PATIENCE_SECONDS
 from tests.listeners.web.guarded import PAGE, guarded
 
 LARGE = 200_000
+COOKIE = f"{OIDC_COOKIE}=x"
 
 
 async def test_a_stranger_sends_no_large_login() -> None:
@@ -93,3 +97,27 @@ async def test_what_did_not_happen_is_no_change_in_the_audit_log(
         monkeypatch.setattr(type(site.node.core.audit), "note", note)
         assert (await site.ask("DELETE", "/v1/sessions/nobodys", key=key))[0] == 404
         assert "ok" not in results
+
+
+async def test_a_stranger_does_not_send_codes_to_a_provider_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Provider:
+        asked = 0
+
+        async def finish(self, query: object, cookie: str) -> tuple[Account, str]:
+            self.asked += 1
+            raise UnauthenticatedError("The provider did not confirm the login.")
+
+        async def close(self) -> None: ...
+
+    async with guarded(limits=LimitOptions(wrong_logins_max=2)) as site:
+        provider = Provider()
+        monkeypatch.setattr(site.listener.entrance, "oidc", provider)
+        said = [
+            (await site.ask("GET", "/v1/oidc/callback?state=s&code=c", Cookie=COOKIE))[0]
+            for _ in range(6)
+        ]
+        assert said[:3] == [401] * 3
+        assert 429 in said[3:]
+        assert provider.asked == said.count(401)

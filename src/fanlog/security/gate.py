@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -94,6 +94,13 @@ class SecurityGate:
         raise UnauthenticatedError(NO_LOGIN)
 
     async def login(self, login: Login, who: Identity, /) -> Identity:
+        return await self.login_by(login, who, lambda: self._account(login))
+
+    async def login_by(
+        self, login: Login, who: Identity, find: Callable[[], Awaitable[Account | None]]
+    ) -> Identity:
+        """A login whose account `find` finds: it is watched, counted and written down as all
+        are."""
         try:
             for guard in self.guards:
                 guard.check(login, who)
@@ -102,7 +109,7 @@ class SecurityGate:
                 count(who)
             raise
         try:
-            account = await self._account(login)
+            account = await find()
         except UnauthenticatedError as fault:
             self._refused(login, who, fault)
             raise

@@ -15,9 +15,10 @@ from fanlog.errors import (
     InvalidArgumentError,
     LinkError,
     NotSupportedError,
+    RateLimitedError,
     UnauthenticatedError,
 )
-from fanlog.identity import Login
+from fanlog.identity import Account, Login
 from fanlog.listeners.web.entrance import cookies_of
 from fanlog.listeners.web.logins import begin_session, is_secure
 from fanlog.listeners.web.routes import Call, Route
@@ -99,13 +100,17 @@ async def finish(call: Call[ReturnQuery, None]) -> web.StreamResponse:
             "This login did not begin in this browser. Begin again at /v1/oidc/login."
         )
     given = {name: value for name, value in msgspec.structs.asdict(call.query).items() if value}
-    account, page = await oidc.finish(given, cookies[0])
-    gate = call.listener.core.gate
+    gate, page = call.listener.core.gate, ""
     # There is no provider without logins.
     assert isinstance(gate, SecurityGate)
-    who = gate.admit(account, call.guest.who)
-    for tell in gate.on_login:
-        tell(Login(user=who.user, token="-"), who, None)
+
+    async def confirmed() -> Account:
+        """Each try is a request to the provider, which a stranger must not send without end."""
+        nonlocal page
+        account, page = await oidc.finish(given, cookies[0])
+        return account
+
+    who = await gate.login_by(Login(token="-"), call.guest.who, confirmed)
     answer = begin_session(call, who, _PAGE.format(page=escape(page, quote=True)))
     answer.headers["Content-Security-Policy"] = "default-src 'none'; frame-ancestors 'none'"
     answer.headers["Referrer-Policy"] = "no-referrer"
@@ -134,6 +139,12 @@ ROUTES = [
         query=ReturnQuery,
         answer=str,
         answer_type="text/html",
-        errors=(UnauthenticatedError, ForbiddenError, InvalidArgumentError, LinkError),
+        errors=(
+            UnauthenticatedError,
+            ForbiddenError,
+            InvalidArgumentError,
+            RateLimitedError,
+            LinkError,
+        ),
     ),
 ]
