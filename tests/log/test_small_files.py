@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from fanlog.errors import FolderUnusableError, FormatError
 from fanlog.log import small_files
 from fanlog.log.commit import GroupCommit
+from fanlog.log.files import make_folders
 from fanlog.log.marks import Compacted, save_compacted
 from fanlog.log.store import LogStore
 from fanlog.model import KIB, TopicSettings
@@ -238,3 +240,12 @@ def test_a_topic_that_nobody_can_describe_keeps_all_its_messages(crashed: Path) 
     assert check(crashed) == []
     assert not list(crashed.glob("journal/kept-*"))
     assert check(crashed) == []
+
+
+def test_a_new_data_folder_is_for_its_user_only(tmp_path: Path) -> None:
+    make_folders(str(tmp_path / "above" / "data"))
+    assert stat.S_IMODE((tmp_path / "above" / "data").stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / "above").stat().st_mode) & 0o500 == 0o500
+    (tmp_path / "there").mkdir(0o750)
+    make_folders(str(tmp_path / "there"))
+    assert stat.S_IMODE((tmp_path / "there").stat().st_mode) == 0o750

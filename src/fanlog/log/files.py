@@ -43,16 +43,17 @@ def sync_folder(path: str) -> None:
         os.close(fd)
 
 
-def make_folders(path: str) -> None:
+def make_folders(path: str, mode: int = 0o700) -> None:
     """Makes a folder and those above it that are missing; the names of all of them are durable.
 
-    Also the name of one that was there: whoever made it may not have synced it.
+    Also the name of one that was there: whoever made it may not have synced it. The folder is for
+    this user only, because it holds messages and hashes of passwords; those above are as usual.
     """
     parent = os.path.dirname(path)
     if parent != path and not os.path.isdir(path):
-        make_folders(parent)
+        make_folders(parent, 0o777)
         with suppress(FileExistsError):
-            os.mkdir(path)
+            os.mkdir(path, mode)
     # A folder that we may not even read was made by somebody who may.
     with suppress(PermissionError):
         sync_folder(parent)
