@@ -146,3 +146,24 @@ def test_every_bit_of_a_small_file_counts(folders: dict[str, Path]) -> None:
         assert not check_small_file(str(path), report, Meaning.LOST), at
     path.write_bytes(before)
     assert check_small_file(str(path), report, Meaning.LOST)
+
+
+async def test_what_somebody_else_has_put_into_the_folder_is_no_fault_of_ours() -> None:
+    with quick_folder() as folder:
+        data = folder / "data"
+        async with fanlog.Broker(data) as broker:
+            await broker.publish("t", "hello")
+        (topic,) = (data / "topics").glob("*-t")
+        (data / "topics" / "README").write_text("mine")
+        (topic / "5").write_text("no partition")
+        (data / "transactions").mkdir(exist_ok=True)
+        (data / "transactions" / "gone").symlink_to("/nowhere")
+        (data / "clean").unlink()
+        (data / "clean").mkdir()
+        report = check(data)
+        assert report.findings == []
+        assert [note.split()[0] for note in report.notes] == [
+            "clean",
+            "topics/README",
+            "transactions/gone",
+        ]

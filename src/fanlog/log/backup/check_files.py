@@ -104,6 +104,9 @@ def check_clean(path: str, report: Report) -> CleanStop | None:
         data = read_file(path)
     except FileNotFoundError:
         return None
+    except IsADirectoryError:
+        report.notes.append(f"{report.name(path)} is no file of Fanlog's.")
+        return None
     report.checked(len(data))
     try:
         return decode_clean(data)

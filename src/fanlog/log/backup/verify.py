@@ -155,7 +155,7 @@ class _Verify:
             return
         visit = self._visit if self._check_description(folder) == self._ledger else None
         for name in list_names(folder):
-            if name.isascii() and name.isdigit():
+            if name.isascii() and name.isdigit() and os.path.isdir(f"{folder}/{name}"):
                 owner = Owner(number, int(name))
                 known_end = self._known_ends.get(owner, 0)
                 self._check_log(f"{folder}/{name}", owner, known_end, visit)
@@ -192,6 +192,9 @@ class _Verify:
         for name in list_names(folder):
             wanted = self._staged.get(name)
             path = f"{folder}/{name}"
+            if not os.path.isfile(path):
+                self._report.notes.append(f"{self._report.name(path)} is no file of Fanlog's.")
+                continue
             size = os.path.getsize(path)
             self._report.checked(size)
             if wanted is None:
