@@ -116,6 +116,12 @@ def test_an_inbox_is_for_whoever_knows_its_whole_name() -> None:
     assert not may(account(), Verb.PUBLISH, "_inbox.7f3a")
 
 
+def test_a_denial_wins_for_dead_letters_too() -> None:
+    worker = account(role=Role.CONSUMER, publish=("!dead.hr.>",))
+    assert may(worker, Verb.PUBLISH, "dead.orders")
+    assert not may(worker, Verb.PUBLISH, "dead.hr.pay")
+
+
 def test_a_viewer_answers_no_request_that_it_has_read() -> None:
     viewer = account(role=Role.VIEWER)
     assert may(viewer, Verb.SUBSCRIBE, "_inbox.7f3a")

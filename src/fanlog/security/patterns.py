@@ -55,8 +55,12 @@ class Patterns:
             else:
                 (self._denied if denies else self._allowed).append(filled)
 
+    def deny(self, wanted: str) -> bool:
+        """Whether a denial includes any of it."""
+        return self._nothing or any(meet(pattern, wanted) for pattern in self._denied)
+
     def allow(self, wanted: str) -> bool:
-        if self._nothing or any(meet(pattern, wanted) for pattern in self._denied):
+        if self.deny(wanted):
             return False
         return any(_reaches(p, wanted) and covers(p, wanted) for p in self._allowed)
 

@@ -194,6 +194,8 @@ def _may_publish(account: Account, lists: _Lists, name: str) -> bool:
     source = name.removeprefix(DEAD_LETTER_PREFIX)
     if source == name or is_pattern(name) or account.rules.role in _WATCHERS:
         return False
+    if lists.publish.deny(name):
+        return False
     return bool(lists.groups or lists.queues) and lists.subscribe.allow(source)
 
 
