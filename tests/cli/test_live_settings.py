@@ -156,6 +156,7 @@ async def test_a_change_is_in_effect_in_the_file_and_in_the_audit_log(tmp_path: 
         ({"listener.drain_seconds": "soon"}, "must be a duration"),
         ({"listener.drain_seconds": 5, "listener.port": 7001, "redis.port": 7001}, "same port"),
         ({}, "1 to 200"),
+        ({"k" * 1_000_000: 1}, "^There is no option 'k{100}'"),
         ({"listener.drain_seconds": float("nan")}, "must be a duration"),
         ({"listener.drain_seconds": float("inf")}, "too large: it must be 100000d or less"),
         ({"listener.drain_seconds": 10**400}, "too large"),

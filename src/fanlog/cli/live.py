@@ -43,6 +43,8 @@ logger = logging.getLogger("fanlog")
 
 # Settings that one change may have.
 _CHANGES_MAX = 200
+# Of the name of an option that there is not.
+_NAME_LENGTH_MAX = 100
 _TLS_ON = "tls.certificate_file"
 
 
@@ -153,8 +155,10 @@ class ServedSettings:
         for path, value in values.items():
             setting = wanted.get(path)
             if setting is None:
+                # To look for what is near a name of a megabyte would hold the loop up.
+                name = path[:_NAME_LENGTH_MAX]
                 raise InvalidArgumentError(
-                    f"There is no option {path!r}{did_you_mean(path, wanted)}"
+                    f"There is no option {name!r}{did_you_mean(name, wanted)}"
                 )
             self._check_place(setting, temporary=temporary)
             option = setting.option
