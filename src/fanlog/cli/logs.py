@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import time
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
@@ -17,6 +18,8 @@ from fanlog.telemetry.callers import connection_id, maybe_who
 # Longer lines are cut: a client must not fill the disk with one name.
 _LINE_LENGTH_MAX = 4000
 _USER_LENGTH_MAX = 200
+_LINES_A_SECOND = 50
+_KINDS_MAX = 1000
 _STYLES = {"WARNING": "yellow", "ERROR": "bold red", "CRITICAL": "bold red", "DEBUG": "dim"}
 
 
@@ -114,6 +117,35 @@ class _JsonLines(logging.Formatter):
         return _RAW_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", encoded)
 
 
+class FewOfAKind(logging.Filter):
+    """Whoever sends garbage, over and over, must not fill the disk with lines about it. Of one kind
+    of line there are `_LINES_A_SECOND`; the next one after that says how many were left out."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._now = now
+        # By what a line says, without the names in it: the second, its lines, and those left out.
+        self._kinds: dict[tuple[str, str], tuple[int, int, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno <= logging.DEBUG:
+            return True
+        kind = (record.name, str(record.msg))
+        now = int(self._now())
+        second, lines, left_out = self._kinds.get(kind, (now, 0, 0))
+        if second != now:
+            second, lines = now, 0
+        if lines >= _LINES_A_SECOND:
+            self._kinds[kind] = (second, lines, left_out + 1)
+            return False
+        if len(self._kinds) >= _KINDS_MAX:
+            self._kinds.clear()
+        self._kinds[kind] = (second, lines + 1, 0)
+        if left_out:
+            record.msg = f"{record.msg} ({left_out} more lines like it were left out)"
+        return True
+
+
 def set_up_logging(level: LogLevel, *, as_json: bool = False) -> None:
     """Sends log lines of this level and worse to stderr."""
     handler: logging.Handler
@@ -123,6 +155,7 @@ def set_up_logging(level: LogLevel, *, as_json: bool = False) -> None:
     else:
         handler = _TerminalHandler()
         handler.setFormatter(_Readable("{asctime} {levelname:<7} {name}: {message}", style="{"))
+    handler.addFilter(FewOfAKind())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.value.upper())
