@@ -3,7 +3,7 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
-# Test files run side by side, in one process more than there are cores (tests/sharing.py says why).
+# Test files run side by side, in two processes more than there are cores (tests/sharing.py says why).
 # JOBS=0: one after another.
 JOBS ?= auto
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check --no-input

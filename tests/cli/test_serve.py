@@ -282,6 +282,8 @@ def in_a_terminal(folder: Path, *arguments: str, **variables: str) -> tuple[int,
     It listens."""
     pid, terminal = pty.fork()
     if pid == 0:
+        # Whoever runs the tests may ignore it, as `nohup` does.
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
         os.chdir(folder)
         command = [*COMMAND, "serve", "--memory", "--port", "0", "--redis-port", "-1"]
         os.execve(command[0], [*command, "--http-port", "-1", *arguments], environment(**variables))
@@ -355,7 +357,7 @@ def test_a_broker_with_logins_says_what_commands_need(
         "--memory", FANLOG_SECURITY_AUTH="true", FANLOG_SECURITY_ADMIN_KEY_FILE="admin key"
     )
     assert serving.process.stdout is not None
-    assert "log in" in serving.process.stdout.readline()
+    assert "Set these variables" in serving.process.stdout.readline()
     line = serving.process.stdout.readline()
     assert f"export FANLOG_KEY_FILE='{tmp_path / 'admin key'}'" in line
     sent = run("publish", "t", "x", FANLOG_URL=serving.url, FANLOG_KEY_FILE="admin key")
