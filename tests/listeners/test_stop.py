@@ -11,9 +11,9 @@ from fanlog.errors import ConnectError
 from fanlog.format import messages
 from fanlog.format.batch import encode_batch
 from fanlog.format.frames import FrameKind
-from fanlog.listeners.pump import Connection, Session
+from fanlog.listeners.pump import Connection
 from fanlog.listeners.redis.server import RedisListener
-from fanlog.listeners.tcp import TcpListener
+from fanlog.listeners.tcp import ServedSession, TcpListener
 from tests.listeners.peers import Peer, Serving, acks_of, one_message, request, serving
 
 
@@ -105,7 +105,7 @@ async def test_stuck_peers_of_all_listeners_share_one_drain(
     events: list[tuple[str, float]] = []
     drain = TcpListener.drain
 
-    async def noted(self: TcpListener[Session], deadline: float) -> None:
+    async def noted(self: TcpListener[ServedSession], deadline: float) -> None:
         events.append(("begin", deadline))
         await drain(self, deadline)
         assert self.loop.time() >= deadline, "it had stuck peers and did not wait for them"
