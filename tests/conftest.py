@@ -43,11 +43,15 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return None
     names = pyfuncitem._fixtureinfo.argnames
     given = {name: pyfuncitem.funcargs[name] for name in names}
-    own = pyfuncitem.get_closest_marker("timeout")
-    # A test with a limit of its own needs most of it.
-    limit = ASYNC_TEST_SECONDS if own is None else max(ASYNC_TEST_SECONDS, own.args[0] - 20)
-    asyncio.run(asyncio.wait_for(test(**given), limit))
+    asyncio.run(asyncio.wait_for(test(**given), _limit_seconds(pyfuncitem)))
     return True
+
+
+def _limit_seconds(test: pytest.Function) -> float:
+    """A test with a limit of its own needs most of it; `--timeout` gives all more time."""
+    own = test.get_closest_marker("timeout")
+    limits = [test.config.getoption("timeout"), None if own is None else own.args[0]]
+    return max([ASYNC_TEST_SECONDS, *(limit - 20 for limit in limits if limit)])
 
 
 def pytest_xdist_auto_num_workers() -> int:
