@@ -33,7 +33,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Longer than whatever a test waits for, and shorter than the limit of pytest itself.
-ASYNC_TEST_SECONDS = 100
+ASYNC_TEST_SECONDS = 280
 
 
 @pytest.hookimpl(tryfirst=True)

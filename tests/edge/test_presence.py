@@ -15,7 +15,7 @@ from fanlog.config import Config, ListenerOptions
 from fanlog.edge.node import FanlogEdge
 from fanlog.listeners.web.server import WebListener
 from tests.edge.stage import until
-from tests.listeners.web.two_processes import QUICK, Peer, Watching
+from tests.listeners.web.two_processes import PATIENCE_SECONDS, QUICK, Peer, Watching
 
 
 def config(port: int = 0, **web: Any) -> Config:
@@ -66,15 +66,18 @@ async def test_a_native_client_reaches_the_connections_of_all_edges() -> None:
             peers = [Peer("c1", "ann"), Peer("c2", "ann")]
             first.connections.add(peers[0])
             second.connections.add(peers[1])
-            found = [one async for one in client.web.connections()]
+            found = [one async for one in client.web.connections(timeout_seconds=PATIENCE_SECONDS)]
             assert [one.process for one in found] == [first.bus.process, second.bus.process]
-            assert await client.web.disconnect("ann", reason="bye") == 2
+            closed = await client.web.disconnect(
+                "ann", reason="bye", timeout_seconds=PATIENCE_SECONDS
+            )
+            assert closed == 2
             assert [peer.closed for peer in peers] == [("bye", False)] * 2
 
 
 async def test_presence_is_right_again_after_the_broker_was_away() -> None:
     """Nobody leaves if it is back in time; who comes and goes meanwhile is known afterwards."""
-    slow = {"presence_timeout_seconds": 3600.0, "presence_grace_seconds": 0.2}
+    slow = {"presence_grace_seconds": 0.2}
     async with fanlog.Broker(None, config()) as broker:
         port = broker.listen().port
         url = f"fanlog://127.0.0.1:{port}"

@@ -203,8 +203,10 @@ async def test_a_program_disconnects_a_member(serving: Serving) -> None:
     async with serving() as site:
         await site.broker.create_topic("orders")
         async with member(site, PATHS[0], consumer="c", user="ann") as socket:
-            (known,) = [one async for one in site.broker.web.connections()]
+            (known,) = [
+                one async for one in site.broker.web.connections(timeout_seconds=PATIENCE_SECONDS)
+            ]
             assert (known.user, known.subscriptions) == ("ann", ["orders"])
-            assert await site.broker.web.disconnect("ann") == 1
+            assert await site.broker.web.disconnect("ann", timeout_seconds=PATIENCE_SECONDS) == 1
             assert await socket.close_code() == 4001
         await until(lambda: not len(site.listener.connections))

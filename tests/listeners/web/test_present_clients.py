@@ -10,11 +10,12 @@ import aiohttp
 import pytest
 from websockets.exceptions import ConnectionClosed
 
+from fanlog import WebConnectionInfo
 from fanlog.identity import Identity, Verb
 from fanlog.listeners.web.server import WebListener
 from fanlog.security.rules import forbidden
 from tests.listeners.web.test_websocket import Talker, talking
-from tests.listeners.web.two_processes import Two, two_processes, until
+from tests.listeners.web.two_processes import PATIENCE_SECONDS, Two, two_processes, until
 
 
 def ws(listener: WebListener, user: str) -> str:
@@ -101,7 +102,16 @@ async def test_presence_of_a_pattern_is_refused_and_nothing_is_left_behind() -> 
 
 
 async def ids_of(two: Two, user: str) -> list[str]:
-    return [one.id async for one in two.broker.web.connections(user=user)]
+    return [one.id for one in await known_of(two, user)]
+
+
+async def known_of(two: Two, user: str | None = None) -> list[WebConnectionInfo]:
+    asked = two.broker.web.connections(user=user, timeout_seconds=PATIENCE_SECONDS)
+    return [one async for one in asked]
+
+
+async def disconnect(two: Two, user: str = "", **how: Any) -> int:
+    return await two.broker.web.disconnect(user, timeout_seconds=PATIENCE_SECONDS, **how)
 
 
 async def test_a_program_lists_clients_and_disconnects_them_wherever_they_are() -> None:
@@ -114,7 +124,7 @@ async def test_a_program_lists_clients_and_disconnects_them_wherever_they_are() 
         ):
             for client in (ann, ann_too, bob):
                 await client.ask(op="subscribe", target="lobby")
-            found = [one async for one in two.broker.web.connections()]
+            found = await known_of(two)
             assert sorted((one.user, one.process) for one in found) == sorted(
                 [
                     ("ann", two.first.bus.process),
@@ -125,13 +135,13 @@ async def test_a_program_lists_clients_and_disconnects_them_wherever_they_are() 
             assert {tuple(one.subscriptions) for one in found} == {("lobby",)}
             assert {one.transport for one in found} == {"websocket"}
             assert all(one.address.startswith("127.0.0.1") for one in found)
-            assert await two.broker.web.disconnect("ann", reason="banned") == 2
+            assert await disconnect(two, "ann", reason="banned") == 2
             for client in (ann, ann_too):
                 with pytest.raises(ConnectionClosed):
                     await client.told("never")
                 assert (client.socket.close_code, client.socket.close_reason) == (4001, "banned")
             (id,) = await ids_of(two, "bob")
-            assert await two.broker.web.disconnect(connection=id, reconnect=True) == 1
+            assert await disconnect(two, connection=id, reconnect=True) == 1
             assert (await bob.told("reconnect"))["after_ms"] == 0
             with pytest.raises(ConnectionClosed):
                 await bob.told("never")
@@ -179,14 +189,14 @@ async def test_a_reader_of_events_is_present_and_can_be_disconnected() -> None:
             async with two.http.get(two.url(two.first, path)) as answer:
                 event = await bob.next(lambda f: "ann" in str(f.get("joined")))
                 assert event["joined"] == [{"user": "ann", "info": {"name": "Ann"}}]
-                (ann,) = [one async for one in two.broker.web.connections(user="ann")]
+                (ann,) = await known_of(two, "ann")
                 assert (ann.transport, ann.subscriptions) == ("sse", ["lobby"])
                 async with talking(ws(two.second, "cyd")) as cyd:
                     await cyd.ask(op="subscribe", target="lobby", presence=True)
                     async for event in events_of(answer, "presence"):
                         if "cyd" in str(event["joined"]):
                             break
-                assert await two.broker.web.disconnect("ann", reason="banned") == 1
+                assert await disconnect(two, "ann", reason="banned") == 1
                 (fault,) = [event async for event in events_of(answer, "error")]
                 assert fault["message"] == "banned"
             event = await bob.next(lambda f: "ann" in str(f.get("left")))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import fanlog
 import fanlog.sync
+from fanlog.client import asking
 from fanlog.errors import InvalidArgumentError, InvalidNameError, NoRespondersError
-from tests.listeners.web.two_processes import Peer, Two, two_processes, until
+from tests.listeners.web.two_processes import PATIENCE_SECONDS, Peer, Two, two_processes, until
 
 
 async def ask(two: Two, method: str, path: str, body: Any = None) -> tuple[int, Any]:
@@ -198,7 +200,9 @@ async def test_many_connections_are_read_page_by_page() -> None:
         for n in range(1300):
             listener = two.first if n % 3 else two.second
             listener.connections.add(Peer(f"c{n:04}", f"u{n % 7}"))
-        found = [one.id async for one in two.broker.web.connections()]
+        found = [
+            one.id async for one in two.broker.web.connections(timeout_seconds=PATIENCE_SECONDS)
+        ]
         assert found == [f"c{n:04}" for n in range(1300)]
 
 
@@ -207,7 +211,7 @@ async def test_very_many_subscriptions_do_not_keep_a_page_from_being_answered() 
         for n in range(500):
             follows = [f"{n}.{at}.{'x' * 200}" for at in range(100)]
             two.second.connections.add(Peer(f"c{n:04}", "u" * 250, *follows))
-        found = [one async for one in two.broker.web.connections()]
+        found = [one async for one in two.broker.web.connections(timeout_seconds=PATIENCE_SECONDS)]
         assert len(found) == 500
         assert found[0].subscriptions == [f"0.0.{'x' * 200}"]
 
@@ -218,14 +222,27 @@ async def test_without_a_web_listener_nobody_answers() -> None:
             await broker.web.presence("t", timeout_seconds=0.05)
 
 
-async def test_a_process_that_does_not_answer_holds_the_others_up_for_the_timeout_only() -> None:
-    async with two_processes(ask_timeout_seconds=0.2, presence_timeout_seconds=3600.0) as two:
+async def test_a_process_that_does_not_answer_holds_the_others_up_for_the_timeout_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    timeout, waited = asyncio.timeout(None), list[float]()
+
+    def limit(seconds: float) -> asyncio.Timeout:
+        waited.append(seconds)
+        return timeout
+
+    async with two_processes(ask_timeout_seconds=7.0) as two:
         crowd(two)
         # It is known, and hears nothing any more.
         two.second.server_api._hear = lambda data: None  # type: ignore[method-assign]
         two.second.bus._signals._hearers["web"].clear()  # type: ignore[attr-defined]
-        got = (await ask(two, "GET", "/v1/connections"))[1]
-        assert [one["id"] for one in got["connections"]] == ["c1"]
+        monkeypatch.setattr(asking, "asyncio", SimpleNamespace(timeout=limit, Event=asyncio.Event))
+        answer = asyncio.create_task(ask(two, "GET", "/v1/connections"))
+        asker = two.first.server_api._asker
+        await until(lambda: any(waiting.told for waiting in asker._waiting.values()))
+        assert waited == [7.0]
+        timeout.reschedule(asyncio.get_running_loop().time())
+        assert [one["id"] for one in (await answer)[1]["connections"]] == ["c1"]
 
 
 async def test_a_connection_that_changed_its_user_is_still_removed() -> None:

@@ -48,7 +48,9 @@ class Talker:
 
 @asynccontextmanager
 async def talking(url: str, **options: Any) -> AsyncIterator[Talker]:
-    async with connect(url, **options) as socket:
+    # It would give up by itself where a machine is slow.
+    patient: dict[str, Any] = {"open_timeout": None, "ping_timeout": None}
+    async with connect(url, **(patient | options)) as socket:
         yield Talker(socket)
 
 

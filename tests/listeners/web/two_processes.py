@@ -18,10 +18,12 @@ from fanlog.identity import Identity
 from fanlog.listeners.web.presence import PresenceEvent
 from fanlog.listeners.web.server import WebListener
 
-PATIENCE_SECONDS = 40.0
+PATIENCE_SECONDS = 60.0
+# Whoever says goodbye leaves soon. Nobody is given up because the machine is slow.
 QUICK: dict[str, Any] = {
+    "ask_timeout_seconds": PATIENCE_SECONDS,
     "presence_heartbeat_seconds": 0.2,
-    "presence_timeout_seconds": 1.0,
+    "presence_timeout_seconds": 3600.0,
     "presence_grace_seconds": 0.5,
 }
 
