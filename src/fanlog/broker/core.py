@@ -485,6 +485,7 @@ class Broker:
     def followers_of(self, topic: Topic) -> int:
         """Readers of a topic, and workers on it."""
         readers = sum(partition.readers for partition in topic.partitions)
+        readers += self.subscriptions.joining(topic)
         return readers + self.queues.followers_of(topic)
 
     def resume(self, outlet: Outlet) -> None:

@@ -71,6 +71,11 @@ class Subscriptions:
         """Whether somebody waits for a topic of this name."""
         return bool(self._admitted(name))
 
+    def joining(self, topic: Topic) -> int:
+        """How many read a topic that has just appeared, and do not count among its readers yet."""
+        waiting = self._joining.get(topic)
+        return 0 if waiting is None else len(waiting)
+
     async def add(
         self,
         key: int,
@@ -202,6 +207,8 @@ class Subscriptions:
 
     def _unregister(self, subscription: Subscription) -> None:
         self._count -= 1
+        for waiting in self._joining.values():
+            waiting.discard(subscription)
         if subscription.wildcard:
             self._patterns.remove(subscription.target, subscription)
             return

@@ -19,8 +19,6 @@ from tests.servers import free_port
 WAIT_S = 40
 
 
-# On a loaded machine with TLS, the first reply was sometimes 1 and not 2. Why is not known yet.
-@pytest.mark.plain
 def test_native_readers_get_what_redis_clients_publish(broker: BrokerProcess) -> None:
     with (
         fanlog.sync.connect(broker.url) as client,

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
+import pytest
+
+from fanlog.broker.slices import SLICE_US
 from fanlog.config import RedisOptions
 from fanlog.errors import LogFailedError
 from fanlog.format.resp import PipelineReader
@@ -105,6 +109,31 @@ def test_who_publishes_alone_does_not_wait_for_the_end_of_the_turn() -> None:
         assert wire.heard() == b""
         made.run()
         assert [v for batch in made.fetch("a", 0) for v in batch.values] == [*b"1 2 3 4 5".split()]
+
+
+async def test_readers_that_join_a_new_topic_in_later_slices_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with stage() as made:
+        desk = Desk(made)
+        readers = [await made.subscribe(target) for target in ("a", "a", ">", ">")]
+        session, wire = desk.session()
+        with monkeypatch.context() as slow:
+            # As on a machine where one of them takes as long as all of them may.
+            times = count(0, 10 * SLICE_US)
+            slow.setattr(made.runtime, "work_us", lambda: next(times))
+            session.feed(publish("a", "1"))
+            # One of those that have not joined leaves.
+            assert readers[3].feed is not None
+            made.core.subscriptions.remove(readers[3].feed)
+            session.feed(publish("a", "2"))
+            assert made.core.followers_of(made.core.catalog.get("a")) == 3
+            made.run()
+        assert wire.heard() == b":4\r\n:3\r\n"
+        session.feed(publish("a", "3"))
+        made.run()
+        assert wire.heard() == b":3\r\n"
+        assert [len(reader.offsets) for reader in readers] == [3, 3, 3, 0]
 
 
 def test_what_a_turn_brought_from_many_is_one_batch_and_each_has_its_replies() -> None:

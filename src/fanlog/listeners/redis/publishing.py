@@ -185,7 +185,7 @@ class Publishing:
             if not silent:
                 self._replies.put(b":0\r\n" * len(values))
             return
-        reply = b"" if silent else b":%d\r\n" % partition.readers * len(values)
+        reply = b"" if silent else b":%d\r\n" % self._pubsub.readers_of(partition) * len(values)
         owed, at = self._replies.owe(reply)
         self.pending += 1
         cost_bytes = (largest + _MESSAGE_BYTES) * len(values)

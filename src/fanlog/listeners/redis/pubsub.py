@@ -97,6 +97,11 @@ class PubSub:
         # All of one connection stay in one partition, and so in their order.
         return partitions[number % len(partitions)]
 
+    def readers_of(self, partition: Partition) -> int:
+        """Who receives a message there: also who has begun with its topic a moment ago, where very
+        many do."""
+        return partition.readers + self._broker.subscriptions.joining(partition.topic)
+
     def end_turn(self) -> None:
         """Everything published so far is handed on now."""
         if self._broker.commits.dirty or self.gathering.runs:
