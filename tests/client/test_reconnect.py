@@ -21,6 +21,7 @@ from fanlog.node import Node
 from tests.client.proxy import Proxy, proxy_to
 from tests.client.ways import FREE_PORT, PATIENCE_SECONDS, take, take_values, until
 from tests.scenarios.broker_process import BrokerProcess
+from tests.servers import free_port
 
 EAGER: dict[str, Any] = {"backoff_first_seconds": 0.001, "backoff_max_seconds": 0.01}
 
@@ -30,7 +31,8 @@ class Restartable:
 
     def __init__(self, folder: Path | None, **listener: Any) -> None:
         self.folder = folder
-        self.port = 0
+        # Nobody is given it by chance while the broker is down, its own client among them.
+        self.port = free_port()
         self.node: Node | None = None
         self._listener: dict[str, Any] = {"drain_seconds": 2.0} | listener
 

@@ -22,25 +22,28 @@ from fanlog.client.plain import PlainConnection
 from fanlog.config import BrokerOptions, ClientOptions, Config, ListenerOptions, RedisOptions
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind, message_frame
+from tests.servers import free_port
 
+# For who waits until it is over; everybody else has time enough for an answer.
 QUICK = ClientOptions(connect_timeout_seconds=0.3)
-Connect = Callable[[str], None]
+PATIENT = ClientOptions(connect_timeout_seconds=40.0)
+Connect = Callable[[str, ClientOptions], None]
 
 
-def with_asyncio(url: str) -> None:
+def with_asyncio(url: str, options: ClientOptions) -> None:
     async def connect() -> None:
-        async with fanlog.connect(url, QUICK):
+        async with fanlog.connect(url, options):
             raise AssertionError("connected")
 
     asyncio.run(connect())
 
 
-def with_plain(url: str) -> None:
-    PlainConnection(url, QUICK)
+def with_plain(url: str, options: ClientOptions) -> None:
+    PlainConnection(url, options)
 
 
-def with_sync(url: str) -> None:
-    with fanlog.sync.connect(url, QUICK):
+def with_sync(url: str, options: ClientOptions) -> None:
+    with fanlog.sync.connect(url, options):
         raise AssertionError("connected")
 
 
@@ -65,7 +68,7 @@ def somebody(answer: bytes, *, silent: bool = False) -> Iterator[str]:
                 taken.recv(4096)
                 taken.sendall(answer)
                 if silent:
-                    over.wait(30)
+                    over.wait(60)
 
         serving = threading.Thread(target=serve)
         serving.start()
@@ -74,16 +77,11 @@ def somebody(answer: bytes, *, silent: bool = False) -> Iterator[str]:
         serving.join()
 
 
-def refusal(connect: Connect, url: str) -> str:
+def refusal(connect: Connect, url: str, options: ClientOptions = PATIENT) -> str:
     with pytest.raises(errors.FanlogError) as caught:
-        connect(url)
+        connect(url, options)
     assert isinstance(caught.value, errors.ConnectError | errors.ProtocolError)
     return str(caught.value)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return sock.getsockname()[1]
 
 
 def test_nobody_listens(connect: Connect) -> None:
@@ -128,7 +126,7 @@ def test_another_program_is_called_by_its_protocol(
 
 def test_another_program_that_says_nothing(connect: Connect) -> None:
     with somebody(b"", silent=True) as url:
-        said = refusal(connect, url)
+        said = refusal(connect, url, QUICK)
     assert "did not greet as a Fanlog broker within 0.3 s" in said
     assert "port 7420" in said
 

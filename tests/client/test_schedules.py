@@ -13,11 +13,18 @@ import fanlog
 from fanlog import errors
 from fanlog.config import BrokerOptions, Config
 from fanlog.format.schedules import SCHEDULED_TOPIC
-from tests.client.ways import PATIENCE_SECONDS, WAYS, Blocking, Way, take, take_values, until
+from tests.client.ways import (
+    PATIENCE_SECONDS,
+    WAYS,
+    Blocking,
+    BrokerClock,
+    Way,
+    take,
+    take_values,
+    until,
+)
 
 FAR_SECONDS = 3600
-# Due soon, and on a busy machine not before the test has done what it must be first to do.
-AFTER_THE_NEXT_CALLS_SECONDS = 2.0
 
 
 @pytest.fixture(params=WAYS)
@@ -244,24 +251,30 @@ async def test_past_the_limit_no_more_may_wait_until_some_have_gone(way: Way) ->
         await client.publish("t", b"x", delay_seconds=FAR_SECONDS)
 
 
-async def test_a_deleted_topic_is_made_anew_when_a_message_for_it_is_due(way: Way) -> None:
+async def test_a_deleted_topic_is_made_anew_when_a_message_for_it_is_due(
+    way: Way, broker_clock: BrokerClock
+) -> None:
     async with way.open() as client:
-        await client.publish("t", b"x", delay_seconds=AFTER_THE_NEXT_CALLS_SECONDS)
+        await client.publish("t", b"x", at=broker_clock.now_us / 1e6 + 60)
         await client.delete_topic("t")
+        broker_clock.advance(61)
         await until(lambda: way.core.catalog.find("t") is not None)
         async with client.subscribe("t", start="earliest") as messages:
             assert await take_values(messages, 1) == [b"x"]
 
 
-async def test_what_a_topic_does_not_take_any_more_becomes_a_dead_letter(way: Way) -> None:
+async def test_what_a_topic_does_not_take_any_more_becomes_a_dead_letter(
+    way: Way, broker_clock: BrokerClock
+) -> None:
     config = Config(broker=BrokerOptions(auto_create_topics=False))
     async with way.open(config) as client:
         await client.create_topic("t")
         await client.create_topic("u")
-        later = {"delay_seconds": AFTER_THE_NEXT_CALLS_SECONDS}
+        later = {"at": broker_clock.now_us / 1e6 + 60}
         await client.publish("t", b"x", key="k", headers={"a": "b"}, **later)
         await client.publish("u", b"y", **later)
         await client.delete_topic("t")
+        broker_clock.advance(61)
         async with client.subscribe("u", start="earliest") as messages:
             assert await take_values(messages, 1) == [b"y"]
         await until(lambda: stored(way, "dead.scheduled") == 1)
@@ -331,13 +344,16 @@ async def test_a_typed_topic_schedules_too(way: Way) -> None:
         assert message.decode() == {"a": 1}
 
 
-async def test_a_schedule_runs_is_listed_and_removed(way: Way) -> None:
+async def test_a_schedule_runs_is_listed_and_removed(way: Way, broker_clock: BrokerClock) -> None:
     async with way.open() as client:
         added = await client.add_schedule("tick", "t", {"n": 1}, every_seconds=1, key="k")
         assert added.next_run > added.next_run - dt.timedelta(seconds=1)
         assert (added.topic, added.every_seconds, added.last_run) == ("t", 1.0, None)
         async with client.subscribe("t", start="earliest") as messages:
-            first, second = await take(messages, 2)
+            broker_clock.advance(1)
+            (first,) = await take(messages, 1)
+            broker_clock.advance(1)
+            (second,) = await take(messages, 1)
         assert due_of(second) - due_of(first) == pytest.approx(1.0)
         assert (first.decode(), first.key, first.headers["fanlog-schedule"]) == (
             {"n": 1},

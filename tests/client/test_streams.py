@@ -17,6 +17,7 @@ from fanlog.client.blocking import streams as blocking
 from fanlog.config import ListenerOptions
 from fanlog.node import Node
 from tests.client.ways import ALL_WAYS, PATIENCE_SECONDS, BrokerClock, Way, until
+from tests.servers import free_port
 
 TOKENS = ["Tea ", "is ", "", "ready ", "— ", "[1]", "now."]
 
@@ -427,9 +428,10 @@ async def test_a_clock_that_jumps_expires_nothing(data: Any, broker_clock: Broke
 
 
 async def test_a_writer_and_its_readers_hear_of_a_restart_that_took_the_stream(data: Any) -> None:
-    node = Node(data, fanlog.Config(listener=ListenerOptions(port=0)))
+    port = free_port()
+    node = Node(data, fanlog.Config(listener=ListenerOptions(port=port)))
     node.start()
-    port = node.listen().port
+    node.listen()
     async with fanlog.connect(f"fanlog://127.0.0.1:{port}") as client:
         answer = client.stream("a")
         await answer.append("one")

@@ -16,6 +16,8 @@ import fanlog
 BACKOFF_MAX_SECONDS = 0.2
 SESSION_SECONDS = 1.0
 VISIBILITY_SECONDS = 2.0
+# On a slow machine the same job is in hand at one kill after the other.
+DELIVERIES_MAX = 1000
 
 
 class Notes:
@@ -57,7 +59,11 @@ async def transform(client: fanlog.Client, notes: Notes, name: str) -> None:
 async def work(client: fanlog.Client, notes: Notes, name: str) -> None:
     """A queue's worker."""
     async with client.work(
-        "jobs", queue="workers", prefetch=1, visibility_seconds=VISIBILITY_SECONDS
+        "jobs",
+        queue="workers",
+        prefetch=1,
+        visibility_seconds=VISIBILITY_SECONDS,
+        max_deliveries=DELIVERIES_MAX,
     ) as worker:
         async for job in worker:
             notes.write("got", job.value)

@@ -19,7 +19,7 @@ from fanlog.node import Node
 from tests.client.proxy import proxy_to
 from tests.client.ways import FREE_PORT, take, take_values
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 WORDS = [b"message %d" % i for i in range(100)]
 
 

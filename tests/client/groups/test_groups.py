@@ -264,7 +264,7 @@ async def test_a_revocation_waits_for_what_is_in_hand_and_repeats_nothing(
                 await asyncio.sleep(0.1)
                 assert second.partitions == ()
                 got += await Readers(first, second).all_of(20 - len(got))
-                assert second.partitions == (("t", 0),)
+                await until(lambda: second.partitions == (("t", 0),))
             assert sorted(got) == [(p, offset) for p in range(2) for offset in range(10)]
 
 

@@ -20,7 +20,6 @@ from fanlog.node import Node
 from tests.client.proxy import proxy_to
 from tests.client.queues.hands import nothing_comes, said, take_jobs, work
 from tests.client.ways import (
-    FREE_PORT,
     PATIENCE_SECONDS,
     WAYS,
     Blocking,
@@ -28,6 +27,7 @@ from tests.client.ways import (
     Way,
     until,
 )
+from tests.servers import free_port
 
 
 @pytest.fixture(params=WAYS)
@@ -455,7 +455,8 @@ async def test_inboxes_are_nobody_elses_business_and_go_with_their_client(way: W
 
 
 async def serving(data: Path) -> tuple[Node, str]:
-    node = Node(data, fanlog.Config(listener=FREE_PORT))
+    # A port that nobody is given by chance between two starts.
+    node = Node(data, fanlog.Config(listener=ListenerOptions(port=free_port())))
     node.start()
     return node, f"fanlog://127.0.0.1:{node.listen().port}"
 

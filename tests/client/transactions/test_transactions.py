@@ -27,6 +27,7 @@ from fanlog.format.messages import Goodbye
 from fanlog.node import Node
 from tests.client.proxy import proxy_to
 from tests.client.ways import FREE_PORT, PATIENCE_SECONDS, WAYS, Way, take_values
+from tests.servers import free_port
 
 
 @pytest.fixture(params=WAYS)
@@ -346,6 +347,7 @@ async def test_a_commit_whose_answer_was_lost_is_repeated_and_done_once(data: Pa
 
 
 async def restarted(data: Path, port: int, broker: BrokerOptions | None = None) -> Node:
+    """On a port of `free_port`, which nobody is given by chance between two starts."""
     listener = ListenerOptions(port=port)
     node = Node(data, Config(listener=listener, broker=broker or BrokerOptions()))
     node.start()
@@ -354,9 +356,8 @@ async def restarted(data: Path, port: int, broker: BrokerOptions | None = None) 
 
 
 async def test_a_restart_in_between_loses_what_was_staged_and_says_so(data: Path) -> None:
-    node = Node(data, Config(listener=FREE_PORT))
-    node.start()
-    port = node.listen().port
+    port = free_port()
+    node = await restarted(data, port)
     async with fanlog.connect(f"fanlog://127.0.0.1:{port}", backoff_max_seconds=0.05) as client:
         await client.create_topic("a")
         attempts: list[str] = []

@@ -12,9 +12,9 @@ import pytest
 import fanlog
 from fanlog.config import BrokerOptions, Config
 from fanlog.errors import FencedError
-from fanlog.node import Node
 from tests.client.transactions.test_transactions import restarted, values_of
-from tests.client.ways import FREE_PORT, PATIENCE_SECONDS, WAYS, Way, until
+from tests.client.ways import PATIENCE_SECONDS, WAYS, Way, until
+from tests.servers import free_port
 
 
 @pytest.fixture(params=WAYS)
@@ -304,9 +304,8 @@ async def test_what_was_read_of_a_partition_that_was_taken_away_is_dropped(
 async def test_a_broker_that_restarts_in_the_middle_loses_and_doubles_nothing(data: Path) -> None:
     # Whoever comes after a restart need not wait for members of before.
     options = BrokerOptions(group_grace_seconds=0.2)
-    node = Node(data, Config(listener=FREE_PORT, broker=options))
-    node.start()
-    port = node.listen().port
+    port = free_port()
+    node = await restarted(data, port, options)
     async with fanlog.connect(f"fanlog://127.0.0.1:{port}", backoff_max_seconds=0.05) as client:
         await client.create_topic("in", partitions=4, durability="fsync")
         await client.create_topic("out", partitions=2, durability="fsync")
