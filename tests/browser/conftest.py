@@ -12,16 +12,17 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
-from playwright.async_api import Browser, async_playwright
+from playwright.async_api import Browser, BrowserContext, async_playwright
 
 from tests.servers import find_program
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 30.0
 # What a slow and busy machine may take to show what a test waits for.
-PATIENCE_MS = 60_000
+PATIENCE_MS = 120_000
 FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -47,16 +48,23 @@ class Chromium:
 
     @asynccontextmanager
     async def driven(self) -> AsyncIterator[Browser]:
-        """`async with chromium.driven() as browser:`, then `await browser.new_context()` for each
+        """`async with chromium.driven() as browser:`, then `await new_context(browser)` for each
         visitor."""
         async with async_playwright() as playwright:
-            browser = await playwright.chromium.connect_over_cdp(self.endpoint)
+            browser = await playwright.chromium.connect_over_cdp(self.endpoint, timeout=PATIENCE_MS)
             try:
                 yield browser
             finally:
                 for context in browser.contexts[1:]:
                     await context.close()
                 await browser.close()
+
+
+async def new_context(browser: Browser, **options: Any) -> BrowserContext:
+    """A visitor who knows nothing yet, and is as patient as the test."""
+    context = await browser.new_context(**options)
+    context.set_default_timeout(PATIENCE_MS)
+    return context
 
 
 @pytest.fixture(scope="session")

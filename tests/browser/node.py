@@ -21,12 +21,12 @@ def find_node() -> str:
     return str(wheel / "bin" / "node") if wheel else find_program("node", HINT)
 
 
-def run_node(*args: str, cwd: Path, timeout_s: float = 100) -> str:
+def run_node(*args: str, cwd: Path, timeout_s: float = 250) -> str:
     """What it printed. The test fails, with all of it, if Node does."""
     return _run([find_node(), *args], cwd, timeout_s)
 
 
-def run_npm(*args: str, cwd: Path, timeout_s: float = 100) -> str:
+def run_npm(*args: str, cwd: Path, timeout_s: float = 250) -> str:
     wheel = _wheel()
     if wheel is None:
         return _run([find_program("npm", HINT), *args], cwd, timeout_s)

@@ -8,7 +8,7 @@ import pytest
 from playwright.async_api import Browser, Page
 
 from tests.browser.blocking_proxy import blocking_proxy
-from tests.browser.conftest import PATIENCE_MS, Chromium
+from tests.browser.conftest import PATIENCE_MS, Chromium, new_context
 from tests.listeners.web.conftest import Serving, serving
 
 __all__ = ["serving"]
@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> str:
 
 
 async def opened(browser: Browser, url: str) -> Page:
-    context = await browser.new_context()
+    context = await new_context(browser)
     page = await context.new_page()
     await page.goto(url)
     await until(page, "() => !!window.follow")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from playwright.async_api import Browser
 
-from tests.browser.conftest import Chromium
+from tests.browser.conftest import Chromium, new_context
 from tests.browser.visitors import EXAMPLE, published, visit
 from tests.listeners.web.conftest import Serving, serving
 
@@ -75,7 +75,7 @@ async def test_the_page_works_with_the_keyboard_and_names_what_it_has(
         serving(**SETTINGS) as site,
         chromium.driven() as browser,
     ):
-        context = await browser.new_context()
+        context = await new_context(browser)
         page = await context.new_page()
         await page.goto(site.url)
         await page.get_by_role("textbox", name="Your name").fill("Ann")
@@ -98,7 +98,7 @@ async def test_the_page_works_with_the_keyboard_and_names_what_it_has(
 
 async def elsewhere(browser: Browser, url: str) -> list[str]:
     """What the page loads from other hosts."""
-    context = await browser.new_context()
+    context = await new_context(browser)
     page = await context.new_page()
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fanlog.release import VERSION
-from tests.browser.conftest import PATIENCE_MS, Chromium
+from tests.browser.conftest import PATIENCE_MS, Chromium, new_context
 from tests.listeners.web.conftest import serving
 
 __all__ = ["serving"]
@@ -29,7 +29,7 @@ async def test_a_page_imports_the_client_from_the_broker(
     serving, chromium: Chromium, folder: Path
 ) -> None:
     async with serving(folder=str(folder)) as site, chromium.driven() as browser:
-        context = await browser.new_context()
+        context = await new_context(browser)
         page = await context.new_page()
         await page.goto(site.url)
         await page.wait_for_function("document.title.startsWith('loaded ')", timeout=PATIENCE_MS)

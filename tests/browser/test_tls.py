@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.browser.conftest import PATIENCE_MS, Chromium
+from tests.browser.conftest import Chromium, new_context
 from tests.tls.papers import Papers, serving
 
 TALK = """async () => {
@@ -24,8 +24,7 @@ async def test_a_page_publishes_and_reads_over_tls(chromium: Chromium, tmp_path:
     async with serving(papers.options(), web=True) as served, chromium.driven() as browser:
         assert served.web is not None
         # The authority is not one of the browser's; all else of TLS is.
-        visitor = await browser.new_context(ignore_https_errors=True)
+        visitor = await new_context(browser, ignore_https_errors=True)
         page = await visitor.new_page()
-        page.set_default_timeout(PATIENCE_MS)
         await page.goto(f"https://localhost:{served.web.port}/v1/topics")
         assert await page.evaluate(TALK) == ["https:", "hello"]

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from playwright.async_api import Browser, CDPSession, Page, ViewportSize
 
-from tests.browser.conftest import PATIENCE_MS
+from tests.browser.conftest import PATIENCE_MS, new_context
 from tests.servers import find_program
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "chat"
@@ -86,7 +86,7 @@ async def visit(
     browser: Browser, url: str, name: str, viewport: ViewportSize | None = None
 ) -> AsyncIterator[Visitor]:
     """A person who opens the chat, in a browser that knows nothing yet."""
-    context = await browser.new_context(viewport=viewport)
+    context = await new_context(browser, viewport=viewport)
     try:
         page = await context.new_page()
         faults: list[str] = []

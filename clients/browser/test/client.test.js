@@ -8,7 +8,7 @@ import { FakeBroker } from "./fake_broker.js";
 
 /** A test that may not hang. */
 function test(name, act) {
-  nodeTest(name, { timeout: 20_000 }, act);
+  nodeTest(name, { timeout: 100_000 }, act);
 }
 
 const URL_A = "http://a.test";
