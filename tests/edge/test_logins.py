@@ -19,7 +19,7 @@ from fanlog.edge.node import CLIENT, FanlogEdge
 from fanlog.errors import ConfigError, ForbiddenError, UnauthenticatedError
 from fanlog.identity import Role, Rules
 from tests.edge.stage import PATIENCE_SECONDS, until
-from tests.listeners.test_login import Guarded, guarded
+from tests.listeners.test_login import SECOND_US, Guarded, Runtime, guarded
 
 ADMIN = Rules(role=Role.ADMIN)
 _CONFIG = Config(listener=ListenerOptions(port=0), web=WebOptions(port=0))
@@ -35,7 +35,7 @@ class Stage:
 @asynccontextmanager
 async def edge_at(broker: Guarded, key: str) -> AsyncIterator[FanlogEdge]:
     options: ClientOptions = msgspec.structs.replace(CLIENT, key=key)
-    node = FanlogEdge(broker.url, _CONFIG, client_options=options)
+    node = FanlogEdge(broker.url, _CONFIG, runtime=Runtime(), client_options=options)
     node.start()
     try:
         await node.connect()
@@ -145,9 +145,11 @@ async def test_who_is_in_stays_while_the_broker_does_not_answer(
 async def test_an_account_that_expires_is_over_without_asking() -> None:
     async with stage() as here:
         now_us = here.broker.runtime.now_us()
-        key = here.broker.add_key("shop", expires_us=now_us + 2_000_000)
+        key = here.broker.add_key("shop", expires_us=now_us + 3600 * SECOND_US)
         async with fanlog.connect(here.url, key=key) as shop:
             subscription = await begun(shop.subscribe("orders"))
+            assert isinstance(here.edge._runtime, Runtime)
+            here.edge._runtime.ahead_us = here.broker.runtime.ahead_us = 3601 * SECOND_US
             with pytest.raises(UnauthenticatedError):
                 await subscription.next(timeout_seconds=PATIENCE_SECONDS)
         await until(lambda: not here.edge.core.connections)

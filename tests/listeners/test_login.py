@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 import fanlog
+from fanlog.client import session
 from fanlog.client.core import hello
 from fanlog.client.plain import PlainConnection
 from fanlog.config import ClientOptions, Config, ListenerOptions, RedisOptions
@@ -370,14 +371,17 @@ async def test_a_fetch_that_waits_gets_nothing_after_its_permission_is_gone() ->
         assert (await asking).failure.code == "forbidden"
 
 
-async def test_a_token_is_refreshed_without_a_disconnect() -> None:
+async def test_a_token_is_refreshed_without_a_disconnect(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Soon, and long before it is over.
+    monkeypatch.setattr(session, "_REFRESH_SHARE", 0.001)
     async with guarded() as served:
         given: list[str] = []
 
         class Tokens:
             async def verify(self, token: str, /) -> Account | None:
                 user, _, number = token.partition(":")
-                expires_us = served.runtime.now_us() + (1 if number == "1" else 3600) * SECOND_US
+                seconds = 300 if number == "1" else 3_600_000
+                expires_us = served.runtime.now_us() + seconds * SECOND_US
                 return Account(
                     name=user,
                     kind="token",

@@ -43,7 +43,7 @@ async def test_nobody_is_let_in_after_a_stop() -> None:
 async def test_what_was_sent_before_a_stop_is_stored_and_acknowledged(
     data: Path, durability: str
 ) -> None:
-    async with serving(data, drain_seconds=10) as served:
+    async with serving(data, drain_seconds=100) as served:
         peer = await served.greeted()
         number = await peer.open_topic("t", durability=durability)
         batch = encode_batch([b"a", b"b"], topic=number)
@@ -106,6 +106,7 @@ async def test_stuck_peers_of_all_listeners_share_one_drain(
     drain = TcpListener.drain
 
     async def noted(self: TcpListener[ServedSession], deadline: float) -> None:
+        assert deadline <= self.loop.time() + 0.2
         events.append(("begin", deadline))
         await drain(self, deadline)
         assert self.loop.time() >= deadline, "it had stuck peers and did not wait for them"
@@ -122,12 +123,10 @@ async def test_stuck_peers_of_all_listeners_share_one_drain(
             await stuck_redis_peer(served, redis),
         ]
         assert all(connection.kept_bytes for connection in stuck)
-        begun = asyncio.get_running_loop().time()
         await served.stop()
         assert served.connections == 0
     assert [event for event, _ in events] == ["begin", "begin", "end", "end"]
-    (deadline,) = {deadline for _, deadline in events}
-    assert deadline - begun < 0.3
+    assert len({deadline for _, deadline in events}) == 1
 
 
 async def test_a_fetch_that_waits_does_not_hold_up_a_stop() -> None:
