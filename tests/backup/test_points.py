@@ -447,7 +447,9 @@ def backed_up() -> Iterator[Path]:
 
 @given(data=st.data())
 @settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=200,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_every_flipped_bit_of_a_backup_is_found(backed_up: Path, data: st.DataObject) -> None:
     files = sorted(p for p in backed_up.rglob("*") if p.is_file() and p.stat().st_size)

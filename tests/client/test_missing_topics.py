@@ -132,7 +132,8 @@ async def test_a_request_finds_who_serves_a_topic_that_nobody_has_used(data: Pat
         serving = asyncio.create_task(broker.serve("svc.echo", echo))
         await until(lambda: broker._node is not None and len(broker._node.core.queues._seats) == 1)
         assert await topic_names(broker) == []
-        assert (await broker.request("svc.echo", b"hello")).value == b"hello"
+        answer = await broker.request("svc.echo", b"hello", timeout_seconds=PATIENCE_SECONDS)
+        assert answer.value == b"hello"
         serving.cancel()
 
 

@@ -361,7 +361,7 @@ async def test_requests_of_a_typed_topic_are_answered_with_objects() -> None:
         await until(lambda: broker._node is not None and bool(broker._subscriptions))
         while True:
             try:
-                reply = await teas.request(StructOrder(2, WHEN))
+                reply = await teas.request(StructOrder(2, WHEN), timeout_seconds=PATIENCE_SECONDS)
                 break
             except errors.NoRespondersError:
                 await asyncio.sleep(0.01)

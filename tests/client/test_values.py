@@ -267,13 +267,17 @@ async def test_requests_and_replies_are_objects(way: Way) -> None:
         serving = asyncio.ensure_future(client.serve("svc", double))
         while True:
             try:
-                reply = await client.request("svc", ORDERS["dataclass"])
+                reply = await client.request(
+                    "svc", ORDERS["dataclass"], timeout_seconds=PATIENCE_SECONDS
+                )
                 break
             except errors.NoRespondersError:
                 await asyncio.sleep(0.01)
         assert reply.decode(DataclassOrder).tea == 4
         assert reply.headers["content-type"] == b"application/json"
-        reply = await client.request("svc", ORDERS["struct"], encoding="msgpack")
+        reply = await client.request(
+            "svc", ORDERS["struct"], encoding="msgpack", timeout_seconds=PATIENCE_SECONDS
+        )
         assert reply.decode(StructOrder).tea == 4
         assert reply.headers["content-type"] == b"application/msgpack"
         serving.cancel()

@@ -46,7 +46,7 @@ def test_a_program_that_starts_before_its_broker_waits_for_it(tmp_path: Path) ->
             fanlog.sync.connect(url) as client,
             client.subscribe("greetings", start="earliest") as greetings,
         ):
-            assert greetings.next(20).text == "hello"
+            assert greetings.next(60).text == "hello"
     finally:
         app.kill()
         app.wait()

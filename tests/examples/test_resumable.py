@@ -67,7 +67,7 @@ def test_the_server_streams_an_answer_that_can_be_read_again() -> None:
         assert found is not None
         base = found[0]
         assert "Answers that survive a reload" in ask(base)
-        name = post(f"{base}v1/request/ask?timeout_seconds=20", {"text": "why?"})["json"]["stream"]
+        name = post(f"{base}v1/request/ask?timeout_seconds=60", {"text": "why?"})["json"]["stream"]
         first = ask(f"{base}v1/streams/{name}")
         assert first.startswith("You asked: why?\n\nA stream is a topic")
         assert ask(f"{base}v1/streams/{name}") == first

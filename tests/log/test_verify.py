@@ -22,6 +22,7 @@ from fanlog.log.backup.findings import Meaning, Report
 from fanlog.log.backup.verify import verify_data
 from fanlog.log.journal_file import Group, groups
 from fanlog.model import KIB
+from tests.client.ways import PATIENCE_SECONDS
 from tests.quick_folders import quick_folder
 
 # What nobody reads, or whose being there is all that counts.
@@ -59,15 +60,18 @@ async def fill(broker: fanlog.Broker) -> None:
         await transaction.publish("plain", "in a transaction", partition=0)
 
 
-async def leave_staged(broker: fanlog.Broker) -> None:
+async def leave_staged(broker: fanlog.Broker, patch: pytest.MonkeyPatch) -> None:
     """Commits a transaction that is too large for memory, and of which nothing is stored yet."""
+    committed = asyncio.Event()
+    # It is about to be stored, and is not.
+    patch.setattr(TransactionCommits, "_read", lambda *_: committed.set())
     transaction = broker.transaction("large")
     await transaction.begin()
     for _ in range(20):
         await transaction.publish("safe", "x" * 8000)
-    committed = asyncio.ensure_future(transaction.commit())
-    await asyncio.wait([committed], timeout=0.5)
-    committed.cancel()
+    committing = asyncio.ensure_future(transaction.commit())
+    await asyncio.wait_for(committed.wait(), PATIENCE_SECONDS)
+    committing.cancel()
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +82,7 @@ def folders() -> Iterator[dict[str, Path]]:
         async with fanlog.Broker(folder / "stopped", small_config()) as broker:
             await fill(broker)
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(TransactionCommits, "_read", lambda *_: None)
-                await leave_staged(broker)
+                await leave_staged(broker, patch)
                 shutil.copytree(folder / "stopped", folder / "crashed")
 
     with quick_folder() as folder:
@@ -96,7 +99,9 @@ def test_a_folder_without_damage_has_no_faults(folders: dict[str, Path], kind: s
 
 @given(data=st.data())
 @settings(
-    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=400,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @pytest.mark.parametrize("kind", ["stopped", "crashed"])
 def test_every_flipped_bit_that_matters_is_found(

@@ -30,7 +30,7 @@ import pytest
 from tests.power.disk import Mode
 from tests.scenarios.broker_process import BrokerProcess
 
-MOUNT_SECONDS = 20.0
+MOUNT_SECONDS = 60.0
 EXT4_BYTES = 256 << 20
 # _IOR('X', 125, __u32): the file system stops at once, and its journal is not flushed.
 EXT4_IOC_SHUTDOWN = 0x8004587D

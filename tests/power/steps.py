@@ -10,13 +10,13 @@ import fanlog
 from fanlog.client.aio import Connecting
 from tests.power.machine import FuseMachine, Machine, PoweredBroker
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 
 
 def connecting(url: str) -> Connecting:
     """A client that waits for as long as a broker may take to start on a busy machine."""
     return fanlog.connect(
-        url, backoff_max_seconds=0.05, request_timeout_seconds=4 * PATIENCE_SECONDS
+        url, backoff_max_seconds=0.05, request_timeout_seconds=2 * PATIENCE_SECONDS
     )
 
 

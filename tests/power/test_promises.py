@@ -233,7 +233,11 @@ async def test_a_transform_does_nothing_again_whose_ledger_came_last(cuts: FuseM
                 "in", "out", lambda message: message.value, group="g", idle_seconds=QUIET_SECONDS
             )
 
-        assert await transform() == 100
+        done = 0
+        while done < 100:
+            # In one go, unless a slow machine is idle for so long.
+            done += await transform()
+        assert done == 100
         await cut_power(broker)
         assert await transform() == 0
         assert sorted(await values_of(client, "out")) == sorted(words(100))

@@ -257,11 +257,19 @@ class Queueing(Workload):
 
     async def _do(self, *, idle: bool) -> None:
         async with self.client.work(
-            "jobs", queue="workers", prefetch=4, visibility_seconds=1.0, reset="earliest"
+            "jobs",
+            queue="workers",
+            prefetch=4,
+            visibility_seconds=1.0,
+            # On a slow machine the same job is in hand at one cut after the other.
+            max_deliveries=1000,
+            reset="earliest",
         ) as worker:
             while idle or not self.over.is_set():
+                # What is lost is waited for longer than what must not come again.
+                lacking = bool(self.sent - self.acked)
                 try:
-                    job = await worker.next(2.5 if idle else 0.2)
+                    job = await worker.next((PATIENCE_SECONDS if lacking else 2.5) if idle else 0.2)
                 except TimeoutError:
                     if idle:
                         return

@@ -134,6 +134,8 @@ os._exit(0)  # without a word, as if it were killed
         broker.grow_topic("t", 2)
         subprocess.run([sys.executable, "-c", program], check=True)
         wait_until(lambda: len(other.partitions) == 1)
+        # From now on its session runs out; before, it would have been there for the new time.
+        wait_until(lambda: not all(m.present for m in broker.groups.describe("g").members))
         time.sleep(0.3)
         assert len(other.partitions) == 1
         broker.clock.advance(31)
