@@ -46,7 +46,9 @@ async def test_a_publisher_that_reads_no_acknowledgements_is_paused() -> None:
         sent = await send_until_paused(served, peer, batch * 1000)
         connection = served.connection_of(peer)
         a_turn = RECEIVE // len(batch) * ACK_ENTRY.size + 1024
-        assert LIMIT < connection.kept_bytes <= LIMIT + a_turn
+        # Beside the limit: what filled the socket, what went past the limit, and what was read
+        # before that was noticed.
+        assert LIMIT < connection.kept_bytes <= LIMIT + 3 * a_turn
         await served.check_works()
         # It reads at last: all of it was stored, and every batch has its answer.
         rest = (batch * 1000)[sent % (1000 * len(batch)) :]
