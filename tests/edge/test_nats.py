@@ -130,7 +130,7 @@ async def test_what_other_clients_publish_is_there_too(tmp_path: Path) -> None:
             message = await reader.next(PATIENCE_SECONDS)
             assert (message.text, message.headers["h"]) == ("from NATS", b"v")
             await edge.publish("chat.a", "from an edge")
-            assert [(await heard.next_msg(timeout=10)).data for _ in range(2)] == [
+            assert [(await heard.next_msg(timeout=PATIENCE_SECONDS)).data for _ in range(2)] == [
                 b"from NATS",
                 b"from an edge",
             ]

@@ -191,7 +191,9 @@ async def test_what_applications_publish_is_taken_in_once_by_all_edges(tmp_path:
         # And a plain subscriber has heard each of them once.
         plain: list[str] = []
         while len(plain) < 25:
-            message = await heard.get_message(ignore_subscribe_messages=True, timeout=10)
+            message = await heard.get_message(
+                ignore_subscribe_messages=True, timeout=PATIENCE_SECONDS
+            )
             if message is not None:
                 plain.append(message["data"].decode())
         assert sorted(plain) == sorted(first)
@@ -234,7 +236,7 @@ async def test_readers_outlive_a_lost_connection(tmp_path: Path) -> None:
             await other.publish("room", "meanwhile")
             assert await texts(here, 1) == ["meanwhile"]
             assert await texts(there, 1) == ["meanwhile"]
-            await until(lambda: one.node.up and other.node.up)
+            await until(lambda: one.node.up and other.node.up and len(states) > 1)
             assert states[:2] == [False, True]
         await redis.aclose()
 
