@@ -147,10 +147,10 @@ async def test_a_take_waits_for_a_job(serving: Serving) -> None:
 async def test_settings_of_the_queue_come_with_a_take(serving: Serving) -> None:
     async with serving() as site:
         await site.broker.publish("jobs", "a")
-        given = "visibility_seconds=500&max_deliveries=2&dead_letter=bad&ordered=true&reset=earliest"
+        given = "visibility_seconds=90&max_deliveries=2&dead_letter=bad&ordered=true&reset=earliest"
         await post(site, f"{QUEUE}/take?{given}&retry_delay_seconds=1.5")
         queue = (await get(site, "/v1/groups/q"))["queue"]
-        assert (queue["visibility_seconds"], queue["max_deliveries"]) == (500, 2)
+        assert (queue["visibility_seconds"], queue["max_deliveries"]) == (90, 2)
         assert (queue["dead_letter"], queue["ordered"]) == ("bad", True)
         await post(site, f"{QUEUE}/take")
         assert (await get(site, "/v1/groups/q"))["queue"] == queue
