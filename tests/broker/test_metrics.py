@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import fanlog
+from fanlog.broker import metrics
 from fanlog.broker.core import Broker as Core
 from fanlog.broker.metric_scan import Scan, Scanner
 from fanlog.config import Config
@@ -116,7 +117,10 @@ def test_a_scan_of_very_many_topics_and_groups_is_made_of_small_steps(on: Stage)
     assert steps > 3000 // 32 + 1000
 
 
-async def test_everybody_who_asks_at_once_gets_one_snapshot() -> None:
+async def test_everybody_who_asks_at_once_gets_one_snapshot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(metrics, "_KEPT_US", 3_600_000_000)
     async with fanlog.Broker() as broker:
         core = core_of(broker)
         found = await asyncio.gather(*(core.metrics.snapshot() for _ in range(5)))
