@@ -62,14 +62,15 @@ async def works(broker: Limited, key: str) -> None:
 
 
 def hurried(config: Config = AUTH) -> Config:
-    """Nobody is waited for longer than a moment."""
+    """Nobody is waited for longer than a moment. A listener looks once a second, so that less would
+    cut nobody off sooner."""
     return msgspec.structs.replace(
         config,
         listener=msgspec.structs.replace(
-            config.listener, hello_timeout_seconds=0.1, frame_timeout_seconds=0.1
+            config.listener, hello_timeout_seconds=0.5, frame_timeout_seconds=0.5
         ),
-        redis=msgspec.structs.replace(config.redis, command_timeout_seconds=0.1),
-        web=msgspec.structs.replace(config.web, header_timeout_seconds=0.1),
+        redis=msgspec.structs.replace(config.redis, command_timeout_seconds=0.5),
+        web=msgspec.structs.replace(config.web, header_timeout_seconds=0.5),
     )
 
 
