@@ -17,7 +17,7 @@ from fanlog.errors import DamagedError, DiskFullError, LogFailedError, Overloade
 from fanlog.model import KIB, Gap, GapReason
 from tests.broker.stage import Publisher, no_room, stage
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 100.0
 
 
 def damage(folder: Path, after: bytes) -> None:

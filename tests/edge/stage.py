@@ -11,7 +11,7 @@ from fanlog.config import Config, EdgeOptions, ListenerOptions
 from fanlog.edge.node import FanlogEdge
 from fanlog.model import TopicSettings
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 100.0
 
 
 class Edge:

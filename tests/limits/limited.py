@@ -17,7 +17,7 @@ from fanlog.listeners.server import NativeListener
 from fanlog.listeners.web.server import WebListener
 from fanlog.node import LoopRuntime, Node
 
-PATIENCE_SECONDS = 40.0
+PATIENCE_SECONDS = 100.0
 
 
 class HandRuntime(LoopRuntime):

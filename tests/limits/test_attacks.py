@@ -28,7 +28,7 @@ from fanlog.format.frames import PREFIX, FrameKind
 from fanlog.identity import Allowance, Identity, Login, Role, Rules
 from fanlog.security.directory import KeyEntry
 from fanlog.security.keys import digest_of, make_key, maybe_parse
-from tests.limits.limited import Limited, limited, until
+from tests.limits.limited import PATIENCE_SECONDS, Limited, limited, until
 
 PORTS = ("native", "redis", "web")
 AUTH = Config(security=SecurityOptions(auth=True))
@@ -95,7 +95,7 @@ async def test_who_says_nothing_or_drips_is_cut_off_and_nobody_else_notices(name
 
         drips = [asyncio.ensure_future(drip(writer)) for _, writer in dripping]
         await works(broker, key)
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             for reader, _ in (*silent, *dripping):
                 try:
                     while await reader.read(1 << 16):
@@ -142,7 +142,7 @@ async def test_oversized_input_before_a_login_is_refused_without_being_kept(name
         for data in OVERSIZED[name]:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(data)
-            async with asyncio.timeout(40):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 try:
                     said = await reader.read(1 << 16)
                 except ConnectionError:

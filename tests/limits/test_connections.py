@@ -10,14 +10,14 @@ import pytest
 
 import fanlog
 from fanlog.errors import ConnectionQuotaError
-from tests.limits.limited import limited, until
+from tests.limits.limited import PATIENCE_SECONDS, limited, until
 
 
 async def said_at_once(port: int) -> bytes:
     """What a listener says to a peer that only connects."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
-        return await asyncio.wait_for(reader.read(), 40)
+        return await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)
     finally:
         writer.close()
 

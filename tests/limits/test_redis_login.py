@@ -22,7 +22,7 @@ from fanlog.identity import Allowance, Role, Rules
 from fanlog.node import Node
 from fanlog.security.directory import KeyEntry, UserEntry
 from fanlog.security.keys import digest_of, make_key, maybe_parse
-from tests.limits.limited import HandRuntime, Limited, limited, until
+from tests.limits.limited import PATIENCE_SECONDS, HandRuntime, Limited, limited, until
 from tests.servers import redis_server
 
 
@@ -128,7 +128,7 @@ async def test_a_user_has_a_password_and_the_commands_behind_auth_wait_for_it() 
             b"$3\r\n",
             b"ann\r\n",
         ]
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             assert [await reader.readline() for _ in wanted] == wanted
         writer.close()
 
@@ -153,7 +153,7 @@ async def test_rules_hold_for_channels_patterns_and_commands_in_redis_words() ->
             refusals = 0
             while refusals < 3:
                 try:
-                    await pubsub.get_message(timeout=40)
+                    await pubsub.get_message(timeout=PATIENCE_SECONDS)
                 except NoPermissionError:
                     refusals += 1
 
@@ -231,12 +231,12 @@ async def test_a_revoked_key_is_cut_off_also_where_it_only_listens() -> None:
         await busy.ping()
         async with client.pubsub() as pubsub:
             await pubsub.subscribe("c")
-            assert await pubsub.get_message(timeout=40) is not None
+            assert await pubsub.get_message(timeout=PATIENCE_SECONDS) is not None
             broker.directory.remove(broker.directory.keys["reader"])
             await until(lambda: not broker.redis.connection_count())
             # It does not come back with that key.
             with pytest.raises((ResponseError, redis.ConnectionError)):
-                await pubsub.get_message(timeout=40)
+                await pubsub.get_message(timeout=PATIENCE_SECONDS)
         with pytest.raises((ResponseError, redis.ConnectionError)):
             await busy.ping()
 
@@ -247,14 +247,16 @@ async def test_who_loses_the_permission_for_a_channel_that_it_follows_is_disconn
         client = broker.client(password=text)
         async with client.pubsub() as pubsub:
             await pubsub.subscribe("a")
-            await pubsub.get_message(timeout=40)
+            await pubsub.get_message(timeout=PATIENCE_SECONDS)
             entry = broker.directory.keys["reader"]
             for rules, stays in ((Rules(subscribe=("a",)), True), (Rules(subscribe=("b",)), False)):
                 entry = msgspec.structs.replace(entry, rules=rules)
                 broker.directory.put(entry)
                 if stays:
                     await pubsub.ping()
-                    while (await pubsub.get_message(timeout=40) or {}).get("type") != "pong":
+                    while (await pubsub.get_message(timeout=PATIENCE_SECONDS) or {}).get(
+                        "type"
+                    ) != "pong":
                         pass
             await until(lambda: not broker.redis.connection_count())
 
@@ -289,7 +291,7 @@ async def test_wrong_keys_at_speed_lock_the_address_out_and_a_right_key_elsewher
         right = broker.key("right", role=Role.PRODUCER)
         reader, writer = await asyncio.open_connection("127.0.0.1", broker.redis.port)
         writer.write(b"".join(b"AUTH %b\r\n" % make_key().encode() for _ in range(500)))
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             lines = [await reader.readline() for _ in range(500)]
         assert sum(line.startswith(b"-WRONGPASS") for line in lines) == 4
         assert b"too many wrong logins from your address. Try again in 1 s" in lines[-1]
@@ -380,7 +382,7 @@ async def said(port: int) -> list[bytes]:
     """All that a server answers, up to the end of the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.writelines((*CONVERSATION, b"QUIT\r\n"))
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         answers = await reader.read()
     writer.close()
     for before, now in SINCE_7_2.items():

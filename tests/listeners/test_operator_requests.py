@@ -20,7 +20,7 @@ from fanlog.listeners.operator_requests import list_connections
 from fanlog.model import ConnectionInfo
 
 HOST = "127.0.0.1"
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 100.0
 
 
 class Ports:

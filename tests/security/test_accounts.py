@@ -32,7 +32,7 @@ from fanlog.security import passwords
 from fanlog.security.keys import digest_of, make_key, maybe_parse
 
 HOST = "127.0.0.1"
-PATIENCE_SECONDS = 40.0
+PATIENCE_SECONDS = 100.0
 PRODUCER = Rules(role=Role.PRODUCER, publish=("orders.>",))
 
 

@@ -25,7 +25,7 @@ from fanlog.telemetry.watchdog import Watchdog, where_of
 SECOND_NS = 1_000_000_000
 ANN = Identity("ann", "10.0.0.7:5000", "native", "10.0.0.7:5000")
 CONNECTION = "native@10.0.0.7:5000"
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 100.0
 
 
 class Permit:

@@ -20,7 +20,7 @@ from fanlog.node import Node
 from fanlog.security.dev_certificates import DevAuthority, open_authority
 
 HOST = "127.0.0.1"
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 100.0
 
 
 @dataclass

@@ -10,7 +10,7 @@ import threading
 from fanlog.listeners.tls import READS_MAX, RECORD_BYTES, TlsSocket
 from tests.tls.papers import Papers
 
-PATIENCE_SECONDS = 40.0
+PATIENCE_SECONDS = 100.0
 RECORDS = 5 * READS_MAX
 
 

@@ -14,7 +14,7 @@ import redis.asyncio
 
 from tests.servers import find_program
 
-WAIT_S = 40.0
+WAIT_S = 100.0
 
 
 @pytest.fixture(params=[2, 3], ids=["RESP2", "RESP3"])

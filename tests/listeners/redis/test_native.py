@@ -16,7 +16,7 @@ from tests.listeners.redis.wire import Wire, command, push
 from tests.scenarios.broker_process import BrokerProcess
 from tests.servers import free_port
 
-WAIT_S = 40
+WAIT_S = 100.0
 
 
 def test_native_readers_get_what_redis_clients_publish(broker: BrokerProcess) -> None:

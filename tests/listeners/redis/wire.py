@@ -9,7 +9,7 @@ from types import TracebackType
 
 from tests import secured
 
-TIMEOUT_S = 40.0
+TIMEOUT_S = 100.0
 # What no two servers have in common.
 _OWN = (
     (re.compile(rb"\$\d+\r\n\d+\.\d+\.\d+\r\n"), b"<version>\r\n"),

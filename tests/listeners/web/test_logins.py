@@ -20,7 +20,7 @@ from tests.listeners.web.conftest import Serving
 from tests.listeners.web.event_source import EventSource
 from tests.listeners.web.guarded import PAGE, Guarded, bearer, guarded
 
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 100.0
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ from fanlog.identity import Identity
 from fanlog.listeners.web.presence import PresenceEvent
 from fanlog.listeners.web.server import WebListener
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 100.0
 # Whoever says goodbye leaves soon. Nobody is given up because the machine is slow.
 QUICK: dict[str, Any] = {
     "ask_timeout_seconds": PATIENCE_SECONDS,
