@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+import fanlog.sync
+from fanlog.config import Config, ListenerOptions, RedisOptions
 from tests.listeners.redis.wire import Wire
 from tests.scenarios.broker_process import BrokerProcess
 from tests.servers import free_port, redis_server
@@ -44,10 +47,18 @@ def other(port: int) -> Iterator[Wire]:
         yield opened
 
 
+class BothPorts(NamedTuple):
+    """Where a broker listens."""
+
+    url: str
+    redis_port: int
+
+
 @pytest.fixture
-def broker(data: Path) -> Generator[BrokerProcess]:
-    """A broker of the test's own, on disk, with both ports; `redis_port` is that of Redis."""
-    port = free_port()
-    with BrokerProcess(data, "--redis-port", str(port)) as process:
-        process.redis_port = port
-        yield process
+def broker(data: Path) -> Iterator[BothPorts]:
+    """A broker of the test's own, on disk, with both ports. It is in a thread: that starts at
+    once."""
+    config = Config(listener=ListenerOptions(port=0), redis=RedisOptions(port=0))
+    with fanlog.sync.Broker(data, config) as made:
+        url = f"fanlog://127.0.0.1:{made.listen().port}"
+        yield BothPorts(url, made.listen_redis().port)

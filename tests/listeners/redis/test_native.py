@@ -12,6 +12,7 @@ import pytest
 import fanlog
 import fanlog.sync
 from fanlog.config import BrokerOptions, Config, ListenerOptions, RedisOptions
+from tests.listeners.redis.conftest import BothPorts
 from tests.listeners.redis.wire import Wire, command, push
 from tests.scenarios.broker_process import BrokerProcess
 from tests.servers import free_port
@@ -19,7 +20,7 @@ from tests.servers import free_port
 WAIT_S = 100.0
 
 
-def test_native_readers_get_what_redis_clients_publish(broker: BrokerProcess) -> None:
+def test_native_readers_get_what_redis_clients_publish(broker: BothPorts) -> None:
     with (
         fanlog.sync.connect(broker.url) as client,
         client.subscribe("news.>") as pattern,
@@ -38,7 +39,7 @@ def test_native_readers_get_what_redis_clients_publish(broker: BrokerProcess) ->
 
 @pytest.mark.parametrize("target", ["news.a", "news.>"])
 def test_a_group_and_a_queue_that_wait_get_what_redis_clients_publish(
-    broker: BrokerProcess, target: str
+    broker: BothPorts, target: str
 ) -> None:
     with (
         fanlog.sync.connect(broker.url) as client,
@@ -55,7 +56,7 @@ def test_a_group_and_a_queue_that_wait_get_what_redis_clients_publish(
         assert [topic.name for topic in client.topics()] == ["news.a"]
 
 
-def test_a_native_reader_of_a_channel_with_a_star_escapes_it(broker: BrokerProcess) -> None:
+def test_a_native_reader_of_a_channel_with_a_star_escapes_it(broker: BothPorts) -> None:
     with (
         fanlog.sync.connect(broker.url) as client,
         Wire(broker.redis_port) as publisher,
@@ -71,7 +72,7 @@ def test_a_native_reader_of_a_channel_with_a_star_escapes_it(broker: BrokerProce
 
 
 def test_redis_clients_get_what_native_ones_publish_without_keys_and_headers(
-    broker: BrokerProcess,
+    broker: BothPorts,
 ) -> None:
     with (
         fanlog.sync.connect(broker.url, compression="zstd") as client,
@@ -109,7 +110,7 @@ def test_a_durable_topic_keeps_what_redis_clients_publish_over_a_restart(data: P
 
 
 def test_a_reply_to_publish_on_a_durable_topic_comes_after_the_message(
-    broker: BrokerProcess,
+    broker: BothPorts,
 ) -> None:
     with (
         fanlog.sync.connect(broker.url) as client,
@@ -138,7 +139,7 @@ def test_a_reply_to_publish_on_a_durable_topic_comes_after_the_message(
 
 
 def test_a_channel_makes_a_topic_in_memory_only_when_somebody_follows(
-    broker: BrokerProcess,
+    broker: BothPorts,
 ) -> None:
     with (
         fanlog.sync.connect(broker.url) as client,
@@ -154,7 +155,7 @@ def test_a_channel_makes_a_topic_in_memory_only_when_somebody_follows(
         assert info.partitions[0].readers == 1
 
 
-def test_a_topic_with_partitions_is_followed_in_all_of_them(broker: BrokerProcess) -> None:
+def test_a_topic_with_partitions_is_followed_in_all_of_them(broker: BothPorts) -> None:
     with fanlog.sync.connect(broker.url) as client, Wire(broker.redis_port) as reader:
         client.create_topic("wide", partitions=4)
         reader.tell("SUBSCRIBE", "wide", wanted=push("subscribe", "wide", 1))
@@ -168,7 +169,7 @@ def test_a_topic_with_partitions_is_followed_in_all_of_them(broker: BrokerProces
 
 
 def test_a_topic_that_grows_is_followed_in_all_its_partitions_and_in_order(
-    broker: BrokerProcess,
+    broker: BothPorts,
 ) -> None:
     with (
         fanlog.sync.connect(broker.url) as client,
@@ -192,7 +193,7 @@ def test_a_topic_that_grows_is_followed_in_all_its_partitions_and_in_order(
 
 
 def test_a_pattern_does_not_find_inboxes_and_topics_of_the_broker_by_chance(
-    broker: BrokerProcess,
+    broker: BothPorts,
 ) -> None:
     with fanlog.sync.connect(broker.url) as client, Wire(broker.redis_port) as reader:
         client.create_topic("_inbox.before")
@@ -206,7 +207,7 @@ def test_a_pattern_does_not_find_inboxes_and_topics_of_the_broker_by_chance(
         reader.expect(push("pmessage", "_inbox.*", "_inbox.after", "x"))
 
 
-def test_a_deleted_topic_comes_back_for_those_who_follow(broker: BrokerProcess) -> None:
+def test_a_deleted_topic_comes_back_for_those_who_follow(broker: BothPorts) -> None:
     with (
         fanlog.sync.connect(broker.url) as client,
         Wire(broker.redis_port) as reader,
@@ -226,7 +227,7 @@ def test_a_deleted_topic_comes_back_for_those_who_follow(broker: BrokerProcess) 
 
 
 def test_a_message_too_large_for_its_topic_is_refused_and_the_rest_goes_on(
-    broker: BrokerProcess,
+    broker: BothPorts,
 ) -> None:
     with (
         fanlog.sync.connect(broker.url) as client,
@@ -387,7 +388,7 @@ async def test_the_limits_on_connections_and_subscriptions_are_kept() -> None:
         await asyncio.to_thread(talk)
 
 
-def test_redis_clients_see_objects_as_json_and_their_json_decodes(broker: BrokerProcess) -> None:
+def test_redis_clients_see_objects_as_json_and_their_json_decodes(broker: BothPorts) -> None:
     with (
         fanlog.sync.connect(broker.url) as client,
         Wire(broker.redis_port) as follower,
