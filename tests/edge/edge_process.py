@@ -1,14 +1,13 @@
-"""A real `fanlog edge` in a process of its own, for tests that kill it, and for its banner."""
+"""A `fanlog edge` in a process of its own, for tests that kill it, and for its banner."""
 
 from __future__ import annotations
 
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from types import TracebackType
 
+from tests.forking import fork
 from tests.scenarios.broker_process import STOP_SECONDS_MAX
 
 _FANLOG = re.compile(r"^ *fanlog +(?:off|fanlog://[^\s:]+:(\d+))")
@@ -20,12 +19,12 @@ class EdgeProcess:
     """Started on 127.0.0.1, on free ports; `log` is where its log lines go."""
 
     def __init__(self, upstream: str, log: Path, *flags: str) -> None:
-        command = [sys.executable, "-m", "fanlog", "edge", "--upstream", upstream]
-        command += ["--port", "0", "--redis-port", "-1", "--http-port", "0", *flags]
+        command = ["edge", "--upstream", upstream, "--port", "0", "--redis-port", "-1"]
+        command += ["--http-port", "0", *flags]
         self.log = log
         self.port = self.redis_port = self.http_port = 0
         with log.open("ab") as out:
-            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=out, text=True)
+            self._process = fork("fanlog", *command, stdout=True, stderr=out.fileno())
 
     def wait(self) -> None:
         """Waits for the banner, which says where it listens."""

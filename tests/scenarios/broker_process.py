@@ -1,15 +1,14 @@
-"""A real `fanlog serve` in a process of its own, for scenarios that kill, stop and restart it."""
+"""A `fanlog serve` in a process of its own, for scenarios that kill, stop and restart it."""
 
 from __future__ import annotations
 
 import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from types import TracebackType
 
+from tests.forking import Program, fork
 from tests.servers import free_port
 
 READY = re.compile(r"fanlogs?://([^\s:]+):(\d+)")
@@ -40,23 +39,25 @@ class BrokerProcess:
         self._where = ["--memory"] if folder is None else ["--data", str(folder)]
         self._flags = flags
         self._env = env
-        self._process: subprocess.Popen[str] | None = None
+        self._process: Program | None = None
         self.port = free_port()
         self.redis_port = 0
         self.http_port = 0
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "fanlog", "serve", "--port", str(self.port)]
+        command = ["serve", "--port", str(self.port)]
         if "--redis-port" not in self._flags:
             command += ["--redis-port", "-1"]
         if "--http-port" not in self._flags:
             command += ["--http-port", "-1"]
         command += [*self._where, *self._flags]
-        if self._files_max:
-            command = ["sh", "-c", f'ulimit -n {self._files_max}; exec "$@"', "sh", *command]
         with open(self._log or os.devnull, "ab") as log:
-            self._process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=log, text=True, env=self._env
+            self._process = fork(
+                *("fanlog", *command),
+                env=self._env,
+                stdout=True,
+                stderr=log.fileno(),
+                files_max=self._files_max,
             )
         assert self._process.stdout is not None
         for line in self._process.stdout:

@@ -6,14 +6,13 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import subprocess
-import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
 
 import fanlog
+from tests.forking import Program, fork
 from tests.power.machine import OUTAGES, Machine
 from tests.scenarios.broker_process import BrokerProcess
 
@@ -34,22 +33,21 @@ class Consumer:
 
     def __init__(self, kind: str, number: int, url: str, folder: Path) -> None:
         self.kind = kind
-        self._command = [
-            *(sys.executable, "-m", "tests.scenarios.consumers"),
-            *(kind, url, str(folder / f"{kind}-{number}"), f"{kind}-{number}"),
-        ]
-        self._process: subprocess.Popen[bytes] | None = None
+        self._command = [kind, url, str(folder / f"{kind}-{number}"), f"{kind}-{number}"]
+        self._process: Program | None = None
         self._errors = folder / f"{kind}-{number}.err"
 
     def start(self) -> None:
         with self._errors.open("ab") as errors:
-            self._process = subprocess.Popen(self._command, stderr=errors)
+            self._process = fork(
+                "tests.scenarios.consumers", *self._command, stderr=errors.fileno()
+            )
 
     def check(self) -> None:
         """That it lives: a consumer that dies by itself is a fault."""
         if self._process is not None and self._process.poll() is not None:
             errors = self._errors.read_text()[-3000:]
-            raise AssertionError(f"{self._command[3]} ended by itself:\n{errors}")
+            raise AssertionError(f"{self.kind} ended by itself:\n{errors}")
 
     def kill(self) -> None:
         process, self._process = self._process, None

@@ -19,7 +19,7 @@ import msgspec
 
 from fanlog.release import VERSION
 
-VERSION_TIMEOUT_S = 5.0
+VERSION_TIMEOUT_S = 60.0
 OPEN_FILES_WANTED = 8192
 # Packages whose versions matter, and what they are called.
 PACKAGES = {

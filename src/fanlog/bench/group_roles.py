@@ -23,8 +23,8 @@ Acking = Literal["batch.ack", "batch.ack_soon", "job.ack_soon", "msg.ack", "msg.
 
 ASSIGNED_TIMEOUT_S = 30.0
 ASSIGNED_POLL_S = 0.005
-DRY_TIMEOUT_S = 5.0
-ACK_TIMEOUT_S = 10.0
+DRY_TIMEOUT_S = 30.0
+ACK_TIMEOUT_S = 60.0
 # As `wires/nats.py` makes it.
 NATS_STREAM = "BENCH"
 

@@ -45,7 +45,7 @@ from fanlog.bench.wires.fanlog import NAME
 BACKLOG_BATCH = 64
 FILL_WINDOW_MESSAGES = 4096
 FILL_TIMEOUT_S = 300.0
-SETTLE_TIMEOUT_S = 10.0
+SETTLE_TIMEOUT_S = 60.0
 SETTLE_POLL_S = 0.05
 ITERATIONS: tuple[Iteration, ...] = ("batches", "messages")
 ACKING: dict[Acking, tuple[Kind, str]] = {

@@ -24,7 +24,7 @@ from fanlog.bench.environment import raise_open_files_limit
 from fanlog.errors import FanlogError
 
 HOST = "127.0.0.1"
-START_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 60.0
 START_POLL_S = 0.02
 STOP_TIMEOUT_S = 5.0
 OUTPUT_SHOWN_CHARS = 2000
