@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from typing import Any
 
 import msgspec
 import pytest
 
+from fanlog.listeners.web import pages
 from fanlog.listeners.web.app import ROUTES
 from fanlog.listeners.web.compression import choose_encoding
 from fanlog.listeners.web.openapi import TAGS, make_document, operation_id
@@ -40,6 +42,27 @@ def test_the_document_is_whole() -> None:
             for parameter in operation.get("parameters", ()):
                 if parameter["in"] == "query":
                     assert parameter.get("description"), (path, parameter["name"])
+
+
+async def test_the_document_is_made_once_and_only_if_somebody_asks(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[threading.Thread] = []
+
+    def make(*given: Any, **named: Any) -> Any:
+        made.append(threading.current_thread())
+        return make_document(*given, **named)
+
+    monkeypatch.setattr(pages, "make_document", make)
+    async with serving() as site:
+        assert (await site.http.get("/v1/status")).status == 200
+        assert not made
+        answers = await asyncio.gather(
+            *(site.http.get(f"/v1/{path}") for path in ("openapi.json", "reference") * 3)
+        )
+        assert {answer.status for answer in answers} == {200}
+        (thread,) = made
+        assert thread is not threading.main_thread()
 
 
 async def test_tools_and_people_find_the_same(serving: Serving) -> None:

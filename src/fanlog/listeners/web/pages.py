@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import cache
 from hashlib import blake2b
 from importlib import resources
@@ -17,6 +18,7 @@ from fanlog.release import VERSION
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from fanlog.listeners.web.openapi import Schema
     from fanlog.listeners.web.routes import Route
 
 # Nothing of another host, nothing inside the page, and in nobody's frame.
@@ -32,14 +34,15 @@ def add_pages(
 ) -> None:
     """Serves them. `front_page`: there is no page of the user's at `/`. `guarded`: clients must log
     in."""
-    document = make_document(routes, guarded=guarded)
-    encoded = msgspec.json.encode(document)
+    documents = _Documents(routes, guarded)
 
     async def openapi(request: web.Request) -> web.StreamResponse:
+        _, encoded = await documents.get()
         # Tools in other pages may read it: it has no secrets.
         return _tagged(request, encoded, "application/json", {"Access-Control-Allow-Origin": "*"})
 
     async def reference(request: web.Request) -> web.StreamResponse:
+        document, _ = await documents.get()
         return _page(request, make_page(document, _origin(request)))
 
     app.router.add_get("/v1/openapi.json", openapi)
@@ -48,6 +51,26 @@ def add_pages(
         app.router.add_get(f"/v1/{name}", _file(name, content_type))
     if front_page:
         app.router.add_get("/", _front)
+
+
+class _Documents:
+    """The OpenAPI document, and the same as JSON. It takes a tenth of a second to make: so it is
+    made when somebody asks, once, and in a thread, where it holds nobody up."""
+
+    def __init__(self, routes: Sequence[Route], guarded: bool) -> None:
+        self._routes = routes
+        self._guarded = guarded
+        self._making: asyncio.Future[tuple[Schema, bytes]] | None = None
+
+    async def get(self) -> tuple[Schema, bytes]:
+        if self._making is None:
+            self._making = asyncio.ensure_future(asyncio.to_thread(self._make))
+        # Whoever goes away does not take it from the others.
+        return await asyncio.shield(self._making)
+
+    def _make(self) -> tuple[Schema, bytes]:
+        document = make_document(self._routes, guarded=self._guarded)
+        return document, msgspec.json.encode(document)
 
 
 async def _front(request: web.Request) -> web.StreamResponse:
