@@ -28,6 +28,9 @@ START_ATTEMPTS_MAX = 3  # another process may take the free port before the serv
 START_TIMEOUT_S = 45.0
 STOP_TIMEOUT_S = 30.0
 POLL_S = 0.02
+# For a Java that lives for seconds: to compile well, and to collect garbage beside the work, takes
+# longer than it saves.
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 # Below those that kernels give to connections and to whoever asks for any port: one of these may
 # be taken between the look at it and the start of the server.
 # Tests that run side by side (pytest-xdist) take turns in them, so that no two get the same one.

@@ -9,6 +9,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.servers import QUICK_JAVA
+
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 INSTALL_SECONDS_MAX = 500.0
 STEP_SECONDS_MAX = 120.0
@@ -105,6 +107,7 @@ class Bare:
         return {
             **kept,
             **_QUICK,
+            "JDK_JAVA_OPTIONS": QUICK_JAVA,
             "PATH": f"{self.bin}:{_SYSTEM_PATHS}",
             "VIRTUAL_ENV": str(self.folder),
             **given,

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from fanlog.spark.sessions import WORKER
 from tests.scenarios.interrupts import heard_interrupts
+from tests.servers import QUICK_JAVA
 
 ROOT = Path(__file__).parents[2]
 JOBS = Path(__file__).parent / "jobs"
@@ -26,8 +27,7 @@ WORKERS = {
     "FANLOG_WORKER_PYTHON": sys.executable,
     "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path[1:]]),
 }
-# A Java that lives for seconds: compiling well takes longer than it saves.
-SHORT_LIVED = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
+SHORT_LIVED = {"JDK_JAVA_OPTIONS": QUICK_JAVA}
 # Far more than anything here takes: whoever waits as long waits for nothing.
 PATIENCE_SECONDS = 240.0
 TOLD_CHARACTERS = 5000

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tests.servers import QUICK_JAVA
 from tests.spark.processes import PATIENCE_SECONDS, WORKERS
 
 # Without it Spark refuses the option `pushFilters`.
@@ -23,8 +24,7 @@ SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     PUSHDOWN_SETTING: "true",
     "spark.ui.showConsoleProgress": "false",
-    # Tests are short: compiling well takes longer than it saves.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.driver.extraJavaOptions": QUICK_JAVA,
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
