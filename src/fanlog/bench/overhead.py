@@ -4,6 +4,7 @@ one with none, at full speed.
 Law: both brokers run at the same time on the same core, and are measured in short slices in turn,
 so that whatever else the machine does concerns both. A slice ends when every byte has arrived, so
 that neither works during the other's. Each pair of slices makes a ratio, and the median counts.
+Both have the same listeners, so that what is measured is the features and nothing else.
 What happens once a second (a scrape, a bounded number of traces) happens once for each second that
 the broker was on its core: on a busy machine that is longer, and its share of the work the same.
 """
@@ -157,7 +158,8 @@ def _brokers(options: OverheadOptions, cores: Cores) -> Generator[tuple[Side, Si
     having = options.features
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(dir=options.directory))
-        plain = SystemSpec("fanlog", config='[audit]\nlevel = "off"\n')
+        ports = free_port(), free_port()
+        plain = _serving(ports[0], '[audit]\nlevel = "off"\n')
         off = stack.enter_context(started(plain, cores.system, options.directory))
         key = make_key() if "auth" in having else ""
         lines = ["[audit]", f'level = "{"changes" if "audit" in having else "off"}"']
@@ -168,14 +170,15 @@ def _brokers(options: OverheadOptions, cores: Cores) -> Generator[tuple[Side, Si
             lines += ["[security]", "auth = true", f'admin_key_file = "{file}"']
         if "limits" in having:
             lines.append(_LIMITS)
-        native = free_port()
-        spec = SystemSpec(
-            "fanlog", listener="websocket", native_port=native, config="\n".join(lines) + "\n"
-        )
+        spec = _serving(ports[1], "\n".join(lines) + "\n")
         on = stack.enter_context(started(spec, cores.system, options.directory))
         scraped = on.port if "metrics" in having else 0
         sampled = options.sampled if "tracing" in having else 0.0
-        yield Side(off.port, off.pid), Side(native, on.pid, key, scraped, sampled)
+        yield Side(ports[0], off.pid), Side(ports[1], on.pid, key, scraped, sampled)
+
+
+def _serving(port: int, config: str) -> SystemSpec:
+    return SystemSpec("fanlog", listener="websocket", native_port=port, config=config)
 
 
 def generate(cell: Cell, options: OverheadOptions, without: Side, having: Side) -> Pairs:

@@ -77,6 +77,7 @@ class Commits:
         self.slow: Callable[[int, int, Iterable[Partition]], None] | None = None
         self.slow_ns = 1 << 62
         self._traces = fan_out.traces
+        self._sampled = self._traces.sampled
 
     def schedule(self) -> None:
         """Ends the turn after everything that is ready now has been read."""
@@ -177,7 +178,7 @@ class Commits:
                     fault = LogFailedError(
                         f"The broker failed to append: {fault!r}. Restart it, and report this."
                     )
-                if self._traces.recent:
+                if self._traces.following:
                     self._traces.refused(partition, log.end_offset, fault)
                 submissions = self._refuse(submissions, log.end_offset, fault)
                 if not submissions:
@@ -239,7 +240,7 @@ class Commits:
             if fault is None:
                 self._accept(partition, piece, next_offset, submissions)
             else:
-                if self._traces.recent:
+                if self._traces.following:
                     self._traces.refused(partition, partition.visible_end, fault)
                 repeats = self._refuse(submissions, partition.visible_end, fault)
                 self._accept(partition, b"", next_offset, repeats)
@@ -265,7 +266,7 @@ class Commits:
     def _show(self) -> None:
         """Fans out what has become visible, each partition's as one piece."""
         fresh, self._fresh = self._fresh, {}
-        traced = self._show_traced(fresh) if self._traces.recent else None
+        traced = self._begin_to_show(fresh) if self._sampled.hidden else None
         for partition, (base_offset, pieces) in fresh.items():
             if partition.live or partition.viewed:
                 piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -278,21 +279,20 @@ class Commits:
         if traced:
             start_us, readers = traced
             for partition, count in readers.items():
-                self._traces.fanned_out(partition, fresh[partition][0], start_us, count)
+                self._sampled.showed(partition, fresh[partition][0], start_us, count)
 
-    def _show_traced(
+    def _begin_to_show(
         self, fresh: dict[Partition, tuple[int, list[bytes]]]
     ) -> tuple[int, dict[Partition, int]]:
-        """Ends the append spans of what is visible now. When its fan-out begins, and to how many
-        readers each partition with a sampled batch goes."""
-        traces, readers = self._traces, dict[Partition, int]()
-        for partition in traces.recent.keys() & fresh.keys():
-            traces.shown(partition)
-            count = len(partition.live or ())
-            count += sum(map(len, (partition.viewed or {}).values()))
-            if count:
-                readers[partition] = count
-        return traces.spans.now_us(), readers
+        """When sampled batches become visible, and to how many readers each partition with one of
+        them goes."""
+        readers: dict[Partition, int] = {}
+        for partition in self._sampled.hidden:
+            if partition in fresh:
+                viewed = partition.viewed
+                count = len(partition.live or ())
+                readers[partition] = count + sum(map(len, viewed.values())) if viewed else count
+        return self._traces.spans.now_us(), readers
 
     def _refuse(
         self, submissions: list[Submission], stored_end: int, fault: FanlogError

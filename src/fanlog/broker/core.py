@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
@@ -179,6 +179,7 @@ class Broker:
             named=self.producers,
             checks=Checks(runtime, self.unpacker),
             metering=self.metering,
+            sampled=self.traces.sampled,
         )
         self.transactions = Transactions(
             self,
@@ -241,6 +242,7 @@ class Broker:
         self.drops.tick()
         self.audit.tick()
         self.fetch_memory.tick()
+        self.traces.settle()
         self._publish_log.tick()
         self._mark_ranked(at_once=False)
         if self._store.reserve.full:
@@ -267,6 +269,7 @@ class Broker:
     def close(self) -> None:
         """The last that is written, before the store is closed."""
         self._publish_log.tick()
+        self.traces.settle()
         self._mark_ranked(at_once=True)
         self.drops.write()
         self.transactions.close()
@@ -314,17 +317,21 @@ class Broker:
     def take(self, data: bytes, at: int, origin: Origin) -> int:
         """Takes whole batches from a publisher's bytes; see `Intake.take`."""
         self.commits.schedule()
-        if self.traces.begins_some:
-            find = self.catalog.partitions.get
-            return self.traces.take_some(data, at, origin, self._intake.take, find)
-        return self._intake.take(data, at, origin)
+        traces = self.traces
+        sampled = traces.sampled
+        try:
+            if traces.begins_some:
+                find = self.catalog.partitions.get
+                return traces.take_some(data, at, origin, self._intake.take, find)
+            return self._intake.take(data, at, origin)
+        finally:
+            if sampled.noted:
+                sampled.taken()
 
-    def take_traced(self, data: bytes, at: int, origin: Origin, marks: Sequence[Mark]) -> int:
-        """Takes the one batch at `at`, of which some records are sampled. Where it stopped: `at`,
-        if the batch has to wait."""
-        self.commits.schedule()
-        find = self.catalog.partitions.get
-        return self.traces.take(data, at, origin, marks, take=self._intake.take, find=find)
+    def take_traced(self, data: bytes, at: int, origin: Origin, marks: list[Mark]) -> int:
+        """The same, where some records of the batch at `at` are sampled."""
+        self.traces.sampled.note(data, at, marks, self.catalog.partitions.get, self.now_us())
+        return self.take(data, at, origin)
 
     def congested(self) -> bool:
         """Whether so much waits for the disk that publishers should not be read for now."""

@@ -376,7 +376,7 @@ class FanOut:
         view, first = cursor.view, cursor.offset
         cursor.offset = next_offset
         self.delivered_records += max(0, next_offset - first)
-        if self.traces.recent:
+        if self.traces.following:
             self.traces.sent(cursor, first, next_offset)
         if view is None:
             return self._send(cursor, pieces)

@@ -2,7 +2,8 @@
 
 Per batch, whatever it holds: one look at the header, one checksum, one check of the producer's
 sequence, one stamp; of a compressed one also a look at the size that it will have (`sizes.py`).
-Only those for compacted topics are decoded first (`checks.py`).
+Only those for compacted topics are decoded first (`checks.py`). A frame that says which records of
+the next batch are sampled is noted on the way (`sampled.py`), so that one call takes a whole read.
 Batches are collected per partition for the turn; `Commits` puts them into
 the log together.
 """
@@ -21,6 +22,7 @@ from fanlog.broker.metering import Metering
 from fanlog.broker.named_producers import NamedProducers
 from fanlog.broker.ports import Origin
 from fanlog.broker.producers import Producer, forget_longest_idle
+from fanlog.broker.sampled import Sampled
 from fanlog.broker.sizes import Sizes
 from fanlog.broker.topics import Partition, Submission, Topic
 from fanlog.config import BrokerOptions
@@ -57,6 +59,7 @@ from fanlog.format.codecs import Codec
 from fanlog.format.columns import KEYS, KNOWN_FLAGS, columns_bytes_min
 from fanlog.format.frames import ACK_ENTRY
 from fanlog.format.schedules import SCHEDULED_TOPIC
+from fanlog.format.trace_context import KIND_TRACED
 from fanlog.model import PRODUCER_ID_MAX, Durability
 
 _CODEC_MAX = max(Codec)
@@ -88,6 +91,8 @@ class _Claimed(NamedTuple):
     records: int
     reserved: bool
     staged: bool
+    # Where it stands in what is taken.
+    at: int
 
 
 class Intake:
@@ -103,6 +108,7 @@ class Intake:
         named: NamedProducers,
         checks: Checks,
         metering: Metering,
+        sampled: Sampled,
     ) -> None:
         self._partitions = partitions
         self._commits = commits
@@ -113,6 +119,7 @@ class Intake:
         self._sizes = Sizes(options)
         self._checks = checks
         self._metering = metering
+        self._sampled = sampled
         self._scheduled_fault: ScheduledFault = _no_fault
         self.epoch = 0
         # Partitions that have got their first batch with a priority: that is to be written down.
@@ -123,7 +130,7 @@ class Intake:
         self._scheduled_fault = fault
         self._checks.replacement_fault = replacement_fault
 
-    def take(
+    def take(  # noqa: PLR0912, PLR0915 - each batch comes by here, and calls are what it costs
         self, data: bytes, at: int, origin: Origin, *, reserved: bool = False, staged: bool = False
     ) -> int:
         """Takes the batches that begin at `at` and are whole; returns where it stopped.
@@ -155,6 +162,11 @@ class Intake:
             ) = unpack(data, at)
             end = at + length
             if kind != KIND_BATCH or end > size:
+                if kind == KIND_TRACED and self._sampled.note_next(
+                    data, at, end, self._partitions.get, now_us
+                ):
+                    at = end
+                    continue
                 break
             if (
                 length < (BATCH_BYTES_MIN if codec else _PLAIN_BYTES_MIN + 4 * count)
@@ -181,21 +193,23 @@ class Intake:
                         partition.durability,
                     )
             if partition is None or submission is None or parts is None:
-                self._refuse_unknown(origin, topic, index, sequence)
+                self._refuse_unknown(origin, topic, index, sequence, at - length)
                 continue
             if length > sound_bytes or (codec and not fits(body, flags, count, sound_bytes)):
-                claimed = _Claimed(producer_id, producer_epoch, sequence, count, reserved, staged)
+                claimed = _Claimed(
+                    producer_id, producer_epoch, sequence, count, reserved, staged, at - length
+                )
                 try:
-                    if self._refused(partition, submission, claimed, data, at - length):
+                    if self._refused(partition, submission, claimed, data):
                         continue
                 except NotYetError:
-                    return at - length
+                    return self._sampled.not_taken(at - length)
             base_offset, producer = partition.next_offset, None
             if producer_id:
                 producer = (partition.producers or _NO_PRODUCERS).get(producer_id, _NOBODY)
                 if sequence != producer.next_sequence or producer_epoch != producer.epoch:
                     claimed = _Claimed(
-                        producer_id, producer_epoch, sequence, count, reserved, staged
+                        producer_id, producer_epoch, sequence, count, reserved, staged, at - length
                     )
                     producer = self._next_or_answered(partition, submission, claimed)
                     if producer is None:
@@ -331,10 +345,10 @@ class Intake:
         submission: Submission,
         claimed: _Claimed,
         data: bytes,
-        at: int,
     ) -> bool:
-        """Looks at the batch at `at`; True if it was turned away. Raises `NotYetError` if it is to
-        be offered again."""
+        """Looks at a batch; True if it was turned away. Raises `NotYetError` if it is to be offered
+        again."""
+        at = claimed.at
         header = read_header(data, at)
         body = data[at + CLIENT_PART_AT : at + header.length]
         fault = self._fault(
@@ -408,7 +422,10 @@ class Intake:
         allowed: AllowedPartitions | None = getattr(origin, "allowed", None)
         return self._partitions.get if allowed is None else allowed.find
 
-    def _refuse_unknown(self, origin: Origin, topic: int, index: int, sequence: int) -> None:
+    def _refuse_unknown(
+        self, origin: Origin, topic: int, index: int, sequence: int, at: int
+    ) -> None:
+        self._sampled.not_taken(at)
         partition = self._partitions.get(partition_key(topic, index))
         guard: Guard | None = getattr(origin, "guard", None)
         refusal = guard(partition.topic.name) if guard and partition is not None else None
@@ -420,6 +437,7 @@ class Intake:
         """Refuses a batch. A repeat is answered all the same: refused, its numbers would be given
         to other records, which would then pass for the repeat. And a refused first batch still
         makes its producer known, so that what follows is told to wait for it."""
+        self._sampled.not_taken(claimed.at)
         if claimed.producer_id and self._next_or_answered(partition, submission, claimed) is None:
             return
         sequence = claimed.sequence
@@ -439,8 +457,10 @@ class Intake:
                 return producer
             base_offset = producer.offset_of(sequence, claimed.records)
         except (OutOfSequenceError, UnknownProducerError, FencedError) as error:
+            self._sampled.not_taken(claimed.at)
             submission.origin.refuse(topic, partition.index, sequence, expected, error)
             return None
+        self._sampled.not_taken(claimed.at)
         submission.acks.append(
             ACK_ENTRY.pack(
                 topic,
@@ -457,7 +477,7 @@ class Intake:
 
     def _admitted(self, partition: Partition, claimed: _Claimed) -> Producer:
         """The producer of a batch; a new one, or one of a new epoch, begins with sequence 0."""
-        producer_id, epoch, sequence, _, reserved, _ = claimed
+        producer_id, epoch, sequence, _, reserved, _, _ = claimed
         producers = partition.remember_producers()
         producer = producers.get(producer_id)
         if producer is not None and producer.epoch == epoch:

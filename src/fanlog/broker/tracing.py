@@ -4,20 +4,28 @@ may see them, and `deliver` spans when they go out.
 Law: a batch that is not sampled costs nothing here. Whoever publishes says in front of a batch
 which of its records are sampled (`format/trace_context.py`), so that nobody looks into records.
 What is followed is bounded: by time, by the spans of a second, and by spans for each batch.
+
+What happens on the hot path is written down by `Sampled`, and `settle` makes spans of it: a few
+times a second, when there is enough of it, and before anybody looks.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from fanlog.broker.sampled import Find, Noted, Sampled, Shown
 from fanlog.config_security import TelemetryOptions
 from fanlog.errors import FanlogError
-from fanlog.format.batch import INCOMING, KIND_BATCH
-from fanlog.format.frames import PREFIX, PREFIX_BYTES
-from fanlog.format.trace_context import Mark, TraceContext
+from fanlog.format.batch import HEADER_BYTES, INCOMING, KIND_BATCH
+from fanlog.format.frames import FRAME_HEADER_BYTES, PREFIX, PREFIX_BYTES
+from fanlog.format.trace_context import KIND_TRACED, Mark, TraceContext, read_traced
 from fanlog.telemetry.tracing.spans import Attribute, SpanLog
 
 if TYPE_CHECKING:
@@ -32,8 +40,7 @@ _FOLLOWED_MAX = 1024
 _LATE_SPANS_MAX = 8
 
 Take = Callable[[bytes, int, "Origin"], int]
-
-Find = Callable[[int], "Partition | None"]
+_NEXT = attrgetter("next")
 
 
 class Followed:
@@ -41,15 +48,13 @@ class Followed:
 
     __slots__ = ("appended", "base", "bytes", "late", "marks", "next", "partition", "taken_us")
 
-    def __init__(
-        self, partition: Partition, base: int, marks: Sequence[Mark], size: int, taken_us: int
-    ) -> None:
-        self.partition = partition
-        self.base = base
-        self.next = partition.next_offset
+    def __init__(self, noted: Noted, marks: Sequence[Mark]) -> None:
+        self.partition = noted.partition
+        self.base = noted.base
+        self.next = noted.next
         self.marks = marks
-        self.bytes = size
-        self.taken_us = taken_us
+        self.bytes = noted.bytes
+        self.taken_us = noted.taken_us
         self.appended: list[TraceContext] | None = None
         self.late = 0
 
@@ -68,12 +73,14 @@ class Followed:
 
 
 class Traces:
-    """Follows sampled batches. `recent` is empty as long as nothing is sampled."""
+    """Follows sampled batches. `following` is False as long as nothing is sampled."""
 
     def __init__(self, options: TelemetryOptions, now_us: Callable[[], int]) -> None:
         self.per_second_max = options.traced_per_second_max
         self.spans = SpanLog(self.per_second_max, now_us)
-        self.recent: dict[Partition, deque[Followed]] = {}
+        self.spans.settle = self.settle
+        self.sampled = Sampled(self.spans, self.settle)
+        self._recent: dict[Partition, deque[Followed]] = {}
         self._order: deque[Followed] = deque()
         self._ratio = options.trace_ratio
         # Whether traces begin here, for some of the batches that belong to none.
@@ -89,54 +96,64 @@ class Traces:
 
     # In
 
-    def take(
-        self,
-        data: bytes,
-        at: int,
-        origin: Origin,
-        marks: Sequence[Mark],
-        *,
-        take: Take,
-        find: Find,
-    ) -> int:
-        """Takes the one batch at `at`, and follows it if it is new. Where it stopped: `at`, if the
-        batch has to wait."""
-        length, _, _, _, topic, _, _, _, index, _, _, _ = INCOMING.unpack_from(data, at)
-        partition = find(topic << 16 | index)
-        if partition is None:
-            return at + take(data[at : at + length], 0, origin)
-        base, taken_us = partition.next_offset, self.spans.now_us()
-        taken = take(data[at : at + length], 0, origin)
-        count = partition.next_offset - base
-        if count > 0:
-            admits = self.spans.admits
-            kept = [mark for mark in marks if mark.record < count and admits(taken_us)]
-            if kept:
-                self._follow(Followed(partition, base, kept, length, taken_us))
-        return at + taken
+    @property
+    def following(self) -> bool:
+        return bool(self._recent or self.sampled.pending)
+
+    @property
+    def recent(self) -> dict[Partition, deque[Followed]]:
+        """What may still be delivered to somebody."""
+        self.settle()
+        return self._recent
+
+    def settle(self) -> None:
+        """Makes spans of what has happened."""
+        pending, self.sampled.pending = self.sampled.pending, []
+        for one in pending:
+            if isinstance(one, Noted):
+                self._taken(one)
+            else:
+                self._shown(one)
+
+    def _taken(self, noted: Noted) -> None:
+        admits, count = self.spans.admits, noted.next - noted.base
+        marks = noted.marks if isinstance(noted.marks, list) else read_traced(noted.marks)
+        kept = [mark for mark in marks if mark.record < count and admits(noted.taken_us)]
+        if kept:
+            self._follow(Followed(noted, kept))
 
     def take_some(self, data: bytes, at: int, origin: Origin, take: Take, find: Find) -> int:
-        """Takes the whole batches from `at` on, and begins a trace with some of them."""
-        begin, size = at, len(data)
+        """Takes the whole batches from `at` on, and begins a trace with some of those that belong
+        to none."""
+        sampled = self.sampled
+        begin, size, traced = at, len(data), bool(sampled.noted)
+        if traced:
+            # That is the first batch, and the intake gets what begins with it.
+            sampled.noted = [msgspec.structs.replace(one, begin=0, at=0) for one in sampled.noted]
         while size - at >= PREFIX_BYTES:
             length, kind = PREFIX.unpack_from(data, at)
-            if kind != KIND_BATCH or at + length > size or length < INCOMING.size:
+            if at + length > size or length < FRAME_HEADER_BYTES:
                 break
-            if self._gap:
+            if kind == KIND_TRACED:
+                traced = True
+            elif kind != KIND_BATCH or length < INCOMING.size:
+                break
+            elif traced:
+                traced = False
+            elif self._gap:
                 self._gap -= 1
-                at += length
-                continue
-            self._gap = self._next_gap()
-            if at > begin and (taken := take(data[begin:at], 0, origin)) < at - begin:
-                # One in between has to wait, and all comes again from there.
-                return begin + taken
-            began = self.spans.new_trace()
-            marks = [Mark(0, began.trace_id, b"")]
-            after = self.take(data, at, origin, marks, take=take, find=find)
-            if after == at:
-                return at
-            begin = at = after
-        return take(data, begin, origin) if begin < at else begin
+            else:
+                self._gap = self._next_gap()
+                if at > begin and (taken := take(data[begin:at], 0, origin)) < at - begin:
+                    # One in between has to wait, and all comes again from there.
+                    return begin + taken
+                sampled.taken()
+                begin = at
+                marks = [Mark(0, self.spans.new_trace().trace_id, b"")]
+                header = data[at : at + HEADER_BYTES]
+                sampled.note(header, 0, marks, find, self.spans.now_us())
+            at += length
+        return begin + take(data[begin:at], 0, origin)
 
     def _next_gap(self) -> int:
         if self._ratio >= 1:
@@ -144,30 +161,33 @@ class Traces:
         return int(math.log(1 - self.spans.chance()) / math.log(1 - self._ratio))
 
     def _follow(self, followed: Followed) -> None:
-        self.recent.setdefault(followed.partition, deque()).append(followed)
+        self._recent.setdefault(followed.partition, deque()).append(followed)
         self._order.append(followed)
         if len(self._order) > _FOLLOWED_MAX:
             self._forget(self._order.popleft())
 
     def _forget(self, followed: Followed) -> None:
-        mine = self.recent.get(followed.partition)
+        mine = self._recent.get(followed.partition)
         if mine and mine[0] is followed:
             mine.popleft()
             if not mine:
-                del self.recent[followed.partition]
+                del self._recent[followed.partition]
 
     # Visible, or not
 
-    def shown(self, partition: Partition) -> None:
-        """What was followed is visible up to the partition's visible end."""
-        end_us = self.spans.now_us()
-        for followed in reversed(self.recent.get(partition, ())):
+    def _shown(self, shown: Shown) -> None:
+        for followed in reversed(self._recent.get(shown.partition, ())):
             if followed.appended is not None:
                 break
-            if followed.next <= partition.visible_end:
+            if followed.next <= shown.end:
                 followed.appended = [
-                    self._append(followed, mark, end_us) for mark in followed.marks
+                    self._append(followed, mark, shown.start_us) for mark in followed.marks
                 ]
+        if shown.readers:
+            more: dict[str, Attribute] = {"messaging.fanlog.readers": shown.readers}
+            for followed in self._past(shown.partition, shown.base):
+                times = shown.start_us, shown.end_us
+                self._deliver(followed, followed.base, followed.next, times, more)
 
     def _append(
         self, followed: Followed, mark: Mark, end_us: int, error: FanlogError | None = None
@@ -198,63 +218,67 @@ class Traces:
             for mark in followed.marks if followed.appended is None else ():
                 self._append(followed, mark, end_us, error)
             self._remove(followed)
+        if self.sampled.hidden.get(partition, 0) > stored_end:
+            del self.sampled.hidden[partition]
 
     def _remove(self, followed: Followed) -> None:
         self._order.remove(followed)
-        mine = self.recent[followed.partition]
+        mine = self._recent[followed.partition]
         mine.remove(followed)
         if not mine:
-            del self.recent[followed.partition]
+            del self._recent[followed.partition]
 
     def forget(self, partition: Partition) -> None:
         """The partition is gone."""
         for followed in list(self.recent.get(partition, ())):
             self._remove(followed)
+        self.sampled.hidden.pop(partition, None)
 
     # Out
 
-    def fanned_out(self, partition: Partition, base: int, start_us: int, readers: int) -> None:
-        """Everybody who was at the end has got what became visible from `base` on."""
-        for followed in reversed(self.recent.get(partition, ())):
-            if followed.next <= base:
-                break
-            more: dict[str, Attribute] = {"messaging.fanlog.readers": readers}
-            self._deliver(followed, followed.base, followed.next, start_us, more)
+    def _past(self, partition: Partition, first: int) -> Iterator[Followed]:
+        """What is followed from the offset `first` on, in its order. Mostly that is nothing, and
+        the last one says so."""
+        mine = self._recent.get(partition)
+        if mine and mine[-1].next > first:
+            for number in range(bisect_right(mine, first, key=_NEXT), len(mine)):
+                yield mine[number]
 
     def sent(self, cursor: Cursor, first: int, next: int) -> None:
         """A reader that was behind has got these offsets."""
+        self.settle()
         reader = cursor.subscription
-        for followed in reversed(self.recent.get(cursor.partition, ())):
-            if followed.next <= first:
+        for followed in self._past(cursor.partition, first):
+            if followed.base >= next:
                 break
-            if followed.base < next:
-                more: dict[str, Attribute] = {"messaging.fanlog.readers": 1}
-                if reader.client:
-                    more["messaging.client.id"] = reader.client
-                if reader.group or reader.durable:
-                    more["messaging.consumer.group.name"] = reader.group or reader.durable
-                self._deliver_late(followed, followed.base, followed.next, more)
+            more: dict[str, Attribute] = {"messaging.fanlog.readers": 1}
+            if reader.client:
+                more["messaging.client.id"] = reader.client
+            if reader.group or reader.durable:
+                more["messaging.consumer.group.name"] = reader.group or reader.durable
+            self._deliver_late(followed, followed.base, followed.next, more)
 
     def leased(
         self, partition: Partition, first: int, next: int, *, queue: str, worker: str, times: int
     ) -> None:
         """A worker has got these jobs, the first time or once more."""
-        for followed in reversed(self.recent.get(partition, ())):
-            if followed.next <= first:
+        self.settle()
+        for followed in self._past(partition, first):
+            if followed.base >= next:
                 break
-            if followed.base < next:
-                more: dict[str, Attribute] = {
-                    "messaging.consumer.group.name": queue,
-                    "messaging.client.id": worker,
-                    "messaging.fanlog.deliveries": times,
-                }
-                self._deliver_late(followed, first, next, more)
+            more: dict[str, Attribute] = {
+                "messaging.consumer.group.name": queue,
+                "messaging.client.id": worker,
+                "messaging.fanlog.deliveries": times,
+            }
+            self._deliver_late(followed, first, next, more)
 
     def _deliver_late(
         self, followed: Followed, first: int, next: int, more: dict[str, Attribute]
     ) -> None:
+        now_us = self.spans.now_us()
         if followed.late < _LATE_SPANS_MAX and self._deliver(
-            followed, first, next, self.spans.now_us(), more
+            followed, first, next, (now_us, now_us), more
         ):
             followed.late += 1
 
@@ -263,11 +287,11 @@ class Traces:
         followed: Followed,
         first: int,
         next: int,
-        start_us: int,
+        times: tuple[int, int],
         more: dict[str, Attribute],
     ) -> bool:
         """A span for each sampled record among these offsets; whether there is one."""
-        end_us, found = self.spans.now_us(), False
+        (start_us, end_us), found = times, False
         for mark, appended in zip(followed.marks, followed.appended or (), strict=False):
             offset = followed.base + mark.record
             if first <= offset < next:

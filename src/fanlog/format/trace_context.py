@@ -30,8 +30,10 @@ SPAN_ID_BYTES = 8
 # Sampled records of one batch that the broker is told of. The others are in the trace too, by
 # their headers; the broker has no spans for them. It bounds what a batch can cost.
 TRACED_RECORDS_MAX = 64
+KIND_TRACED = int(FrameKind.TRACED)
 
 _ENTRY = Struct("<I16s8s")
+ENTRY_BYTES = _ENTRY.size
 _SAMPLED = 0x01
 _TRACEPARENT_LENGTH = 55
 _HEX = frozenset("0123456789abcdef")
@@ -97,12 +99,12 @@ def traced_frame(marks: Sequence[Mark]) -> bytes:
     return frame(FrameKind.TRACED, payload)
 
 
-def read_traced(payload: memoryview) -> list[Mark]:
+def read_traced(payload: bytes | memoryview) -> list[Mark]:
     """The entries of a TRACED frame; those with a trace or a span of zeros are left out."""
-    count, rest = divmod(len(payload), _ENTRY.size)
+    count, rest = divmod(len(payload), ENTRY_BYTES)
     if rest or not 1 <= count <= TRACED_RECORDS_MAX:
         raise ProtocolError(
-            f"A TRACED frame has 1 to {TRACED_RECORDS_MAX} entries of {_ENTRY.size} bytes, not "
+            f"A TRACED frame has 1 to {TRACED_RECORDS_MAX} entries of {ENTRY_BYTES} bytes, not "
             f"{len(payload)} bytes."
         )
     marks = [Mark._make(entry) for entry in _ENTRY.iter_unpack(payload)]

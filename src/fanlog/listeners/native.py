@@ -53,7 +53,7 @@ from fanlog.format.frames import (
     wrong_port,
 )
 from fanlog.format.messages import decode
-from fanlog.format.trace_context import Mark, read_traced
+from fanlog.format.trace_context import KIND_TRACED, Mark, read_traced
 from fanlog.identity import Identity, Login, Verb
 from fanlog.listeners import (
     account_requests,
@@ -182,6 +182,8 @@ class NativeSession:
                     at = self.broker.take(data, at, self)
                 else:
                     at = self._take(data, at)
+            elif kind == KIND_TRACED and (after := self._take_both(data, at)) > at:
+                at = after
             elif self._is_busy():
                 self._held_up = True
                 break
@@ -214,6 +216,13 @@ class NativeSession:
         end = self._take_marked(data, at)
         self._wait(self._metering.settle(rates, end - at))
         return end
+
+    def _take_both(self, data: bytes, at: int) -> int:
+        """Hands the frame at `at` to the broker together with the batch that it is about. Where
+        that stopped: `at`, if the batch is not here yet."""
+        if not self._greeted or self._marks is not None or self._metering.on:
+            return at
+        return self.broker.take(data, at, self)
 
     def _take_marked(self, data: bytes, at: int) -> int:
         if self._marks is None:

@@ -152,7 +152,7 @@ class Worker:
         lease = Lease(number, partition, deliveries, header.base_offset, run.first, run.next, fresh)
         self._pieces.append(memoryview(lease_frame(self.subscription.key, lease)))
         traces = self.queue.traces
-        if traces.recent:
+        if traces.following:
             traces.leased(
                 lane.partition,
                 run.first,

@@ -62,6 +62,8 @@ class SpanLog:
         self._in_second = 0
         self._random = random.Random()
         self.on_span: list[Callable[[Span], None]] = []
+        # Called before somebody looks: adds what has happened and is no span yet.
+        self.settle: Callable[[], None] = _nothing
         self.recorded = 0
         self.left_out = 0
 
@@ -74,6 +76,15 @@ class SpanLog:
             self.left_out += 1
             return False
         self._in_second += 1
+        return True
+
+    def is_full(self, now_us: int, waiting: int, traces: int) -> bool:
+        """Whether those that wait are all that may be followed in this second. If so, these traces
+        are counted."""
+        followed = self._in_second if now_us // _SECOND_US == self._second else 0
+        if followed + waiting < self._per_second_max:
+            return False
+        self.left_out += traces
         return True
 
     def new_trace(self) -> TraceContext:
@@ -119,13 +130,19 @@ class SpanLog:
         return span
 
     def __len__(self) -> int:
+        self.settle()
         return len(self._ring)
 
     def newest(self) -> Iterator[Span]:
         """The spans, the last first."""
+        self.settle()
         return reversed(self._ring)
 
     def of_trace(self, trace_id: bytes) -> list[Span]:
         """The spans of one trace, in the order in which they began."""
+        self.settle()
         found = [span for span in self._ring if span.trace_id == trace_id]
         return sorted(found, key=lambda span: span.start_us)
+
+
+def _nothing() -> None: ...
