@@ -257,6 +257,20 @@ async def test_a_changed_permission_holds_for_a_topic_that_is_open() -> None:
         assert mine.partitions[0].visible_end == 1
 
 
+async def test_a_deleted_topic_takes_no_more_from_who_was_allowed_to_publish() -> None:
+    rules = Rules(publish="mine")
+    async with ruled(rules) as served:
+        core = served.node.core
+        mine = core.create_topic("mine", {"durability": "memory"})
+        peer = await served.greeted()
+        await peer.publish(one_message(mine.number))
+        core.delete_topic("mine")
+        await peer.send(one_message(mine.number))
+        refused = (await peer.until(FrameKind.REFUSED)).read(messages.Refused)
+        assert refused.code == "topic_not_found"
+        assert mine.partitions[0].next_offset == 1
+
+
 async def test_a_transaction_stages_only_what_may_be_published() -> None:
     rules = Rules(publish="mine")
     async with ruled(rules) as served:

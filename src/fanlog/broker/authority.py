@@ -188,34 +188,31 @@ class Permit:
         return kept[key]
 
 
-class AllowedPartitions:
-    """The partitions that one publisher may write to. It is asked with every read from the
-    publisher, so what was allowed once is found by one look, until permissions change."""
+class AllowedPartitions(dict[int, "Partition"]):
+    """The partitions that one publisher may write to. The intake asks with every read from the
+    publisher, so what was allowed once is found by one look, and without a call. `epoch` is the
+    intake's: it empties this when permissions change, and when a topic is deleted."""
 
-    __slots__ = ("_broker", "_epoch", "_known", "_partitions", "_permit")
+    __slots__ = ("_partitions", "_permit", "epoch")
 
-    def __init__(
-        self, broker: Authorizing, permit: Permit, partitions: Mapping[int, Partition]
-    ) -> None:
-        self._broker = broker
+    def __init__(self, permit: Permit, partitions: Mapping[int, Partition]) -> None:
+        super().__init__()
         self._permit = permit
         self._partitions = partitions
-        self._epoch = broker.permissions_epoch
-        # Emptied when the publisher logs in as somebody else.
-        self._known = permit.partitions
+        self.epoch = 0
+        # Emptied, too, when the publisher logs in as somebody else.
+        permit.partitions = self
 
-    def find(self, key: int) -> Partition | None:
+    def renew(self, epoch: int) -> None:
+        self.clear()
+        self.epoch = epoch
+
+    def __missing__(self, key: int) -> Partition | None:
         """The partition of a key, if there is one and the publisher may write to it."""
         partition = self._partitions.get(key)
-        if self._epoch == self._broker.permissions_epoch:
-            if partition is not None and self._known.get(key) is partition:
-                return partition
-        else:
-            self._epoch = self._broker.permissions_epoch
-            self._known.clear()
         if partition is None or self._permit.may_publish(partition.topic.name) is not None:
             return None
-        if len(self._known) >= _KEPT_MAX:
-            self._known.clear()
-        self._known[key] = partition
+        if len(self) >= _KEPT_MAX:
+            self.clear()
+        self[key] = partition
         return partition

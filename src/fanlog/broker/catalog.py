@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
@@ -51,6 +51,8 @@ class Catalog:
         self._names = SortedNames()
         self.partitions: dict[int, Partition] = {}
         self._internal: dict[int, Partition] = {}
+        # Called when a topic is gone, by who may still know its partitions.
+        self.on_remove: Callable[[], None] = _nothing
 
     def load(self, stored: Iterable[StoredTopic]) -> None:
         for topic in stored:
@@ -208,6 +210,7 @@ class Catalog:
             key = partition_key(topic.number, partition.index)
             self.partitions.pop(key, None)
             self._internal.pop(key, None)
+        self.on_remove()
 
     def _add(self, topic: Topic) -> None:
         self._by_name[topic.name] = topic
@@ -275,3 +278,6 @@ def _recover_producers(partition: Partition, options: BrokerOptions) -> None:
         producer.extend(run.record_count, run.base_offset, options.producer_runs_max)
     if len(producers) > options.producers_max:
         forget_longest_idle(producers, len(producers) - options.producers_max)
+
+
+def _nothing() -> None: ...

@@ -217,6 +217,7 @@ class Broker:
         """Takes in what the folder holds."""
         self.catalog.load(self._store.open())
         self._intake.epoch = self._store.epoch
+        self.catalog.on_remove = self._intake.ask_again
         self.internal.load()
         self.account_ledger.load()
         self.durable.load(self._store.left_aside)
@@ -301,6 +302,7 @@ class Broker:
     def permissions_changed(self) -> None:
         """The authority has changed its mind: connections ask again about what they have open."""
         self.permissions_epoch += 1
+        self._intake.ask_again()
         self.metering.renew()
 
     @property

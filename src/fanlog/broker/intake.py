@@ -122,6 +122,7 @@ class Intake:
         self._sampled = sampled
         self._scheduled_fault: ScheduledFault = _no_fault
         self.epoch = 0
+        self._allowed_epoch = 0
         # Partitions that have got their first batch with a priority: that is to be written down.
         self.newly_ranked: list[Partition] = []
 
@@ -420,7 +421,15 @@ class Intake:
     def _finder(self, origin: Origin) -> Callable[[int], Partition | None]:
         """Finds the partition of a key, if this publisher may publish there."""
         allowed: AllowedPartitions | None = getattr(origin, "allowed", None)
-        return self._partitions.get if allowed is None else allowed.find
+        if allowed is None:
+            return self._partitions.get
+        if allowed.epoch != self._allowed_epoch:
+            allowed.renew(self._allowed_epoch)
+        return allowed.__getitem__
+
+    def ask_again(self) -> None:
+        """What publishers were allowed may be so no more, or may be gone."""
+        self._allowed_epoch += 1
 
     def _refuse_unknown(
         self, origin: Origin, topic: int, index: int, sequence: int, at: int

@@ -111,7 +111,7 @@ class NativeSession:
         # Asked by the intake about each topic that batches are for.
         self.guard = self.permit.may_publish if self.permit.guarded else None
         self.allowed = (
-            AllowedPartitions(broker, self.permit, broker.catalog.partitions)
+            AllowedPartitions(self.permit, broker.catalog.partitions)
             if self.permit.guarded
             else None
         )
