@@ -15,6 +15,9 @@ SECURED := FANLOG_TESTS=secured $(BIN)/python -m pytest --numprocesses $(JOBS) -
 
 # The wrapper of pyright would ask the network for a newer one at each run.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+# Images of Python set it. Each of the many processes that tests start would compile all of its
+# modules again, which takes longer than the rest of its start.
+unexport PYTHONDONTWRITEBYTECODE
 # mkdocs-material would advertise its successor at each build.
 export NO_MKDOCS_2_WARNING := 1
 
