@@ -31,11 +31,14 @@ from typing import Any
 _IMPORTED = (
     "fanlog.cli.serve",
     "fanlog.client.aio",
+    "fanlog.edge.upstreams",
     "fanlog.listeners.web.local_bus",
     "fanlog.listeners.web.server",
     "fanlog.node",
     "uvloop",
 )
+# For a program's stdout: the test reads it.
+PIPE = -1
 _NUMBER = 8
 _FILES = 4
 # Arguments and variables; more than a system takes of them for one process.
@@ -45,7 +48,10 @@ _ASKED_MAX = 1 << 21
 class Program:
     """A program that was forked, with what tests use of `subprocess.Popen`."""
 
-    def __init__(self, channel: socket.socket, stdout: io.TextIOWrapper | None) -> None:
+    def __init__(
+        self, args: tuple[str, ...], channel: socket.socket, stdout: io.TextIOWrapper | None
+    ) -> None:
+        self.args = args
         self._channel = channel
         self._code: int | None = None
         self.stdout = stdout
@@ -63,7 +69,7 @@ class Program:
     def wait(self, timeout: float | None = None) -> int:
         code = self._ended(timeout)
         if code is None:
-            raise subprocess.TimeoutExpired(f"the program with the id {self.pid}", timeout or 0)
+            raise subprocess.TimeoutExpired(self.args, timeout or 0)
         return code
 
     def _ended(self, seconds: float | None) -> int | None:
@@ -76,6 +82,9 @@ class Program:
         if self.poll() is None:
             os.kill(self.pid, number)
 
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
@@ -84,20 +93,28 @@ def fork(
     module: str,
     *arguments: str,
     env: dict[str, str] | None = None,
-    stdout: bool = False,
-    stderr: int | None = None,
+    stdout: int = 1,
+    stderr: int = 2,
     files_max: int = 0,
 ) -> Program:
-    """`python -m module arguments` in this folder. Its `stdout` is read by the test, or is that of
-    the test; `files_max` is how many files it may open, if not as many as the test."""
-    wanted = [module, arguments, os.getcwd(), dict(os.environ if env is None else env), files_max]
+    """`python -m module arguments` in this folder, on the cores and with the limits of the test.
+    With `PIPE` its stdout is read by the test; `files_max` is how many files it may open."""
+    wanted = {
+        "module": module,
+        "arguments": arguments,
+        "folder": os.getcwd(),
+        "variables": dict(os.environ if env is None else env),
+        "cores": list(os.sched_getaffinity(0)),
+        "files": [files_max] * 2 if files_max else resource.getrlimit(resource.RLIMIT_NOFILE),
+    }
     ours, theirs = socket.socketpair()
-    reads, writes = os.pipe() if stdout else (-1, os.dup(1))
+    reads, writes = os.pipe() if stdout == PIPE else (-1, os.dup(stdout))
     with theirs, open(os.devnull, "rb") as nothing:
-        files = [nothing.fileno(), writes, 2 if stderr is None else stderr, theirs.fileno()]
+        files = [nothing.fileno(), writes, stderr, theirs.fileno()]
         socket.send_fds(_forker(), [json.dumps(wanted).encode()], files)
     os.close(writes)
-    return Program(ours, os.fdopen(reads, encoding="utf-8") if stdout else None)
+    said = None if reads < 0 else os.fdopen(reads, encoding="utf-8")
+    return Program((module, *arguments), ours, said)
 
 
 @functools.cache
@@ -176,14 +193,13 @@ def _main() -> None:
     wanted = _serve(socket.socket(fileno=int(sys.argv[1])))
     if wanted is None:
         return
-    module, arguments, folder, variables, files_max = wanted
-    os.chdir(folder)
+    os.chdir(wanted["folder"])
     os.environ.clear()
-    os.environ.update(variables)
-    if files_max:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, files_max))
-    sys.argv = [module, *arguments]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    os.environ.update(wanted["variables"])
+    os.sched_setaffinity(0, wanted["cores"])
+    resource.setrlimit(resource.RLIMIT_NOFILE, wanted["files"])
+    sys.argv = [wanted["module"], *wanted["arguments"]]
+    runpy.run_module(wanted["module"], run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

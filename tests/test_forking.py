@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.forking import fork
+from tests.forking import PIPE, fork
 
 PATIENCE_SECONDS = 60
 
@@ -26,7 +26,7 @@ def test_it_has_its_arguments_folder_variables_files_and_exit_code(
         program = fork(
             *("tests.test_forking", "show", "two words"),
             env={**os.environ, "TEA": "green"},
-            stdout=True,
+            stdout=PIPE,
             stderr=errors.fileno(),
             files_max=99,
         )
@@ -39,7 +39,7 @@ def test_it_has_its_arguments_folder_variables_files_and_exit_code(
 
 
 def test_it_is_killed_and_its_id_is_its_own_until_that_is_heard() -> None:
-    program = fork("tests.test_forking", "wait", stdout=True)
+    program = fork("tests.test_forking", "wait", stdout=PIPE)
     assert program.stdout is not None
     assert program.stdout.readline() == "here\n"
     assert program.poll() is None

@@ -87,6 +87,7 @@ def _next(asked: socket.socket) -> tuple[list[str], list[int]] | None:
 
 def _main() -> int:
     # Once, here, for all commands: what a command imports, and what it keeps of the options.
+    import fanlog.node  # noqa: F401, PLC0415
     from fanlog.cli import main, terminal  # noqa: PLC0415
 
     with contextlib.redirect_stdout(None), contextlib.redirect_stderr(io.StringIO()):

@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 from types import TracebackType
 
-from tests.forking import fork
+from tests.forking import PIPE, fork
 from tests.scenarios.broker_process import STOP_SECONDS_MAX
 
 _FANLOG = re.compile(r"^ *fanlog +(?:off|fanlog://[^\s:]+:(\d+))")
@@ -24,7 +24,7 @@ class EdgeProcess:
         self.log = log
         self.port = self.redis_port = self.http_port = 0
         with log.open("ab") as out:
-            self._process = fork("fanlog", *command, stdout=True, stderr=out.fileno())
+            self._process = fork("fanlog", *command, stdout=PIPE, stderr=out.fileno())
 
     def wait(self) -> None:
         """Waits for the banner, which says where it listens."""

@@ -71,11 +71,12 @@ class Bare:
     home: Path
 
     @classmethod
-    def make(cls, python: str, root: Path) -> Bare:
+    def make(cls, python: str, root: Path, *, own_pip: bool = True) -> Bare:
+        """`own_pip`: somebody types `pip` there. `install` does without, which saves seconds."""
         bare = cls(root / "venv", root / "home")
         bare.home.mkdir(parents=True)
         subprocess.run(
-            [python, "-m", "venv", bare.folder],
+            [python, "-m", "venv", *([] if own_pip else ["--without-pip"]), bare.folder],
             check=True,
             capture_output=True,
             env=pip(),
@@ -88,8 +89,9 @@ class Bare:
         return self.folder / "bin"
 
     def install(self, *packages: str) -> None:
+        pip_for = [sys.executable, "-m", "pip", "--python", self.bin / "python"]
         ended = subprocess.run(
-            [self.bin / "python", "-m", "pip", "install", "--quiet", *packages],
+            [*pip_for, "install", "--quiet", *packages],
             check=False,
             capture_output=True,
             text=True,

@@ -74,7 +74,7 @@ def test_the_sdist_can_be_tested_and_leaves_out_what_was_built(
 def test_a_first_message_after_pip_install(
     version: str, distributions: Distributions, tmp_path: Path
 ) -> None:
-    bare = Bare.make(PYTHONS[version], tmp_path)
+    bare = Bare.make(PYTHONS[version], tmp_path, own_pip=False)
     bare.install(str(distributions.wheel))
     assert bare.run("fanlog", "--version").stdout == f"fanlog {fanlog.__version__}\n"
     with subprocess.Popen(

@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 from types import TracebackType
 
-from tests.forking import Program, fork
+from tests.forking import PIPE, Program, fork
 from tests.servers import free_port
 
 READY = re.compile(r"fanlogs?://([^\s:]+):(\d+)")
@@ -55,7 +55,7 @@ class BrokerProcess:
             self._process = fork(
                 *("fanlog", *command),
                 env=self._env,
-                stdout=True,
+                stdout=PIPE,
                 stderr=log.fileno(),
                 files_max=self._files_max,
             )

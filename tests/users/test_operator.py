@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 
 import pytest
 
@@ -49,28 +50,35 @@ def test_settings_come_from_a_file_and_are_checked(user: User) -> None:
     assert "durability" in ended.stderr
 
 
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        ("fanlog topic describe nothing", "nothing"),
-        ("fanlog publish 'orders*' x", "orders.*"),
-        ("fanlog serve --data kept --port 0 --redis-port -1", "in use"),
-        ("fanlog topic create orders --partitions 9", "exist"),
-        ("fanlog topic alter orders --durability memory", "durability"),
-        ("fanlog tail orders --from yesterday", "yesterday"),
-        ("fanlog topic list --url redis://127.0.0.1", "fanlog://"),
-    ],
-)
-def test_each_mistake_is_one_sentence(user: User, command: str, words: str) -> None:
-    serving = serve(user)
-    try:
+@pytest.fixture(scope="class")
+def serving(user: User) -> Iterator[None]:
+    started = serve(user)
+    yield
+    started.stop()
+
+
+@pytest.mark.usefixtures("serving")
+class TestMistakes:
+    """Of one who has a broker, the same for all of them."""
+
+    @pytest.mark.parametrize(
+        ("command", "words"),
+        [
+            ("fanlog topic describe nothing", "nothing"),
+            ("fanlog publish 'orders*' x", "orders.*"),
+            ("fanlog serve --data kept --port 0 --redis-port -1", "in use"),
+            ("fanlog topic create orders --partitions 9", "exist"),
+            ("fanlog topic alter orders --durability memory", "durability"),
+            ("fanlog tail orders --from yesterday", "yesterday"),
+            ("fanlog topic list --url redis://127.0.0.1", "fanlog://"),
+        ],
+    )
+    def test_each_is_answered_with_one_sentence(self, user: User, command: str, words: str) -> None:
         ended = user.tries(command)
-    finally:
-        serving.stop()
-    assert ended.returncode != 0
-    assert ended.stderr.startswith("error: ")
-    assert len(ended.stderr.splitlines()) == 1, ended.stderr
-    assert words in ended.stderr
+        assert ended.returncode != 0
+        assert ended.stderr.startswith("error: ")
+        assert len(ended.stderr.splitlines()) == 1, ended.stderr
+        assert words in ended.stderr
 
 
 def test_without_a_broker_the_error_says_how_to_start_one(user: User) -> None:
