@@ -262,7 +262,7 @@ class Queueing(Workload):
             prefetch=4,
             visibility_seconds=1.0,
             # On a slow machine the same job is in hand at one cut after the other.
-            max_deliveries=1000,
+            max_deliveries=50,
             reset="earliest",
         ) as worker:
             while idle or not self.over.is_set():
