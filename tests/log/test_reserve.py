@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
@@ -183,3 +185,22 @@ def test_a_start_without_room_for_the_reserve_says_that_the_disk_is_full(
     assert store.reserve.spent
     assert any("the disk is full" in problem for problem in store.problems)
     store.close()
+
+
+def test_threads_that_find_the_same_say_it_once(
+    reserve: Reserve, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    together = Barrier(2)
+
+    def has_room() -> bool:
+        together.wait(60)
+        return True
+
+    monkeypatch.setattr(reserve, "_has_room", has_room)
+    with ThreadPoolExecutor(2) as threads:
+        reserve.note_full()
+        for done in [threads.submit(reserve.look_for_room) for _ in range(2)]:
+            done.result(60)
+    said = [record.getMessage() for record in caplog.records if "The disk of" in record.msg]
+    assert ["is full" in said[0], "has room again" in said[1]] == [True, True]
+    assert len(said) == 2

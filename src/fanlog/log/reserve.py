@@ -43,6 +43,8 @@ class Reserve:
         self._path = path
         self._bytes_wanted = bytes_wanted
         self._lock = Lock()
+        # Of `full`. The other one is held while the disk is busy, and this one never.
+        self._full_lock = Lock()
         self.spent = False
         self.full = False
 
@@ -71,13 +73,19 @@ class Reserve:
 
     def note_full(self) -> None:
         """Somebody found no room. Says so once, until there is room again."""
-        if self._path and not self.full:
-            self.full = True
+        if self._path and self._becomes(full=True):
             logger.error(
                 "The disk of %s is full: messages for topics on disk are refused. %s",
                 os.path.dirname(self._path),
                 ROOM_ADVICE,
             )
+
+    def _becomes(self, *, full: bool) -> bool:
+        """Sets `full`. True if it was otherwise: of several threads that find out, one says so."""
+        with self._full_lock:
+            changes = self.full is not full
+            self.full = full
+            return changes
 
     def problem(self) -> str:
         """What is wrong, for `health`; empty if nothing is."""
@@ -129,10 +137,11 @@ class Reserve:
         """Whether the disk is full no more: then publishing goes on. Blocks a little."""
         if not self.full or not self.refill() or not self._has_room():
             return
-        self.full = False
-        logger.warning(
-            "The disk of %s has room again: messages are taken again.", os.path.dirname(self._path)
-        )
+        if self._becomes(full=False):
+            logger.warning(
+                "The disk of %s has room again: messages are taken again.",
+                os.path.dirname(self._path),
+            )
 
     def _has_room(self) -> bool:
         probe = self._path + ".tmp"
