@@ -108,9 +108,11 @@ class LoopThread:
 
     def stop(self) -> None:
         with self._handing_over:
-            if self.running:
-                self._loop.call_soon_threadsafe(self._end)
+            running = self.running
+            # Before the loop ends, so that whoever it lets go knows why.
             self._stopped = True
+            if running:
+                self._loop.call_soon_threadsafe(self._end)
         self._thread.join()
 
 
