@@ -303,3 +303,18 @@ async def test_a_key_with_a_rate_of_its_own_is_refused_and_others_are_not() -> N
             broker.node.security.directory.put(more)
             await client.create_topic("second")
             await client.publish("mine", b"y")
+
+
+async def test_a_publisher_without_limits_is_not_measured_whoever_owns_its_topic() -> None:
+    async with safe() as (broker, key), await fanlog.connect(broker.url, key=key) as client:
+        await client.create_topic("t")
+        await client.publish("t", b"x")
+        metering = broker.node.core.metering
+        assert broker.node.core.catalog.get("t").settings.owner == "root"
+        assert not metering.on
+        assert broker.node.security is not None
+        limited_to = Allowance(stored_bytes=1)
+        broker.node.security.directory.put(make_entry(key, "root", allowance=limited_to))
+        assert metering.on
+        with pytest.raises(QuotaExceededError):
+            await client.publish("t", b"y")

@@ -46,6 +46,20 @@ def test_an_owner_has_the_quota_of_its_account_or_everybodys() -> None:
     assert table.of("t", "ann")[0] is not ann
 
 
+def test_who_has_no_maximum_bounds_nothing() -> None:
+    table = QuotaTable(LimitOptions())
+    share = Share(table.of("t", "ann"), 40)
+    assert not table.bounded
+    table.allowance_of = {"ann": Allowance(stored_bytes=30)}.get
+    table.renew()
+    assert table.bounded
+    assert share.maybe_fault() is not None
+    table.allowance_of = {"ann": Allowance()}.get
+    table.renew()
+    assert not table.bounded
+    assert QuotaTable(LimitOptions(prefixes="a.:topics=2")).bounded
+
+
 @pytest.mark.parametrize("text", ["a", ":topics=3", "a.:apples=3", "a.:topics=x", "a.:topics"])
 def test_a_wrong_quota_of_a_prefix_is_named(text: str) -> None:
     with pytest.raises(ConfigError, match=r"limits\.prefixes: "):

@@ -87,19 +87,23 @@ class Metering:
         self._accounts_limited = False
         self.on = False
         self.epoch = 0
-        # Topics with limits of any kind, and those of them that have a rate.
-        self._bounded_topics = self._limited_topics = 0
+        # Topics with a rate.
+        self._limited_topics = 0
         self.settings_changed()
         self.connections = ConnectionCounts(options)
         self.logins = LoginWatch(Lockout(options), now_us)
 
     def settings_changed(self) -> None:
-        options = self._options
-        everybody = options.messages_per_second or options.bytes_per_second
-        limited = everybody or options.prefixes or self._bounded_topics
-        self.on = bool(limited or self._accounts_limited)
+        self._quotas.renew()
+        self._look()
         # What connections know of their rates may not hold any more.
         self.epoch += 1
+
+    def _look(self) -> None:
+        options = self._options
+        everybody = options.messages_per_second or options.bytes_per_second
+        limited = everybody or self._limited_topics or self._quotas.bounded
+        self.on = bool(limited or self._accounts_limited)
 
     def limit_accounts(self) -> None:
         """Somebody has logged in whose account has a rate."""
@@ -245,17 +249,15 @@ class Metering:
             return
         share = Share(quotas, stored_bytes_of(topic))
         topic.limits = TopicLimits(rates, share, self.now_us)
-        self._bounded_topics += 1
         if rates is not None:
             self._limited_topics += 1
-        self.on = True
+        self._look()
 
     def drop(self, topic: Topic) -> None:
         """A topic is deleted."""
         limits, topic.limits = topic.limits, None
         if limits is not None:
             limits.end()
-            self._bounded_topics -= 1
             self._limited_topics -= limits.rates is not None
 
     def recount(self, topic: Topic) -> None:
@@ -267,10 +269,12 @@ class Metering:
         """What the accounts of owners may use, by their names."""
         self._quotas.allowance_of = allowance_of
         self._quotas.renew()
+        self._look()
 
     def renew(self) -> None:
         """Accounts have changed: their quotas may have."""
         self._quotas.renew()
+        self._look()
         self.epoch += 1
 
 

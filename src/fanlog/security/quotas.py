@@ -84,13 +84,16 @@ class Share:
 
 
 class QuotaTable:
-    """The quotas of all owners and prefixes. `allowance_of` knows the accounts by their names."""
+    """The quotas of all owners and prefixes. `allowance_of` knows the accounts by their names.
+    `bounded` is whether one of them has a maximum: every owner has a quota, so that what he has is
+    known when he gets one."""
 
     def __init__(self, options: LimitOptions) -> None:
         self._options = options
         self.allowance_of: AllowanceOf = _nobody
         self._prefixes = list(_prefixes(options.prefixes))
         self._owners: dict[str, Quota] = {}
+        self.bounded = bool(self._prefixes)
 
     def check_new(self, name: str, owner: str) -> None:
         """Raises if there may be no topic of this name and owner."""
@@ -112,7 +115,8 @@ class QuotaTable:
         return tuple(found)
 
     def renew(self) -> None:
-        """Accounts have changed."""
+        """Accounts or settings have changed."""
+        self.bounded = bool(self._prefixes)
         for owner, quota in list(self._owners.items()):
             if not quota.topics:
                 del self._owners[owner]
@@ -123,6 +127,7 @@ class QuotaTable:
         allowance = self.allowance_of(owner) or Allowance()
         quota.topics_max = allowance.topics or self._options.topics_per_user
         quota.stored_bytes_max = allowance.stored_bytes or self._options.stored_bytes_per_user
+        self.bounded |= bool(quota.topics_max or quota.stored_bytes_max)
 
 
 def _nobody(name: str) -> None:

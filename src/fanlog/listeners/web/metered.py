@@ -26,9 +26,9 @@ class Claiming(Protocol):
 
 def charge_request(bus: Bus, permit: Permit, topic: str, messages: Sequence[Outgoing]) -> None:
     """Counts the messages of a request. Raises RateLimitedError while there is a debt."""
+    _claim(bus, permit, topic)
     metering = bus.core.metering
     if metering.on:
-        _claim(bus, permit, topic)
         found = bus.core.catalog.find(topic)
         rates = metering.rates_of(permit.who)
         metering.charge_at_once(rates, found, len(messages), _size(messages))
@@ -39,9 +39,9 @@ def charge_stream(
 ) -> None:
     """Counts messages that came over a WebSocket, and does not read it while there is a debt.
     Raises RateLimitedError if that is too large already."""
+    _claim(bus, permit, topic)
     metering = bus.core.metering
     if metering.on:
-        _claim(bus, permit, topic)
         found = bus.core.catalog.find(topic)
         rates = metering.rates_of(permit.who)
         wait = metering.charge(rates, found, len(messages), _size(messages))
