@@ -369,7 +369,7 @@ class TelemetryOptions(msgspec.Struct, frozen=True, kw_only=True):
             description="Sampled messages that the broker follows in a second. Clients choose what "
             "is sampled; past this the broker has no spans of it. 0: it follows none.",
         ),
-    ] = 500
+    ] = 100
     otlp_endpoint: Annotated[
         str,
         Meta(

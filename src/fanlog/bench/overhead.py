@@ -4,6 +4,8 @@ one with none, at full speed.
 Law: both brokers run at the same time on the same core, and are measured in short slices in turn,
 so that whatever else the machine does concerns both. A slice ends when every byte has arrived, so
 that neither works during the other's. Each pair of slices makes a ratio, and the median counts.
+Two equal brokers differ by a few percent for as long as they run, by where their memory came to
+lie. So both are started several times, and neither always first.
 Both have the same listeners, so that what is measured is the features and nothing else.
 What happens once a second (a scrape, a bounded number of traces) happens once for each second that
 the broker was on its core: on a busy machine that is longer, and its share of the work the same.
@@ -50,6 +52,8 @@ Feature = Literal["auth", "metrics", "audit", "tracing", "limits"]
 FEATURES: tuple[Feature, ...] = ("auth", "metrics", "audit", "tracing")
 # Those that are measured only when asked for.
 OTHER_FEATURES: tuple[Feature, ...] = ("limits",)
+# Two equal brokers: how far a ratio is from 1 then, that much is noise.
+NO_FEATURES = "none"
 # Limits of users, topics and prefixes that are counted, and never reached.
 _LIMITS = """\
 [limits]
@@ -62,19 +66,26 @@ messages_per_second_max = 1000000000000
 bytes_per_second_max = 1000000000000000
 """
 WARMUP_SLICES = 2
+STARTS = 4
 SCRAPE_TIMEOUT_S = 20.0
 SCRAPE_EVERY_S = 1.0
 
 
 def features_named(text: str) -> tuple[Feature, ...]:
-    """The features in a list with commas."""
+    """The features in a list with commas.
+
+    >>> features_named("auth,tracing"), features_named("none")
+    (('auth', 'tracing'), ())
+    """
+    if text == NO_FEATURES:
+        return ()
     features = (*FEATURES, *OTHER_FEATURES)
     known: dict[str, Feature] = {feature: feature for feature in features}
     try:
         return tuple(known[name.strip()] for name in text.split(","))
     except KeyError as unknown:
         raise InvalidArgumentError(
-            f"There is no feature {unknown}. Choose from {', '.join(features)}."
+            f"There is no feature {unknown}. Choose from {', '.join(features)}, or {NO_FEATURES}."
         ) from None
 
 
@@ -90,8 +101,8 @@ class OverheadOptions(RunOptions):
     payload_bytes: int = 128
     window_messages: int = 8192
     sampled: float = 0.01
-    rounds: int = 9
-    slice_s: float = 1.0
+    rounds: int = 16
+    slice_s: float = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,20 +158,28 @@ def run_overhead(options: OverheadOptions, progress: Progress = silent) -> Overh
     return OverheadReport(rows=rows, left_out=[], environment=environment)
 
 
-def _measure(cell: Cell, options: OverheadOptions, cores: Cores, load: LoadProcess) -> Pairs:
-    with _brokers(options, cores) as sides:
-        return load.call(generate, cell, options, *sides)
+def _measure(cell: Cell, options: OverheadOptions, cores: Cores, load: LoadProcess) -> list[Pairs]:
+    starts = min(STARTS, options.rounds)
+    found: list[Pairs] = []
+    for number in range(starts):
+        # The rounds that are left, over the starts that are left.
+        done = sum(len(pairs.having) for pairs in found)
+        rounds = -(-(options.rounds - done) // (starts - number))
+        with _brokers(options, cores, plain_first=number % 2 == 0) as sides:
+            found.append(load.call(generate, cell, options, rounds, *sides))
+    return found
 
 
 @contextlib.contextmanager
-def _brokers(options: OverheadOptions, cores: Cores) -> Generator[tuple[Side, Side]]:
+def _brokers(
+    options: OverheadOptions, cores: Cores, *, plain_first: bool
+) -> Generator[tuple[Side, Side]]:
     """The broker without the features, and the one that has them."""
     having = options.features
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(dir=options.directory))
         ports = free_port(), free_port()
         plain = _serving(ports[0], '[audit]\nlevel = "off"\n')
-        off = stack.enter_context(started(plain, cores.system, options.directory))
         key = make_key() if "auth" in having else ""
         lines = ["[audit]", f'level = "{"changes" if "audit" in having else "off"}"']
         if key:
@@ -171,7 +190,11 @@ def _brokers(options: OverheadOptions, cores: Cores) -> Generator[tuple[Side, Si
         if "limits" in having:
             lines.append(_LIMITS)
         spec = _serving(ports[1], "\n".join(lines) + "\n")
-        on = stack.enter_context(started(spec, cores.system, options.directory))
+        order = (plain, spec) if plain_first else (spec, plain)
+        running = {
+            one: stack.enter_context(started(one, cores.system, options.directory)) for one in order
+        }
+        off, on = running[plain], running[spec]
         scraped = on.port if "metrics" in having else 0
         sampled = options.sampled if "tracing" in having else 0.0
         yield Side(ports[0], off.pid), Side(ports[1], on.pid, key, scraped, sampled)
@@ -181,15 +204,17 @@ def _serving(port: int, config: str) -> SystemSpec:
     return SystemSpec("fanlog", listener="websocket", native_port=port, config=config)
 
 
-def generate(cell: Cell, options: OverheadOptions, without: Side, having: Side) -> Pairs:
-    """What the load process does for one cell."""
+def generate(
+    cell: Cell, options: OverheadOptions, rounds: int, without: Side, having: Side
+) -> Pairs:
+    """What the load process does for one cell and one start of the brokers."""
     with contextlib.ExitStack() as stack:
         runs = [stack.enter_context(_running(cell, options, side)) for side in (without, having)]
         for run in runs * WARMUP_SLICES:
             run.slice(options.slice_s)
         for run in runs:
             run.begin()
-        for number in range(options.rounds):
+        for number in range(rounds):
             # Nobody always comes after the other.
             for run in runs if number % 2 else reversed(runs):
                 run.slice(options.slice_s)
@@ -281,19 +306,22 @@ def _running(cell: Cell, options: OverheadOptions, side: Side) -> Generator[_Run
         yield run
 
 
-def _row(cell: Cell, pairs: Pairs, options: OverheadOptions) -> OverheadRow:
-    ratios = [on / off for off, on in zip(pairs.without, pairs.having, strict=True)]
+def _row(cell: Cell, found: list[Pairs], options: OverheadOptions) -> OverheadRow:
+    without = [rate for pairs in found for rate in pairs.without]
+    having = [rate for pairs in found for rate in pairs.having]
+    ratios = [on / off for off, on in zip(without, having, strict=True)]
     readers = cell.subscribers or 1
+    costs = [statistics.fmean(pairs.cost_ns[side] for pairs in found) for side in (0, 1)]
     return OverheadRow(
         features=list(options.features),
         subscribers=cell.subscribers,
         batch=cell.batch,
         payload=options.payload_bytes,
-        off_per_s=round(statistics.median(pairs.without) * readers, 1),
-        on_per_s=round(statistics.median(pairs.having) * readers, 1),
-        off_ns=round(pairs.cost_ns[0], 1),
-        on_ns=round(pairs.cost_ns[1], 1),
-        sampled_per_s=round(pairs.sampled_per_s, 1),
+        off_per_s=round(statistics.median(without) * readers, 1),
+        on_per_s=round(statistics.median(having) * readers, 1),
+        off_ns=round(costs[0], 1),
+        on_ns=round(costs[1], 1),
+        sampled_per_s=round(statistics.fmean(pairs.sampled_per_s for pairs in found), 1),
         ratio=round(statistics.median(ratios), 4),
         ratios=[round(ratio, 4) for ratio in ratios],
     )

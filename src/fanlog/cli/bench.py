@@ -320,7 +320,11 @@ def overhead(
     *,
     features: Annotated[
         str,
-        typer.Option("--features", help="What the second broker has.", metavar="NAME,NAME,..."),
+        typer.Option(
+            "--features",
+            help="What the second broker has. none: two equal brokers, to see what is noise.",
+            metavar="NAME,NAME,...",
+        ),
     ] = "auth,metrics,audit,tracing",
     subscribers: Annotated[
         str,
@@ -339,8 +343,8 @@ def overhead(
     ] = 0.01,
     rounds: Annotated[
         int, typer.Option("--rounds", help="Pairs of slices; their median counts.", min=1)
-    ] = 9,
-    seconds: Annotated[float, typer.Option("--seconds", help="Of a slice.", min=0.05)] = 1.0,
+    ] = 16,
+    seconds: Annotated[float, typer.Option("--seconds", help="Of a slice.", min=0.05)] = 0.5,
     directory: Folder = None,
     json: Json = None,
     plot: Plot = None,
