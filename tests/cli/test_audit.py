@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 import fanlog
 from fanlog.format.batch import Batch, encode_batch, read_header, stamp
 from fanlog.sync import Client
-from tests.cli.conftest import Run, Serving
+from tests.cli.conftest import PATIENCE_SECONDS, Run, Serving
 
 Serve = Callable[..., Serving]
 
@@ -31,8 +32,17 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder / "kept", f"{head['seq']}:{head['hash']}"
 
 
+def wait_for(ask: Run, name: str, **environment: str) -> None:
+    """Until the log has what was last done to `name`: it is there when it is synced, a moment after
+    the answer."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not ask("audit", "tail", "--no-follow", "--name", name, **environment).out:
+        assert time.monotonic() < deadline, f"{name} is not in the log"
+
+
 def test_changes_are_shown_with_who_made_them_and_from_where(ask: Run, client: Client) -> None:
     client.create_topic("a1.orders", partitions=2)
+    wait_for(ask, "a1.orders")
     shown = ask("audit", "tail", "--no-follow", "--name", "a1.*")
     (line,) = shown.out.splitlines()
     assert "ok     topic.create a1.orders  by - from native 127.0.0.1:" in line
@@ -47,8 +57,10 @@ def test_the_log_of_a_running_broker_is_whole_and_its_head_can_be_kept(
     ask: Run, client: Client, tmp_path: Path
 ) -> None:
     client.create_topic("a2")
+    wait_for(ask, "a2")
     head = ask("audit", "head").out.strip()
     client.create_topic("a2.more")
+    wait_for(ask, "a2.more")
     found = ask("audit", "verify", "--head", head)
     assert found.code == 0
     assert found.out.startswith("The chain is whole: ")
@@ -63,6 +75,7 @@ def test_the_log_is_exported_and_the_export_checked(
     ask: Run, client: Client, tmp_path: Path
 ) -> None:
     client.create_topic("a3.orders")
+    wait_for(ask, "a3.orders")
     file = tmp_path / "audit.jsonl"
     done = ask("audit", "export", str(file))
     head = done.out.split("The head is ")[1].strip()
@@ -159,6 +172,7 @@ def test_the_last_records_that_fit_are_shown_however_many_came_after_them(
         client.create_topic(name)
     for n in range(25):
         client.create_topic(f"a4-later.{n}")
+    wait_for(ask, "a4-later.24")
     shown = ask("audit", "tail", "--no-follow", "--name", "a4.*", "--last", "2", "--json")
     assert [record["name"] for record in shown.lines] == ["a4.second", "a4.third"]
 
@@ -195,6 +209,7 @@ def test_after_a_crash_the_chain_goes_on_and_fits_the_head_that_was_kept(
         with fanlog.sync.connect(serving.url) as client:
             for n in range(3):
                 client.create_topic(f"topic-{start}-{n}")
+        wait_for(run, f"topic-{start}-2", FANLOG_URL=serving.url)
         flags = ("--head", head) if head else ()
         assert run("audit", "verify", *flags, FANLOG_URL=serving.url).code == 0
         head = run("audit", "head", FANLOG_URL=serving.url).out.strip()
