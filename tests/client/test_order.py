@@ -65,7 +65,8 @@ async def test_a_delayed_message_that_was_just_sent_is_listed_and_taken_back(way
 async def test_nobody_overtakes_those_who_wait_for_a_topic_to_be_opened(
     how: str, data: Path
 ) -> None:
-    async with fanlog.Broker(data) as broker:
+    free = fanlog.Config(listener=fanlog.config.ListenerOptions(port=0))
+    async with fanlog.Broker(data, free) as broker:
         url = f"fanlog://127.0.0.1:{broker.listen().port}"
         async with fanlog.connect(url) as client:
             for topic in range(5):

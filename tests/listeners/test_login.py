@@ -17,6 +17,7 @@ from fanlog.client.core import hello
 from fanlog.client.plain import PlainConnection
 from fanlog.config import ClientOptions, Config, ListenerOptions, RedisOptions
 from fanlog.config_security import SecurityOptions
+from fanlog.config_web import WebOptions
 from fanlog.errors import (
     ConfigError,
     ForbiddenError,
@@ -81,6 +82,7 @@ async def guarded(folder: Path | None = None) -> AsyncIterator[Guarded]:
     config = Config(
         listener=ListenerOptions(host=HOST, port=0, drain_seconds=0.0),
         redis=RedisOptions(host=HOST, port=0),
+        web=WebOptions(host=HOST, port=0),
         security=SecurityOptions(auth=True),
     )
     runtime = Runtime()

@@ -194,7 +194,8 @@ async def test_a_client_gets_the_snapshot_that_prometheus_gets() -> None:
 
 
 def test_plain_code_asks_the_same() -> None:
-    with fanlog.sync.Broker() as broker:
+    free = Config(listener=ListenerOptions(port=0))
+    with fanlog.sync.Broker(config=free) as broker:
         listener = broker.listen()
         with fanlog.sync.connect(f"fanlog://{HOST}:{listener.port}", name="plain") as client:
             assert [one.client for one in client.connections.list()] == ["plain"]

@@ -27,7 +27,8 @@ def documented() -> dict[str, tuple[str, frozenset[str]]]:
 
 
 async def snapshot_of(folder: Path) -> Snapshot:
-    async with fanlog.Broker(folder) as broker:
+    free = fanlog.Config(redis=fanlog.config.RedisOptions(port=0))
+    async with fanlog.Broker(folder, free) as broker:
         broker.listen_redis()
         await broker.create_topic("orders", durability="fsync")
         await broker.publish("orders", "x")

@@ -53,7 +53,8 @@ async def until(true: Callable[[], bool]) -> None:
 async def two_processes(**web: Any) -> AsyncIterator[Two]:
     config = Config()
     options = msgspec.structs.replace(config.web, port=0, **(QUICK | web))
-    config = msgspec.structs.replace(config, web=options)
+    native = msgspec.structs.replace(config.listener, port=0)
+    config = msgspec.structs.replace(config, web=options, listener=native)
     async with fanlog.Broker(None, config) as broker:
         first, second = await broker.listen_web(), await broker.listen_web()
         async with aiohttp.ClientSession() as http:
