@@ -235,6 +235,18 @@ async def test_without_limits_nothing_is_measured() -> None:
         assert not len(broker.node.core.metering._table)
 
 
+async def test_without_the_last_rate_nothing_is_measured_any_more() -> None:
+    async with limited() as broker, await fanlog.connect(broker.url) as client:
+        metering = broker.node.core.metering
+        for name in ("altered", "deleted"):
+            await client.create_topic(name, messages_per_second_max=1000)
+        await client.alter_topic("altered", messages_per_second_max=0)
+        assert metering.on
+        await client.delete_topic("deleted")
+        assert not metering.on
+        await client.publish("altered", b"x")
+
+
 async def test_a_rate_that_is_changed_holds_at_once_for_open_connections() -> None:
     async with (
         limited(pause_seconds_max=0.01) as broker,

@@ -85,7 +85,8 @@ def features_named(text: str) -> tuple[Feature, ...]:
         return tuple(known[name.strip()] for name in text.split(","))
     except KeyError as unknown:
         raise InvalidArgumentError(
-            f"There is no feature {unknown}. Choose from {', '.join(features)}, or {NO_FEATURES}."
+            f"There is no feature {unknown}. Choose from {', '.join(features)}. "
+            f"Or give {NO_FEATURES} alone: then both brokers have none."
         ) from None
 
 

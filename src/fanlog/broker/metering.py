@@ -100,6 +100,7 @@ class Metering:
         self.epoch += 1
 
     def _look(self) -> None:
+        """Whether anything may be limited now."""
         options = self._options
         everybody = options.messages_per_second or options.bytes_per_second
         limited = everybody or self._limited_topics or self._quotas.bounded
@@ -259,6 +260,7 @@ class Metering:
         if limits is not None:
             limits.end()
             self._limited_topics -= limits.rates is not None
+            self._look()
 
     def recount(self, topic: Topic) -> None:
         """Something of a topic may be gone."""
