@@ -1,0 +1,7 @@
+"""The nodes of the cluster."""
+
+from __future__ import annotations
+
+from fanlog.listeners.web.routes import Route
+
+ROUTES: list[Route] = []

@@ -1,0 +1,7 @@
+"""Metrics over time, as the broker keeps them."""
+
+from __future__ import annotations
+
+from fanlog.listeners.web.routes import Route
+
+ROUTES: list[Route] = []

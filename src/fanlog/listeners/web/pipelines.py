@@ -1,0 +1,7 @@
+"""Spark queries that commit their progress, and runs of pipelines."""
+
+from __future__ import annotations
+
+from fanlog.listeners.web.routes import Route
+
+ROUTES: list[Route] = []

@@ -1,0 +1,7 @@
+"""All that can be seen of one queue."""
+
+from __future__ import annotations
+
+from fanlog.listeners.web.routes import Route
+
+ROUTES: list[Route] = []

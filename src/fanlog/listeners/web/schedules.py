@@ -1,0 +1,7 @@
+"""Delayed messages and schedules."""
+
+from __future__ import annotations
+
+from fanlog.listeners.web.routes import Route
+
+ROUTES: list[Route] = []

@@ -1,0 +1,7 @@
+"""Open transactions."""
+
+from __future__ import annotations
+
+from fanlog.listeners.web.routes import Route
+
+ROUTES: list[Route] = []
