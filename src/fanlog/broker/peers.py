@@ -37,6 +37,10 @@ class Peer(Protocol):
         """Bytes that the connection holds until the peer takes them."""
         ...
 
+    def traffic(self) -> tuple[int, int] | None:
+        """Bytes received from the peer, and sent to it, since it connected; None if unknown."""
+        ...
+
     def targets(self) -> Iterable[str]:
         """The topics and patterns that it follows."""
         ...

@@ -65,6 +65,9 @@ class TcpPeer:
     def waiting_bytes(self) -> int:
         return self._connection.kept_bytes
 
+    def traffic(self) -> tuple[int, int] | None:
+        return self._connection.traffic()
+
     def targets(self) -> Iterable[str]:
         return self._session.targets()
 

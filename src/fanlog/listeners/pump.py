@@ -20,7 +20,7 @@ from fanlog.config import ListenerOptions
 from fanlog.errors import FanlogError, FormatError
 from fanlog.listeners.faults import OUR_FAULT
 from fanlog.listeners.tls import TlsSocket
-from fanlog.listeners.traffic import describe_traffic
+from fanlog.listeners.traffic import count_traffic, describe_traffic
 
 if TYPE_CHECKING:
     from fanlog.broker.core import Broker
@@ -248,6 +248,10 @@ class Connection:
             self._relieved()
         elif not self._closing:
             self._take(b"")
+
+    def traffic(self) -> tuple[int, int] | None:
+        """Bytes received and sent since it connected; None if unknown."""
+        return count_traffic(self._sock)
 
     def full(self) -> bool:
         """Whether so much waits for the peer that it is asked nothing more for now."""

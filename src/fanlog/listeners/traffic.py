@@ -13,13 +13,19 @@ _COUNTS_AT = 120
 _TCP_INFO_BYTES = _COUNTS_AT + _COUNTS.size
 
 
-def describe_traffic(sock: socket.socket) -> str:
-    """`; 120 bytes received, 4096 sent`; nothing where the system does not count them."""
+def count_traffic(sock: socket.socket) -> tuple[int, int] | None:
+    """The bytes received and sent; None where the system does not count them."""
     if sys.platform != "linux":
-        return ""
+        return None
     try:
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
         sent, received = _COUNTS.unpack_from(info, _COUNTS_AT)
     except (OSError, error):
-        return ""
-    return f"; {received} bytes received, {sent} sent"
+        return None
+    return received, sent
+
+
+def describe_traffic(sock: socket.socket) -> str:
+    """`; 120 bytes received, 4096 sent`; nothing where the system does not count them."""
+    counted = count_traffic(sock)
+    return "" if counted is None else f"; {counted[0]} bytes received, {counted[1]} sent"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from fanlog.format.presence import Member
@@ -36,6 +37,15 @@ class Present:
     user: str
     connections: int
     info: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RoomSize:
+    """How many are in a room."""
+
+    topic: str
+    users: int
+    connections: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,6 +287,13 @@ class Rooms:
         # Those who watch it are told changes only while it is not large.
         large = room.large if room.told is not None else False
         return None if large or len(room.users) > self._limits.list_max else _list(room)
+
+    def sizes(self) -> Iterator[RoomSize]:
+        """Each room with somebody in it. Others may come and go between two of them."""
+        for topic in list(self._rooms):
+            room = self._rooms.get(topic)
+            if room is not None and room.users:
+                yield RoomSize(topic, len(room.users), room.connections)
 
     def __len__(self) -> int:
         return len(self._rooms)

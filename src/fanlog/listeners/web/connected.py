@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from fanlog.identity import Identity
+from fanlog.listeners.traffic import count_traffic
 from fanlog.telemetry.callers import connection_id
 
 if TYPE_CHECKING:
@@ -49,6 +50,9 @@ class StreamPeer:
     def waiting_bytes(self) -> int:
         return 0 if self._stream is None else self._stream.waiting_bytes
 
+    def traffic(self) -> tuple[int, int] | None:
+        return None if self._stream is None else self._stream.traffic()
+
     def targets(self) -> Iterable[str]:
         return self._peer.subscriptions()
 
@@ -79,6 +83,9 @@ class RequestPeer:
     @property
     def waiting_bytes(self) -> int:
         return self._peer.transport.get_write_buffer_size()
+
+    def traffic(self) -> tuple[int, int] | None:
+        return count_traffic(self._peer.sock)
 
     def targets(self) -> Iterable[str]:
         return ()

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from fanlog.errors import FanlogError, FormatError, LimitError
 from fanlog.listeners.faults import OUR_FAULT
+from fanlog.listeners.traffic import count_traffic
 from fanlog.listeners.web.talks import ENDED, Talk
 from fanlog.security.connections import LoggedIn
 
@@ -223,6 +224,11 @@ class WebConnection(asyncio.Protocol):
     def waiting_bytes(self) -> int:
         """Bytes that wait for the peer to take them."""
         return 0 if self._early is not None else self._transport.get_write_buffer_size()
+
+    def traffic(self) -> tuple[int, int] | None:
+        """Bytes received and sent since it connected; None if unknown."""
+        sock = None if self._early is not None else self._transport.get_extra_info("socket")
+        return None if sock is None else count_traffic(sock)
 
     def full(self) -> bool:
         """Whether the peer is asked nothing more for now: so many answers wait for it, or it is

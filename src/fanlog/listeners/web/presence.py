@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from fanlog.broker.presence.rooms import Present, RoomChange, RoomLimits, Rooms
+from fanlog.broker.presence.rooms import Present, RoomChange, RoomLimits, Rooms, RoomSize
 from fanlog.broker.presence.roster import Roster, RosterLimits
 from fanlog.errors import InvalidArgumentError, LimitError, allow_more
 from fanlog.format.presence import CONNECTION_BYTES_MAX, USER_BYTES_MAX, is_info
@@ -201,6 +201,10 @@ class Presence:
             rooms.connections(topic),
             UNSET if users is None else [_present(user) for user in users],
         )
+
+    def sizes(self) -> Iterator[RoomSize]:
+        """How many are in each topic with somebody in it."""
+        return self._rooms.sizes()
 
     # Watchers
 

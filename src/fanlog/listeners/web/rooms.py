@@ -1,7 +1,107 @@
-"""Topics with people in them."""
+"""Topics with people in them, for the dashboard. `GET /v1/presence/{topic}` says who is in one."""
 
 from __future__ import annotations
 
-from fanlog.listeners.web.routes import Route
+from typing import TYPE_CHECKING, Annotated, Literal
 
-ROUTES: list[Route] = []
+import msgspec
+from msgspec import Meta
+
+from fanlog.broker.presence.rooms import RoomSize
+from fanlog.errors import InvalidArgumentError
+from fanlog.identity import Verb
+from fanlog.listeners.web.ordered import page_of
+from fanlog.listeners.web.routes import Call, Route
+from fanlog.listeners.web.shared import Shared
+
+if TYPE_CHECKING:
+    from fanlog.listeners.web.server import WebListener
+
+
+class RoomsQuery(msgspec.Struct, frozen=True, kw_only=True):
+    search: Annotated[
+        str,
+        Meta(max_length=255, description="Only topics with this text in their name, in any case."),
+    ] = ""
+    sort: Annotated[
+        Literal["users", "connections", "topic"], Meta(description="What they are sorted by.")
+    ] = "users"
+    descending: Annotated[bool, Meta(description="The largest first.")] = True
+    offset: Annotated[int, Meta(ge=0, le=10_000_000, description="Rooms to leave out.")] = 0
+    limit: Annotated[int, Meta(ge=1, le=500, description="Most rooms on the page.")] = 50
+
+
+class RoomAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic with people in it."""
+
+    topic: str
+    users: int
+    connections: int
+
+
+class RoomsAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of the rooms that fit and that you may see, and the sums over all of those."""
+
+    rooms: list[RoomAnswer]
+    total: Annotated[int, Meta(description="Rooms that fit.")]
+    offset: int
+    users: Annotated[int, Meta(description="Users in them; one who is in two rooms counts twice.")]
+    connections: Annotated[int, Meta(description="Connections in them, counted likewise.")]
+
+
+_sizes: Shared[list[RoomSize]] = Shared()
+
+
+async def _look(listener: WebListener) -> list[RoomSize]:
+    return [one async for one in listener.core.slices.each(listener.presence.sizes())]
+
+
+def _key(one: RoomSize, sort: str, *, descending: bool) -> tuple[int | str, str]:
+    """Of rooms of one size the names are in order, whichever comes first."""
+    if sort == "topic":
+        return one.topic, ""
+    size = one.users if sort == "users" else one.connections
+    return (-size if descending else size), one.topic
+
+
+async def rooms(call: Call[RoomsQuery, None]) -> RoomsAnswer:
+    query, listener, permit = call.query, call.listener, call.permit
+    slices = listener.core.slices
+    text = query.search.casefold()
+    found: list[RoomSize] = []
+    users = connections = 0
+    async for one in slices.each(await _sizes.get(listener, lambda: _look(listener))):
+        if text in one.topic.casefold() and permit.may(Verb.PRESENCE, one.topic):
+            found.append(one)
+            users += one.users
+            connections += one.connections
+    page = await page_of(
+        slices,
+        found,
+        lambda one: _key(one, query.sort, descending=query.descending),
+        offset=query.offset,
+        limit=query.limit,
+        descending=query.descending and query.sort == "topic",
+    )
+    return RoomsAnswer(
+        rooms=[RoomAnswer(topic=o.topic, users=o.users, connections=o.connections) for o in page],
+        total=len(found),
+        offset=query.offset,
+        users=users,
+        connections=connections,
+    )
+
+
+ROUTES = [
+    Route(
+        "GET",
+        "/v1/rooms",
+        rooms,
+        "List the topics with people in them",
+        "presence",
+        query=RoomsQuery,
+        answer=RoomsAnswer,
+        description="Those whose presence you may see. The figures are some seconds old at most.",
+        errors=(InvalidArgumentError,),
+    ),
+]

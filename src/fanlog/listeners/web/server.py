@@ -111,7 +111,7 @@ class WebListener(Acceptor):
         self.presence.start()
         self.entrance = Entrance(self, self._security)
         self.server_api = ServerApi(
-            self.bus, options, self.presence, self.connections, self._all_listeners
+            self.bus, options, self.presence, self.connections, self.all_listeners
         )
         self._http_options = {
             "access_log": None,
@@ -215,7 +215,7 @@ class WebListener(Acceptor):
         for stream in list(self._streams):
             stream.talk.upstream(up=up)
 
-    def _all_listeners(self) -> list[PeerSource]:
+    def all_listeners(self) -> list[PeerSource]:
         """Of this process."""
         others = (one for one in self.core.metrics.listeners if one.name != self.name)
         return [self, *others]

@@ -21,6 +21,7 @@ from fanlog.format.patterns import is_pattern
 from fanlog.format.presence import CONNECTION_BYTES_MAX
 from fanlog.format.web import OutgoingMessage
 from fanlog.identity import Verb
+from fanlog.listeners.web.clients import forget_clients
 from fanlog.listeners.web.metered import charge_request
 from fanlog.listeners.web.openapi_names import PATTERN_PATTERN
 from fanlog.listeners.web.ports import Outgoing, Published
@@ -157,6 +158,7 @@ async def disconnect_connection(call: Call[DisconnectQuery, None]) -> Disconnect
         reason=_reason(call.query.reason),
         reconnect=call.query.reconnect,
     )
+    forget_clients(call.listener)
     who, result = call.permit.who, "ok" if count else "failed"
     call.bus.core.audit.note(who, "connection.close", connection, result, call.query.reason)
     return DisconnectedAnswer(disconnected=count)
@@ -168,6 +170,7 @@ async def disconnect_user(call: Call[DisconnectQuery, None]) -> DisconnectedAnsw
         reason=_reason(call.query.reason),
         reconnect=call.query.reconnect,
     )
+    forget_clients(call.listener)
     return DisconnectedAnswer(disconnected=count)
 
 

@@ -1,0 +1,316 @@
+"""Who is connected to this process, for people who look for somebody: search, sort, and pages by
+number. `GET /v1/connections` lists all processes, for programs that want everybody.
+
+Law: ten thousand connections are looked at in slices, and once for all who ask at the same time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated, Literal
+from weakref import WeakKeyDictionary
+
+import msgspec
+from msgspec import Meta
+
+from fanlog.broker.peers import describe_peer
+from fanlog.errors import ForbiddenError, InvalidArgumentError, NotSupportedError
+from fanlog.identity import Verb
+from fanlog.listeners.web.ordered import page_of
+from fanlog.listeners.web.routes import Call, Route
+from fanlog.listeners.web.shared import Shared
+
+if TYPE_CHECKING:
+    from fanlog.broker.peers import Peer
+    from fanlog.listeners.web.server import WebListener
+    from fanlog.model import ConnectionInfo
+
+# Counts that are older say nothing about what a connection does now.
+_COUNTS_SECONDS_MAX = 60.0
+_COUNTS_SECONDS_MIN = 0.5
+# Users that are named with how many connections they have.
+_USERS_MAX = 20
+
+ClientSort = Literal[
+    "behind_bytes",
+    "behind_messages",
+    "received_rate",
+    "sent_rate",
+    "received_bytes",
+    "sent_bytes",
+    "since",
+    "user",
+    "address",
+    "client",
+    "subscriptions",
+]
+_TEXTS = ("user", "address", "client")
+
+
+class ClientAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A client that is connected, and what it does."""
+
+    id: str
+    user: str
+    address: str
+    listener: Annotated[str, Meta(description="native, redis or web.")]
+    transport: Annotated[str, Meta(description="native, redis, websocket, sse or http.")]
+    since: Annotated[str, Meta(description="When it connected, RFC 3339 in UTC.")]
+    subscriptions: Annotated[
+        list[str], Meta(description="The topics and patterns it follows; of very many, some.")
+    ]
+    client: Annotated[str, Meta(description="What the client calls itself.")]
+    account: Annotated[
+        str, Meta(description="How the user logged in: key, user, token or certificate.")
+    ]
+    account_name: Annotated[str, Meta(description="The name of that key or user.")]
+    behind_messages: Annotated[
+        int, Meta(description="Messages that it could have and was not sent yet.")
+    ]
+    behind_bytes: Annotated[
+        int, Meta(description="About how many bytes that is, with what waits in its connection.")
+    ]
+    received_bytes: Annotated[
+        int | None, Meta(description="Bytes that the client has sent; null where nobody counts.")
+    ]
+    sent_bytes: Annotated[int | None, Meta(description="Bytes that the client was sent.")]
+    received_rate: Annotated[
+        float | None,
+        Meta(
+            description="Bytes a second from the client: since somebody looked last, up to a "
+            "minute ago, or since it connected."
+        ),
+    ]
+    sent_rate: Annotated[float | None, Meta(description="Bytes a second to the client.")]
+
+
+class UserCount(msgspec.Struct, frozen=True):
+    user: str
+    connections: int
+
+
+class ClientsAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of the clients that fit, and what there is in all."""
+
+    clients: list[ClientAnswer]
+    total: Annotated[int, Meta(description="Clients that fit.")]
+    offset: int
+    connections: Annotated[int, Meta(description="All clients that are connected.")]
+    listeners: Annotated[dict[str, int], Meta(description="How many, by listener.")]
+    users: Annotated[list[UserCount], Meta(description="The users with most connections.")]
+    behind_bytes: Annotated[int, Meta(description="Bytes that all of them are behind.")]
+    processes: Annotated[
+        int,
+        Meta(description="Other processes, such as edges, whose clients are not in this list."),
+    ]
+
+
+class ClientsQuery(msgspec.Struct, frozen=True, kw_only=True):
+    search: Annotated[
+        str,
+        Meta(
+            max_length=200,
+            description="Only with this text in the user, client, address, id or a subscription. "
+            "Case does not matter.",
+        ),
+    ] = ""
+    listener: Annotated[
+        Literal["", "native", "redis", "web"], Meta(description="Only those of this listener.")
+    ] = ""
+    user: Annotated[str, Meta(max_length=255, description="Only this user's.")] | None = None
+    behind: Annotated[bool, Meta(description="Only those that are behind.")] = False
+    requests: Annotated[
+        bool, Meta(description="Also HTTP connections that only send requests.")
+    ] = False
+    sort: Annotated[ClientSort, Meta(description="What they are sorted by.")] = "behind_bytes"
+    descending: Annotated[bool, Meta(description="The largest first.")] = True
+    offset: Annotated[int, Meta(ge=0, le=10_000_000, description="Clients to leave out.")] = 0
+    limit: Annotated[int, Meta(ge=1, le=500, description="Most clients on the page.")] = 50
+
+
+class _Found(msgspec.Struct, frozen=True):
+    """A connection as it was when everybody was looked at. `text` is what is searched."""
+
+    info: ConnectionInfo
+    account_name: str
+    text: str
+    received: int | None
+    sent: int | None
+    received_rate: float | None
+    sent_rate: float | None
+
+
+class _Scan(msgspec.Struct, frozen=True):
+    found: list[_Found]
+    listeners: dict[str, int]
+    users: list[UserCount]
+    behind_bytes: int
+
+
+class _Counts:
+    """What the kernel had counted when somebody looked last, by connection."""
+
+    def __init__(self) -> None:
+        self.at = float("-inf")
+        self.by_id: dict[str, tuple[int, int]] = {}
+
+
+_scans: Shared[_Scan] = Shared()
+_counts: WeakKeyDictionary[WebListener, _Counts] = WeakKeyDictionary()
+
+
+def forget_clients(listener: WebListener) -> None:
+    """Somebody has closed connections, and wants to see the list without them."""
+    _scans.forget(listener)
+
+
+async def _scan(listener: WebListener) -> _Scan:
+    """Looks at everybody."""
+    core, now = listener.core, asyncio.get_running_loop().time()
+    before = _counts.setdefault(listener, _Counts())
+    elapsed = now - before.at
+    fresh = _COUNTS_SECONDS_MIN <= elapsed <= _COUNTS_SECONDS_MAX
+    known = before.by_id if fresh else {}
+    counts: dict[str, tuple[int, int]] = {}
+    found: list[_Found] = []
+    listeners: Counter[str] = Counter()
+    users: Counter[str] = Counter()
+    behind, now_us = 0, core.now_us()
+    for source in listener.all_listeners():
+        async for peer in core.slices.each(source.peers()):
+            one = _look(peer, counts, known, elapsed, now_us)
+            found.append(one)
+            if one.info.transport != "http":
+                listeners[one.info.listener] += 1
+                users[one.info.user] += 1
+                behind += one.info.behind_bytes
+    if elapsed >= _COUNTS_SECONDS_MIN:
+        before.at, before.by_id = now, counts
+    most = [UserCount(name, count) for name, count in users.most_common(_USERS_MAX)]
+    return _Scan(found, dict(listeners), most, behind)
+
+
+def _look(
+    peer: Peer,
+    counts: dict[str, tuple[int, int]],
+    known: dict[str, tuple[int, int]],
+    elapsed: float,
+    now_us: int,
+) -> _Found:
+    info, traffic, account = describe_peer(peer), peer.traffic(), peer.who.account
+    rates: tuple[float | None, float | None] = (None, None)
+    if traffic is not None:
+        counts[info.id] = traffic
+        earlier = known.get(info.id)
+        seconds = elapsed
+        # An id may be that of another connection by now.
+        if earlier is None or earlier[0] > traffic[0] or earlier[1] > traffic[1]:
+            earlier, seconds = (0, 0), max(1.0, (now_us - info.since_us) / 1e6)
+        rates = ((traffic[0] - earlier[0]) / seconds, (traffic[1] - earlier[1]) / seconds)
+    received, sent = (None, None) if traffic is None else traffic
+    text = "\n".join((info.user, info.client, info.address, info.id, *info.subscriptions))
+    name = "" if account is None else account.name
+    return _Found(info, name, text.casefold(), received, sent, rates[0], rates[1])
+
+
+def _fits(one: _Found, query: ClientsQuery, text: str) -> bool:
+    info = one.info
+    if info.transport == "http" and not query.requests:
+        return False
+    if query.listener and info.listener != query.listener:
+        return False
+    if query.user is not None and info.user != query.user:
+        return False
+    if query.behind and not info.behind_bytes and not info.behind_messages:
+        return False
+    return text in one.text
+
+
+def _key(one: _Found, sort: ClientSort) -> tuple[str | float, str]:
+    """What a client is sorted by. No two of them have the same."""
+    if sort in _TEXTS:
+        return str(getattr(one.info, sort)).casefold(), one.info.id
+    return _figure(one, sort), one.info.id
+
+
+def _figure(one: _Found, sort: ClientSort) -> float:
+    match sort:
+        case "received_bytes":
+            return one.received or 0
+        case "sent_bytes":
+            return one.sent or 0
+        case "received_rate":
+            return one.received_rate or 0.0
+        case "sent_rate":
+            return one.sent_rate or 0.0
+        case "since":
+            return one.info.since_us
+        case "subscriptions":
+            return len(one.info.subscriptions)
+        case _:
+            return getattr(one.info, sort)
+
+
+def _answer(one: _Found) -> ClientAnswer:
+    info = one.info
+    return ClientAnswer(
+        id=info.id,
+        user=info.user,
+        address=info.address,
+        listener=info.listener,
+        transport=info.transport,
+        since=info.since.isoformat().replace("+00:00", "Z"),
+        subscriptions=info.subscriptions,
+        client=info.client,
+        account=info.account,
+        account_name=one.account_name,
+        behind_messages=info.behind_messages,
+        behind_bytes=info.behind_bytes,
+        received_bytes=one.received,
+        sent_bytes=one.sent,
+        received_rate=one.received_rate,
+        sent_rate=one.sent_rate,
+    )
+
+
+async def clients(call: Call[ClientsQuery, None]) -> ClientsAnswer:
+    query, listener = call.query, call.listener
+    scan = await _scans.get(listener, lambda: _scan(listener))
+    text, slices = query.search.casefold(), call.broker.slices
+    fitting = [one async for one in slices.each(scan.found) if _fits(one, query, text)]
+    page = await page_of(
+        slices,
+        fitting,
+        lambda one: _key(one, query.sort),
+        offset=query.offset,
+        limit=query.limit,
+        descending=query.descending,
+    )
+    return ClientsAnswer(
+        clients=[_answer(one) for one in page],
+        total=len(fitting),
+        offset=query.offset,
+        connections=sum(scan.listeners.values()),
+        listeners=scan.listeners,
+        users=scan.users,
+        behind_bytes=scan.behind_bytes,
+        processes=listener.presence.roster.processes - 1,
+    )
+
+
+ROUTES = [
+    Route(
+        "GET",
+        "/v1/connection-list",
+        clients,
+        "Search and sort the connections of this process",
+        "connections",
+        query=ClientsQuery,
+        answer=ClientsAnswer,
+        description="For people who look for a client: who is furthest behind, who sends most. "
+        "The figures are some seconds old at most. `GET /v1/connections` lists all processes.",
+        errors=(ForbiddenError, InvalidArgumentError, NotSupportedError),
+        verb=Verb.ADMIN,
+    ),
+]
