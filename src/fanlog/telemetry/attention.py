@@ -1,0 +1,440 @@
+"""What needs somebody's attention, found in a snapshot, in the last minutes, and in what else the
+broker knows. Pure.
+
+Each finding has a stable `kind`, a severity, one sentence, and where it can be fixed: the kind of
+page, and the name that it is about. Names that are about a topic, a group or a queue are shown only
+to those who may know them; `admin` findings only to operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from enum import StrEnum
+
+import msgspec
+
+from fanlog.telemetry.recent import RECENT_SECONDS, Recent
+from fanlog.telemetry.snapshot import OTHERS, Snapshot
+from fanlog.telemetry.trends import Series, growth, maybe_seconds_left, rise
+
+# Lag that rises for so long is more than a busy moment.
+GROWING_SECONDS = 60.0
+_LAG_MIN = 10
+# A group without members is reported after this: a restart of its consumer is shorter.
+DESERTED_SECONDS = 10.0
+_AUTH_FAILURES_MIN = 5
+# The trend of a disk is known after so long; a week ahead is not worth a word.
+_DISK_WATCHED_SECONDS = 300.0
+_DISK_SOON_SECONDS = 7 * 86_400.0
+_DISK_URGENT_SECONDS = 86_400.0
+_DISK_SHARE_MIN = 0.1
+_DISK_SHARE_URGENT = 0.03
+_FILES_SHARE_MAX = 0.8
+_FILES_SHARE_URGENT = 0.95
+_LOOP_DELAY_US = 50_000
+_LOOP_DELAY_URGENT_US = 250_000
+_CPU_MAX = 0.95
+# A reader that is so far behind costs nobody else anything, but is worth a look.
+_BEHIND_BYTES = 16 << 20
+_TRANSACTION_SECONDS = 300.0
+# Of one kind, so many are named.
+_NAMED_MAX = 10
+FINDINGS_MAX = 100
+
+_MISSED = {
+    "skipped": "were skipped for readers that were too slow (policy skip)",
+    "retention": "were deleted by retention before their readers got them",
+}
+
+
+class Severity(StrEnum):
+    BAD = "bad"
+    WARN = "warn"
+    INFO = "info"
+
+
+_ORDER = {Severity.BAD: 0, Severity.WARN: 1, Severity.INFO: 2}
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """`link` is the kind of page where it can be fixed, `about` the name that the page is of."""
+
+    kind: str
+    severity: Severity
+    text: str
+    link: str
+    about: str = ""
+    admin: bool = False
+
+
+class OpenTransaction(msgspec.Struct, frozen=True):
+    """As much of one as is needed here."""
+
+    name: str
+    age_seconds: float
+
+
+class Trouble(msgspec.Struct, frozen=True):
+    """A partition that is not well: `kind` is failed, damaged or unreadable."""
+
+    kind: str
+    topic: str
+    text: str
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a snapshot does not say."""
+
+    in_memory: bool = False
+    disk_full: bool = False
+    troubles: tuple[Trouble, ...] = ()
+    # Sentences about the broker's own files, and about delayed messages and transactions.
+    problems: tuple[str, ...] = ()
+    certificate: str = ""
+    late: tuple[str, ...] = ()
+    # Dead letters by topic, those with the most first.
+    dead_letters: tuple[tuple[str, int], ...] = ()
+    # The oldest open ones first.
+    transactions: tuple[OpenTransaction, ...] = ()
+    # Groups that a program moves without being a member, such as a Spark query: seconds since.
+    committers: dict[str, float] = {}
+    failed_pipelines: tuple[tuple[str, str], ...] = ()
+
+
+Found = Iterator[Finding]
+
+
+def find(snapshot: Snapshot, recent: Recent, facts: Facts) -> list[Finding]:
+    """All findings, the most urgent first."""
+    found: list[Finding] = []
+    for look in _LOOKS:
+        found += list(look(snapshot, recent, facts))
+    found.sort(key=lambda one: _ORDER[one.severity])
+    return found[:FINDINGS_MAX]
+
+
+def _state(snapshot: Snapshot, recent: Recent, facts: Facts) -> Found:
+    if snapshot.state == "draining":
+        text = "The broker is draining: it is about to stop, and takes no new clients."
+        yield Finding(kind="draining", severity=Severity.WARN, text=text, link="cluster")
+    for trouble in facts.troubles:
+        severity = Severity.WARN if trouble.kind == "unreadable" else Severity.BAD
+        yield Finding(
+            kind=f"log_{trouble.kind}",
+            severity=severity,
+            text=trouble.text,
+            link="topic",
+            about=trouble.topic,
+        )
+    for problem in facts.problems:
+        yield Finding(kind="damage", severity=Severity.BAD, text=problem, link="cluster")
+    for problem in facts.late:
+        yield Finding(kind="schedule_late", severity=Severity.WARN, text=problem, link="schedules")
+    if facts.certificate:
+        yield Finding(
+            kind="certificate", severity=Severity.BAD, text=facts.certificate, link="settings"
+        )
+    if facts.in_memory and snapshot.totals.published_messages and snapshot.role == "broker":
+        text = (
+            "This broker keeps everything in memory: a restart loses all messages. To keep them, "
+            "start it with a data folder: fanlog serve --data FOLDER."
+        )
+        yield Finding(kind="memory_only", severity=Severity.INFO, text=text, link="settings")
+
+
+# Lag
+
+
+def _lag(snapshot: Snapshot, recent: Recent, facts: Facts) -> Found:
+    now = snapshot.uptime_seconds
+
+    def deserted(name: str) -> bool:
+        # A program that moves the group as it reads needs no member.
+        since = recent.deserted_groups.get(name, now)
+        return now - since >= DESERTED_SECONDS and name not in facts.committers
+
+    def idle(name: str) -> bool:
+        return now - recent.deserted_queues.get(name, now) >= DESERTED_SECONDS
+
+    groups = ((group.name, group.lag, group.members) for group in snapshot.groups if group.lag)
+    yield from _lagging("group", groups, recent.group_lag.maybe, deserted)
+    queues = ((queue.name, queue.lag, queue.workers) for queue in snapshot.queues if queue.lag)
+    yield from _lagging("queue", queues, recent.queue_lag.maybe, idle)
+
+
+def _lagging(
+    what: str,
+    named: Iterable[tuple[str, int, int]],
+    series_of: Callable[[str], Series[int] | None],
+    deserted: Callable[[str], bool],
+) -> Found:
+    """Those that fall behind, or that nobody works on, the furthest behind first."""
+    count = 0
+    for name, lag, members in named:
+        if name == OTHERS or count >= _NAMED_MAX:
+            continue
+        series = series_of(name)
+        rising = rise(series) if series is not None else None
+        if not members and deserted(name):
+            count += 1
+            yield _deserted(what, name, lag, grows=rising is not None and rising.seconds > 0)
+        elif rising is not None and rising.seconds >= GROWING_SECONDS and lag >= _LAG_MIN:
+            count += 1
+            unit = "messages" if what == "group" else "jobs"
+            text = (
+                f"The {what} {name} falls behind: {lag:,} {unit} wait, and the lag has grown for "
+                f"{_duration(rising.seconds)} by about {_rate(rising.per_second)}. It needs more "
+                f"{'members' if what == 'group' else 'workers'}, or faster ones."
+            )
+            yield Finding(
+                kind="lag_growing", severity=Severity.WARN, text=text, link=what, about=name
+            )
+
+
+def _deserted(what: str, name: str, lag: int, *, grows: bool) -> Finding:
+    who, unit = ("member", "messages") if what == "group" else ("worker", "jobs")
+    more = ", and more arrive" if grows else ""
+    text = f"The {what} {name} has no {who}, while {lag:,} {unit} wait{more}."
+    severity = Severity.WARN if grows or what == "queue" else Severity.INFO
+    return Finding(kind=f"no_{who}", severity=severity, text=text, link=what, about=name)
+
+
+# Jobs and messages that are lost
+
+
+def _dead(snapshot: Snapshot, recent: Recent, facts: Facts) -> Found:
+    count, most = 0, _new(recent, "dead_letters")
+    for queue in snapshot.queues:
+        series = recent.dead_lettered.maybe(queue.name)
+        new = 0 if series is None else min(most, growth(series, RECENT_SECONDS))
+        if new and count < _NAMED_MAX:
+            count += 1
+            text = (
+                f"{_jobs(new)} of the queue {queue.name} failed for good in the last 15 minutes. "
+                "Look at why, fix it, and replay them."
+            )
+            yield Finding(
+                kind="dead_letters_new",
+                severity=Severity.WARN,
+                text=text,
+                link="dead-letters-of",
+                about=queue.name,
+            )
+    for topic, letters in facts.dead_letters[:_NAMED_MAX]:
+        word = "dead letter waits" if letters == 1 else "dead letters wait"
+        yield Finding(
+            kind="dead_letters",
+            severity=Severity.INFO,
+            text=f"{letters:,} {word} in {topic}: replay or delete them.",
+            link="dead-letters",
+            about=topic,
+        )
+
+
+def _jobs(count: int) -> str:
+    return "1 job" if count == 1 else f"{count:,} jobs"
+
+
+def _missed(snapshot: Snapshot, recent: Recent, facts: Facts) -> Found:
+    # A topic that is named again must not bring what its readers missed long ago.
+    most = sum(_new(recent, name) for name in recent.counters if name.startswith("missed."))
+    count = 0
+    for topic in snapshot.topics:
+        series = recent.missed.maybe(topic.name)
+        new = 0 if series is None else min(most, growth(series, RECENT_SECONDS))
+        if new and count < _NAMED_MAX:
+            count += 1
+            text = f"Readers of {topic.name} missed {new:,} messages in the last 15 minutes."
+            yield Finding(
+                kind="missed", severity=Severity.WARN, text=text, link="topic", about=topic.name
+            )
+    if count:
+        return
+    for name, series in recent.counters.items():
+        reason = name.removeprefix("missed.")
+        new = growth(series, RECENT_SECONDS) if reason != name else 0
+        if new:
+            what = _MISSED.get(reason, f"were missed by readers ({reason})")
+            text = f"{new:,} messages {what} in the last 15 minutes."
+            yield Finding(kind="missed", severity=Severity.WARN, text=text, link="metrics")
+
+
+def _readers(snapshot: Snapshot, recent: Recent, facts: Facts) -> Found:
+    evicted = _new(recent, "slow.disconnect")
+    if evicted:
+        text = (
+            f"{evicted:,} slow readers were disconnected in the last 15 minutes, as they had "
+            "chosen (policy disconnect)."
+        )
+        yield Finding(
+            kind="readers_evicted", severity=Severity.WARN, text=text, link="clients", admin=True
+        )
+    far = [reader for reader in snapshot.readers if reader.bytes >= _BEHIND_BYTES]
+    for reader in far[:3]:
+        who = reader.user or reader.client or reader.connection
+        text = (
+            f"The reader {who} of {reader.target} is {_bytes(reader.bytes)} behind "
+            f"({reader.messages:,} messages)."
+        )
+        yield Finding(
+            kind="slow_reader",
+            severity=Severity.WARN,
+            text=text,
+            link="clients",
+            about=reader.connection,
+            admin=True,
+        )
+
+
+# The machine
+
+
+def _disk(snapshot: Snapshot, recent: Recent, facts: Facts) -> Found:
+    process = snapshot.process
+    if facts.disk_full:
+        text = (
+            "The disk is full: the broker refuses to publish. Free space, add retention, or "
+            "delete topics; it goes on by itself."
+        )
+        yield Finding(kind="disk_full", severity=Severity.BAD, text=text, link="disk")
+        return
+    if not process.disk_total_bytes:
+        return
+    share = process.disk_free_bytes / process.disk_total_bytes
+    left = seconds_until_full(recent)
+    if left is not None and left < _DISK_SOON_SECONDS:
+        severity = Severity.BAD if left < _DISK_URGENT_SECONDS else Severity.WARN
+        text = (
+            f"The disk is full in about {_duration(left)} if it goes on like this: "
+            f"{_bytes(process.disk_free_bytes)} are free. Shorten the retention of large topics, "
+            "or give the broker a larger disk."
+        )
+        yield Finding(kind="disk_filling", severity=severity, text=text, link="disk")
+    elif share < _DISK_SHARE_MIN:
+        severity = Severity.BAD if share < _DISK_SHARE_URGENT else Severity.WARN
+        text = (
+            f"Only {share:.0%} of the disk is free ({_bytes(process.disk_free_bytes)}). Shorten "
+            "the retention of large topics, or give the broker a larger disk."
+        )
+        yield Finding(kind="disk_low", severity=severity, text=text, link="disk")
+
+
+def seconds_until_full(recent: Recent) -> float | None:
+    """When the disk is full if it goes on like this; None if it does not fill, or nobody knows."""
+    return maybe_seconds_left(recent.disk_free, _DISK_WATCHED_SECONDS)
+
+
+def _process(snapshot: Snapshot, recent: Recent, facts: Facts) -> Found:
+    process = snapshot.process
+    if process.open_files_max:
+        share = process.open_files / process.open_files_max
+        if share >= _FILES_SHARE_MAX:
+            text = (
+                f"{process.open_files:,} of {process.open_files_max:,} file descriptors are in "
+                "use. Raise the limit (ulimit -n, or LimitNOFILE), or lower "
+                "listener.connections_max."
+            )
+            severity = Severity.BAD if share >= _FILES_SHARE_URGENT else Severity.WARN
+            yield Finding(kind="files", severity=severity, text=text, link="settings")
+    delay_us = recent.latencies().loop_delay.p99_us
+    if delay_us >= _LOOP_DELAY_US:
+        severity = Severity.BAD if delay_us >= _LOOP_DELAY_URGENT_US else Severity.WARN
+        text = (
+            f"Clients wait: the event loop was up to {delay_us / 1000:,.0f} ms late in the last "
+            "minute. The processor may be too busy, or the machine too small."
+        )
+        yield Finding(kind="loop_delay", severity=severity, text=text, link="metrics")
+    cpu = recent.rates().cpu
+    if cpu >= _CPU_MAX:
+        text = f"The broker uses {cpu:.0%} of a core, and its event loop has one only."
+        yield Finding(kind="cpu", severity=Severity.INFO, text=text, link="metrics")
+
+
+# People and programs
+
+
+def _security(snapshot: Snapshot, recent: Recent, facts: Facts) -> Found:
+    failures = _new(recent, "auth_failures")
+    if failures >= _AUTH_FAILURES_MIN:
+        text = f"{failures:,} logins failed in the last 15 minutes. The audit log says from where."
+        yield Finding(
+            kind="auth_failures", severity=Severity.WARN, text=text, link="audit", admin=True
+        )
+    locked = _new(recent, "lockouts")
+    if locked:
+        text = (
+            f"{locked:,} logins were turned away in the last 15 minutes, because too many before "
+            "them were wrong."
+        )
+        yield Finding(kind="lockout", severity=Severity.WARN, text=text, link="audit", admin=True)
+    limited = _new(recent, "limited")
+    if limited:
+        text = f"Limits slowed or refused clients {limited:,} times in the last 15 minutes."
+        yield Finding(
+            kind="limited", severity=Severity.INFO, text=text, link="settings", admin=True
+        )
+    denied = _new(recent, "denied")
+    if denied:
+        text = (
+            f"{denied:,} requests were refused in the last 15 minutes, because their user may not "
+            "do that."
+        )
+        yield Finding(kind="denied", severity=Severity.INFO, text=text, link="audit", admin=True)
+
+
+def _work(snapshot: Snapshot, recent: Recent, facts: Facts) -> Found:
+    old = [one for one in facts.transactions if one.age_seconds >= _TRANSACTION_SECONDS]
+    if old:
+        word = "transaction has" if len(old) == 1 else "transactions have"
+        text = (
+            f"{len(old):,} {word} been open for more than 5 minutes, the oldest for "
+            f"{_duration(old[0].age_seconds)}."
+        )
+        yield Finding(
+            kind="transaction_old",
+            severity=Severity.WARN,
+            text=text,
+            link="transactions",
+            admin=True,
+        )
+    for name, why in facts.failed_pipelines[:_NAMED_MAX]:
+        text = f"The last run of the pipeline {name} failed" + (f": {why}" if why else ".")
+        yield Finding(
+            kind="pipeline_failed",
+            severity=Severity.WARN,
+            text=text,
+            link="pipelines",
+            about=name,
+        )
+
+
+def _new(recent: Recent, counter: str) -> int:
+    series = recent.counters.get(counter)
+    return 0 if series is None else growth(series, RECENT_SECONDS)
+
+
+_LOOKS = (_state, _disk, _missed, _dead, _lag, _readers, _process, _security, _work)
+
+
+# Words
+
+
+def _duration(seconds: float) -> str:
+    for unit, size in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} seconds"
+
+
+def _bytes(size: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if size >= 10 or unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def _rate(per_second: float) -> str:
+    if per_second >= 1:
+        return f"{per_second:,.0f} per second"
+    return f"{per_second * 60:,.0f} per minute" if per_second * 60 >= 1 else "a few per hour"
