@@ -13,6 +13,7 @@ from typer.main import get_command
 
 from fanlog.cli import (
     backup,
+    dashboard,
     edge,
     export,
     generate,
@@ -82,6 +83,7 @@ def root(
 app.command(epilog=init.EXAMPLE)(init.init)
 app.command(epilog=serve.EXAMPLE)(serve.serve)
 app.command(epilog=edge.EXAMPLE)(edge.edge)
+app.command(epilog=dashboard.EXAMPLE)(dashboard.dashboard)
 app.command(epilog=publish.EXAMPLE)(publish.publish)
 app.command(epilog=tail.EXAMPLE)(tail.tail)
 app.command(epilog=generate.EXAMPLE)(generate.generate)

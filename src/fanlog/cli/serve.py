@@ -341,7 +341,7 @@ def _print_banner(
         Text.assemble(("Fanlog", "bold cyan"), f" {VERSION} listens on ", (url, "bold")),
         Text.assemble(("  data  ", "dim"), data),
         Text.assemble(("  redis ", "dim"), redis_line(redis)),
-        Text.assemble(("  web   ", "dim"), web_line(site)),
+        Text.assemble(("  web   ", "dim"), web_line(site, dashboard=True)),
         Text("Try it, in two other terminals:"),
         Text(f"  {program} tail greetings{option}", style="green"),
         Text(f"  {program} publish greetings hello{option}", style="green"),
@@ -374,12 +374,17 @@ def redis_line(redis: RedisListener | None) -> str:
     return f"{scheme}://{host}:{redis.port}, for any client of Redis Pub/Sub"
 
 
-def web_line(site: WebListener | None) -> str:
+def web_line(site: WebListener | None, *, dashboard: bool = False) -> str:
+    """`dashboard`: open the address in a browser to see it. It gives way to the user's own page."""
     if site is None:
         return "off"
     host = f"[{site.host}]" if ":" in site.host else site.host
-    scheme = "https" if site.secure else "http"
-    return f"{scheme}://{host}:{site.port}/, for browsers and any HTTP client"
+    url = f"{'https' if site.secure else 'http'}://{host}:{site.port}/"
+    if not dashboard:
+        return f"{url}, for browsers and any HTTP client"
+    if site.options.folder:
+        return f"{url}, your own page; the dashboard is at {url}dashboard/"
+    return f"{url} is the dashboard; any HTTP client can use it too"
 
 
 def _program() -> str:
