@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 class FanlogBus(LocalBus):
     """What is published, asked for and signalled goes upstream."""
 
+    is_broker = False
+
     def __init__(self, node: FanlogEdge) -> None:
         self.process = secrets.token_hex(8)
         self.core = node.core

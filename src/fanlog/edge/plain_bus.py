@@ -30,6 +30,7 @@ class PlainBus(ABC):
     """A bus without a Fanlog broker."""
 
     name = ""
+    is_broker = False
 
     def __init__(self, node: EdgeNode, carrier: Carrier) -> None:
         self.process = secrets.token_hex(8)

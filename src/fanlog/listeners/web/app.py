@@ -12,7 +12,10 @@ from aiohttp.typedefs import Handler
 from fanlog.errors import FanlogError
 from fanlog.listeners.faults import OUR_FAULT
 from fanlog.listeners.web import (
+    account_lists,
     accounts,
+    audit_log,
+    clients,
     cluster,
     dead_letters,
     explorer,
@@ -45,6 +48,7 @@ from fanlog.listeners.web import (
     transactions,
 )
 from fanlog.listeners.web.compression import compress
+from fanlog.listeners.web.dashboard_files import add_dashboard
 from fanlog.listeners.web.entrance import authenticate
 from fanlog.listeners.web.files import add_files
 from fanlog.listeners.web.origins import cross_origin
@@ -67,6 +71,7 @@ ROUTES: list[Route] = [
     *publishing.ROUTES,
     *streams.ROUTES,
     *server_routes.ROUTES,
+    *clients.ROUTES,
     *rooms.ROUTES,
     *groups.ROUTES,
     *group_lists.ROUTES,
@@ -85,8 +90,10 @@ ROUTES: list[Route] = [
     *cluster.ROUTES,
     *logins.ROUTES,
     *accounts.ROUTES,
+    *account_lists.ROUTES,
     *oidc_routes.ROUTES,
     *settings.ROUTES,
+    *audit_log.ROUTES,
     *metrics.ROUTES,
     *metric_history.ROUTES,
     *tracing.ROUTES,
@@ -112,7 +119,17 @@ def make_app(listener: WebListener) -> web.Application:
         if route.method == "GET" and is_json:
             app.router.add_route("HEAD", route.path, adapted(route, listener))
     folder = listener.options.folder
-    add_pages(app, ROUTES, front_page=not folder, guarded=listener.entrance.guarded)
+    # An edge has nothing of its own to show; the dashboard is the broker's.
+    dashboard = listener.bus.is_broker
+    add_pages(
+        app,
+        ROUTES,
+        front_page=not folder,
+        dashboard=dashboard,
+        guarded=listener.entrance.guarded,
+    )
+    if dashboard:
+        add_dashboard(app)
     add_files(app, folder)
     return app
 

@@ -54,6 +54,8 @@ _TICKET_PATHS = {
 # They are the same for everybody, or are there to log in.
 OPEN_PATHS = {
     "/",
+    "/dashboard",
+    "/dashboard/{file}",
     "/fanlog.js",
     "/fanlog.d.ts",
     "/v1/openapi.json",

@@ -35,6 +35,7 @@ class LocalBus:
     """The broker as a bus."""
 
     name = "fanlog"
+    is_broker = True
 
     def __init__(self, core: Broker, dial: Dial) -> None:
         self.process = secrets.token_hex(8)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from aiohttp import web
 
+from fanlog.listeners.web.dashboard_files import INDEX, answer_file
 from fanlog.listeners.web.openapi import make_document
 from fanlog.listeners.web.reference import make_front_page, make_page
 from fanlog.release import VERSION
@@ -30,10 +31,15 @@ _FILES = {"reference.css": "text/css", "reference.js": "text/javascript"}
 
 
 def add_pages(
-    app: web.Application, routes: Sequence[Route], *, front_page: bool, guarded: bool
+    app: web.Application,
+    routes: Sequence[Route],
+    *,
+    front_page: bool,
+    dashboard: bool,
+    guarded: bool,
 ) -> None:
-    """Serves them. `front_page`: there is no page of the user's at `/`. `guarded`: clients must log
-    in."""
+    """Serves them. `front_page`: there is no page of the user's at `/`; there is the `dashboard`
+    then, if the process has one. `guarded`: clients must log in."""
     documents = _Documents(routes, guarded)
 
     async def openapi(request: web.Request) -> web.StreamResponse:
@@ -50,7 +56,7 @@ def add_pages(
     for name, content_type in _FILES.items():
         app.router.add_get(f"/v1/{name}", _file(name, content_type))
     if front_page:
-        app.router.add_get("/", _front)
+        app.router.add_get("/", _front(dashboard=dashboard))
 
 
 class _Documents:
@@ -73,19 +79,27 @@ class _Documents:
         return document, msgspec.json.encode(document)
 
 
-async def _front(request: web.Request) -> web.StreamResponse:
-    """A page for people; for programs the same as JSON."""
-    if "text/html" in request.headers.get("Accept", ""):
-        return _page(request, make_front_page(VERSION, _origin(request)))
+def _front(*, dashboard: bool) -> Any:
+    """A page for people; for programs what is where, as JSON."""
     links = {
         "name": "fanlog",
         "release": VERSION,
+        **({"dashboard": "/dashboard/"} if dashboard else {}),
         "reference": "/v1/reference",
         "openapi": "/v1/openapi.json",
         "status": "/v1/status",
         "topics": "/v1/topics",
     }
-    return _tagged(request, msgspec.json.encode(links), "application/json", {"Vary": "Accept"})
+
+    async def front(request: web.Request) -> web.StreamResponse:
+        if "text/html" not in request.headers.get("Accept", ""):
+            data = msgspec.json.encode(links)
+            return _tagged(request, data, "application/json", {"Vary": "Accept"})
+        if dashboard:
+            return answer_file(request, INDEX)
+        return _page(request, make_front_page(VERSION, _origin(request)))
+
+    return front
 
 
 def _origin(request: web.Request) -> str:

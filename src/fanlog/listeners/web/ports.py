@@ -49,6 +49,8 @@ class Bus(Protocol):
     core: Broker
     up: bool
     on_state: list[Callable[[bool], None]]
+    # Whether `core` is the broker itself, and not an edge's.
+    is_broker: bool
 
     @property
     def client(self) -> Client | None:

@@ -37,6 +37,7 @@ from fanlog.listeners.web.mistakes import explained
 
 if TYPE_CHECKING:
     from fanlog.broker.authority import Permit
+    from fanlog.broker.core import Broker
     from fanlog.client.aio import Client
     from fanlog.listeners.web.entrance import Guest
     from fanlog.listeners.web.ports import Bus
@@ -73,6 +74,13 @@ class Call(Generic[Q, B]):
                 "subscriptions and presence work here; for the rest ask a Fanlog broker."
             )
         return client
+
+    @property
+    def broker(self) -> Broker:
+        """The broker itself, where this process has it."""
+        if not self.bus.is_broker:
+            raise NotSupportedError("This is an edge, which can't tell. Ask the broker behind it.")
+        return self.bus.core
 
     @property
     def guest(self) -> Guest:
