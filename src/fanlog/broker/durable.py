@@ -129,6 +129,21 @@ class DurableNames:
             position for position in self._names.get(name, {}).values() if self._counts(position)
         ]
 
+    def has(self, name: str) -> bool:
+        """Whether the name has committed anything that still counts."""
+        return next(self.each_committed(name), None) is not None
+
+    def each_committed(self, name: str) -> Iterator[Position]:
+        """The same, one after the other: they may change meanwhile."""
+        for place in list(self._names.get(name, ())):
+            position = self._names.get(name, {}).get(place)
+            if position is not None and self._counts(position):
+                yield position
+
+    def names_beside(self, topic: str) -> list[str]:
+        """The names that have positions in a topic of this name, or in one that had it before."""
+        return list(self._in_topic.get(topic, ()))
+
     def position(self, name: str, topic: str, partition: int) -> Position | None:
         promised = self._promised.get((name, topic, partition))
         if promised is not None:

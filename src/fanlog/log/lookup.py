@@ -151,3 +151,31 @@ def find_time(disk: DiskLog, time_us: int, end: int) -> int:
     finally:
         os.close(fd)
     return stop
+
+
+def find_append_time(disk: DiskLog, offset: int, end: int) -> int | None:
+    """When the record at an offset was appended, by the header of its batch; None if it is not
+    there any more."""
+    segments = disk.segments
+    if not segments or offset < disk.start_offset:
+        return None
+    segment = segments[bisect_right(segments, offset, key=base_of) - 1]
+    base, at = _index(disk, segment).before(offset) or (segment.base, 0)
+    fd = os.open(log_path(disk.folder, segment), os.O_RDONLY)
+    try:
+        for part in walk_file(
+            fd,
+            disk.owner,
+            at=at,
+            expected=base,
+            stop=min(end, segment.next_offset),
+            limit=os.fstat(fd).st_size,
+            chunk_bytes=disk.shared.options.index_interval_bytes,
+        ):
+            if isinstance(part, Run) and part.next_offset > offset:
+                for batch in part.batches:
+                    if batch.base_offset + batch.span > offset:
+                        return batch.append_time_us
+    finally:
+        os.close(fd)
+    return None

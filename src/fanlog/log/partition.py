@@ -19,11 +19,12 @@ from fanlog.log.compaction import Compaction, is_due
 from fanlog.log.disk import DiskLog, Shared
 from fanlog.log.epochs import Epochs, with_epoch
 from fanlog.log.faults import is_full, is_temporary, read_error, write_error
-from fanlog.log.lookup import Block, find_time, read_block
+from fanlog.log.lookup import Block, find_append_time, find_time, read_block
 from fanlog.log.producers import ProducerHistory, ProducerRun
 from fanlog.log.recovery import bring_back
 from fanlog.log.replay import Known
 from fanlog.log.scan import Owner
+from fanlog.log.segment import SegmentNote, note_of
 from fanlog.log.tail import Piece, Tail
 from fanlog.model import DamagedRange, Durability, TopicSettings
 
@@ -145,6 +146,21 @@ class PartitionLog:
     def segment_count(self) -> int:
         return 0 if self._disk is None else len(self._disk.segments)
 
+    def segment_notes(self, first: int, count: int) -> list[SegmentNote]:
+        """So many of its segments from the one at index `first` on, oldest first."""
+        disk = self._disk
+        if disk is None:
+            return []
+        newest = len(disk.segments) - 1
+        return [
+            note_of(segment)._replace(
+                next=None, bytes=disk.position, last_time_us=disk.last_time_us or None, active=True
+            )
+            if first + i == newest
+            else note_of(segment)
+            for i, segment in enumerate(disk.segments[first : first + count])
+        ]
+
     @property
     def damaged(self) -> list[DamagedRange]:
         return [] if self._disk is None else self._disk.quarantine.ranges
@@ -242,6 +258,17 @@ class PartitionLog:
                     raise read_error(fault, disk.folder) from fault
             except OSError as fault:
                 raise read_error(fault, disk.folder) from fault
+
+    def append_time(self, offset: int, end: int) -> int | None:
+        """When the record at an offset was appended; None if it is not on disk. Blocks."""
+        if self._disk is None:
+            return None
+        try:
+            return find_append_time(self._disk, offset, end)
+        except FileNotFoundError:
+            return None  # Retention, compaction or a deletion came between.
+        except OSError as fault:
+            raise read_error(fault, self._disk.folder) from fault
 
     def retain(self, now_us: int) -> int:
         """Deletes what is too old or too much, in whole segments or pieces; the records deleted."""

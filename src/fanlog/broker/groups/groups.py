@@ -55,6 +55,7 @@ from fanlog.format.messages import (
 from fanlog.model import (
     GROUP_PREFIX,
     GroupInfo,
+    GroupState,
     ResetStep,
 )
 
@@ -543,6 +544,16 @@ class Groups:
         for known in heapq.merge((known.removeprefix(GROUP_PREFIX) for known in committed), active):
             if known != name:
                 yield known
+
+    def state(self, name: str) -> GroupState:
+        group = self._groups.get(name)
+        if group is None:
+            return "inactive"
+        return "rebalancing" if self._in_grace(group) or group.revoking else "active"
+
+    def is_known(self, name: str) -> bool:
+        """Whether there is such a group: it has members, or has committed."""
+        return name in self._groups or self._broker.durable.has(GROUP_PREFIX + name)
 
     async def describe(self, name: str) -> GroupInfo:
         self._check_known(name)

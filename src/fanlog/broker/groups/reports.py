@@ -123,7 +123,7 @@ async def plan_reset(broker: Broker, wanted: ResetGroup) -> list[ResetStep]:
             )
         places = [place for place in places if place[1] in chosen]
     steps: list[ResetStep] = []
-    for place in places:
+    async for place in broker.slices.each(places):
         found = broker.catalog.find(place[0])
         if found is not None and place[1] < len(found.partitions):
             partition = found.partitions[place[1]]

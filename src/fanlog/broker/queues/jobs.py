@@ -166,11 +166,13 @@ class Jobs:
             span = self.spans.append(Span(first, next, State.WAITING))
             self.waiting += len(span)
             span.priority = priority
+            span.since_us = now_us
             self._set(span, State.LEASED, worker, deadline_us)
         else:
             for span in self.spans.cut(first, next):
                 failures = span.failures
                 span.priority = priority
+                span.since_us = now_us
                 self._set(span, State.LEASED, worker, deadline_us)
         self._push(self._deadlines, deadline_us, first, next)
         return failures

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 async def describe_queue(broker: Broker, queue: Queue, now_us: int) -> GroupInfo:
     lanes = sorted(queue.lanes.values(), key=lambda lane: _place(lane.partition))
-    partitions = [await _describe_lane(broker, lane, now_us) for lane in lanes]
+    partitions = [
+        await _describe_lane(broker, lane, now_us) async for lane in broker.slices.each(lanes)
+    ]
     members = tuple(
         GroupMemberInfo(
             id=worker.id,
@@ -104,7 +106,7 @@ async def plan_queue_reset(broker: Broker, queue: Queue, wanted: ResetGroup) -> 
             )
         partitions = [p for p in partitions if p.index in wanted.partitions]
     steps: list[ResetStep] = []
-    for partition in sorted(partitions, key=_place):
+    async for partition in broker.slices.each(sorted(partitions, key=_place)):
         offset = await broker.find_offset(partition, wanted.start)
         after = min(max(offset, partition.log.start_offset), partition.visible_end)
         steps.append(ResetStep(*_place(partition), floors.get(_place(partition)), after))

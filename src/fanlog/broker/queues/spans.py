@@ -25,9 +25,19 @@ class State(IntEnum):
 class Span:
     """`due_us` is when a lease runs out, or when a waiting job may go out. `failures` counts the
     deliveries that came to nothing; `reason` is why the last did. `priority` is known once they
-    were handed out."""
+    were handed out, and `since_us` is when they were handed out last."""
 
-    __slots__ = ("due_us", "failures", "first", "next", "priority", "reason", "state", "worker")
+    __slots__ = (
+        "due_us",
+        "failures",
+        "first",
+        "next",
+        "priority",
+        "reason",
+        "since_us",
+        "state",
+        "worker",
+    )
 
     def __init__(
         self,
@@ -48,6 +58,7 @@ class Span:
         self.failures = failures
         self.reason = reason
         self.priority = 0
+        self.since_us = 0
 
     def __len__(self) -> int:
         return self.next - self.first
@@ -136,6 +147,7 @@ class Spans:
             reason=span.reason,
         )
         rest.priority = span.priority
+        rest.since_us = span.since_us
         span.next = at
         self._firsts.insert(i + 1, at)
         self._spans.insert(i + 1, rest)
