@@ -53,6 +53,8 @@ class Catalog:
         self._internal: dict[int, Partition] = {}
         # Called when a topic is gone, by who may still know its partitions.
         self.on_remove: Callable[[], None] = _nothing
+        # Counts topics that came or went, for who keeps a list of them.
+        self.changes = 0
 
     def load(self, stored: Iterable[StoredTopic]) -> None:
         for topic in stored:
@@ -72,6 +74,10 @@ class Catalog:
 
     def find(self, name: str) -> Topic | None:
         return self._by_name.get(name)
+
+    def names_since(self, name: str) -> Iterator[str]:
+        """The names from this one on, in order. They must not change meanwhile."""
+        return self._names.since(name)
 
     def number_of(self, name: str) -> int:
         """The number of the topic that has this name now; 0 if there is none."""
@@ -203,6 +209,7 @@ class Catalog:
         topic.deleted = True
         logger.debug("topic %s deleted", topic.name)
         del self._by_name[topic.name]
+        self.changes += 1
         self._own -= topic.name.startswith(INTERNAL_PREFIX)
         self._tree.remove(topic.name, topic)
         self._names.remove(topic.name)
@@ -214,6 +221,7 @@ class Catalog:
 
     def _add(self, topic: Topic) -> None:
         self._by_name[topic.name] = topic
+        self.changes += 1
         self._own += topic.name.startswith(INTERNAL_PREFIX)
         self._tree.add(topic.name, topic)
         # Delayed messages, and signals, are published like others.

@@ -49,6 +49,7 @@ from fanlog.broker.schedule.schedule import Schedule
 from fanlog.broker.signals import SIGNALS_SETTINGS
 from fanlog.broker.slices import Slices
 from fanlog.broker.subscriptions import Subscriptions
+from fanlog.broker.topic_table import TopicTable
 from fanlog.broker.topics import Partition, Topic
 from fanlog.broker.tracing import Traces
 from fanlog.broker.transactions.transactions import Transactions
@@ -276,6 +277,11 @@ class Broker:
         self.transactions.close()
         self.internal.close()
         self.audit.closed()
+
+    @cached_property
+    def topic_table(self) -> TopicTable:
+        """All topics, for people who search and sort them."""
+        return TopicTable(self, self._runtime)
 
     @cached_property
     def backups(self) -> Backups:

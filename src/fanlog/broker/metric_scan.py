@@ -17,6 +17,7 @@ from fanlog.broker.groups.state import Group
 from fanlog.broker.names import is_hidden
 from fanlog.broker.peers import Peer, PeerSource, describe_peer, how_far_behind
 from fanlog.broker.positions import continue_at
+from fanlog.broker.queues.lanes import Lane
 from fanlog.broker.queues.queue import Queue
 from fanlog.broker.topics import Topic
 from fanlog.format.messages import Position
@@ -130,7 +131,7 @@ class _Topics:
         for i, topic in enumerate(list(self._broker.catalog)):
             if not i % _TOPICS_A_STEP:
                 yield
-            messages, kept_messages, kept_bytes, readers = _sizes(topic)
+            messages, kept_messages, kept_bytes, readers = sizes_of(topic)
             more = _NOTHING
             if messages != topic.seen_messages or topic.counters is not None:
                 more = self._growth(topic, messages, missed_before)
@@ -157,7 +158,7 @@ class _Topics:
         topic.seen_messages, topic.seen_bytes = messages, topic.published_bytes
         if topic.counters is None:
             return more, more_bytes, 0
-        missed = self._missed[topic.number] = _missed(topic)
+        missed = self._missed[topic.number] = missed_in(topic)
         return more, more_bytes, max(0, missed - missed_before.get(topic.number, 0))
 
     def _sum_up(
@@ -232,13 +233,13 @@ class _Groups:
         for i, position in enumerate(committed):
             if i and not i % _TOPICS_A_STEP:
                 yield
-            lag += _lag(broker, position.topic, position.partition, position)
+            lag += lag_of(broker, position.topic, position.partition, position)
         known = {(p.topic, p.partition) for p in committed} if group is not None else set[Place]()
         for i, place in enumerate(list(group.owned) if group is not None else ()):
             if i and not i % _TOPICS_A_STEP:
                 yield
             if place not in known:
-                lag += _lag(broker, *place, None)
+                lag += lag_of(broker, *place, None)
                 count += 1
         return lag, count
 
@@ -313,7 +314,7 @@ def _is_nameless(name: str) -> bool:
     return name.startswith(INTERNAL_PREFIX) or is_hidden(name, ">") or name == OTHERS
 
 
-def _sizes(topic: Topic) -> tuple[int, int, int, int]:
+def sizes_of(topic: Topic) -> tuple[int, int, int, int]:
     """Messages that were ever there, those that are kept, their bytes, and readers."""
     messages = kept_messages = kept_bytes = readers = 0
     for partition in topic.partitions:
@@ -340,14 +341,15 @@ def _take_rates(topic: Topic, more: _Counts, seconds: float, weight: float) -> N
     topic.rates = (messages, published_bytes) if messages > _IDLE_RATE else None
 
 
-def _missed(topic: Topic) -> int:
+def missed_in(topic: Topic) -> int:
+    """Messages that its readers did not get, since the start."""
     counters = topic.counters
     return 0 if counters is None else counters.skipped_records + counters.lost_records
 
 
 def topic_metrics(topic: Topic) -> TopicMetrics:
     """A topic as it is now. Its rates are as of the last scan."""
-    messages, kept_messages, kept_bytes, readers = _sizes(topic)
+    messages, kept_messages, kept_bytes, readers = sizes_of(topic)
     rates = topic.rates or (0.0, 0.0)
     return TopicMetrics(
         name=topic.name,
@@ -357,13 +359,14 @@ def topic_metrics(topic: Topic) -> TopicMetrics:
         stored_messages=kept_messages,
         stored_bytes=kept_bytes,
         readers=readers,
-        missed_messages=_missed(topic),
+        missed_messages=missed_in(topic),
         messages_per_second=round(rates[0], 3),
         bytes_per_second=round(rates[1], 3),
     )
 
 
-def _lag(broker: Broker, name: str, index: int, position: Position | None) -> int:
+def lag_of(broker: Broker, name: str, index: int, position: Position | None) -> int:
+    """Messages of a topic partition behind a group's position; all of them if it has none."""
     topic = broker.catalog.find(name)
     if topic is None or index >= len(topic.partitions):
         return 0
@@ -381,15 +384,20 @@ def _lag(broker: Broker, name: str, index: int, position: Position | None) -> in
     return max(0, end - max(wanted, continue_at(partition, position, epoch)))
 
 
+def lane_lag(lane: Lane) -> int:
+    """Jobs of a queue partition that are not done."""
+    jobs, partition = lane.jobs, lane.partition
+    behind = 0 if jobs.order is None else jobs.order.parked
+    handed_out = max(jobs.next, partition.log.start_offset)
+    return max(0, partition.visible_end - handed_out) + jobs.leased + jobs.waiting + behind
+
+
 def queue_metrics(queue: Queue) -> QueueMetrics:
     lag = in_flight = waiting = 0
     for lane in queue.lanes.values():
-        jobs, partition = lane.jobs, lane.partition
-        behind = 0 if jobs.order is None else jobs.order.parked
-        handed_out = max(jobs.next, partition.log.start_offset)
-        lag += max(0, partition.visible_end - handed_out) + jobs.leased + jobs.waiting + behind
-        in_flight += jobs.leased
-        waiting += jobs.waiting
+        lag += lane_lag(lane)
+        in_flight += lane.jobs.leased
+        waiting += lane.jobs.waiting
     return QueueMetrics(
         name=queue.name,
         workers=len(queue.workers),

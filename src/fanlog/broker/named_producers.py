@@ -53,6 +53,7 @@ class NamedProducers:
         self._connections: dict[str, int] = {}
         # By id: the lowest epoch that may publish, and where somebody did.
         self._epochs: dict[int, int] = {}
+        self._name_of: dict[int, str] = {}
         self._partitions: dict[int, dict[Partition, None]] = {}
         self._everywhere: Collection[Partition] = ()
 
@@ -89,6 +90,10 @@ class NamedProducers:
     @property
     def _idle_us(self) -> int:
         return self._options.producer_idle_seconds * SECOND_US
+
+    def name_of(self, producer_id: int) -> str:
+        """The name that an id was registered under; empty if it has none."""
+        return self._name_of.get(producer_id, "")
 
     # Who may publish
 
@@ -248,6 +253,7 @@ class NamedProducers:
 
     def _set(self, name: str, registration: _Registration) -> None:
         self._names[name] = registration
+        self._name_of[registration.id] = name
         self._epochs[registration.id] = registration.epoch
         if registration.used_up:
             self._epochs[registration.used_up] = PRODUCER_EPOCH_MAX + 1
@@ -258,6 +264,7 @@ class NamedProducers:
         if known is not None:
             for producer_id in (known.id, known.used_up):
                 self._epochs.pop(producer_id, None)
+                self._name_of.pop(producer_id, None)
                 self._partitions.pop(producer_id, None)
 
 

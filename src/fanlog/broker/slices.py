@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 from typing import TypeVar
 
 from fanlog.broker.ports import Runtime
@@ -45,6 +45,23 @@ class Slices:
             logger.exception("the broker's own work failed")
         if ended is not None:
             ended()
+
+    async def result(self, steps: Generator[object, None, T]) -> T:
+        """Goes through `steps` like `in_slices`; what they return, or raise."""
+        ended: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def run() -> Iterator[object]:
+            try:
+                found = yield from steps
+            except Exception as fault:  # noqa: BLE001 - whoever waits gets it
+                if not ended.done():
+                    ended.set_exception(fault)
+                return
+            if not ended.done():
+                ended.set_result(found)
+
+        self.in_slices(run())
+        return await ended
 
     async def each(self, items: Iterable[T]) -> AsyncIterator[T]:
         """The items, with the turns of others between them whenever a slice is used up."""

@@ -71,6 +71,11 @@ class Subscriptions:
         """Whether somebody waits for a topic of this name."""
         return bool(self._admitted(name))
 
+    def following(self, name: str) -> list[Subscription]:
+        """Who follows a topic of this name, by its name or by a pattern. Of those with a pattern
+        some may not be allowed to read it: they have no cursor there."""
+        return self._wanting(name)
+
     def joining(self, topic: Topic) -> int:
         """How many read a topic that has just appeared, and do not count among its readers yet."""
         waiting = self._joining.get(topic)

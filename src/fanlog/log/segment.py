@@ -100,6 +100,32 @@ def producers_path(folder: str, base: int) -> str:
     return f"{folder}/{base:0{_NAME_DIGITS}d}{PRODUCERS_SUFFIX}"
 
 
+class SegmentNote(NamedTuple):
+    """A segment for people. `next` is None and `active` True for the one that is written to;
+    `last_time_us` is None where nobody has looked since the start."""
+
+    file: str
+    base: int
+    next: int | None
+    bytes: int
+    last_time_us: int | None
+    generation: int
+    active: bool
+
+
+def note_of(segment: Segment) -> SegmentNote:
+    """What is known of a sealed segment, without a look at its file."""
+    return SegmentNote(
+        base_name(segment) + LOG_SUFFIX,
+        segment.base,
+        segment.next_offset,
+        segment.bytes,
+        segment.last_time_us,
+        generation_of(segment),
+        active=False,
+    )
+
+
 class _File(NamedTuple):
     """A segment's file as its name and size tell it. `end` is 0 in a plain name."""
 

@@ -1,0 +1,91 @@
+"""How far the groups and queues of each topic are behind: one look at all of them, in steps."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from fanlog.broker.metric_scan import lag_of, lane_lag
+from fanlog.model import GROUP_PREFIX, GroupKind
+
+if TYPE_CHECKING:
+    from fanlog.broker.core import Broker
+    from fanlog.broker.groups.state import Group
+    from fanlog.broker.queues.queue import Queue
+
+# Positions that are looked at in one step: some 50 µs.
+_A_STEP = 32
+
+
+class TopicLag(NamedTuple):
+    """The largest lag in a topic, and whose it is."""
+
+    lag: int
+    name: str
+    kind: GroupKind
+
+
+TopicLags = dict[str, TopicLag]
+
+
+def scan_lags(broker: Broker) -> Generator[None, None, TopicLags]:
+    """By topic, of those that a group or a queue reads: the largest lag."""
+    found: TopicLags = {}
+    for name in _group_names(broker):
+        yield
+        lags = yield from _group_lags(broker, name, broker.groups.find(name))
+        _take(found, lags, name, "stream")
+    for queue in broker.queues.every():
+        yield
+        lags = yield from _queue_lags(queue)
+        _take(found, lags, queue.name, "queue")
+    return found
+
+
+def _group_names(broker: Broker) -> Iterator[str]:
+    names = {
+        name.removeprefix(GROUP_PREFIX): None
+        for name in broker.durable.names()
+        if name.startswith(GROUP_PREFIX)
+    }
+    names |= dict.fromkeys(broker.groups.active_names())
+    return iter(names)
+
+
+def _group_lags(
+    broker: Broker, name: str, group: Group | None
+) -> Generator[None, None, dict[str, int]]:
+    """By topic: messages that a group has not committed."""
+    lags: dict[str, int] = {}
+    committed: set[tuple[str, int]] = set()
+    for i, position in enumerate(broker.durable.each_committed(GROUP_PREFIX + name)):
+        if not (i + 1) % _A_STEP:
+            yield
+        topic, partition = position.topic, position.partition
+        if group is not None:
+            committed.add((topic, partition))
+        lags[topic] = lags.get(topic, 0) + lag_of(broker, topic, partition, position)
+    for i, (topic, partition) in enumerate(list(group.owned) if group is not None else ()):
+        if not (i + 1) % _A_STEP:
+            yield
+        if (topic, partition) not in committed:
+            lags[topic] = lags.get(topic, 0) + lag_of(broker, topic, partition, None)
+    return lags
+
+
+def _queue_lags(queue: Queue) -> Generator[None, None, dict[str, int]]:
+    """By topic: jobs of a queue that are not done."""
+    lags: dict[str, int] = {}
+    for i, lane in enumerate(list(queue.lanes.values())):
+        if not (i + 1) % _A_STEP:
+            yield
+        topic = lane.partition.topic.name
+        lags[topic] = lags.get(topic, 0) + lane_lag(lane)
+    return lags
+
+
+def _take(found: TopicLags, lags: dict[str, int], name: str, kind: GroupKind) -> None:
+    for topic, lag in lags.items():
+        known = found.get(topic)
+        if known is None or lag > known.lag:
+            found[topic] = TopicLag(lag, name, kind)
