@@ -26,7 +26,7 @@ from fanlog.telemetry.slow import SlowLog
 from fanlog.telemetry.snapshot import Levels, ListenerMetrics, Snapshot, Times, Totals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from fanlog.broker.core import Broker
     from fanlog.broker.peers import Peer
@@ -55,6 +55,12 @@ class Measured(Protocol):
 
     @property
     def name(self) -> str: ...
+    @property
+    def host(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+    @property
+    def tls(self) -> bool: ...
     @property
     def accepted(self) -> int: ...
     @property
@@ -86,6 +92,8 @@ class Metrics:
         self._kept: Snapshot | None = None
         self._kept_until_us = 0
         self._making: asyncio.Task[Snapshot] | None = None
+        # They get every snapshot that is made.
+        self.on_snapshot: list[Callable[[Snapshot], None]] = []
 
     def _slow_turn(self, took_ns: int, append_ns: int, shown: Iterable[Partition]) -> None:
         partitions = list(shown)
@@ -115,6 +123,8 @@ class Metrics:
         if not task.cancelled() and task.exception() is None:
             self._kept = task.result()
             self._kept_until_us = self._runtime.work_us() + _KEPT_US
+            for hear in self.on_snapshot:
+                hear(self._kept)
 
     async def _make(self) -> Snapshot:
         broker = self._broker

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeVar, runtime_checkable
 
 from fanlog.errors import FanlogError
 from fanlog.format.messages import Joined, Notice
-from fanlog.format.settings import SettingsChanged, SettingsShown, SettingValue
+from fanlog.format.settings import OptionsShown, SettingsChanged, SettingsShown, SettingValue
 from fanlog.identity import Identity, Login, Verb
 from fanlog.model import Gap
 
@@ -166,6 +166,10 @@ class LiveSettings(Protocol):
 
     def show(self) -> SettingsShown:
         """All settings, with where each comes from."""
+        ...
+
+    def describe(self) -> OptionsShown:
+        """What each setting is for, and what it may be."""
         ...
 
     async def change(

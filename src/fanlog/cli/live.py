@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,6 +29,8 @@ from fanlog.cli.settings import (
 from fanlog.errors import ConfigError, FanlogError, InvalidArgumentError
 from fanlog.format.settings import (
     ChangedSetting,
+    OptionInfo,
+    OptionsShown,
     SettingInfo,
     SettingsChanged,
     SettingsShown,
@@ -73,6 +76,9 @@ class ServedSettings:
             settings=tuple(self._info(setting) for setting in self._running.by_path.values()),
             file=str(self._running.file or ""),
         )
+
+    def describe(self) -> OptionsShown:
+        return _options_shown()
 
     def _info(self, setting: Setting) -> SettingInfo:
         option = setting.option
@@ -249,6 +255,27 @@ class ServedSettings:
 
     def _note_failed(self, who: Identity, action: str, name: str, fault: FanlogError) -> None:
         self._node.core.audit.note(who, action, name, "failed", fault.code)
+
+
+@cache
+def _options_shown() -> OptionsShown:
+    """They are the same for every broker."""
+    return OptionsShown(
+        options=tuple(
+            OptionInfo(
+                option=option.path,
+                description=option.reason,
+                kind=option.kind,
+                unit=option.unit,
+                default=option.show(option.default),
+                allowed=option.allowed,
+                choices=option.choices,
+                live=option.live,
+                secret=option.secret,
+            )
+            for option in all_options().values()
+        )
+    )
 
 
 def write_settings(file: Path, values: Mapping[str, SettingValue | None]) -> None:

@@ -29,6 +29,27 @@ class SettingsShown(msgspec.Struct, frozen=True, kw_only=True):
     file: str = ""
 
 
+class OptionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a setting is for, and what it may be. `kind` is text, switch, whole, decimal or choice;
+    `unit` is bytes or seconds, and `allowed` a phrase for people."""
+
+    option: str
+    description: str
+    kind: str
+    unit: str
+    default: SettingValue
+    allowed: str
+    choices: tuple[str, ...]
+    live: bool
+    secret: bool
+
+
+class OptionsShown(msgspec.Struct, frozen=True, kw_only=True):
+    """Every option that there is, with its reason."""
+
+    options: tuple[OptionInfo, ...]
+
+
 class ChangedSetting(msgspec.Struct, frozen=True, kw_only=True):
     """A setting that has changed. It is in effect now if it is `live`, or after a restart."""
 

@@ -55,6 +55,11 @@ class Acceptor(ABC):
         """What metrics call it: native, redis or web."""
         return self.protocol.lower()
 
+    @property
+    def tls(self) -> bool:
+        """Whether it speaks TLS."""
+        return self.certificates is not None
+
     @abstractmethod
     def connection_count(self) -> int:
         """How many connections this listener has."""

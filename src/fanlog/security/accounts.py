@@ -10,7 +10,7 @@ from __future__ import annotations
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
-from typing import NoReturn, Protocol, TypeVar
+from typing import Literal, NoReturn, Protocol, TypeVar
 
 import msgspec
 
@@ -206,6 +206,14 @@ class Accounts:
         return UsersPage(tuple(user_info(self._directory.users[name]) for name in names), more)
 
     # Both
+
+    def entries(self, kind: Literal["key", "user"]) -> list[KeyEntry] | list[UserEntry]:
+        """All keys, or all users, in no order."""
+        directory = self._directory
+        return list(directory.keys.values()) if kind == "key" else list(directory.users.values())
+
+    def count(self, kind: Literal["key", "user"]) -> int:
+        return len(self._directory.keys if kind == "key" else self._directory.users)
 
     def account(self, kind: str, name: str) -> Account:
         """The account of a key or user, as if it had logged in: to ask what it may do."""

@@ -44,8 +44,10 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 class ChainCheck:
     """Checks records as they come: `take` each of them, then ask for the `verdict`."""
 
-    def __init__(self, anchors: Sequence[Head] = ()) -> None:
-        """`anchors` are heads that were kept elsewhere."""
+    def __init__(self, anchors: Sequence[Head] = (), *, resumed: bool = False) -> None:
+        """`anchors` are heads that were kept elsewhere. `resumed`: records before the first one
+        were checked already."""
+        self._resumed = resumed
         self._anchors = {anchor.seq: anchor.hash for anchor in anchors}
         self._records = 0
         self._first = -1
@@ -98,7 +100,7 @@ class ChainCheck:
         if seq == self._first:
             if seq == 0 and record.prev != GENESIS:
                 self._fault(0, "Record 0 was changed: nothing can be before it.")
-            elif seq > 0:
+            elif seq > 0 and not self._resumed:
                 self._remarks.append(
                     f"Records before {seq} are not kept any more, so that the check begins there."
                 )

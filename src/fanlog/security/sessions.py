@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -131,6 +131,12 @@ class Sessions:
         self.sweep()
         found = [s for s in self._by_id.values() if user is None or s.who.user == user]
         return sorted(found, key=lambda one: one.begun, reverse=True)
+
+    def each(self, user: str | None = None) -> Iterator[Session]:
+        """The same in no order, one at a time: there may be very many."""
+        for session in list(self._by_id.values()):
+            if (user is None or session.who.user == user) and self.is_good(session):
+                yield session
 
     def sweep(self) -> None:
         for session in list(self._by_id.values()):

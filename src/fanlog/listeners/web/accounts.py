@@ -189,7 +189,8 @@ def _time(at_us: int) -> str:
     return time_text(at_us) if at_us else ""
 
 
-def _key(info: asks.KeyInfo) -> KeyAnswer:
+def key_answer(info: asks.KeyInfo) -> KeyAnswer:
+    """A key as answers have it."""
     return KeyAnswer(
         name=info.name,
         id=info.id,
@@ -204,7 +205,8 @@ def _key(info: asks.KeyInfo) -> KeyAnswer:
     )
 
 
-def _user(info: asks.UserInfo) -> UserAnswer:
+def user_answer(info: asks.UserInfo) -> UserAnswer:
+    """A user as answers have it."""
     return UserAnswer(
         name=info.name,
         rules=info.rules,
@@ -222,7 +224,7 @@ def _user(info: asks.UserInfo) -> UserAnswer:
 def _made(made: asks.KeyMade, status: int) -> web.StreamResponse:
     return web.Response(
         status=status,
-        body=msgspec.json.encode(MadeKey(key=made.key, info=_key(made.info))),
+        body=msgspec.json.encode(MadeKey(key=made.key, info=key_answer(made.info))),
         content_type="application/json",
         headers={"Cache-Control": "no-store"},
     )
@@ -252,7 +254,7 @@ def _new(body: NewKey) -> dict[str, Any]:
 
 async def list_keys(call: Call[PageQuery, None]) -> KeysAnswer:
     page = await _ask(call, asks.ListKeys(after=call.query.after), asks.KeysPage)
-    return KeysAnswer(keys=[_key(one) for one in page.keys], next=page.next)
+    return KeysAnswer(keys=[key_answer(one) for one in page.keys], next=page.next)
 
 
 async def create_key(call: Call[Nothing, NewKey]) -> web.StreamResponse:
@@ -260,12 +262,12 @@ async def create_key(call: Call[Nothing, NewKey]) -> web.StreamResponse:
 
 
 async def describe_key(call: Call[Nothing, None]) -> KeyAnswer:
-    return _key(await _ask(call, asks.DescribeKey(name=call.path("key")), asks.KeyInfo))
+    return key_answer(await _ask(call, asks.DescribeKey(name=call.path("key")), asks.KeyInfo))
 
 
 async def change_key(call: Call[Nothing, ChangedKey]) -> KeyAnswer:
     ask = asks.SetKey(name=call.path("key"), **_changes(call.body))
-    return _key(await _ask(call, ask, asks.KeyInfo))
+    return key_answer(await _ask(call, ask, asks.KeyInfo))
 
 
 async def rotate_key(call: Call[Nothing, Rotation]) -> web.StreamResponse:
@@ -282,7 +284,7 @@ async def revoke_key(call: Call[Nothing, None]) -> None:
 
 async def list_users(call: Call[PageQuery, None]) -> UsersAnswer:
     page = await _ask(call, asks.ListUsers(after=call.query.after), asks.UsersPage)
-    return UsersAnswer(users=[_user(one) for one in page.users], next=page.next)
+    return UsersAnswer(users=[user_answer(one) for one in page.users], next=page.next)
 
 
 async def create_user(call: Call[Nothing, NewUser]) -> UserAnswer:
@@ -290,11 +292,11 @@ async def create_user(call: Call[Nothing, NewUser]) -> UserAnswer:
     ask = asks.CreateUser(
         **_new(body), password=body.password, certificates=tuple(body.certificates)
     )
-    return _user(await _ask(call, ask, asks.UserInfo))
+    return user_answer(await _ask(call, ask, asks.UserInfo))
 
 
 async def describe_user(call: Call[Nothing, None]) -> UserAnswer:
-    return _user(await _ask(call, asks.DescribeUser(name=call.path("user")), asks.UserInfo))
+    return user_answer(await _ask(call, asks.DescribeUser(name=call.path("user")), asks.UserInfo))
 
 
 async def change_user(call: Call[Nothing, ChangedUser]) -> UserAnswer:
@@ -306,7 +308,7 @@ async def change_user(call: Call[Nothing, ChangedUser]) -> UserAnswer:
         certificates=certificates,
         disabled=body.disabled,
     )
-    return _user(await _ask(call, ask, asks.UserInfo))
+    return user_answer(await _ask(call, ask, asks.UserInfo))
 
 
 async def set_password(call: Call[Nothing, NewPassword]) -> None:

@@ -19,6 +19,7 @@ from fanlog.errors import (
 from fanlog.identity import Identity, Login, Role, Rules, Verb
 from fanlog.listeners.web.entrance import COOKIE, Guest, session_cookies
 from fanlog.listeners.web.login_watch import time_text
+from fanlog.listeners.web.ordered import page_of
 from fanlog.listeners.web.problems import http_problem
 from fanlog.listeners.web.routes import Call, Nothing, Param, Route
 from fanlog.security.sessions import Session
@@ -102,10 +103,22 @@ class SessionAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionsAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Sessions, the newest first."""
+
     sessions: list[SessionAnswer]
+    total: Annotated[int, Meta(description="Sessions that fit.")]
 
 
 class SessionsQuery(msgspec.Struct, frozen=True, kw_only=True):
+    search: Annotated[
+        str,
+        Meta(max_length=200, description="Only with this text in the user, address or browser."),
+    ] = ""
+    offset: Annotated[int, Meta(ge=0, le=10_000_000, description="Sessions to leave out.")] = 0
+    limit: (
+        Annotated[int, Meta(ge=1, le=500, description="Most sessions on a page. Without it: all.")]
+        | None
+    ) = None
     user: (
         Annotated[str, Meta(max_length=_NAME_LENGTH_MAX, description="Only this user's.")] | None
     ) = None
@@ -278,25 +291,42 @@ def _is_admin(call: Call[Any, Any]) -> bool:
 
 
 async def sessions(call: Call[SessionsQuery, None]) -> SessionsAnswer:
-    kept, guest = call.listener.entrance.sessions, call.guest
-    found = kept.all(call.query.user)
-    if not _is_admin(call):
-        found = [one for one in found if _is_mine(call, one)]
+    kept, query, slices = call.listener.entrance.sessions, call.query, call.bus.core.slices
+    text, admin = query.search.casefold(), _is_admin(call)
+    found = [
+        one
+        async for one in slices.each(kept.each(query.user))
+        if (admin or _is_mine(call, one)) and text in _text_of(one)
+    ]
+    page = await page_of(
+        slices,
+        found,
+        lambda one: (one.begun, one.id),
+        offset=query.offset,
+        limit=len(found) if query.limit is None else query.limit,
+        descending=True,
+    )
     return SessionsAnswer(
-        sessions=[
-            SessionAnswer(
-                id=one.id,
-                user=one.who.user,
-                kind="" if one.who.account is None else one.who.account.kind,
-                address=one.who.address,
-                agent=one.agent,
-                begun=time_text(one.begun_us),
-                seen=time_text(one.seen_us),
-                expires=time_text(kept.expires_us(one)),
-                current=one is guest.session,
-            )
-            for one in found
-        ]
+        sessions=[_shown(call, one) async for one in slices.each(page)], total=len(found)
+    )
+
+
+def _text_of(session: Session) -> str:
+    return f"{session.who.user}\n{session.who.address}\n{session.agent}".casefold()
+
+
+def _shown(call: Call[SessionsQuery, None], session: Session) -> SessionAnswer:
+    who = session.who
+    return SessionAnswer(
+        id=session.id,
+        user=who.user,
+        kind="" if who.account is None else who.account.kind,
+        address=who.address,
+        agent=session.agent,
+        begun=time_text(session.begun_us),
+        seen=time_text(session.seen_us),
+        expires=time_text(call.listener.entrance.sessions.expires_us(session)),
+        current=session is call.guest.session,
     )
 
 
@@ -388,7 +418,7 @@ ROUTES = [
         "logins",
         query=SessionsQuery,
         answer=SessionsAnswer,
-        description="Your own; an admin sees all.",
+        description="Your own; an admin sees all, the newest first.",
     ),
     Route(
         "DELETE",

@@ -16,7 +16,7 @@ from fanlog.errors import (
     NotSupportedError,
     TopicNotFoundError,
 )
-from fanlog.format.settings import SettingsChanged, SettingsShown, SettingValue
+from fanlog.format.settings import OptionsShown, SettingsChanged, SettingsShown, SettingValue
 from fanlog.identity import Verb
 from fanlog.listeners.config_requests import settings_of
 from fanlog.listeners.web.routes import Call, Nothing, Route
@@ -59,6 +59,10 @@ class AuditPage(msgspec.Struct, frozen=True, kw_only=True):
 
 async def show(call: Call[Nothing, None]) -> SettingsShown:
     return settings_of(call.bus.core).show()
+
+
+async def describe(call: Call[Nothing, None]) -> OptionsShown:
+    return settings_of(call.bus.core).describe()
 
 
 async def change(call: Call[Nothing, SettingsPatch]) -> SettingsChanged:
@@ -109,6 +113,16 @@ ROUTES = [
         "Show the settings of this process",
         "operations",
         answer=SettingsShown,
+        errors=(ForbiddenError, NotSupportedError),
+        verb=Verb.ADMIN,
+    ),
+    Route(
+        "GET",
+        "/v1/config/options",
+        describe,
+        "Describe every setting: what it is for, its default, and what it may be",
+        "operations",
+        answer=OptionsShown,
         errors=(ForbiddenError, NotSupportedError),
         verb=Verb.ADMIN,
     ),
