@@ -231,6 +231,7 @@ class Node:
                 _every(lambda: log.retention_check_seconds, self.core.housekeeping)
             ),
             asyncio.create_task(_every(_EXPIRY_SECONDS, self._tick_security)),
+            asyncio.create_task(self.core.overviews.watch()),
         ]
         if (certificates := self.certificates) is not None:
             self.core.look_after = lambda: certificates.problem

@@ -23,6 +23,7 @@ from fanlog.format.batch import encode_batch
 from fanlog.format.channels import pattern_over
 from fanlog.format.frames import FrameKind, frame
 from fanlog.format.patterns import fits
+from fanlog.format.pipelines import PipelineRun
 from fanlog.format.schedules import Delayed, encode_delayed, record_key
 from fanlog.format.settings import ConfigRequest
 from fanlog.format.traces import ListTraces
@@ -171,6 +172,10 @@ NATIVE: dict[FrameKind, Case | None] = {
     FrameKind.VOUCH: Case(messages.Vouch, ((Verb.ADMIN, ""),)),
     FrameKind.CONFIG: Case(ConfigRequest, ((Verb.ADMIN, ""),)),
     FrameKind.TRACES: Case(ListTraces, (), answered=True),
+    FrameKind.PIPELINE_RUN: Case(
+        lambda: PipelineRun(name="pipeline.p", pipeline="p", started_us=1, state="done"),
+        ((Verb.GROUP, "pipeline.p"),),
+    ),
     FrameKind.REMOVE_SCHEDULE: Case(lambda: messages.RemoveSchedule("s"), ((Verb.SCHEDULE, "s"),)),
 }
 CASES = {kind: case for kind, case in NATIVE.items() if case is not None}

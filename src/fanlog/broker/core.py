@@ -40,6 +40,8 @@ from fanlog.broker.metering import Metering
 from fanlog.broker.metrics import Metrics
 from fanlog.broker.named_producers import NamedProducers
 from fanlog.broker.names import check_not_internal, check_pattern, check_public_name
+from fanlog.broker.overviews import Overviews
+from fanlog.broker.pipelines import Pipelines
 from fanlog.broker.ports import Authority, Gate, LiveSettings, Opener, Origin, Outlet, Runtime
 from fanlog.broker.positions import checked_position
 from fanlog.broker.publish_log import PublishLog
@@ -50,6 +52,7 @@ from fanlog.broker.signals import SIGNALS_SETTINGS
 from fanlog.broker.slices import Slices
 from fanlog.broker.subscriptions import Subscriptions
 from fanlog.broker.topic_table import TopicTable
+from fanlog.broker.topic_users import TopicUsers
 from fanlog.broker.topics import Partition, Topic
 from fanlog.broker.tracing import Traces
 from fanlog.broker.transactions.transactions import Transactions
@@ -221,6 +224,7 @@ class Broker:
         self.catalog.on_remove = self._intake.ask_again
         self.internal.load()
         self.account_ledger.load()
+        self.pipelines.load()
         self.durable.load(self._store.left_aside)
         self.producers.load(self.catalog.partitions.values())
         self.transactions.load()
@@ -282,6 +286,19 @@ class Broker:
     def topic_table(self) -> TopicTable:
         """All topics, for people who search and sort them."""
         return TopicTable(self, self._runtime)
+
+    @cached_property
+    def pipelines(self) -> Pipelines:
+        return Pipelines(self.internal, self._runtime)
+
+    @cached_property
+    def overviews(self) -> Overviews:
+        return Overviews(self, self._runtime)
+
+    @cached_property
+    def topic_users(self) -> TopicUsers:
+        """Who reads and writes one topic, for people who look at it."""
+        return TopicUsers(self, self._runtime)
 
     @cached_property
     def backups(self) -> Backups:
@@ -628,7 +645,7 @@ class Broker:
     # The whole
 
     def status(self) -> BrokerStatus:
-        partitions = self._troubled()
+        partitions = self.troubled()
         failed = [f"{p.name}: {p.log.failure}" for p in partitions if p.log.failure is not None]
         damaged = [
             f"{p.name}: offsets {lost.first} to {lost.next - 1} are damaged on disk"
@@ -641,12 +658,11 @@ class Broker:
             for p in partitions
             for left in p.log.unreadable
         ]
-        lost = self._store.problems + damaged + unreadable + self.internal.losses()
         problems = (
             failed
-            + lost
-            + self.audit.problems()
-            + self.transactions.problems()
+            + damaged
+            + unreadable
+            + self.own_problems()
             + self.schedule.problems()
             + ([said] if self.look_after is not None and (said := self.look_after()) else [])
         )
@@ -666,6 +682,15 @@ class Broker:
             problems=tuple(problems[:100]),
         )
 
+    def own_problems(self) -> list[str]:
+        """What is wrong with the broker's own files, a sentence each."""
+        lost = self._store.problems + self.internal.losses()
+        return lost + self.audit.problems() + self.transactions.problems()
+
+    @property
+    def disk_full(self) -> bool:
+        return self._store.reserve.full
+
     def unready(self) -> list[str]:
         """Why clients should go elsewhere; nothing if they need not."""
         reasons: list[str] = []
@@ -673,7 +698,7 @@ class Broker:
             reasons.append("It is draining: it is about to stop.")
         if self._store.reserve.full:
             reasons.append("Its disk is full.")
-        if any(partition.log.failure is not None for partition in self._troubled()):
+        if any(partition.log.failure is not None for partition in self.troubled()):
             reasons.append("A log has failed: see /v1/status.")
         return reasons
 
@@ -682,7 +707,7 @@ class Broker:
         """The data folder; None if everything is in memory."""
         return None if self._store.folder is None else str(self._store.folder)
 
-    def _troubled(self) -> list[Partition]:
+    def troubled(self) -> list[Partition]:
         """The partitions that are not well, or may not be."""
         found = (self.catalog.find_partition(*owner) for owner in sorted(self._store.troubled))
         return [partition for partition in found if partition is not None]

@@ -98,6 +98,7 @@ class FrameKind(IntEnum):
     METRICS = 0x3A
     BACKUP = 0x3B
     TRACES = 0x3C
+    PIPELINE_RUN = 0x3D
     TRACED = 0x3E
     VOUCH = 0x3F
     # both ways

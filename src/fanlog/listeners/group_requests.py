@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from fanlog.broker.cursors import Subscription
 from fanlog.broker.groups.groups import Groups
 from fanlog.broker.groups.placing import place_group
+from fanlog.broker.pipelines import SPARK_CLIENT
 from fanlog.broker.queues.queues import Queues
 from fanlog.errors import ClosedError, FencedError, GroupNotFoundError
 from fanlog.format import messages
@@ -190,6 +191,9 @@ def reset_group(session: NativeSession, request: int, aux: int, payload: memoryv
 
     async def resetting() -> None:
         steps = await _keeper(session, wanted.group).reset(wanted)
+        if session.client == SPARK_CLIENT and not wanted.dry_run:
+            user = session.permit.who.user
+            session.broker.pipelines.moved(wanted.group, steps, user=user, client=session.client)
         session.answer_durably(request, steps)
 
     session.later(request, resetting())

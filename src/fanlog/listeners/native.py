@@ -63,6 +63,7 @@ from fanlog.listeners import (
     log_requests,
     login_requests,
     operator_requests,
+    pipeline_requests,
     producer_requests,
     queue_requests,
     schedule_requests,
@@ -724,4 +725,5 @@ HANDLERS: dict[FrameKind, Handler] = (
     | account_requests.HANDLERS
     | trace_requests.HANDLERS
     | operator_requests.HANDLERS
+    | pipeline_requests.HANDLERS
 )

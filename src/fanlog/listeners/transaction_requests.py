@@ -20,7 +20,8 @@ def begin(session: NativeSession, request: int, aux: int, payload: memoryview) -
     wanted = decode(messages.BeginTransaction, payload)
     if wanted.id:
         session.permit.ask(Verb.PRODUCER, wanted.id)
-    session.answer(request, session.broker.transactions.begin(wanted))
+    begun = session.broker.transactions.begin(wanted, session.permit.who, session.client)
+    session.answer(request, begun)
 
 
 def stage(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:

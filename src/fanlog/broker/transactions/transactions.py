@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,6 +19,7 @@ from fanlog.broker.intake import Intake, partition_key
 from fanlog.broker.ports import Runtime
 from fanlog.broker.transactions.commits import TransactionCommits
 from fanlog.broker.transactions.intents import Commit, Intent, Outcome, Part
+from fanlog.broker.transactions.listing import TransactionInfo, public_number
 from fanlog.config import BrokerOptions
 from fanlog.errors import (
     FanlogError,
@@ -36,18 +38,21 @@ from fanlog.format.messages import (
     Position,
     TransactionBegun,
 )
+from fanlog.identity import Identity
 from fanlog.log.faults import write_error
 from fanlog.log.staging import Staged
 from fanlog.model import GROUP_PREFIX, PRODUCER_ID_MAX, TRANSACTION_ID_BYTES_MAX
 
 if TYPE_CHECKING:
     from fanlog.broker.core import Broker
-    from fanlog.broker.topics import Topic
+    from fanlog.broker.topics import Partition, Topic
 
 logger = logging.getLogger("fanlog.broker")
 
 TICKET_BYTES = 16
 _SECOND_US = 1_000_000
+# Open ones whose age an overview asks for.
+_OLDEST = 100
 # What a member has of some partitions: others if it has lost and got one since.
 Owners = tuple[object, ...]
 
@@ -58,6 +63,8 @@ class _Open:
 
     __slots__ = (
         "active_us",
+        "begun_us",
+        "client",
         "deciding",
         "id",
         "numbers",
@@ -66,6 +73,7 @@ class _Open:
         "staged",
         "ticket",
         "timeout_us",
+        "who",
     )
 
     def __init__(self, ticket: str, id: str, staged: Staged, timeout_us: int) -> None:
@@ -74,6 +82,10 @@ class _Open:
         self.staged = staged
         self.timeout_us = timeout_us
         self.active_us = 0
+        self.begun_us = 0
+        # Who has begun it, and what that client calls itself.
+        self.who = Identity()
+        self.client = ""
         self.deciding = False
         self.producer_id = PRODUCER_ID_MAX + 1 + secrets.randbits(63)
         self.numbers: dict[int, int] = {}
@@ -138,12 +150,15 @@ class Transactions:
 
     # Staging
 
-    def begin(self, wanted: BeginTransaction) -> TransactionBegun:
+    def begin(
+        self, wanted: BeginTransaction, who: Identity | None = None, client: str = ""
+    ) -> TransactionBegun:
         """Opens a transaction; with a ticket, says which one that is."""
         if wanted.ticket:
             transaction = self._find(wanted.ticket)
         else:
             transaction = self._begin(wanted)
+            transaction.who, transaction.client = who or transaction.who, client
         id = transaction.id
         return TransactionBegun(transaction.ticket, id, committed=id in self._commits)
 
@@ -162,7 +177,7 @@ class Transactions:
         seconds = min(wanted.timeout_seconds, self._options.transaction_timeout_seconds_max)
         id = _checked_id(wanted.id) if wanted.id else ticket
         transaction = _Open(ticket, id, Staged(path), int(seconds * _SECOND_US))
-        transaction.active_us = self._runtime.monotonic_us()
+        transaction.active_us = transaction.begun_us = self._runtime.monotonic_us()
         self._open[ticket] = transaction
         return transaction
 
@@ -250,6 +265,28 @@ class Transactions:
             )
         transaction.active_us = self._runtime.monotonic_us()
         return transaction
+
+    # For people
+
+    def listed(self) -> Iterator[TransactionInfo]:
+        """The open ones, the oldest first. Whoever goes through them slowly takes a list first."""
+        now_us = self._runtime.monotonic_us()
+        partitions = self._broker.catalog.partitions
+        return (_info(one, partitions, now_us) for one in list(self._open.values()))
+
+    def oldest_seconds(self) -> list[tuple[str, float]]:
+        """The ids and ages of the first few, the oldest first."""
+        now_us = self._runtime.monotonic_us()
+        some = islice(self._open.values(), _OLDEST)
+        return [(_shown_id(one), (now_us - one.begun_us) / _SECOND_US) for one in some]
+
+    def abort_listed(self, number: str) -> bool:
+        """Aborts the one that a list shows under this number; whether there was one."""
+        for transaction in self._open.values():
+            if public_number(transaction.ticket) == number:
+                self.abort(transaction.ticket)
+                return True
+        return False
 
     # The end
 
@@ -417,6 +454,33 @@ class Transactions:
         del self._open[transaction.ticket]
         self._memory_bytes -= transaction.staged.memory_bytes
         transaction.staged.discard()
+
+
+def _shown_id(transaction: _Open) -> str:
+    """The id that its program has given it. The ticket is a secret: who has it may commit."""
+    return "" if transaction.id == transaction.ticket else transaction.id
+
+
+def _info(transaction: _Open, partitions: Mapping[int, Partition], now_us: int) -> TransactionInfo:
+    messages: dict[str, int] = {}
+    for key, count in transaction.sequences.items():
+        partition = partitions.get(key)
+        name = "" if partition is None else partition.topic.name
+        messages[name] = messages.get(name, 0) + count
+    return TransactionInfo(
+        number=public_number(transaction.ticket),
+        id=_shown_id(transaction),
+        who=transaction.who,
+        client=transaction.client,
+        age_seconds=(now_us - transaction.begun_us) / _SECOND_US,
+        idle_seconds=(now_us - transaction.active_us) / _SECOND_US,
+        timeout_seconds=transaction.timeout_us / _SECOND_US,
+        topics=messages,
+        messages=sum(messages.values()),
+        bytes=transaction.staged.length,
+        in_file=transaction.staged.in_file,
+        committing=transaction.deciding,
+    )
 
 
 def _checked_id(id: str) -> str:

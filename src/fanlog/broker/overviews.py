@@ -1,0 +1,154 @@
+"""The broker at a glance, computed at most once in two seconds for all who look: rates, latencies,
+what is furthest behind, and what needs attention.
+
+Snapshots feed the memory of the last minutes, whoever asks for them. So that there is something to
+remember when somebody looks for the first time, one is made every ten seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fanlog.telemetry.attention import (
+    Facts,
+    Finding,
+    OpenTransaction,
+    Trouble,
+    find,
+    seconds_until_full,
+)
+from fanlog.telemetry.recent import History, Latencies, Rates, Recent
+from fanlog.telemetry.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from fanlog.broker.core import Broker
+    from fanlog.broker.ports import Runtime
+
+logger = logging.getLogger("fanlog.broker")
+
+_KEPT_US = 2_000_000
+WATCH_SECONDS = 10.0
+# Partitions with problems that are looked at.
+_TROUBLES_MAX = 50
+
+DeadLetterCounts = Callable[[], Iterable[tuple[str, int]]]
+
+
+class Overview(msgspec.Struct, frozen=True, kw_only=True):
+    """What one computation found. Names are in it that not everybody may know."""
+
+    snapshot: Snapshot
+    rates: Rates
+    latencies: Latencies
+    history: History
+    disk_full_seconds: float | None
+    transactions: int
+    schedules: int
+    dead_letters: int | None
+    in_memory: bool
+    findings: tuple[Finding, ...]
+
+
+class Overviews:
+    """`dead_letter_counts` says how many dead letters each topic has; None where nobody counts."""
+
+    dead_letter_counts: DeadLetterCounts | None = None
+
+    def __init__(self, broker: Broker, runtime: Runtime) -> None:
+        self._broker = broker
+        self._runtime = runtime
+        self.recent = Recent()
+        broker.metrics.on_snapshot.append(self._take)
+        self._kept: Overview | None = None
+        self._kept_until_us = 0
+        self._making: asyncio.Task[Overview] | None = None
+
+    async def watch(self) -> None:
+        """Feeds the memory, as long as the broker runs."""
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            try:
+                await self._broker.metrics.snapshot()
+            except Exception:
+                logger.exception("looking at the broker failed")
+
+    def _take(self, snapshot: Snapshot) -> None:
+        self.recent.take(snapshot)
+        lockout = self._broker.metering.logins.lockout
+        self.recent.count(snapshot.uptime_seconds, {"lockouts": lockout.refused})
+
+    async def look(self) -> Overview:
+        """The broker as it is now, or was at most two seconds ago."""
+        if self._kept is not None and self._runtime.work_us() < self._kept_until_us:
+            return self._kept
+        if self._making is None:
+            self._making = asyncio.get_running_loop().create_task(self._make())
+            self._making.add_done_callback(self._made)
+        return await asyncio.shield(self._making)
+
+    def _made(self, task: asyncio.Task[Overview]) -> None:
+        self._making = None
+        if not task.cancelled() and task.exception() is None:
+            self._kept = task.result()
+            self._kept_until_us = self._runtime.work_us() + _KEPT_US
+
+    async def _make(self) -> Overview:
+        broker, recent = self._broker, self.recent
+        snapshot = await broker.metrics.snapshot()
+        facts = self._facts()
+        counted = self.dead_letter_counts is not None
+        return Overview(
+            snapshot=snapshot,
+            rates=recent.rates(),
+            latencies=recent.latencies(),
+            history=recent.history(),
+            disk_full_seconds=seconds_until_full(recent),
+            transactions=len(broker.transactions),
+            schedules=len(broker.schedule.recurring),
+            dead_letters=sum(n for _, n in facts.dead_letters) if counted else None,
+            in_memory=broker.in_memory,
+            findings=tuple(find(snapshot, recent, facts)),
+        )
+
+    def _facts(self) -> Facts:
+        broker = self._broker
+        look_after = broker.look_after
+        counts = self.dead_letter_counts
+        letters: Iterable[tuple[str, int]] = () if counts is None else counts()
+        return Facts(
+            in_memory=broker.in_memory,
+            disk_full=broker.disk_full,
+            troubles=tuple(self._troubles())[:_TROUBLES_MAX],
+            problems=tuple(broker.own_problems()),
+            certificate="" if look_after is None else look_after(),
+            late=tuple(broker.schedule.problems()),
+            dead_letters=tuple(
+                sorted(((t, n) for t, n in letters if n), key=lambda one: (-one[1], one[0]))
+            ),
+            transactions=tuple(
+                OpenTransaction(id, age) for id, age in broker.transactions.oldest_seconds()
+            ),
+            committers=broker.pipelines.committers(),
+            failed_pipelines=tuple(broker.pipelines.failed()),
+        )
+
+    def _troubles(self) -> Iterable[Trouble]:
+        for partition in self._broker.troubled()[:_TROUBLES_MAX]:
+            log, topic, name = partition.log, partition.topic.name, partition.name
+            if log.failure is not None:
+                said = f"The log {name} has failed and takes no messages: {log.failure}"
+                yield Trouble("failed", topic, said)
+            for lost in log.damaged:
+                said = f"{name}: offsets {lost.first:,} to {lost.next - 1:,} are damaged on disk."
+                yield Trouble("damaged", topic, said)
+            for left in log.unreadable:
+                said = (
+                    f"{name}: offsets {left.first:,} to {left.next - 1:,} do not decode. Their "
+                    "producer made them wrong; compaction leaves them as they are."
+                )
+                yield Trouble("unreadable", topic, said)

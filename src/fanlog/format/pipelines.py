@@ -1,0 +1,54 @@
+"""Runs of pipelines, as whoever runs one reports them to the broker, so that others can see how it
+went. The frame PIPELINE_RUN carries one, and the ledger `_fanlog.pipelines` keeps the last ones.
+
+A run has the name of its state: `pipeline.archive` is also the group which shows its lag. Who may
+use that group may report its runs. A later report of the same run replaces the one before.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+NAME_CHARACTERS_MAX = 255
+OPTIONS_MAX = 50
+STREAMS_MAX = 50
+REPORT_BYTES_MAX = 32 * 1024
+
+_Text = Annotated[str, Meta(max_length=2000)]
+_Name = Annotated[str, Meta(max_length=NAME_CHARACTERS_MAX)]
+
+RunState = Literal["running", "done", "stopped", "failed"]
+
+
+class PipelineStream(msgspec.Struct, frozen=True, kw_only=True):
+    """One stream of a run: its last batch, the records of all of them, and what is left. `lag` is
+    None if that can't be said."""
+
+    name: _Name
+    batch: Annotated[int, Meta(ge=0)] = 0
+    records: Annotated[int, Meta(ge=0)] = 0
+    per_second: Annotated[float, Meta(ge=0)] = 0.0
+    lag: Annotated[int, Meta(ge=0)] | None = None
+
+
+class PipelineRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run, as it is when it is reported. Times are microseconds since 1970. `why` says what went
+    wrong, `summary` what came of it, and `report` where a report lies on the host that ran it."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS_MAX)]
+    pipeline: _Name
+    started_us: Annotated[int, Meta(ge=0, le=1 << 62)]
+    state: RunState
+    ended_us: Annotated[int, Meta(ge=0, le=1 << 62)] = 0
+    host: _Name = ""
+    pid: int = 0
+    exit_code: int | None = None
+    options: Annotated[dict[_Name, _Text], Meta(max_length=OPTIONS_MAX)] = {}
+    streams: Annotated[tuple[PipelineStream, ...], Meta(max_length=STREAMS_MAX)] = ()
+    records: Annotated[int, Meta(ge=0)] | None = None
+    why: _Text = ""
+    summary: _Text = ""
+    report: _Text = ""

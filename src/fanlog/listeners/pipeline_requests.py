@@ -1,0 +1,23 @@
+"""Whoever runs a pipeline reports how the run goes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fanlog.format.frames import FrameKind
+from fanlog.format.messages import decode
+from fanlog.format.pipelines import PipelineRun
+from fanlog.identity import Verb
+
+if TYPE_CHECKING:
+    from fanlog.listeners.native import Handler, NativeSession
+
+
+def report(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
+    run = decode(PipelineRun, payload)
+    session.permit.ask(Verb.GROUP, run.name)
+    session.broker.pipelines.report(run)
+    session.answer(request)
+
+
+HANDLERS: dict[FrameKind, Handler] = {FrameKind.PIPELINE_RUN: report}
