@@ -1,7 +1,324 @@
-"""All that can be seen of one topic."""
+"""One topic in detail: its figures and damage, and page by page its partitions, segments, readers,
+groups, queues and producers. Any of these may be very many."""
 
 from __future__ import annotations
 
-from fanlog.listeners.web.routes import Route
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Annotated, Literal
 
-ROUTES: list[Route] = []
+import msgspec
+from msgspec import Meta
+
+from fanlog.broker.topic_table import TopicFigures, TopicState, figures_of, is_own
+from fanlog.broker.topic_users import TopicGroup, TopicProducer, TopicReader, is_transaction
+from fanlog.errors import (
+    InvalidArgumentError,
+    InvalidNameError,
+    NotSupportedError,
+    PartitionNotFoundError,
+    TopicNotFoundError,
+    no_partition,
+)
+from fanlog.identity import Verb
+from fanlog.listeners.web.routes import Call, Route
+from fanlog.listeners.web.topic_answers import (
+    DamagedPart,
+    FailedLog,
+    GroupDetails,
+    GroupsPage,
+    PartitionDetails,
+    PartitionsPage,
+    ProducerDetails,
+    ProducersPage,
+    ReaderDetails,
+    ReadersPage,
+    SegmentDetails,
+    SegmentsPage,
+    TopicDetails,
+)
+from fanlog.model import PARTITIONS_MAX, GroupKind, ReaderCounters
+
+if TYPE_CHECKING:
+    from fanlog.broker.authority import Permit
+    from fanlog.broker.core import Broker
+    from fanlog.broker.topics import Partition, Topic
+    from fanlog.log.segment import SegmentNote
+
+Section = Literal["partitions", "segments", "readers", "groups", "producers"]
+
+# Damaged ranges, and logs that have failed, that an answer lists.
+_DAMAGE_MAX = 100
+_A_STEP = 64
+
+
+class DetailsQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """What to show of a topic."""
+
+    show: (
+        Annotated[
+            Section,
+            Meta(description="A list to show beside the summary. Without it, the summary alone."),
+        ]
+        | None
+    ) = None
+    partition: (
+        Annotated[
+            int,
+            Meta(
+                ge=0,
+                lt=PARTITIONS_MAX,
+                description="Only segments or producers of this partition.",
+            ),
+        ]
+        | None
+    ) = None
+    offset: Annotated[int, Meta(ge=0, le=10_000_000, description="Entries to leave out.")] = 0
+    limit: Annotated[int, Meta(ge=1, description="Most entries in the answer.")] = 50
+
+
+async def describe(call: Call[DetailsQuery, None]) -> TopicDetails:
+    name, query, permit = call.path("topic"), call.query, call.permit
+    permit.ask(Verb.DESCRIBE, name)
+    broker = call.broker
+    topic = broker.catalog.get(name)
+    if query.partition is not None and query.partition >= len(topic.partitions):
+        raise no_partition(name, len(topic.partitions), query.partition)
+    limit = min(query.limit, call.listener.options.page_entries_max)
+    lags = await broker.topic_table.lags()
+    lag = lags.get(name)
+    figures = await broker.slices.result(figures_of(topic))
+    found = await broker.slices.result(_summary(topic, figures, None if lag is None else lag.lag))
+    if query.show is None:
+        return found
+    section = await _section(broker, topic, permit, query, limit)
+    return msgspec.structs.replace(found, **{query.show: section})
+
+
+def _summary(
+    topic: Topic, figures: TopicFigures, lag: int | None
+) -> Generator[None, None, TopicDetails]:
+    damaged: list[DamagedPart] = []
+    failed: list[FailedLog] = []
+    segments = 0
+    for i, partition in enumerate(topic.partitions):
+        if not (i + 1) % _A_STEP:
+            yield
+        log = partition.log
+        segments += log.segment_count
+        if log.failure is not None and len(failed) < _DAMAGE_MAX:
+            failed.append(FailedLog(partition=i, reason=str(log.failure)))
+        damaged += [
+            DamagedPart(
+                partition=i, first=part.first, next=part.next, file=part.file, reason=part.reason
+            )
+            for part in log.damaged[: _DAMAGE_MAX - len(damaged)]
+        ]
+    rates = topic.rates or (0.0, 0.0)
+    return TopicDetails(
+        name=topic.name,
+        number=topic.number,
+        internal=is_own(topic.name),
+        settings=topic.settings,
+        partition_count=len(topic.partitions),
+        messages=figures.messages,
+        published=figures.published,
+        bytes=figures.bytes,
+        segment_count=segments,
+        messages_per_second=round(rates[0], 3),
+        bytes_per_second=round(rates[1], 3),
+        newest_us=figures.newest_us,
+        reader_count=figures.readers,
+        lag=lag,
+        state=figures.state,
+        damaged=damaged,
+        failed=failed,
+        counters=topic.counters or ReaderCounters(),
+    )
+
+
+async def _section(
+    broker: Broker, topic: Topic, permit: Permit, query: DetailsQuery, limit: int
+) -> msgspec.Struct:
+    offset = query.offset
+    if query.show == "partitions":
+        some = topic.partitions[offset : offset + limit]
+        rows = [_partition(one) async for one in broker.slices.each(some)]
+        return PartitionsPage(rows=rows, total=len(topic.partitions), offset=offset)
+    if query.show == "segments":
+        return await broker.slices.result(_segments(topic, query.partition, offset, limit))
+    if query.show == "readers":
+        return await _readers(broker, topic, permit, offset, limit)
+    if query.show == "groups":
+        return await _groups(broker, topic, permit, offset, limit)
+    return await _producers(broker, topic, permit, query, limit)
+
+
+def _partition(partition: Partition) -> PartitionDetails:
+    log, end = partition.log, partition.visible_end
+    state: TopicState = "ok" if log.failure is None else "failed"
+    return PartitionDetails(
+        partition=partition.index,
+        start_offset=log.start_offset,
+        end_offset=end,
+        messages=max(0, end - log.start_offset),
+        bytes=log.bytes,
+        segments=log.segment_count,
+        readers=partition.readers,
+        newest_us=log.last_time_us,
+        compacted_until=log.compacted_until,
+        damaged=sum(part.next - part.first for part in log.damaged),
+        state="damaged" if state == "ok" and log.damaged else state,
+    )
+
+
+def _segments(
+    topic: Topic, only: int | None, offset: int, limit: int
+) -> Generator[None, None, SegmentsPage]:
+    rows: list[SegmentDetails] = []
+    total = 0
+    partitions = topic.partitions if only is None else [topic.partitions[only]]
+    for i, partition in enumerate(partitions):
+        if not (i + 1) % _A_STEP:
+            yield
+        first = max(0, offset - total)
+        total += partition.log.segment_count
+        if offset >= total or len(rows) >= limit:
+            continue
+        notes = partition.log.segment_notes(first, limit - len(rows))
+        rows += [_segment(partition.index, note) for note in notes]
+    return SegmentsPage(rows=rows, total=total, offset=offset)
+
+
+def _segment(partition: int, note: SegmentNote) -> SegmentDetails:
+    return SegmentDetails(
+        partition=partition,
+        file=note.file,
+        base_offset=note.base,
+        next_offset=note.next,
+        bytes=note.bytes,
+        newest_us=note.last_time_us,
+        generation=note.generation,
+        active=note.active,
+    )
+
+
+async def _readers(
+    broker: Broker, topic: Topic, permit: Permit, offset: int, limit: int
+) -> ReadersPage:
+    found, complete = await broker.topic_users.readers(topic)
+    restricted = not permit.may(Verb.ADMIN, "")
+    some = [] if restricted else found[offset : offset + limit]
+    # They are in the order of their lag.
+    behind = _count_behind(found)
+    return ReadersPage(
+        rows=[_reader(one) for one in some],
+        total=len(found),
+        offset=offset,
+        restricted=restricted,
+        complete=complete,
+        behind=behind,
+    )
+
+
+def _count_behind(found: list[TopicReader]) -> int:
+    low, high = 0, len(found)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if found[middle].lag else (low, middle)
+    return low
+
+
+def _reader(reader: TopicReader) -> ReaderDetails:
+    return ReaderDetails(
+        connection=reader.connection,
+        transport=reader.transport,
+        user=reader.user,
+        address=reader.address,
+        client=reader.client,
+        target=reader.target,
+        group=reader.group,
+        policy=reader.policy,
+        partitions=reader.partitions,
+        position=reader.position,
+        lag=reader.lag,
+        live=reader.live,
+    )
+
+
+async def _groups(
+    broker: Broker, topic: Topic, permit: Permit, offset: int, limit: int
+) -> GroupsPage:
+    found = await broker.topic_users.groups(topic)
+    if permit.guarded:
+        verbs: dict[GroupKind, Verb] = {"stream": Verb.GROUP, "queue": Verb.QUEUE}
+        found = [
+            one
+            async for one in broker.slices.each(found)
+            if permit.may_see(verbs[one.kind], one.name)
+        ]
+    rows = [_group(one) for one in found[offset : offset + limit]]
+    return GroupsPage(rows=rows, total=len(found), offset=offset)
+
+
+def _group(group: TopicGroup) -> GroupDetails:
+    return GroupDetails(**group._asdict())
+
+
+async def _producers(
+    broker: Broker, topic: Topic, permit: Permit, query: DetailsQuery, limit: int
+) -> ProducersPage:
+    found, complete = await broker.topic_users.producers(topic, query.partition)
+    some = found[query.offset : query.offset + limit]
+    times = broker.topic_users.times
+    # What is not kept any more has no time, and is not looked for.
+    kept = [
+        (partition, one.offset)
+        for one in some
+        if one.offset >= (partition := topic.partitions[one.partition]).log.start_offset
+    ]
+    await times.load(kept)
+    known = {(p.index, offset): times.maybe_time(p, offset) for p, offset in kept}
+    rows = [_producer(broker, permit, one, known.get((one.partition, one.offset))) for one in some]
+    return ProducersPage(rows=rows, total=len(found), offset=query.offset, complete=complete)
+
+
+def _producer(
+    broker: Broker, permit: Permit, one: TopicProducer, time_us: int | None
+) -> ProducerDetails:
+    name = broker.producers.name_of(one.id)
+    return ProducerDetails(
+        id=one.id,
+        name=name if name and permit.may(Verb.PRODUCER, name) else "",
+        epoch=one.epoch,
+        transaction=is_transaction(one.id),
+        partitions=one.partitions,
+        partition=one.partition,
+        sequence=one.sequence,
+        offset=one.offset,
+        time_us=time_us or None,
+    )
+
+
+ROUTES: list[Route] = [
+    Route(
+        "GET",
+        "/v1/topics/{topic}/details",
+        describe,
+        "Look into a topic",
+        "topics",
+        description="A summary of a topic, however many partitions it has, and a page of one list: "
+        "its partitions, the files of its log (`segments`), its readers, the groups and queues "
+        "that read it, or its producers. Only admins see who the readers are. Lists of readers, "
+        "groups and producers may be some seconds old where they are very long.",
+        query=DetailsQuery,
+        query_example={"show": "readers"},
+        answer=TopicDetails,
+        errors=(
+            InvalidArgumentError,
+            InvalidNameError,
+            TopicNotFoundError,
+            PartitionNotFoundError,
+            NotSupportedError,
+        ),
+    ),
+]

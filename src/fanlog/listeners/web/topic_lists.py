@@ -2,6 +2,159 @@
 
 from __future__ import annotations
 
-from fanlog.listeners.web.routes import Route
+from typing import TYPE_CHECKING, Annotated
 
-ROUTES: list[Route] = []
+import msgspec
+from msgspec import Meta
+
+from fanlog.broker.metric_scan import missed_in
+from fanlog.broker.topic_table import TopicRow, TopicSort, TopicState, Wanted, is_own
+from fanlog.errors import InvalidArgumentError
+from fanlog.identity import Verb
+from fanlog.listeners.web.routes import Call, Route
+from fanlog.model import CleanupPolicy, DurabilityName, GroupKind, TopicRole
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from fanlog.broker.authority import Permit
+
+SEARCH_LENGTH_MAX = 255
+
+
+class TopicListQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which topics, in which order."""
+
+    search: Annotated[
+        str,
+        Meta(
+            max_length=SEARCH_LENGTH_MAX,
+            description="Part of a name, in upper or lower case; several words must all be in it. "
+            "Or a pattern such as orders.> or *.eu, or a name with stars such as ord*.",
+            examples=["orders"],
+        ),
+    ] = ""
+    sort: Annotated[
+        TopicSort,
+        Meta(
+            description="`size` is in bytes, `lag` is the largest of a group or queue, and "
+            "`missed` counts messages that readers did not get."
+        ),
+    ] = "name"
+    descending: Annotated[bool, Meta(description="The largest, or the last name, first.")] = False
+    offset: Annotated[int, Meta(ge=0, le=10_000_000, description="Topics to leave out.")] = 0
+    limit: Annotated[int, Meta(ge=1, description="Most topics in the answer.")] = 50
+    internal: Annotated[
+        bool, Meta(description="Also the broker's own topics, inboxes and streams.")
+    ] = False
+
+
+class ListedTopic(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic in a list. `messages` and `bytes` are what it keeps, `published` is how many messages
+    it ever had. A reader counts once for each topic partition that it reads. `lag` is the largest
+    of a group or queue that reads the topic, and null if none does; `lag_by` names it, if you may
+    see it."""
+
+    name: str
+    partitions: int
+    durability: DurabilityName
+    cleanup: CleanupPolicy
+    role: TopicRole
+    internal: bool
+    messages: int
+    published: int
+    bytes: int
+    messages_per_second: float
+    bytes_per_second: float
+    readers: int
+    lag: int | None
+    lag_by: str
+    lag_kind: GroupKind | None
+    missed: int
+    state: TopicState
+    newest_us: int
+    retention_seconds: int
+    retention_bytes: int
+
+
+class TopicList(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of topics. `total` counts all that were found and that you may see."""
+
+    topics: list[ListedTopic]
+    total: int
+    offset: int
+
+
+async def list_topics(call: Call[TopicListQuery, None]) -> TopicList:
+    query, permit = call.query, call.permit
+    broker = call.broker
+    try:
+        query.search.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgumentError("The search is not valid text: use UTF-8.") from None
+    viewer, may_see = sight_of(permit, broker.permissions_epoch)
+    wanted = Wanted(query.search, query.internal, query.sort, query.descending, viewer, may_see)
+    limit = min(query.limit, call.listener.options.page_entries_max)
+    rows, total = await broker.topic_table.page(wanted, query.offset, limit)
+    topics = [listed(row, permit) for row in rows]
+    return TopicList(topics=topics, total=total, offset=query.offset)
+
+
+def sight_of(permit: Permit, epoch: int) -> tuple[Hashable, Callable[[str], bool] | None]:
+    """What somebody may see of all topics: who shares it, and how it is asked. None: everything."""
+    if not permit.guarded:
+        return None, None
+    who = permit.who
+    # An account is one object as long as it does not change.
+    viewer = (epoch, who.user if who.account is None else who.account)
+    return viewer, lambda name: permit.may(Verb.DESCRIBE, name)
+
+
+def listed(row: TopicRow, permit: Permit) -> ListedTopic:
+    """A row as it is shown."""
+    topic, figures, lag = row
+    rates = topic.rates or (0.0, 0.0)
+    settings = topic.settings
+    named = lag is not None and permit.may_see(
+        Verb.QUEUE if lag.kind == "queue" else Verb.GROUP, lag.name
+    )
+    return ListedTopic(
+        name=topic.name,
+        partitions=len(topic.partitions),
+        durability=settings.durability,
+        cleanup=settings.cleanup,
+        role=settings.role,
+        internal=is_own(topic.name),
+        messages=figures.messages,
+        published=figures.published,
+        bytes=figures.bytes,
+        messages_per_second=round(rates[0], 3),
+        bytes_per_second=round(rates[1], 3),
+        readers=figures.readers,
+        lag=None if lag is None else lag.lag,
+        lag_by=lag.name if lag is not None and named else "",
+        lag_kind=lag.kind if lag is not None and named else None,
+        missed=missed_in(topic),
+        state=figures.state,
+        newest_us=figures.newest_us,
+        retention_seconds=settings.retention_seconds,
+        retention_bytes=settings.retention_bytes,
+    )
+
+
+ROUTES: list[Route] = [
+    Route(
+        "GET",
+        "/v1/topic-list",
+        list_topics,
+        "Search and sort topics",
+        "topics",
+        description="A page of a table of all topics, with what is stored, rates, readers and lag. "
+        "Figures are of now. Where there are very many topics, their order may be some seconds "
+        "old. For all topics with their partitions, one page after the other, use /v1/topics.",
+        query=TopicListQuery,
+        query_example={"search": "orders", "sort": "lag", "descending": True},
+        answer=TopicList,
+        errors=(InvalidArgumentError,),
+    ),
+]

@@ -33,7 +33,7 @@ from fanlog.listeners.web.openapi_names import (
     TIME_SCHEMAS,
 )
 from fanlog.listeners.web.routes import Call, Nothing, Param, Route
-from fanlog.model import PARTITIONS_MAX, TopicInfo, TopicSettings
+from fanlog.model import PARTITIONS_MAX, PartitionInfo, TopicInfo, TopicSettings
 
 if TYPE_CHECKING:
     from fanlog.client.aio import Client
@@ -149,12 +149,15 @@ class Truncation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             extra_json_schema={"anyOf": [{"const": "latest"}, *TIME_SCHEMAS]},
         ),
     ] = ""
+    dry_run: Annotated[bool, Meta(description="Delete nothing; say what would go.")] = False
 
 
 class Truncated(msgspec.Struct, frozen=True, kw_only=True):
-    """Where each partition begins now."""
+    """Where each partition begins now, or would begin. `messages` is how many go: no more than
+    that, where compaction or damage took some before."""
 
     offsets: dict[str, int]
+    messages: int = 0
 
 
 def _settings(body: Any) -> dict[str, Any]:
@@ -238,19 +241,37 @@ async def grow(call: Call[Nothing, Growth]) -> TopicInfo:
 
 
 async def truncate(call: Call[Nothing, Truncation]) -> Truncated:
-    name, body = call.path("topic"), call.body
+    name, body, client = call.path("topic"), call.body, call.client
     call.permit.ask(Verb.MANAGE, name)
     if bool(body.offsets) == bool(body.before):
         raise InvalidArgumentError("Say what to delete: either `offsets` or `before`.")
+    there = (await client.describe_topic(name)).partitions
     if body.before:
         start = as_start(body.before, "before")
         if start.kind == "offset":
             raise InvalidArgumentError("Give offsets as `offsets`, by partition.")
-        kept = await call.client.delete_records(name, start)
+        wanted = await client.find_offsets(name, start)
     else:
-        there = len((await call.client.describe_topic(name)).partitions)
-        kept = await call.client.delete_records(name, _by_partition(name, body.offsets, there))
-    return Truncated(offsets={str(partition): offset for partition, offset in kept.items()})
+        wanted = _by_partition(name, body.offsets, len(there))
+    if body.dry_run:
+        kept = {i: max(there[i].start_offset, o) for i, o in wanted.items() if i < len(there)}
+        for i, offset in kept.items():
+            _check_end(name, there[i], offset)
+    else:
+        kept = await client.delete_records(name, wanted)
+    messages = sum(max(0, kept.get(p.partition, 0) - p.start_offset) for p in there)
+    return Truncated(
+        offsets={str(partition): offset for partition, offset in kept.items()}, messages=messages
+    )
+
+
+def _check_end(name: str, partition: PartitionInfo, offset: int) -> None:
+    """Raises what a deletion before this offset would."""
+    if offset > partition.visible_end:
+        raise OffsetOutOfRangeError(
+            f"Partition {partition.partition} of {name!r} ends at offset {partition.visible_end}; "
+            f"it can't begin at {offset}. Give {partition.visible_end} at most, or latest."
+        )
 
 
 def _by_partition(topic: str, offsets: dict[str, int], partitions: int) -> dict[int, int]:
@@ -359,7 +380,7 @@ ROUTES = [
         "topics",
         body=Truncation,
         example={"before": "7d"},
-        answer_example={"offsets": {"0": 1000}},
+        answer_example={"offsets": {"0": 1000}, "messages": 1000},
         answer=Truncated,
         errors=(
             InvalidArgumentError,
