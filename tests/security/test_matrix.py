@@ -41,7 +41,16 @@ MAY: dict[Role | None, frozenset[str]] = {
 }
 ROLES = list(MAY)
 # A group's state is asked about with the verb of its use, and may be seen without it.
-STATES = {FrameKind.DESCRIBE_GROUP, "GET /v1/groups/{group}"}
+STATES = {
+    FrameKind.DESCRIBE_GROUP,
+    "GET /v1/groups/{group}",
+    "GET /v1/groups/{group}/overview",
+    "GET /v1/groups/{group}/partitions",
+    "GET /v1/queues/{queue}",
+    "GET /v1/queues/{queue}/workers",
+    "GET /v1/queues/{queue}/retries",
+    "GET /v1/queues/{queue}/scheduled",
+}
 ROUTES = [name for name in site.THERE if name in site.CASES]
 
 

@@ -238,8 +238,11 @@ def _queue_steps(queue: Queue, view: GroupView, ages: Ages) -> Iterator[None]:
                 yield
         view.add(found, ages)
         yield
-    for member in view.members.values():
+
+    def choose(member: MemberRow) -> None:
         member.leases = heapq.nsmallest(LEASES_MAX, member.leases)
+
+    yield from in_steps(view.members.values(), choose)
     view.retries = heapq.nsmallest(RETRIES_MAX, view.retries)
 
 

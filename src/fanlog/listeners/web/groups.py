@@ -170,6 +170,8 @@ async def reset(call: Call[Nothing, GroupReset]) -> ResetSteps:
     steps = await call.client.groups.reset(
         name, wanted.start, wanted.topic, wanted.partitions, dry_run=wanted.dry_run
     )
+    if not wanted.dry_run:
+        call.listener.group_tables.forget(name)
     return ResetSteps(steps=steps)
 
 
@@ -178,6 +180,7 @@ async def delete(call: Call[Nothing, None]) -> None:
     for verb in _verbs(call, name):
         call.permit.ask(verb, name)
     await call.client.groups.delete(name)
+    call.listener.group_tables.forget(name)
 
 
 ROUTES = [

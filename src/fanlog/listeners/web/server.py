@@ -23,6 +23,7 @@ from fanlog.listeners.web.app import make_app
 from fanlog.listeners.web.connected import RequestPeer, StreamPeer
 from fanlog.listeners.web.connections import Connections
 from fanlog.listeners.web.entrance import Entrance
+from fanlog.listeners.web.group_tables import GroupTables
 from fanlog.listeners.web.http_handler import HttpHandler
 from fanlog.listeners.web.origins import Origins
 from fanlog.listeners.web.peers import HttpPeer
@@ -97,6 +98,7 @@ class WebListener(Acceptor):
         self._inlet = memoryview(bytearray(_RECEIVE_BYTES))
         self.draining = asyncio.Event()
         self.rendered = RenderedBatches(options.read_cache_bytes)
+        self.group_tables = GroupTables(bus.core)
 
     @property
     def core(self) -> Broker:

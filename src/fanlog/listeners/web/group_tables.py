@@ -1,0 +1,142 @@
+"""What dashboards share of groups and queues: the table of all, and the views of those that
+somebody looks at."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from fanlog.broker.group_scan import GroupRow, GroupScan
+from fanlog.broker.group_view import GroupView, view_group
+from fanlog.errors import GroupNotFoundError
+from fanlog.identity import Account, Verb
+from fanlog.listeners.web.shared import Shared
+
+if TYPE_CHECKING:
+    from fanlog.broker.authority import Permit
+    from fanlog.broker.core import Broker
+
+# Views that are kept, and accounts of which it is known what they may see.
+_VIEWS_MAX = 64
+_ACCOUNTS_MAX = 16
+_ANSWERS_MAX = 50_000
+# Pages that are kept with a table: dashboards ask for the same ones.
+_PAGES_MAX = 64
+
+
+class GroupTable:
+    """Every group and queue, as they were `taken`, by the loop's clock."""
+
+    def __init__(self, rows: list[GroupRow]) -> None:
+        self.rows = rows
+        self.taken = asyncio.get_running_loop().time()
+        self._pages: OrderedDict[object, tuple[Any, object]] = OrderedDict()
+
+    @property
+    def age_seconds(self) -> float:
+        return asyncio.get_running_loop().time() - self.taken
+
+    def maybe_page(self, key: object) -> Any:
+        return self._pages.get(key, (None, None))[0]
+
+    def keep_page(self, key: object, page: Any, account: Account | None) -> None:
+        """The account is kept with it, so that its id stays its own."""
+        self._pages[key] = (page, account)
+        if len(self._pages) > _PAGES_MAX:
+            self._pages.popitem(last=False)
+
+
+class _Name:
+    """One for each name of which a view is kept."""
+
+
+class _Seen:
+    """What an account may see. It holds the account, so that its id stays its own."""
+
+    def __init__(self, account: Account, epoch: int) -> None:
+        self.account = account
+        self.epoch = epoch
+        self.answers: dict[tuple[Verb, str], bool] = {}
+
+
+class GroupTables:
+    """Those of one broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._scan = GroupScan(broker)
+        self.times = self._scan.times
+        self._tables: Shared[GroupTable] = Shared()
+        self._views: Shared[GroupView | None] = Shared()
+        self._names: OrderedDict[str, _Name] = OrderedDict()
+        self._seen: OrderedDict[int, _Seen] = OrderedDict()
+
+    async def table(self) -> GroupTable:
+        return await self._tables.get(self, self._make_table)
+
+    async def _make_table(self) -> GroupTable:
+        return GroupTable(await self._scan.rows())
+
+    async def view(self, name: str) -> GroupView:
+        """One group or queue. Raises GroupNotFoundError if there is none."""
+        owner = self._names.get(name)
+        if owner is None:
+            owner = self._names[name] = _Name()
+            if len(self._names) > _VIEWS_MAX:
+                self._names.popitem(last=False)
+        self._names.move_to_end(name)
+        found = await self._views.get(owner, lambda: view_group(self._broker, name, self.times))
+        if found is None or not self.is_there(found.row):
+            self.forget(name)
+            raise GroupNotFoundError(
+                f"There is no group or queue {name!r}. See what there is with: fanlog group list"
+            )
+        return found
+
+    def forget(self, name: str) -> None:
+        """A group was changed: whoever did it wants to see that."""
+        self._names.pop(name, None)
+        self._tables.forget(self)
+
+    def is_there(self, row: GroupRow) -> bool:
+        """Whether a row's group or queue still exists."""
+        if row.kind == "queue":
+            return self._broker.queues.find(row.name) is not None
+        return self._broker.groups.is_known(row.name)
+
+    def sees(self, permit: Permit) -> Callable[[GroupRow], bool]:
+        """Which rows somebody may see. An account's answers are kept until rules change."""
+        if not permit.guarded:
+            return _everything
+        account, epoch = permit.who.account, self._broker.permissions_epoch
+        if account is None:
+            return lambda row: permit.may_see(verb_of(row), row.name)
+        kept = self._seen.get(id(account))
+        if kept is None or kept.epoch != epoch:
+            kept = self._seen[id(account)] = _Seen(account, epoch)
+            if len(self._seen) > _ACCOUNTS_MAX:
+                self._seen.popitem(last=False)
+        self._seen.move_to_end(id(account))
+        answers = kept.answers
+
+        def sees(row: GroupRow) -> bool:
+            key = (verb_of(row), row.name)
+            answer = answers.get(key)
+            if answer is None:
+                if len(answers) >= _ANSWERS_MAX:
+                    answers.clear()
+                answer = answers[key] = permit.may_see(*key)
+            return answer
+
+        return sees
+
+
+def _everything(row: GroupRow) -> bool:
+    del row
+    return True
+
+
+def verb_of(row: GroupRow) -> Verb:
+    return Verb.QUEUE if row.kind == "queue" else Verb.GROUP
