@@ -58,16 +58,36 @@ async def test_truncate_deletes_the_oldest(serving: Serving) -> None:
         await client.publish_many("orders", [str(n) for n in range(10)])
         url = "/v1/topics/orders/truncate"
         async with site.http.post(url, json={"offsets": {"0": 4}}) as answer:
-            assert await answer.json() == {"offsets": {"0": 4}}
+            assert await answer.json() == {"offsets": {"0": 4}, "messages": 4}
         async with site.http.get("/v1/topics/orders/messages?offset=0") as answer:
             page = await answer.json()
             assert page["gaps"] == [{"partition": 0, "from": 0, "to": 4, "reason": "retention"}]
             assert [message["offset"] for message in page["messages"]] == [4, 5, 6, 7, 8, 9]
         async with site.http.post(url, json={"before": "latest"}) as answer:
-            assert await answer.json() == {"offsets": {"0": 10}}
+            assert await answer.json() == {"offsets": {"0": 10}, "messages": 6}
         for wrong in ({}, {"before": "5"}, {"offsets": {"x": 1}}, {"offset": 3}):
             async with site.http.post(url, json=wrong) as answer:
                 assert answer.status == 400, wrong
+
+
+async def test_a_dry_run_says_what_a_truncation_takes(serving: Serving) -> None:
+    async with serving() as site:
+        client = site.broker
+        await client.create_topic("orders", partitions=2)
+        for partition, count in ((0, 10), (1, 5)):
+            for n in range(count):
+                await client.publish("orders", str(n), partition=partition)
+        url = "/v1/topics/orders/truncate"
+        asked = {"dry_run": True}
+        async with site.http.post(url, json={"offsets": {"0": 4}, **asked}) as answer:
+            assert await answer.json() == {"offsets": {"0": 4}, "messages": 4}
+        async with site.http.post(url, json={"before": "latest", **asked}) as answer:
+            assert await answer.json() == {"offsets": {"0": 10, "1": 5}, "messages": 15}
+        async with site.http.post(url, json={"before": "1h", **asked}) as answer:
+            assert await answer.json() == {"offsets": {"0": 0, "1": 0}, "messages": 0}
+        async with site.http.post(url, json={"offsets": {"1": 6}, **asked}) as answer:
+            assert answer.status == 416, await answer.text()
+        assert (await client.describe_topic("orders")).records == 15
 
 
 async def test_what_a_topic_can_not_become_is_a_conflict(serving: Serving) -> None:
