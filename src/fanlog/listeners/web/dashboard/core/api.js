@@ -7,6 +7,8 @@ import { useCallback, useEffect, useRef, useState } from "/dashboard/vendor/htm-
 
 const PATIENCE_MS = 60_000;
 const BACK_OFF_MS = 30_000;
+// A 401 there is about a secret that was typed, and not about the session.
+const ASKS_SECRET = /^\/v1\/(login|users\/[^/]+\/password)$/;
 
 export class ApiError extends Error {
   constructor(status, problem) {
@@ -77,7 +79,7 @@ async function raw(method, path, { params, body, headers = {}, signal } = {}) {
   setReachable(true);
   if (!response.ok) {
     const problem = await problemOf(response);
-    if (response.status === 401 && path !== "/v1/login") for (const hear of hearers.login) hear(problem);
+    if (response.status === 401 && !ASKS_SECRET.test(path)) for (const hear of hearers.login) hear(problem);
     throw problem;
   }
   return response;
