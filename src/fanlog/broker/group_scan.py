@@ -91,15 +91,12 @@ class GroupScan:
 
     def _steps(self, ages: Ages) -> Iterator[GroupRow | None]:
         broker = self._broker
-        names = {
-            name.removeprefix(GROUP_PREFIX): None
-            for name in broker.durable.names()
-            if name.startswith(GROUP_PREFIX)
-        }
-        yield None
-        names |= dict.fromkeys(broker.groups.active_names())
-        for name in names:
-            yield from self._group(name, ages)
+        for name in list(broker.durable.names()):
+            if name.startswith(GROUP_PREFIX):
+                yield from self._group(name.removeprefix(GROUP_PREFIX), ages)
+        for name in broker.groups.active_names():
+            if not broker.durable.has(GROUP_PREFIX + name):
+                yield from self._group(name, ages)
         for queue in broker.queues.every():
             yield from self._queue(queue, ages)
 
@@ -114,33 +111,40 @@ class GroupScan:
         for i, position in enumerate(broker.durable.each_committed(GROUP_PREFIX + name)):
             if i and not i % _PARTITIONS_A_STEP:
                 yield None
-            place = (position.topic, position.partition)
-            known.add(place)
-            self._add(row, topics, place, position, ages)
+            if group is not None:
+                known.add((position.topic, position.partition))
+            topics.add(position.topic)
+            self._add(row, position.topic, position.partition, position, ages)
         for i, place in enumerate(list(group.owned) if group is not None else ()):
             if i and not i % _PARTITIONS_A_STEP:
                 yield None
             if place not in known:
-                self._add(row, topics, place, None, ages)
+                topics.add(place[0])
+                self._add(row, *place, None, ages)
         row.topics = len(topics)
-        yield row if row.partitions or group is not None else None
+        # All that it committed may be of topics that are gone.
+        yield row if topics or group is not None else None
 
     def _add(
-        self,
-        row: GroupRow,
-        topics: set[str],
-        place: Place,
-        committed: Position | None,
-        ages: Ages,
+        self, row: GroupRow, name: str, index: int, committed: Position | None, ages: Ages
     ) -> None:
-        partition = find_partition(self._broker, place)
-        if partition is None:
+        broker = self._broker
+        topic = broker.catalog.find(name)
+        if topic is None or index >= len(topic.partitions):
             return
-        topics.add(place[0])
+        partition = topic.partitions[index]
         row.partitions += 1
-        wanted = wanted_offset(self._broker, partition, committed)
-        if partition.visible_end > wanted:
-            row.lag += partition.visible_end - wanted
+        end = partition.visible_end
+        if (
+            committed is not None
+            and committed.offset >= end
+            and committed.epoch == broker.epoch
+            and committed.number == topic.number
+        ):
+            return  # Most of them: they keep up.
+        wanted = wanted_offset(broker, partition, committed)
+        if end > wanted:
+            row.lag += end - wanted
             ages.add(row, partition, wanted)
 
     def _queue(self, queue: Queue, ages: Ages) -> Iterator[GroupRow | None]:

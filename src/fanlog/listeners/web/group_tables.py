@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 _VIEWS_MAX = 64
 _ACCOUNTS_MAX = 16
 _ANSWERS_MAX = 50_000
+# With very many groups a look at all of them takes a while. Who asks meanwhile gets the table of
+# before, if it is not older than this.
+_OLD_SECONDS_MAX = 30.0
+_WAIT_SECONDS = 0.05
 # Pages that are kept with a table: dashboards ask for the same ones.
 _PAGES_MAX = 64
 
@@ -69,15 +73,30 @@ class GroupTables:
         self._scan = GroupScan(broker)
         self.times = self._scan.times
         self._tables: Shared[GroupTable] = Shared()
+        self._last: GroupTable | None = None
+        self._changes = 0
+        self._looking: set[asyncio.Task[GroupTable]] = set()
         self._views: Shared[GroupView | None] = Shared()
         self._names: OrderedDict[str, _Name] = OrderedDict()
         self._seen: OrderedDict[int, _Seen] = OrderedDict()
 
     async def table(self) -> GroupTable:
-        return await self._tables.get(self, self._make_table)
+        """A table that is a few seconds old at most, or the one of before while it is made."""
+        look = asyncio.ensure_future(self._tables.get(self, self._make_table))
+        self._looking.add(look)
+        look.add_done_callback(self._looking.discard)
+        await asyncio.wait((look,), timeout=_WAIT_SECONDS)
+        last = self._last
+        if look.done() or last is None or last.age_seconds > _OLD_SECONDS_MAX:
+            return await look
+        return last
 
     async def _make_table(self) -> GroupTable:
-        return GroupTable(await self._scan.rows())
+        changes = self._changes
+        table = GroupTable(await self._scan.rows())
+        if changes == self._changes:
+            self._last = table
+        return table
 
     async def view(self, name: str) -> GroupView:
         """One group or queue. Raises GroupNotFoundError if there is none."""
@@ -99,6 +118,8 @@ class GroupTables:
         """A group was changed: whoever did it wants to see that."""
         self._names.pop(name, None)
         self._tables.forget(self)
+        self._last = None
+        self._changes += 1
 
     def is_there(self, row: GroupRow) -> bool:
         """Whether a row's group or queue still exists."""
