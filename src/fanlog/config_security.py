@@ -326,6 +326,23 @@ class TelemetryOptions(msgspec.Struct, frozen=True, kw_only=True):
             "and those that are furthest behind. The others are one line together.",
         ),
     ] = 50
+    history: Annotated[
+        bool,
+        Meta(
+            description="Whether a broker with a web listener keeps metrics over time: an hour at "
+            "5 s, a day at 1 min and two weeks at 10 min, in memory and in the data folder.",
+        ),
+    ] = True
+    history_series_max: Annotated[
+        int,
+        Meta(
+            ge=50,
+            le=2000,
+            description="Series that the history of metrics keeps. A series takes 17 KB of memory "
+            "and up to 33 KB on disk. For a new one beyond this, the broker drops the one without "
+            "values for longest.",
+        ),
+    ] = 800
     slow_turn_ms: Annotated[
         int,
         Meta(

@@ -41,6 +41,7 @@ from fanlog.security.certificates import Certificates
 from fanlog.security.directory import Directory, Entry
 from fanlog.security.gate import SecurityGate
 from fanlog.security.keys import maybe_parse
+from fanlog.telemetry.history_keeper import MetricHistory
 from fanlog.telemetry.loop_probe import LoopProbe
 from fanlog.telemetry.tracing.otlp import OtlpExport, maybe_exporter
 from fanlog.telemetry.watchdog import Watchdog
@@ -278,6 +279,14 @@ class Node:
             exporting = self._export.run(telemetry.otlp_interval_seconds)
             self._tasks.append(asyncio.create_task(exporting))
 
+    def _begin_history(self) -> None:
+        """Keeps metrics over time. The web listener shows them, so without one there is none."""
+        metrics, telemetry = self.core.metrics, self._config.telemetry
+        if telemetry.history and metrics.history is None:
+            history = MetricHistory(telemetry, metrics, self._runtime.now_us, self.core.folder)
+            metrics.history = history
+            self._tasks.append(asyncio.create_task(history.run()))
+
     def _make_core(self, defaults: TopicSettings) -> Core:
         return Core(
             self._store,
@@ -354,6 +363,7 @@ class Node:
         from fanlog.listeners.web.server import WebListener  # noqa: PLC0415
 
         posix.require()
+        self._begin_history()
         bus = LocalBus(self.core, self.dial_local)
         listener = WebListener(bus, self._config.web, self._admission, self._config.security)
         listener.certificates = self.certificates
@@ -431,6 +441,8 @@ class Node:
             self._watchdog.stop()
         for task in self._tasks:
             task.cancel()
+        if self.core.metrics.history is not None:
+            await self.core.metrics.history.close()
         self.core.audit.close()
         if self._group is not None:
             self._group.drain()

@@ -142,7 +142,7 @@ class _Topics:
                 kept = _plus(kept, (kept_messages, kept_bytes, readers))
             scan.partition_count += len(topic.partitions)
             rate = 0.0 if topic.rates is None else topic.rates[1]
-            if (rate, kept_bytes) > least and not _is_nameless(topic.name):
+            if (rate, kept_bytes) > least and not is_nameless(topic.name):
                 one = _RankedTopic(rate, kept_bytes, topic.number, topic, more)
                 _keep_best(best, one, self._named_max)
                 if best and len(best) == self._named_max:
@@ -207,7 +207,7 @@ class _Groups:
         for name in names:
             yield
             group = broker.groups.find(name)
-            lag, partitions = yield from self._lag(name, group)
+            lag, partitions = yield from group_lag(broker, name, group)
             found = GroupMetrics(
                 name=name,
                 members=0 if group is None else len(group.members),
@@ -225,23 +225,25 @@ class _Groups:
         others = GroupMetrics(name=OTHERS, members=sums[0], partitions=sums[1], lag=sums[2])
         scan.groups = (*named, others)
 
-    def _lag(self, name: str, group: Group | None) -> Generator[None, None, tuple[int, int]]:
-        """How far a group is behind, and in how many partitions it reads."""
-        broker = self._broker
-        committed = broker.durable.committed(GROUP_PREFIX + name)
-        count, lag = len(committed), 0
-        for i, position in enumerate(committed):
-            if i and not i % _TOPICS_A_STEP:
-                yield
-            lag += lag_of(broker, position.topic, position.partition, position)
-        known = {(p.topic, p.partition) for p in committed} if group is not None else set[Place]()
-        for i, place in enumerate(list(group.owned) if group is not None else ()):
-            if i and not i % _TOPICS_A_STEP:
-                yield
-            if place not in known:
-                lag += lag_of(broker, *place, None)
-                count += 1
-        return lag, count
+
+def group_lag(
+    broker: Broker, name: str, group: Group | None
+) -> Generator[None, None, tuple[int, int]]:
+    """How far a group is behind, and in how many partitions it reads, in steps."""
+    committed = broker.durable.committed(GROUP_PREFIX + name)
+    count, lag = len(committed), 0
+    for i, position in enumerate(committed):
+        if i and not i % _TOPICS_A_STEP:
+            yield
+        lag += lag_of(broker, position.topic, position.partition, position)
+    known = {(p.topic, p.partition) for p in committed} if group is not None else set[Place]()
+    for i, place in enumerate(list(group.owned) if group is not None else ()):
+        if i and not i % _TOPICS_A_STEP:
+            yield
+        if place not in known:
+            lag += lag_of(broker, *place, None)
+            count += 1
+    return lag, count
 
 
 class _Queues:
@@ -308,7 +310,7 @@ def reader_metrics(peer: Peer, messages: int, size: int) -> ReaderMetrics:
     )
 
 
-def _is_nameless(name: str) -> bool:
+def is_nameless(name: str) -> bool:
     """The broker's own topics, inboxes and streams are never named: there may be very many, and
     not everybody may know them."""
     return name.startswith(INTERNAL_PREFIX) or is_hidden(name, ">") or name == OTHERS

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from fanlog.broker.drops import DropKind
 from fanlog.broker.metric_scan import Scan, Scanner
+from fanlog.broker.metric_watch import watch_steps
 from fanlog.config_security import TelemetryOptions
 from fanlog.identity import Verb
 from fanlog.model import GapReason
@@ -33,12 +34,17 @@ if TYPE_CHECKING:
     from fanlog.broker.ports import Runtime
     from fanlog.broker.topics import Partition
     from fanlog.log.partition import PartitionLog
+    from fanlog.telemetry.history_keeper import MetricHistory
+    from fanlog.telemetry.history_series import Owner
+    from fanlog.telemetry.snapshot import Named
 
 logger = logging.getLogger("fanlog.broker")
 
 _KEPT_US = 1_000_000
 # How much longer than a scan the time to the next one is.
 _SCAN_REST = 50
+# The same for what is only kept, and nobody waits for: a five-hundredth of the loop.
+_PATIENT_REST = 500
 # Figures of topics are never older than this, when somebody asks.
 _SCAN_US_MAX = 30_000_000
 # Which policy of a reader is behind a reason.
@@ -89,6 +95,10 @@ class Metrics:
         self._scan = Scan()
         self._scanned_us = 0
         self._scan_again_us = 0
+        self._patient_us = 0
+        self._looking = asyncio.Lock()
+        # What was measured before, if this process keeps it.
+        self.history: MetricHistory | None = None
         self._kept: Snapshot | None = None
         self._kept_until_us = 0
         self._making: asyncio.Task[Snapshot] | None = None
@@ -118,6 +128,21 @@ class Metrics:
         # One who goes away does not take it from the others.
         return await asyncio.shield(self._making)
 
+    async def patient_snapshot(self) -> Snapshot:
+        """The same for the history. It looks at all topics less often where that takes long, and
+        nobody who asks for a snapshot gets an older one because of it."""
+        if self._kept is not None and self._runtime.work_us() < self._kept_until_us:
+            return self._kept
+        if self._making is not None:
+            return await asyncio.shield(self._making)
+        if self._runtime.work_us() >= self._patient_us:
+            await self._look_if_due(rest_us=0)
+        return await self._assemble()
+
+    async def watched(self, wanted: Iterable[tuple[Owner, str]]) -> Named:
+        """Some topics, groups and queues as they are now, by their names."""
+        return await self._broker.slices.result(watch_steps(self._broker, wanted))
+
     def _made(self, task: asyncio.Task[Snapshot]) -> None:
         self._making = None
         if not task.cancelled() and task.exception() is None:
@@ -127,9 +152,12 @@ class Metrics:
                 hear(self._kept)
 
     async def _make(self) -> Snapshot:
+        # A little less than what a snapshot is kept for, or every second one would be old.
+        await self._look_if_due(rest_us=_KEPT_US * 9 // 10)
+        return await self._assemble()
+
+    async def _assemble(self) -> Snapshot:
         broker = self._broker
-        if self._runtime.work_us() >= self._scan_again_us:
-            await self._look_at_all()
         process = await broker.threaded(lambda: measure_process(broker.folder))
         status = broker.status()
         return Snapshot(
@@ -155,7 +183,13 @@ class Metrics:
             problems=status.problems,
         )
 
-    async def _look_at_all(self) -> None:
+    async def _look_if_due(self, *, rest_us: int) -> None:
+        """Looks at everything, if it is time. `rest_us` is the least time to the next one."""
+        async with self._looking:
+            if self._runtime.work_us() >= self._scan_again_us:
+                await self._look_at_all(rest_us)
+
+    async def _look_at_all(self, rest_us: int) -> None:
         scan, spent_ns = Scan(), 0
 
         def timed(steps: Iterator[None]) -> Iterator[None]:
@@ -175,9 +209,10 @@ class Metrics:
         await ended
         self._scan = scan
         self._scanned_us = self._runtime.work_us()
-        # A little less than what a snapshot is kept for, or every second one would be old.
-        rest_us = max(_KEPT_US * 9 // 10, _SCAN_REST * spent_ns // 1000)
+        rest_us = max(rest_us, _SCAN_REST * spent_ns // 1000)
         self._scan_again_us = self._scanned_us + min(_SCAN_US_MAX, rest_us)
+        patient_us = _PATIENT_REST * spent_ns // 1000
+        self._patient_us = self._scanned_us + min(_SCAN_US_MAX, patient_us)
 
     def _totals(self) -> Totals:
         broker = self._broker

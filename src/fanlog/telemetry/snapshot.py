@@ -129,6 +129,14 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
     sync_bytes: HistogramData
 
 
+class Named(msgspec.Struct, frozen=True, kw_only=True):
+    """Some topics, groups and queues at one moment."""
+
+    topics: tuple[TopicMetrics, ...] = ()
+    groups: tuple[GroupMetrics, ...] = ()
+    queues: tuple[QueueMetrics, ...] = ()
+
+
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A process at one moment. `time` is Unix time in seconds. The topics, groups, queues and
     readers are as they were `scan_age_seconds` before: to look at all of them takes a while."""

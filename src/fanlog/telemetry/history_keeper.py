@@ -1,0 +1,168 @@
+"""Keeps the history of metrics of one process: takes a snapshot every 5 seconds, puts it into the
+rings, and has a thread write the new rows to disk.
+
+Law: it costs the event loop well under a millisecond a sample, and a disk that is slow, full or
+gone costs a bounded list of rows and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple, Protocol
+
+from fanlog.config_security import TelemetryOptions
+from fanlog.telemetry.history import TIERS, History, NewRow
+from fanlog.telemetry.history_files import HistoryFiles
+from fanlog.telemetry.history_reading import Captured
+from fanlog.telemetry.history_series import Kind, Name, Owner, Sampler, maybe_parse
+from fanlog.telemetry.snapshot import Named, Snapshot
+
+logger = logging.getLogger("fanlog.telemetry")
+
+_STEP_SECONDS = TIERS[0].step_seconds
+_KEPT_SECONDS = TIERS[-1].span_seconds
+# Rows that wait for the disk: an hour of them.
+_WAITING_MAX = 1000
+# With less room on the disk nothing is written: it is for messages.
+_ROOM_BYTES = 16 * 1024 * 1024
+# How long a stop waits for the last rows.
+_LAST_SECONDS = 3.0
+# Names that somebody looks at are sampled although the snapshot does not name them: so many, and
+# for so long after the last look.
+_WATCHED_MAX = 50
+_WATCHED_SECONDS = 600.0
+
+
+class Source(Protocol):
+    """Where samples come from."""
+
+    async def patient_snapshot(self) -> Snapshot: ...
+    async def watched(self, wanted: Iterable[tuple[Owner, str]]) -> Named: ...
+
+
+class Series(NamedTuple):
+    """A series that the history has."""
+
+    name: Name
+    text: str
+    kind: Kind
+    seen: float
+
+
+class MetricHistory:
+    """The history of one process. `run` fills it until it is cancelled; then `close`."""
+
+    def __init__(
+        self,
+        options: TelemetryOptions,
+        source: Source,
+        now_us: Callable[[], int],
+        folder: str | None,
+    ) -> None:
+        self._history = History(options.history_series_max)
+        self._sampler = Sampler()
+        self._source = source
+        self._now_us = now_us
+        self._files = None if folder is None else HistoryFiles(f"{folder}/metrics", TIERS)
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="fanlog-history")
+        self._waiting: list[NewRow] = []
+        self._writing: Future[None] | None = None
+        self._watched: OrderedDict[tuple[Owner, str], float] = OrderedDict()
+        self.tiers = TIERS
+
+    def now(self) -> float:
+        return self._now_us() / 1e6
+
+    async def run(self) -> None:
+        """Brings back what is on disk, and takes samples."""
+        await self.load()
+        while True:
+            # In the middle of a slot: a little late is still the same slot.
+            wait = (1.5 * _STEP_SECONDS - self.now() % _STEP_SECONDS) % _STEP_SECONDS
+            await asyncio.sleep(wait if wait > 0.5 else wait + _STEP_SECONDS)
+            try:
+                await self.sample()
+            except Exception:
+                logger.exception("a sample for the history of metrics failed")
+
+    async def load(self) -> None:
+        """Brings back what is on disk. Until then there is none."""
+        if self._files is not None:
+            history = History(self._history.series_max)
+            self._writing = self._threads.submit(self._files.load, history)
+            await asyncio.shield(asyncio.wrap_future(self._writing))
+            self._history = history
+
+    async def sample(self) -> None:
+        """Takes one sample now."""
+        snapshot = await self._source.patient_snapshot()
+        wanted = self._looked_at()
+        watched = await self._source.watched(wanted) if wanted else None
+        values = self._sampler.values(snapshot, watched)
+        rows = self._history.add(self.now(), values)
+        if self._files is not None:
+            self._write(rows, snapshot)
+
+    def _write(self, rows: list[NewRow], snapshot: Snapshot) -> None:
+        process = snapshot.process
+        if process.disk_total_bytes and process.disk_free_bytes < _ROOM_BYTES:
+            self._waiting.clear()
+            return
+        self._waiting += rows
+        del self._waiting[:-_WAITING_MAX]
+        self._flush()
+
+    def _flush(self) -> None:
+        free = self._writing is None or self._writing.done()
+        if self._files is not None and self._waiting and free:
+            rows, self._waiting = self._waiting, []
+            self._writing = self._threads.submit(self._files.append, rows)
+
+    def watch(self, names: Iterable[Name]) -> None:
+        """Somebody looks at these: for a while they are sampled, named by metrics or not."""
+        until = time.monotonic() + _WATCHED_SECONDS
+        for name in names:
+            if name.owner is not None:
+                self._watched[name.owner, name.of] = until
+                self._watched.move_to_end((name.owner, name.of))
+        while len(self._watched) > _WATCHED_MAX:
+            self._watched.popitem(last=False)
+
+    def _looked_at(self) -> list[tuple[Owner, str]]:
+        now = time.monotonic()
+        for name in [name for name, until in self._watched.items() if until < now]:
+            del self._watched[name]
+        return list(self._watched)
+
+    def series(self) -> list[Series]:
+        """All series that have a value which is still kept."""
+        oldest = self.now() - _KEPT_SECONDS
+        found: list[Series] = []
+        for column in self._history.columns.values():
+            parsed = maybe_parse(column.name)
+            if parsed is not None and column.seen >= oldest:
+                found.append(Series(parsed[0], column.name, parsed[1], column.seen))
+        return found
+
+    def capture(self, names: Iterable[str]) -> Captured:
+        """What there is now of some series, to be read in any thread."""
+        return Captured(self._history, list(names))
+
+    async def close(self) -> None:
+        """Writes the last rows, for a moment."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + _LAST_SECONDS
+        for _ in range(2):
+            if self._writing is not None:
+                waiting = asyncio.wrap_future(self._writing)
+                await asyncio.wait({waiting}, timeout=max(0.0, end - loop.time()))
+            self._flush()
+        done = self._writing is None or self._writing.done()
+        if self._files is not None and done:
+            self._files.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
