@@ -38,6 +38,8 @@ FanlogError
 │   ├── KeyReusedError
 │   ├── NotSupportedError
 │   ├── DeadLetterNotFoundError
+│   ├── TaskNotFoundError
+│   ├── ScheduleNotFoundError
 │   ├── NoRespondersError
 │   ├── RequestFailedError     whoever answers a request said that it failed
 │   ├── StreamEndedError       a resumable stream has ended, and takes nothing more
@@ -457,6 +459,24 @@ class DeadLetterNotFoundError(InvalidArgumentError):
     """
 
     code = "dead_letter_not_found"
+
+
+class TaskNotFoundError(RequestError):
+    """There is no task of this id: it ended some time ago, or it is somebody else's.
+
+    What to do: List your tasks with `GET /v1/tasks`.
+    """
+
+    code = "task_not_found"
+
+
+class ScheduleNotFoundError(RequestError):
+    """There is no schedule of this name: it was removed, or it was never there.
+
+    What to do: List the schedules with `fanlog schedule list`.
+    """
+
+    code = "schedule_not_found"
 
 
 class StreamEndedError(RequestError):

@@ -172,7 +172,7 @@ class DeadLetters:
         async for message in self._records(info):
             if last.get(message.key) != _id(message):
                 continue
-            letter = _letter(message)
+            letter = letter_of(message)
             if letter is not None and (where is None or where(letter)):
                 yield letter
 
@@ -372,7 +372,8 @@ def place_of(id: str) -> tuple[int, int]:
     return int(partition), int(offset)
 
 
-def _letter(message: Message) -> DeadLetter | None:
+def letter_of(message: Message) -> DeadLetter | None:
+    """What a record of a dead-letter topic says; None if it is no dead letter."""
     headers = message.headers
     death = read_death(headers)
     if death is None:

@@ -124,6 +124,11 @@ CASES: dict[str, Case] = {
     "POST /v1/dead-letters/{topic}/replay": Case(MANAGE, {"all": True}),
     "POST /v1/dead-letters/{topic}/delete": Case(MANAGE, {"all": True}),
     "DELETE /v1/dead-letters/{topic}/letters/{id}": Case(MANAGE),
+    "GET /v1/dead-letters/{topic}/reasons": Case(SUBSCRIBE),
+    "GET /v1/dead-letters/{topic}/browse": Case(SUBSCRIBE),
+    "GET /v1/dead-letters/{topic}/export": Case(SUBSCRIBE),
+    "POST /v1/dead-letters/{topic}/letters/{id}/replay": Case(MANAGE, {}),
+    "GET /v1/tasks": Case(None, answered=True),
     "POST /v1/streams/{name}": Case((Verb.PUBLISH, STREAM)),
     "POST /v1/streams/{name}/append": Case((Verb.PUBLISH, STREAM), {}),
     "POST /v1/streams/{name}/end": Case((Verb.PUBLISH, STREAM)),
@@ -147,6 +152,22 @@ CASES: dict[str, Case] = {
     "POST /v1/config/reload": Case(ADMIN),
     "GET /v1/audit": Case(ADMIN),
     "GET /v1/status": Case((Verb.DESCRIBE, "")),
+    "GET /v1/overview": Case((Verb.DESCRIBE, "")),
+    "GET /v1/transactions": Case((Verb.DESCRIBE, "")),
+    "POST /v1/transactions/{transaction}/abort": Case(ADMIN),
+    "GET /v1/schedules": Case(None, answered=True),
+    "GET /v1/schedules/{schedule}": Case((Verb.SCHEDULE, "nightly")),
+    "PUT /v1/schedules/{schedule}": Case(
+        (Verb.SCHEDULE, "nightly"),
+        {"topic": "t", "text": "x", "every_seconds": 60},
+        also=(PUBLISH,),
+    ),
+    "DELETE /v1/schedules/{schedule}": Case((Verb.SCHEDULE, "nightly"), also=(PUBLISH,)),
+    "POST /v1/schedules/{schedule}/run": Case((Verb.SCHEDULE, "nightly"), also=(PUBLISH,)),
+    "GET /v1/delayed": Case((Verb.DESCRIBE, "t"), query="?topic=t"),
+    "POST /v1/delayed": Case(PUBLISH, {"topic": "t", "text": "x", "delay_seconds": 60}),
+    "POST /v1/delayed/cancel": Case((Verb.SCHEDULE, "i"), {"ids": ["i"]}),
+    "GET /v1/pipelines": Case(None, answered=True),
     "GET /v1/keys": Case(ADMIN),
     "POST /v1/keys": Case(ADMIN, {"name": "k"}),
     "GET /v1/keys/{key}": Case(ADMIN),
@@ -176,6 +197,8 @@ FREE = {
     "GET /v1/reference",
 }
 # They are about whoever asks.
+# Everybody has their own tasks, and finds no others.
+FREE |= {"GET /v1/tasks/{task}", "DELETE /v1/tasks/{task}"}
 FREE |= {
     "GET /v1/login",
     "POST /v1/login",
@@ -199,6 +222,8 @@ PARTS = {
     "{connection}": "c",
     "{key}": "k",
     "{trace}": "1" * 32,
+    "{transaction}": "1" * 16,
+    "{schedule}": "nightly",
 }
 
 

@@ -75,6 +75,9 @@ PAYLOADS = [
     ("POST", "/v1/queues/t/q/take"),
     ("GET", "/v1/dead-letters/q"),
     ("GET", "/v1/dead-letters/q/letters/0:1"),
+    ("GET", "/v1/dead-letters/q/browse"),
+    ("GET", "/v1/dead-letters/q/reasons"),
+    ("GET", "/v1/dead-letters/q/export"),
     ("GET", "/v1/streams/s"),
     ("POST", "/v1/request/t"),
 ]

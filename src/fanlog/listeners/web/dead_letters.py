@@ -1,33 +1,37 @@
-"""Dead letters over REST: list, read, replay and delete."""
+"""Dead letters over REST: the topics that hold them, and the dead letters as programs read them.
+Pages for people are in `dead_browse.py`, changes in `dead_changes.py`."""
 
 from __future__ import annotations
 
-import datetime as dt
-from base64 import b64encode
-from collections.abc import Sequence
-from typing import Annotated, Any
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
-from msgspec import UNSET, Meta, Raw, UnsetType
+from msgspec import Meta
 
 from fanlog.client import dead_letters
-from fanlog.errors import (
-    DeadLetterNotFoundError,
-    InvalidArgumentError,
-    TopicDiffersError,
-    TopicNotFoundError,
-)
+from fanlog.errors import DeadLetterNotFoundError, FanlogError, NotSupportedError
 from fanlog.format.dead_letters import ID_PATTERN
-from fanlog.format.web import OutgoingMessage, says_json, value_json
 from fanlog.identity import Verb
-from fanlog.listeners.web.openapi_names import (
-    LETTER_ID_PATTERN,
-    NAME_OR_NONE_PATTERN,
-    NOT_INTERNAL,
-)
+from fanlog.listeners.web import dead_browse, dead_changes
+from fanlog.listeners.web.dead_answers import DeadLetter, DeadLetters, answer_of
+from fanlog.listeners.web.dead_browse import ERRORS, ERRORS_OF_ONE, index_of, moment
+from fanlog.listeners.web.dead_index import PATIENCE_SECONDS
+from fanlog.listeners.web.dead_matches import Wanted
+from fanlog.listeners.web.dead_reading import read_letters
+from fanlog.listeners.web.ordered import page_of
 from fanlog.listeners.web.routes import Call, Nothing, Route
-from fanlog.listeners.web.topics import refused_by_topic
-from fanlog.model import TOPIC_NAME_BYTES_MAX
+from fanlog.listeners.web.shared import Shared
+
+if TYPE_CHECKING:
+    from fanlog.broker.core import Broker
+    from fanlog.broker.topics import Topic
+    from fanlog.listeners.web.dead_index import DeadLetterIndex
+
+# Topics of a page that are looked at together.
+_TOGETHER = 20
+# Values of one answer; a larger one comes alone.
+_ANSWER_BYTES_MAX = 4 << 20
 
 
 class PageQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +41,22 @@ class PageQuery(msgspec.Struct, frozen=True, kw_only=True):
     after: Annotated[
         str, Meta(description="Begin behind this one: the `next` of the page before.")
     ] = ""
+
+
+class TopicsQuery(PageQuery, frozen=True, kw_only=True):
+    """Which dead-letter topics. By name they are paged with `after`, otherwise with `offset`."""
+
+    search: Annotated[
+        str, Meta(max_length=255, description="Only those with this in the name.")
+    ] = ""
+    sort: Annotated[
+        Literal["name", "letters", "newest"],
+        Meta(description="By name, or those with the most, or the newest, dead letters first."),
+    ] = "name"
+    offset: Annotated[
+        int, Meta(ge=0, le=1 << 53, description="How many are passed over before the page.")
+    ] = 0
+    empty: Annotated[bool, Meta(description="Also topics without dead letters.")] = True
 
 
 class LettersQuery(PageQuery, frozen=True, kw_only=True):
@@ -53,184 +73,188 @@ class LettersQuery(PageQuery, frozen=True, kw_only=True):
     reason: Annotated[str, Meta(description="Only those whose reason has this text.")] = ""
 
 
+class DeadLetterTopic(dead_letters.DeadLetterTopic, frozen=True, kw_only=True):
+    """A dead-letter topic and what is in it. `top_reason` is the reason of most of its dead
+    letters. Until it is `complete`, the topic is still being read: ask again."""
+
+    top_reason: str = ""
+    top_count: int = 0
+    complete: bool = True
+
+
 class DeadLetterTopics(msgspec.Struct, frozen=True, kw_only=True):
-    """Some dead-letter topics, by name. With `next` there are more."""
+    """Some dead-letter topics. With `next` there are more."""
 
-    topics: list[dead_letters.DeadLetterTopic]
+    topics: list[DeadLetterTopic]
     next: str | None = None
+    total: Annotated[int, Meta(description="Dead-letter topics that fit.")] = 0
 
 
-class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that failed for good. `topic`, `partition` and `offset` are where it came from. The
-    job itself is in `message`."""
-
-    id: str
-    topic: str
-    partition: int
-    offset: int
-    queue: str
-    reason: str
-    deliveries: int
-    died: dt.datetime
-    message: OutgoingMessage
-
-
-class _DeadLetter(DeadLetter, frozen=True, kw_only=True):
-    """The same, with a message that is JSON already."""
-
-    message: Raw  # type: ignore[assignment]  # pyright: ignore[reportIncompatibleVariableOverride]
-
-
-class DeadLetters(msgspec.Struct, frozen=True, kw_only=True):
-    """Some dead letters, the oldest first. With `next` there are more."""
-
-    letters: Sequence[DeadLetter]
-    next: str | None = None
-
-
-class ChosenLetters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which dead letters: by id, or all of them."""
-
-    ids: (
-        Annotated[
-            list[Annotated[str, Meta(extra_json_schema={"pattern": LETTER_ID_PATTERN})]],
-            Meta(max_length=100_000, examples=[["0:12"]]),
-        ]
-        | UnsetType
-    ) = UNSET
-    all: bool = False
-
-    def chosen(self) -> list[str] | None:
-        """The ids; None for all."""
-        if isinstance(self.ids, list) == self.all:
-            raise InvalidArgumentError('Say which dead letters: "ids": ["0:12"], or "all": true.')
-        return self.ids if isinstance(self.ids, list) else None
-
-
-class ReplayedLetters(ChosenLetters, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which dead letters to put back, and where."""
-
-    to: Annotated[
-        str,
-        Meta(
-            description="Another topic than the one that they came from.",
-            max_length=TOPIC_NAME_BYTES_MAX,
-            extra_json_schema={"pattern": NAME_OR_NONE_PATTERN, **NOT_INTERNAL},
-        ),
-    ] = ""
-
-
-class LetterCount(msgspec.Struct, frozen=True, kw_only=True):
-    """How many it was done to."""
-
-    count: int
-
-
-def _message(letter: dead_letters.DeadLetter) -> Raw:
-    """The job as a message to publish."""
-    fields: dict[str, Any] = {}
-    key = letter.death.key
-    if key is not None:
-        try:
-            fields["key"] = key.decode()
-        except UnicodeDecodeError:
-            fields["key_base64"] = b64encode(key).decode()
-    headers = {name: value.decode(errors="replace") for name, value in letter.headers.items()}
-    if headers:
-        fields["headers"] = headers
-    said = says_json(tuple((name.encode(), value) for name, value in letter.headers.items()))
-    value = value_json(letter.value, said=said)
-    front = msgspec.json.encode(fields).decode()[:-1]
-    return Raw(f"{front}{',' if fields else ''}{value}}}".encode())
-
-
-def _letter(letter: dead_letters.DeadLetter) -> _DeadLetter:
-    death = letter.death
-    return _DeadLetter(
-        id=letter.id,
-        topic=death.topic,
-        partition=death.partition,
-        offset=death.offset,
-        queue=death.queue,
-        reason=death.reason,
-        deliveries=death.deliveries,
-        died=death.time,
-        message=_message(letter),
-    )
-
-
-async def list_topics(call: Call[PageQuery, None]) -> DeadLetterTopics:
+async def list_topics(call: Call[TopicsQuery, None]) -> DeadLetterTopics:
     query = call.query
     limit = min(query.limit, call.listener.options.page_entries_max)
+    if not call.bus.is_broker:
+        return await _topics_upstream(call, limit)
+    broker, permit = call.broker, call.permit
+    every = await _TOPICS.get(call.listener, lambda: _dead_letter_topics(broker))
+    known = call.listener.dead_letters
     found = [
         topic
+        async for topic in broker.slices.each(every)
+        if query.search in topic.name
+        and not topic.deleted
+        and (query.empty or known.about(topic) > 0)
+        and permit.may(Verb.SUBSCRIBE, topic.name)
+    ]
+    total = len(found)
+    if query.sort == "name":
+        found = [topic for topic in found if topic.name > query.after][query.offset :]
+        more = found[limit - 1].name if len(found) > limit else None
+        page = found[:limit]
+    else:
+        by_letters = query.sort == "letters"
+
+        def rank(topic: Topic) -> tuple[int, str]:
+            newest = max(partition.last_time_us for partition in topic.partitions)
+            return (known.about(topic) if by_letters else newest), topic.name
+
+        page = await page_of(
+            broker.slices,
+            found,
+            rank,
+            offset=query.offset,
+            limit=limit,
+            descending=True,
+        )
+        more = None
+    answers = await _summaries(call, page)
+    return DeadLetterTopics(topics=answers, next=more, total=total)
+
+
+async def _topics_upstream(call: Call[TopicsQuery, None], limit: int) -> DeadLetterTopics:
+    """By the client of the broker behind an edge."""
+    query = call.query
+    if query.search or query.sort != "name" or query.offset or not query.empty:
+        raise NotSupportedError("This is an edge, which can't search. Ask the broker behind it.")
+    found = [
+        DeadLetterTopic(**{name: getattr(topic, name) for name in topic.__struct_fields__})
         for topic in await call.client.dead_letters.topics()
         if topic.name > query.after and call.permit.may(Verb.SUBSCRIBE, topic.name)
     ]
     more = found[limit - 1].name if len(found) > limit else None
-    return DeadLetterTopics(topics=found[:limit], next=more)
+    return DeadLetterTopics(topics=found[:limit], next=more, total=len(found))
+
+
+_TOPICS: Shared[list[Topic]] = Shared()
+
+
+async def _dead_letter_topics(broker: Broker) -> list[Topic]:
+    """Those that the broker created, and those of users that a queue uses, by name."""
+    chosen = {queue.settings.dead_letter for queue in broker.queues.every()}
+    return [
+        topic
+        async for topic in broker.slices.each(broker.catalog.each_matching(">"))
+        if topic.settings.role == "dead-letter" or topic.name in chosen
+    ]
+
+
+async def _summaries(call: Call[Any, Any], topics: list[Topic]) -> list[DeadLetterTopic]:
+    """What is in each. All of them together take no longer than one answer may."""
+    until = asyncio.get_running_loop().time() + PATIENCE_SECONDS
+    answers: list[DeadLetterTopic] = []
+    for begin in range(0, len(topics), _TOGETHER):
+        some = [call.listener.dead_letters.of(topic) for topic in topics[begin : begin + _TOGETHER]]
+        left = max(0.0, until - asyncio.get_running_loop().time())
+        ready = await asyncio.gather(*(index.ready(left) for index in some), return_exceptions=True)
+        for index, complete in zip(some, ready, strict=True):
+            answers.append(await _summary(call.broker, index, complete=complete is True))
+    return answers
+
+
+async def _summary(broker: Broker, index: DeadLetterIndex, *, complete: bool) -> DeadLetterTopic:
+    table, topic = index.table, index.topic
+    async for _ in broker.slices.each(table.freshen()):
+        pass
+    groups = [group for group in table.group_list if group.count]
+    top = max(groups, key=lambda group: group.count, default=None)
+    sources = {
+        source.topic
+        for source, count in zip(table.source_list, table.source_counts, strict=True)
+        if count and source.topic
+    }
+    return DeadLetterTopic(
+        name=topic.name,
+        letters=table.count,
+        oldest=moment(min(group.first_us for group in groups)) if groups else None,
+        newest=moment(max(group.last_us for group in groups)) if groups else None,
+        sources=tuple(sorted(sources)[:_SOURCES_SHOWN]),
+        bytes=sum(partition.log.bytes for partition in topic.partitions),
+        top_reason=top.title if top else "",
+        top_count=top.count if top else 0,
+        complete=complete,
+    )
+
+
+# Topics that dead letters came from, in a list.
+_SOURCES_SHOWN = 20
 
 
 async def list_letters(call: Call[LettersQuery, None]) -> DeadLetters:
     query, topic = call.query, call.path("topic")
     call.permit.ask(Verb.SUBSCRIBE, topic)
     limit = min(query.limit, call.listener.options.page_entries_max)
+    if not call.bus.is_broker:
+        return await _letters_upstream(call, limit)
+    broker, index = call.broker, index_of(call, topic)
+    behind = dead_letters.place_of(query.after) if query.after else (-1, -1)
+    places = await index.places(Wanted(queue=query.queue, reason=query.reason))
+    page = await places.page_after(broker.slices, behind, limit + 1)
+    found: list[DeadLetter] = []
+    size = 0
+    async for letters in read_letters(broker, index.topic, page[:limit]):
+        for letter in letters:
+            size += len(letter.value or b"")
+            if found and size > _ANSWER_BYTES_MAX:
+                return DeadLetters(letters=found, next=found[-1].id)
+            found.append(answer_of(letter))
+    partition, offset = page[limit - 1] if len(page) > limit else (-1, -1)
+    return DeadLetters(letters=found, next=f"{partition}:{offset}" if len(page) > limit else None)
+
+
+async def _letters_upstream(call: Call[LettersQuery, None], limit: int) -> DeadLetters:
+    query = call.query
 
     def wanted(letter: dead_letters.DeadLetter) -> bool:
         death = letter.death
         return query.queue in ("", death.queue) and query.reason in death.reason
 
     found = await call.client.dead_letters.list(
-        topic, after=query.after, limit=limit + 1, where=wanted
+        call.path("topic"), after=query.after, limit=limit + 1, where=wanted
     )
     more = found[limit - 1].id if len(found) > limit else None
-    return DeadLetters(letters=[_letter(letter) for letter in found[:limit]], next=more)
+    return DeadLetters(letters=[answer_of(letter) for letter in found[:limit]], next=more)
 
 
 async def show(call: Call[Nothing, None]) -> DeadLetter:
-    topic = call.path("topic")
+    topic, id = call.path("topic"), call.path("id")
     call.permit.ask(Verb.SUBSCRIBE, topic)
-    return _letter(await call.client.dead_letters.show(topic, call.path("id")))
+    if not call.bus.is_broker:
+        return answer_of(await call.client.dead_letters.show(topic, id))
+    index = index_of(call, topic)
+    try:
+        place = dead_letters.place_of(id)
+    except FanlogError as fault:
+        raise DeadLetterNotFoundError(str(fault)) from None
+    # While the topic is read for the first time, the log alone says what is there.
+    complete = await index.ready(PATIENCE_SECONDS)
+    if not complete or index.table.find(*place) is not None:
+        async for letters in read_letters(call.broker, index.topic, [place]):
+            return answer_of(letters[0])
+    raise DeadLetterNotFoundError(
+        f"There is no dead letter {id!r} in {topic!r}: replayed or deleted already, or never "
+        f"there. See what there is with: fanlog dead list {topic}"
+    )
 
-
-async def replay(call: Call[Nothing, ReplayedLetters]) -> LetterCount:
-    topic, wanted = call.path("topic"), call.body
-    call.permit.ask(Verb.MANAGE, topic)
-    if wanted.to:
-        call.permit.ask(Verb.PUBLISH, wanted.to)
-    ids = wanted.chosen()
-    places = None if ids is None else {dead_letters.place_of(id) for id in ids}
-
-    def may_go_back(letter: dead_letters.DeadLetter) -> bool:
-        """A letter says itself where it came from, and whoever made it may have lied."""
-        if places is not None and dead_letters.place_of(letter.id) not in places:
-            return False
-        if not wanted.to:
-            call.permit.ask(Verb.PUBLISH, letter.death.topic)
-        return True
-
-    count = await call.client.dead_letters.replay(topic, ids, to=wanted.to, where=may_go_back)
-    return LetterCount(count=count)
-
-
-async def delete(call: Call[Nothing, ChosenLetters]) -> LetterCount:
-    topic, ids = call.path("topic"), call.body.chosen()
-    call.permit.ask(Verb.MANAGE, topic)
-    letters = call.client.dead_letters
-    if ids is not None:
-        return LetterCount(count=await letters.delete(topic, ids))
-    with refused_by_topic():
-        return LetterCount(count=await letters.purge(topic))
-
-
-async def delete_one(call: Call[Nothing, None]) -> None:
-    topic = call.path("topic")
-    call.permit.ask(Verb.MANAGE, topic)
-    await call.client.dead_letters.delete(topic, [call.path("id")])
-
-
-_ERRORS = (InvalidArgumentError, TopicNotFoundError)
-_ERRORS_OF_ONE = (*_ERRORS, DeadLetterNotFoundError)
 
 ROUTES = [
     Route(
@@ -239,7 +263,7 @@ ROUTES = [
         list_topics,
         "List dead-letter topics",
         "dead letters",
-        query=PageQuery,
+        query=TopicsQuery,
         answer=DeadLetterTopics,
     ),
     Route(
@@ -250,7 +274,7 @@ ROUTES = [
         "dead letters",
         query=LettersQuery,
         answer=DeadLetters,
-        errors=_ERRORS,
+        errors=ERRORS,
     ),
     Route(
         "GET",
@@ -259,39 +283,8 @@ ROUTES = [
         "Read a dead letter",
         "dead letters",
         answer=DeadLetter,
-        errors=_ERRORS_OF_ONE,
+        errors=ERRORS_OF_ONE,
     ),
-    Route(
-        "POST",
-        "/v1/dead-letters/{topic}/replay",
-        replay,
-        "Put dead letters back",
-        "dead letters",
-        body=ReplayedLetters,
-        answer=LetterCount,
-        description="A dead letter is back in its topic, and gone here: both, or neither.",
-        errors=_ERRORS_OF_ONE,
-        action="dead.replay",
-    ),
-    Route(
-        "POST",
-        "/v1/dead-letters/{topic}/delete",
-        delete,
-        "Delete dead letters",
-        "dead letters",
-        body=ChosenLetters,
-        answer=LetterCount,
-        errors=(*_ERRORS_OF_ONE, TopicDiffersError),
-        action="dead.delete",
-    ),
-    Route(
-        "DELETE",
-        "/v1/dead-letters/{topic}/letters/{id}",
-        delete_one,
-        "Delete a dead letter",
-        "dead letters",
-        status=204,
-        errors=_ERRORS_OF_ONE,
-        action="dead.delete",
-    ),
+    *dead_browse.ROUTES,
+    *dead_changes.ROUTES,
 ]

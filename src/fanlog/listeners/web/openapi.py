@@ -102,6 +102,7 @@ TAGS = {
     "groups": "Consumer groups: who reads what, and how far they are.",
     "queues": "Take jobs, and say what became of them.",
     "dead letters": "Jobs that failed for good.",
+    "tasks": "Long work in the background, and how far it is.",
     "streams": "Follow topics as they grow, and streams that end, such as the answer of a language "
     "model.",
     "requests": "Ask, and wait for the answer.",
@@ -112,6 +113,9 @@ TAGS = {
     "accounts": "Keys and users, and what they may do.",
     "logins": "Log in and out, and see what you may do.",
     "operations": "Settings, and who has changed what.",
+    "transactions": "Transactions that are open.",
+    "schedules": "Messages that come again and again, and messages that wait until they are due.",
+    "pipelines": "Spark queries that read this broker, and the last runs of pipelines.",
 }
 
 

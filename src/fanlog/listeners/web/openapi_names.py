@@ -47,7 +47,10 @@ PATH_SCHEMAS: dict[str, dict[str, Any]] = {
     "queue": _NAME | {"maxLength": GROUP_NAME_MAX},
     "name": _NAME | {"maxLength": STREAM_NAME_MAX, "pattern": NAME_PATTERN},
     "id": {"type": "string", "pattern": LETTER_ID_PATTERN},
+    "task": _NAME | {"maxLength": 64, "pattern": "^[0-9a-z]+$"},
     "trace": {"type": "string", "pattern": "^[0-9a-fA-F]{32}$"},
+    "transaction": {"type": "string", "pattern": "^[0-9a-f]{16}$"},
+    "schedule": _NAME | {"maxLength": 238, "pattern": "^[^\\x00-\\x1f\\x7f-\\x9f]+$"},
 }
 # One topic, or a pattern of several.
 TARGET_SCHEMA: dict[str, Any] = _NAME | {

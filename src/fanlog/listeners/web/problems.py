@@ -37,6 +37,8 @@ STATUS: dict[type[errors.FanlogError], int] = {
     errors.OffsetOutOfRangeError: 416,
     errors.MessageTooLargeError: 413,
     errors.DeadLetterNotFoundError: 404,
+    errors.TaskNotFoundError: 404,
+    errors.ScheduleNotFoundError: 404,
     errors.NoRespondersError: 503,
     errors.RequestFailedError: 502,
     errors.StreamEndedError: 409,

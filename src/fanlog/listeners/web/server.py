@@ -22,6 +22,7 @@ from fanlog.listeners.tls import TlsSocket
 from fanlog.listeners.web.app import make_app
 from fanlog.listeners.web.connected import RequestPeer, StreamPeer
 from fanlog.listeners.web.connections import Connections
+from fanlog.listeners.web.dead_index import DeadLetterIndexes
 from fanlog.listeners.web.entrance import Entrance
 from fanlog.listeners.web.group_tables import GroupTables
 from fanlog.listeners.web.http_handler import HttpHandler
@@ -32,6 +33,7 @@ from fanlog.listeners.web.problems import CONTENT_TYPE, problem_of
 from fanlog.listeners.web.rates import Rate
 from fanlog.listeners.web.reading import RenderedBatches
 from fanlog.listeners.web.server_api import ServerApi
+from fanlog.listeners.web.tasks import Tasks
 from fanlog.listeners.web.tls_transport import TlsTransport
 
 if TYPE_CHECKING:
@@ -83,6 +85,8 @@ class WebListener(Acceptor):
         # The ids of events, shared by all streams that are at the same place.
         self.vectors = Vectors()
         self.latest = LatestTables(bus.core, options.latest_bytes_max)
+        self.dead_letters = DeadLetterIndexes(bus.core)
+        self.tasks = Tasks(bus.core)
         self._joining: set[asyncio.Task[Any]] = set()
         self._sweeper: asyncio.TimerHandle | None = None
         self._swept_at = 0.0
@@ -339,6 +343,8 @@ class WebListener(Acceptor):
         for stream in list(self._streams):
             stream.abort()
         await self._runner.cleanup()
+        await self.tasks.close()
+        self.dead_letters.close()
         await self.entrance.close()
         self.presence.close()
         await self.bus.close()

@@ -1,7 +1,247 @@
-"""Long work that a request starts, with its progress."""
+"""Long work that a request starts, with its progress: it goes on when the browser is closed, and
+whoever started it finds it again.
+
+Law: there are few at a time, and they end before the broker does. What one has done is done; it can
+be started again, and does the rest.
+"""
 
 from __future__ import annotations
 
-from fanlog.listeners.web.routes import Route
+import asyncio
+import datetime as dt
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-ROUTES: list[Route] = []
+import msgspec
+from msgspec import Meta
+
+from fanlog.errors import FanlogError, LimitError, TaskNotFoundError
+from fanlog.identity import Verb
+from fanlog.listeners.faults import OUR_FAULT
+from fanlog.listeners.web.routes import Call, Nothing, Route
+
+if TYPE_CHECKING:
+    from fanlog.broker.authority import Permit
+    from fanlog.broker.core import Broker
+    from fanlog.identity import Identity
+
+logger = logging.getLogger("fanlog.listeners")
+
+State = Literal["running", "done", "failed", "cancelled"]
+
+# At the same time: each of them reads and publishes as fast as it can.
+_RUNNING_MAX = 8
+_RUNNING_OF_ONE_MAX = 4
+# Those that have ended, and for how long they are remembered.
+_ENDED_MAX = 200
+_ENDED_SECONDS = 3600.0
+
+
+class Stopped(Exception):
+    """Whoever may has cancelled the task."""
+
+
+class Task(msgspec.Struct, kw_only=True):
+    """Work that goes on in the background. `done` and `failed` are how many of `total` it has
+    done, and could not do. `error` says what went wrong first."""
+
+    id: str
+    kind: Annotated[str, Meta(description="What it does, such as `dead.replay`.")]
+    about: Annotated[str, Meta(description="What it does it to, such as a topic.")]
+    who: Annotated[str, Meta(description="The user who started it.")]
+    state: State = "running"
+    done: int = 0
+    total: Annotated[int | None, Meta(description="None until it is counted.")] = None
+    failed: int = 0
+    detail: Annotated[str, Meta(description="More about what it does.")] = ""
+    started: dt.datetime
+    finished: dt.datetime | None = None
+    error: str = ""
+
+
+class TaskList(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest first."""
+
+    tasks: list[Task]
+
+
+class TaskQuery(msgspec.Struct, frozen=True, kw_only=True):
+    about: Annotated[str, Meta(description="Only those about this topic.", max_length=255)] = ""
+    state: Annotated[
+        Literal["", "running", "done", "failed", "cancelled"],
+        Meta(description="Only those in this state."),
+    ] = ""
+
+
+class Running:
+    """A task as its work sees it: it reports here, and asks whether it is to go on."""
+
+    def __init__(self, task: Task, who: Identity) -> None:
+        self.task = task
+        self.who = who
+        self.stopped = False
+        self.ended_at = 0.0
+        self.work: asyncio.Task[None] | None = None
+
+    def of(self, total: int) -> None:
+        self.task.total = total
+
+    def progress(self, done: int = 0, failed: int = 0, error: str = "") -> None:
+        """So many more are done, or failed. Raises `Stopped` if that was all."""
+        task = self.task
+        task.done += done
+        task.failed += failed
+        task.error = task.error or error
+        self.check()
+
+    def check(self) -> None:
+        if self.stopped:
+            raise Stopped
+
+
+Work = Callable[[Running], Awaitable[None]]
+
+
+class Tasks:
+    """The tasks of one listener."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._tasks: dict[str, Running] = {}
+        self._closed = False
+
+    def start(self, permit: Permit, kind: str, about: str, work: Work, *, detail: str = "") -> Task:
+        """Begins work. The audit log has its end; the request that asks for it has its begin."""
+        self._forget()
+        running = [one for one in self._tasks.values() if one.task.state == "running"]
+        own = sum(_owner(one.who) == _owner(permit.who) for one in running)
+        if self._closed or len(running) >= _RUNNING_MAX or own >= _RUNNING_OF_ONE_MAX:
+            raise LimitError(
+                f"{len(running)} tasks are running, {own} of them yours. Wait until one has ended, "
+                "or cancel one: GET /v1/tasks lists them."
+            )
+        now = dt.datetime.now(dt.UTC)
+        who = permit.who.user
+        task = Task(
+            id=secrets.token_hex(8), kind=kind, about=about, who=who, started=now, detail=detail
+        )
+        one = self._tasks[task.id] = Running(task, permit.who)
+        one.work = asyncio.get_running_loop().create_task(self._run(one, work))
+        return task
+
+    async def _run(self, one: Running, work: Work) -> None:
+        task = one.task
+        try:
+            await work(one)
+            failed = task.failed and not task.done
+            task.state = "failed" if failed else "done"
+        except (Stopped, asyncio.CancelledError):
+            task.state = "cancelled"
+        except FanlogError as fault:
+            task.state, task.error = "failed", str(fault)
+        except Exception:
+            logger.exception("the task %s of %s failed", task.kind, task.about)
+            task.state, task.error = "failed", OUR_FAULT
+        finally:
+            task.finished = dt.datetime.now(dt.UTC)
+            one.ended_at = asyncio.get_running_loop().time()
+            counted = f"task {task.id} {task.state}: {task.done} done, {task.failed} failed"
+            result = "failed" if task.state == "failed" else "ok"
+            self._broker.audit.note(one.who, task.kind, task.about, result, counted)
+
+    def _forget(self) -> None:
+        now = asyncio.get_running_loop().time()
+        ended = [one for one in self._tasks.values() if one.task.finished is not None]
+        ended.sort(key=lambda one: one.ended_at)
+        for at, one in enumerate(ended):
+            if len(ended) - at > _ENDED_MAX or now - one.ended_at > _ENDED_SECONDS:
+                del self._tasks[one.task.id]
+
+    def seen_by(self, permit: Permit) -> list[Running]:
+        """Those that somebody may see: their own, and for admins all. The newest first."""
+        self._forget()
+        everything = permit.may(Verb.ADMIN, "")
+        own = _owner(permit.who)
+        found = [one for one in self._tasks.values() if everything or _owner(one.who) == own]
+        return found[::-1]
+
+    def get(self, permit: Permit, id: str) -> Running:
+        for one in self.seen_by(permit):
+            if one.task.id == id:
+                return one
+        raise TaskNotFoundError(
+            f"There is no task {id[:32]!r}: it ended some time ago, the broker was started again "
+            "since, or it is somebody else's. GET /v1/tasks lists yours."
+        )
+
+    async def close(self) -> None:
+        """Ends all of them: what they have begun is taken back, what is done stays done."""
+        self._closed = True
+        working = [one.work for one in self._tasks.values() if one.work and not one.work.done()]
+        for work in working:
+            work.cancel()
+        await asyncio.gather(*working, return_exceptions=True)
+
+
+def _owner(who: Identity) -> tuple[str, str, str]:
+    account = who.account
+    return (who.user, "", "") if account is None else (who.user, account.kind, account.name)
+
+
+async def list_tasks(call: Call[TaskQuery, None]) -> TaskList:
+    query = call.query
+    return TaskList(
+        tasks=[
+            one.task
+            for one in call.listener.tasks.seen_by(call.permit)
+            if query.about in ("", one.task.about) and query.state in ("", one.task.state)
+        ]
+    )
+
+
+async def show_task(call: Call[Nothing, None]) -> Task:
+    return call.listener.tasks.get(call.permit, call.path("task")).task
+
+
+async def cancel_task(call: Call[Nothing, Any]) -> Task:
+    one = call.listener.tasks.get(call.permit, call.path("task"))
+    one.stopped = True
+    return one.task
+
+
+ROUTES: list[Route] = [
+    Route(
+        "GET",
+        "/v1/tasks",
+        list_tasks,
+        "List tasks",
+        "tasks",
+        query=TaskQuery,
+        answer=TaskList,
+        description="Long work that goes on in the background, such as the replay of many dead "
+        "letters. Everybody sees their own; admins see all. Those that have ended are remembered "
+        "for an hour.",
+    ),
+    Route(
+        "GET",
+        "/v1/tasks/{task}",
+        show_task,
+        "Read a task",
+        "tasks",
+        answer=Task,
+        errors=(TaskNotFoundError,),
+    ),
+    Route(
+        "DELETE",
+        "/v1/tasks/{task}",
+        cancel_task,
+        "Cancel a task",
+        "tasks",
+        answer=Task,
+        description="It ends after what it is just doing. What it has done stays done.",
+        errors=(TaskNotFoundError,),
+        action="task.cancel",
+    ),
+]

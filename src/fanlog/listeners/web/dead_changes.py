@@ -1,0 +1,291 @@
+"""Dead letters over REST: put back, changed or not, deleted and purged. Many at once are a task."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from msgspec import UNSET, UnsetType
+
+from fanlog.client import dead_letters
+from fanlog.errors import (
+    DeadLetterNotFoundError,
+    FanlogError,
+    ForbiddenError,
+    InvalidNameError,
+    LimitError,
+    MessageTooLargeError,
+    TopicDiffersError,
+)
+from fanlog.identity import Verb
+from fanlog.listeners.web.dead_answers import (
+    ChosenLetters,
+    EditedLetter,
+    LetterCount,
+    ReplayedLetters,
+)
+from fanlog.listeners.web.dead_browse import ERRORS_OF_ONE, index_of
+from fanlog.listeners.web.dead_work import Edit, Settling, ask_to_replay
+from fanlog.listeners.web.routes import Call, Nothing, Route
+from fanlog.listeners.web.topics import refused_by_topic
+
+if TYPE_CHECKING:
+    from fanlog.listeners.web.dead_index import DeadLetterIndex
+    from fanlog.listeners.web.dead_work import Place, Report
+    from fanlog.listeners.web.tasks import Running
+
+# Ids that an error names.
+_NAMED_MAX = 10
+
+
+class _Count:
+    """How much was done, for whoever waits for the answer."""
+
+    def __init__(self) -> None:
+        self.done = 0
+
+    def of(self, total: int) -> None: ...
+
+    def progress(self, done: int = 0, failed: int = 0, error: str = "") -> None:
+        self.done += done
+
+
+async def replay(call: Call[Nothing, ReplayedLetters]) -> LetterCount:
+    topic, wanted = call.path("topic"), call.body
+    ask_to_replay(call.permit, topic, wanted.to)
+    wanted.check()
+    if not call.bus.is_broker:
+        return await _replay_upstream(call, topic, wanted)
+    index = index_of(call, topic)
+    tolerant = wanted.background
+    settling = Settling(
+        call.broker,
+        call.client,
+        index,
+        call.permit,
+        replay=True,
+        to=wanted.to,
+        tolerant=tolerant,
+    )
+    return await _begin(call, "dead.replay", settling, wanted)
+
+
+async def delete(call: Call[Nothing, ChosenLetters]) -> LetterCount:
+    topic, wanted = call.path("topic"), call.body
+    call.permit.ask(Verb.MANAGE, topic)
+    wanted.check()
+    if not call.bus.is_broker:
+        return await _delete_upstream(call, topic, wanted)
+    index = index_of(call, topic)
+    if wanted.all:
+        _check_purged(index)
+        if not wanted.background:
+            return LetterCount(count=await _purge(call, index))
+
+        async def purge(running: Running) -> None:
+            running.progress(done=await _purge(call, index, running))
+
+        task = call.listener.tasks.start(call.permit, "dead.purge", topic, purge, detail="all")
+        return LetterCount(count=0, task=task.id)
+    settling = Settling(
+        call.broker, call.client, index, call.permit, replay=False, tolerant=wanted.background
+    )
+    return await _begin(call, "dead.delete", settling, wanted)
+
+
+async def _begin(
+    call: Call[Any, Any], kind: str, settling: Settling, wanted: ChosenLetters
+) -> LetterCount:
+    """Does it, or has a task do it."""
+    topic, ids = call.path("topic"), wanted.chosen()
+    named = None if ids is None else settling.those_named(ids)
+
+    async def work(report: Report) -> list[Place]:
+        places = named
+        if places is None:
+            places = await settling.those_that_fit(wanted.wanted())
+        return await settling.run(places, report)
+
+    if wanted.background:
+
+        async def in_background(running: Running) -> None:
+            missing = await work(running)
+            if missing and ids is not None:
+                fault = _not_found(topic, missing, running.task.done)
+                running.progress(failed=len(missing), error=str(fault))
+
+        detail = wanted.detail()
+        task = call.listener.tasks.start(call.permit, kind, topic, in_background, detail=detail)
+        return LetterCount(count=0, task=task.id)
+    counted = _Count()
+    missing = await work(counted)
+    if missing and ids is not None:
+        raise _not_found(topic, missing, counted.done)
+    return LetterCount(count=counted.done)
+
+
+def _not_found(topic: str, missing: list[Place], done: int) -> DeadLetterNotFoundError:
+    ids = ", ".join(f"{partition}:{offset}" for partition, offset in missing[:_NAMED_MAX])
+    more = ", …" if len(missing) > _NAMED_MAX else ""
+    there_is = "There is no dead letter" if len(missing) == 1 else "There are no dead letters"
+    others = "" if not done else f" The other {done} {'is' if done == 1 else 'are'} done."
+    return DeadLetterNotFoundError(
+        f"{there_is} {ids}{more} in {topic!r}: replayed or deleted already, or never there.{others}"
+    )
+
+
+def _check_purged(index: DeadLetterIndex) -> None:
+    name = index.topic.name
+    if index.topic.settings.role != "dead-letter":
+        raise TopicDiffersError(
+            f"{name!r} is not a dead-letter topic, so it is not purged. To delete what it holds: "
+            f"fanlog topic truncate {shlex.quote(name)} --before latest"
+        )
+
+
+async def _purge(call: Call[Any, Any], index: DeadLetterIndex, report: Report | None = None) -> int:
+    async with index.settling:
+        await index.ready()
+        count = index.table.count
+        if report is not None:
+            report.of(count)
+        ends = {p.index: p.visible_end for p in index.topic.partitions}
+        await call.client.delete_records(index.topic.name, ends)
+        await index.ready()
+    return count
+
+
+async def replay_one(call: Call[Nothing, EditedLetter]) -> LetterCount:
+    topic, wanted = call.path("topic"), call.body
+    ask_to_replay(call.permit, topic, wanted.to)
+    edit = None
+    if not isinstance(wanted.message, UnsetType):
+        edit = Edit(*wanted.message.record())
+    index = index_of(call, topic)
+    settling = Settling(
+        call.broker, call.client, index, call.permit, replay=True, to=wanted.to, edit=edit
+    )
+    counted = _Count()
+    missing = await settling.run(settling.those_named([_id(call)]), counted)
+    if missing:
+        raise _not_found(topic, missing, 0)
+    return LetterCount(count=counted.done)
+
+
+async def delete_one(call: Call[Nothing, None]) -> None:
+    topic = call.path("topic")
+    call.permit.ask(Verb.MANAGE, topic)
+    if not call.bus.is_broker:
+        await call.client.dead_letters.delete(topic, [call.path("id")])
+        return
+    settling = Settling(call.broker, call.client, index_of(call, topic), call.permit, replay=False)
+    missing = await settling.run(settling.those_named([_id(call)]), _Count())
+    if missing:
+        raise _not_found(topic, missing, 0)
+
+
+def _id(call: Call[Any, Any]) -> str:
+    """The id in the path. What is no id is not there."""
+    id = call.path("id")
+    try:
+        dead_letters.place_of(id)
+    except FanlogError as fault:
+        raise DeadLetterNotFoundError(str(fault)) from None
+    return id
+
+
+# On an edge, by the client of the broker behind it.
+
+
+def _ids_upstream(wanted: ChosenLetters) -> list[str] | None:
+    if wanted.background or not isinstance(wanted.where, UnsetType):
+        raise LimitError(
+            "This is an edge: it takes `ids` or `all`, and has no tasks. Ask the broker behind it."
+        )
+    return wanted.chosen()
+
+
+async def _replay_upstream(
+    call: Call[Any, Any], topic: str, wanted: ReplayedLetters
+) -> LetterCount:
+    ids = _ids_upstream(wanted)
+    places = None if ids is None else {dead_letters.place_of(id) for id in ids}
+
+    def may_go_back(letter: dead_letters.DeadLetter) -> bool:
+        """A dead letter says itself where it came from, and whoever made it may have lied."""
+        if places is not None and dead_letters.place_of(letter.id) not in places:
+            return False
+        if not wanted.to:
+            call.permit.ask(Verb.PUBLISH, letter.death.topic)
+        return True
+
+    count = await call.client.dead_letters.replay(topic, ids, to=wanted.to, where=may_go_back)
+    return LetterCount(count=count)
+
+
+async def _delete_upstream(call: Call[Any, Any], topic: str, wanted: ChosenLetters) -> LetterCount:
+    ids = _ids_upstream(wanted)
+    letters = call.client.dead_letters
+    if ids is not None:
+        return LetterCount(count=await letters.delete(topic, ids))
+    with refused_by_topic():
+        return LetterCount(count=await letters.purge(topic))
+
+
+_CHANGES = (*ERRORS_OF_ONE, ForbiddenError, InvalidNameError, LimitError, MessageTooLargeError)
+
+ROUTES = [
+    Route(
+        "POST",
+        "/v1/dead-letters/{topic}/replay",
+        replay,
+        "Put dead letters back",
+        "dead letters",
+        body=ReplayedLetters,
+        answer=LetterCount,
+        description="A dead letter is back in its topic, and gone here: both, or neither. With "
+        "`background` the answer names a task (`/v1/tasks/{task}`), which counts those that can't "
+        "go back, and does the others.",
+        errors=_CHANGES,
+        action="dead.replay",
+        detail=lambda call: call.body.detail(),
+    ),
+    Route(
+        "POST",
+        "/v1/dead-letters/{topic}/letters/{id}/replay",
+        replay_one,
+        "Put a dead letter back, changed or not",
+        "dead letters",
+        body=EditedLetter,
+        answer=LetterCount,
+        description="With a `message`, the job goes back with that key, these headers and this "
+        "value, to the topic that it came from. The dead letter is gone when the job is stored: "
+        "both, or neither.",
+        errors=_CHANGES,
+        action="dead.replay",
+        detail=lambda call: "as it is" if call.body.message is UNSET else "changed",
+    ),
+    Route(
+        "POST",
+        "/v1/dead-letters/{topic}/delete",
+        delete,
+        "Delete dead letters",
+        "dead letters",
+        body=ChosenLetters,
+        answer=LetterCount,
+        description="With `all` the topic is emptied. With `background` the answer names a task.",
+        errors=(*ERRORS_OF_ONE, ForbiddenError, LimitError, TopicDiffersError),
+        action="dead.delete",
+        detail=lambda call: call.body.detail(),
+    ),
+    Route(
+        "DELETE",
+        "/v1/dead-letters/{topic}/letters/{id}",
+        delete_one,
+        "Delete a dead letter",
+        "dead letters",
+        status=204,
+        errors=(*ERRORS_OF_ONE, ForbiddenError),
+        action="dead.delete",
+    ),
+]

@@ -1,0 +1,245 @@
+"""What the broker knows about the dead letters of its topics, for people who look at them. A topic
+is read when somebody asks, in the background, and from then on only what is new is read. Nobody
+waits longer than they want to: meanwhile they get what is known, and how far it is.
+
+Law: what is kept is bounded, and forgotten when nobody has asked for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fanlog.errors import LimitError, TopicDeletedError
+from fanlog.listeners.web.dead_matches import Match, Places, Wanted
+from fanlog.listeners.web.dead_reading import read_stretch
+from fanlog.listeners.web.dead_table import LetterTable
+
+if TYPE_CHECKING:
+    from fanlog.broker.core import Broker
+    from fanlog.broker.topics import Partition, Topic
+
+logger = logging.getLogger("fanlog.listeners")
+
+# About 200 bytes of memory each.
+ROWS_MAX = 2_000_000
+_IDLE_SECONDS = 300.0
+_SWEEP_SECONDS = 60.0
+# Conditions of one topic whose matches are kept.
+_MATCHES_MAX = 8
+# Topics that are read at the same time, and searches that read.
+_AT_A_TIME = 2
+# How long an answer waits for what is not known yet.
+PATIENCE_SECONDS = 1.5
+
+
+class Progress(NamedTuple):
+    """Records that were looked at, of those that there are."""
+
+    done: int
+    total: int
+
+
+class _Gates(NamedTuple):
+    """So that not all topics are read at once, and a long search delays no other topic."""
+
+    reading: asyncio.Semaphore
+    searching: asyncio.Semaphore
+
+
+class DeadLetterIndex:
+    """The dead letters of one topic."""
+
+    def __init__(self, broker: Broker, topic: Topic, gates: _Gates) -> None:
+        self._broker = broker
+        self.topic = topic
+        self.table = LetterTable()
+        self._gates = gates
+        # The first offset that each log had, and the next one to read.
+        self._starts: dict[int, int] = {}
+        self._positions: dict[int, int] = {}
+        self._reading: asyncio.Task[None] | None = None
+        self._matches: dict[Wanted, Match] = {}
+        self._matching: dict[Wanted, asyncio.Task[None]] = {}
+        self.asked_at = 0.0
+        # Whoever puts dead letters back or deletes them has it, so that none goes back twice.
+        self.settling = asyncio.Lock()
+
+    @property
+    def progress(self) -> Progress:
+        done = total = 0
+        for partition in self.topic.partitions:
+            start, end = partition.log.start_offset, partition.visible_end
+            total += end - start
+            done += max(0, min(end, self._positions.get(partition.index, start)) - start)
+        return Progress(done, total)
+
+    def _ends(self) -> list[tuple[Partition, int, int]]:
+        return [(p, p.log.start_offset, p.visible_end) for p in self.topic.partitions]
+
+    def _has(self, ends: list[tuple[Partition, int, int]]) -> bool:
+        return all(
+            self._positions.get(p.index, 0) >= end and self._starts.get(p.index, 0) >= start
+            for p, start, end in ends
+        )
+
+    async def ready(self, wait_seconds: float | None = None) -> bool:
+        """Whether it has all that is visible now, after waiting so long at most."""
+        loop = asyncio.get_running_loop()
+        self.asked_at = loop.time()
+        until = None if wait_seconds is None else loop.time() + wait_seconds
+        ends = self._ends()
+        while not self._has(ends):
+            if self.topic.deleted:
+                raise TopicDeletedError(f"Topic {self.topic.name!r} was deleted.")
+            if self._reading is None or self._reading.done():
+                self._reading = loop.create_task(self._read())
+            if not await _within(self._reading, until):
+                return False
+            self._reading.result()
+        return True
+
+    async def _read(self) -> None:
+        """Reads what is new."""
+        async with self._gates.reading:
+            for partition, start, end in self._ends():
+                await self._read_partition(partition, start, end)
+            if self.table.mostly_gone:
+                await self._steps(self.table.renumber())
+
+    async def _read_partition(self, partition: Partition, start: int, end: int) -> None:
+        index, table = partition.index, self.table
+        if start > self._starts.get(index, 0):
+            await self._steps(table.forget_before(index, start))
+            self._starts[index] = start
+        position = max(start, self._positions.get(index, 0))
+        while position < end:
+            stretch = await read_stretch(self._broker, partition, position)
+            await self._steps(table.take(index, stretch.records))
+            position = self._positions[index] = stretch.next_offset
+            if table.count > ROWS_MAX:
+                raise LimitError(
+                    f"{self.topic.name!r} has more than {ROWS_MAX:,} dead letters, too many to "
+                    "look at one by one. Export, replay or purge them with: fanlog dead"
+                )
+        self._positions[index] = position
+
+    async def _steps(self, steps: Any) -> None:
+        async for _ in self._broker.slices.each(steps):
+            pass
+
+    async def match(self, wanted: Wanted, wait_seconds: float | None = None) -> tuple[Match, bool]:
+        """The dead letters that fit a condition, and whether these are all of them."""
+        loop = asyncio.get_running_loop()
+        until = None if wait_seconds is None else loop.time() + wait_seconds
+        complete = await self.ready(wait_seconds)
+        rows = len(self.table)
+        while True:
+            match = self._match(wanted)
+            task = self._matching.get(wanted)
+            if task is None or task.done():
+                task = self._matching[wanted] = loop.create_task(self._update(match))
+            if not await _within(task, until):
+                return match, False
+            task.result()
+            # Rows may have got new numbers meanwhile.
+            if match.generation == self.table.generation and match.seen >= rows:
+                return match, complete
+            if until is not None and loop.time() >= until:
+                return match, False
+            rows = min(rows, len(self.table))
+
+    async def places(self, wanted: Wanted) -> Places:
+        """Where all dead letters are that fit a condition now."""
+        while True:
+            match, _ = await self.match(wanted)
+            places = await match.places()
+            if places is not None:
+                return places
+
+    def _match(self, wanted: Wanted) -> Match:
+        match = self._matches.pop(wanted, None)
+        if match is None or match.generation != self.table.generation:
+            match = Match(self._broker, self.topic, self.table, wanted)
+        # At the end: the one that nobody has asked for the longest goes first.
+        self._matches[wanted] = match
+        while len(self._matches) > _MATCHES_MAX:
+            old = next(iter(self._matches))
+            del self._matches[old]
+            _cancel(self._matching.pop(old, None))
+        return match
+
+    async def _update(self, match: Match) -> None:
+        async with self._gates.searching if match.reads else nullcontext():
+            await match.update()
+
+    def close(self) -> None:
+        _cancel(self._reading)
+        for task in self._matching.values():
+            _cancel(task)
+
+
+def _cancel(task: asyncio.Task[None] | None) -> None:
+    if task is not None:
+        task.cancel()
+
+
+async def _within(task: asyncio.Task[None], until: float | None) -> bool:
+    """Whether a task ends before a moment. It goes on in any case, also if this is cancelled."""
+    left = None if until is None else max(0.0, until - asyncio.get_running_loop().time())
+    done, _ = await asyncio.wait({task}, timeout=left)
+    return bool(done)
+
+
+class DeadLetterIndexes:
+    """Those of all topics that somebody looks at."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._indexes: dict[int, DeadLetterIndex] = {}
+        self._gates = _Gates(asyncio.Semaphore(_AT_A_TIME), asyncio.Semaphore(_AT_A_TIME))
+        self._sweeper: asyncio.TimerHandle | None = None
+        # Files that are being written.
+        self.exports = 0
+
+    def of(self, topic: Topic) -> DeadLetterIndex:
+        index = self._indexes.pop(topic.number, None)
+        if index is None or index.topic is not topic:
+            index = DeadLetterIndex(self._broker, topic, self._gates)
+        self._indexes[topic.number] = index
+        loop = asyncio.get_running_loop()
+        index.asked_at = loop.time()
+        if self._sweeper is None:
+            self._sweeper = loop.call_later(_SWEEP_SECONDS, self._sweep)
+        return index
+
+    def about(self, topic: Topic) -> int:
+        """About how many dead letters a topic has: exactly if it was read, and never too few."""
+        index = self._indexes.get(topic.number)
+        if index is not None and index.topic is topic:
+            done, total = index.progress
+            return index.table.count + total - done
+        return sum(p.visible_end - p.log.start_offset for p in topic.partitions)
+
+    def _sweep(self) -> None:
+        """Forgets what nobody has asked for, and what does not fit."""
+        loop = asyncio.get_running_loop()
+        rows = sum(len(index.table) for index in self._indexes.values())
+        for number, index in list(self._indexes.items()):
+            idle = loop.time() - index.asked_at
+            if index.topic.deleted or idle > _IDLE_SECONDS or rows > ROWS_MAX:
+                if index.settling.locked():
+                    continue
+                rows -= len(index.table)
+                del self._indexes[number]
+                index.close()
+        self._sweeper = loop.call_later(_SWEEP_SECONDS, self._sweep) if self._indexes else None
+
+    def close(self) -> None:
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for index in self._indexes.values():
+            index.close()
+        self._indexes.clear()

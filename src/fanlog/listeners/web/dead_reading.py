@@ -1,0 +1,250 @@
+"""Dead letters as the log of this broker holds them. Batches are read and decoded where nobody
+waits for it: on the loop if they are small, otherwise in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from fanlog.client.dead_letters import DeadLetter, letter_of
+from fanlog.client.message import Message
+from fanlog.errors import DamagedError, FanlogError, OffsetOutOfRangeError, UnreadableError
+from fanlog.format.batch import Batch, split_batches
+from fanlog.format.dead_letters import read_death
+from fanlog.listeners.web.dead_reasons import group_of
+from fanlog.listeners.web.dead_table import Found, Record
+
+if TYPE_CHECKING:
+    from fanlog.broker.core import Broker
+    from fanlog.broker.topics import Partition, Topic
+
+T = TypeVar("T")
+
+# What is read at once to look at all records, and to look at some.
+_SCAN_BYTES = 256 * 1024
+_READ_BYTES = 64 * 1024
+# What takes longer than the loop can wait for is done in a thread.
+_LOOP_BYTES_MAX = 8 * 1024
+# Dead letters in full that are in memory at once.
+TOGETHER = 200
+TOGETHER_BYTES = 4 << 20
+
+
+class Stretch(NamedTuple):
+    """Records of a partition, and the offset behind them."""
+
+    records: list[Record]
+    next_offset: int
+
+
+async def read_stretch(broker: Broker, partition: Partition, offset: int) -> Stretch:
+    """The next records from an offset on, as a table of dead letters takes them."""
+    try:
+        pieces = await _fetch(broker, partition, offset, _SCAN_BYTES)
+    except DamagedError as fault:
+        return Stretch([], max(offset + 1, fault.next))
+    except OffsetOutOfRangeError:
+        return Stretch([], max(offset + 1, partition.log.start_offset))
+    if not pieces:
+        return Stretch([], partition.visible_end)
+    end = partition.visible_end
+
+    def decode() -> Stretch:
+        records: list[Record] = []
+        next_offset = offset
+        for batch in _batches(broker, partition, pieces):
+            records += [record for record in _records(batch) if offset <= record[1] < end]
+            next_offset = batch.next_offset
+        return Stretch(records, next_offset)
+
+    size = sum(map(len, pieces))
+    if size <= _LOOP_BYTES_MAX and broker.unpacker.is_small(_unpacked(broker, pieces)):
+        return decode()
+    return await _in_thread(broker, size, decode)
+
+
+def _unpacked(broker: Broker, pieces: list[memoryview]) -> int:
+    return sum(broker.unpacker.decoding_bytes(piece) for piece in pieces)
+
+
+def _records(batch: Batch) -> list[Record]:
+    try:
+        batch.check()
+        keys, offsets, columns = batch.keys, batch.offsets, batch.columns
+        headers = columns.header_columns
+        if headers is None:
+            return [(key, offset, None) for key, offset in zip(keys, offsets, strict=False)]
+        slots = headers[0].tolist()
+        raw = headers[1].to_bytes_list()
+        known = {name: name.decode(errors="replace") for name in set(raw)}
+        names = [known[name] for name in raw]
+        contents = headers[2].to_bytes_list()
+    except UnreadableError:
+        # It was reported when it was stored, and holds nobody up.
+        return []
+    values = columns.value_column
+    found: list[Record] = []
+    for i, offset in enumerate(offsets):
+        what = None
+        if not values.is_null(i):
+            begin, end = slots[i], slots[i + 1]
+            what = _found(dict(zip(names[begin:end], contents[begin:end], strict=True)))
+        found.append((keys[i], offset, what))
+    return found
+
+
+def _found(headers: dict[str, bytes]) -> Found | None:
+    death = read_death(headers)
+    if death is None:
+        return None
+    return Found(
+        microseconds(death.time),
+        death.reason,
+        group_of(death.reason),
+        death.topic,
+        death.queue,
+        hash(death.key),
+    )
+
+
+def microseconds(time: dt.datetime) -> int:
+    """Since 1970. A time without a zone is UTC."""
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=dt.UTC)
+    return (time - _EPOCH) // _MICROSECOND
+
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MICROSECOND = dt.timedelta(microseconds=1)
+
+
+async def read_letters(
+    broker: Broker, topic: Topic, places: Sequence[tuple[int, int]]
+) -> AsyncIterator[list[DeadLetter]]:
+    """The dead letters at these partitions and offsets, some at a time. Those that the log does
+    not have any more are left out. It is fast if they are in the order of the log."""
+    some: list[DeadLetter] = []
+    size = 0
+    reader = _Reader(broker, topic)
+    for partition, offset in places:
+        letter = await reader.read(partition, offset)
+        if letter is None:
+            continue
+        some.append(letter)
+        size += len(letter.value or b"")
+        if len(some) >= TOGETHER or size >= TOGETHER_BYTES:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
+
+
+class _Reader:
+    """Keeps the batches that were read last: the next dead letter is mostly among them."""
+
+    def __init__(self, broker: Broker, topic: Topic) -> None:
+        self._broker = broker
+        self._topic = topic
+        self._partition = -1
+        self._batches: list[Batch] = []
+        self._ends: list[int] = []
+        self._until = 0.0
+
+    async def read(self, partition: int, offset: int) -> DeadLetter | None:
+        if partition >= len(self._topic.partitions):
+            return None
+        await self._turn()
+        batch = self._known(partition, offset)
+        if batch is None:
+            await self._load(partition, offset)
+            batch = self._known(partition, offset)
+        if batch is None or not await self._check(batch):
+            return None
+        offsets = batch.offsets
+        index = bisect_left(offsets, offset)
+        if index == len(offsets) or offsets[index] != offset:
+            return None
+        value = batch.columns.value_column[index]
+        return None if value is None else letter_of(Message(value, offset, batch, index))
+
+    async def _turn(self) -> None:
+        """Lets others have theirs, when a slice is used up."""
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._until:
+            await asyncio.sleep(0)
+            self._until = loop.time() + 0.001
+
+    def _known(self, partition: int, offset: int) -> Batch | None:
+        if partition != self._partition:
+            return None
+        at = bisect_left(self._ends, offset + 1)
+        if at == len(self._batches) or self._batches[at].base_offset > offset:
+            return None
+        return self._batches[at]
+
+    async def _load(self, index: int, offset: int) -> None:
+        partition = self._topic.partitions[index]
+        self._partition, self._batches, self._ends = index, [], []
+        try:
+            pieces = await _fetch(self._broker, partition, offset, _READ_BYTES)
+        except (DamagedError, OffsetOutOfRangeError):
+            return
+        self._batches = _batches(self._broker, partition, pieces)
+        self._ends = [batch.next_offset for batch in self._batches]
+
+    async def _check(self, batch: Batch) -> bool:
+        """Decodes a batch, unless it was decoded before. False if that is not possible."""
+        broker = self._broker
+
+        def check() -> bool:
+            try:
+                batch.check()
+            except UnreadableError:
+                return False
+            return True
+
+        work = broker.unpacker.decoding_bytes(batch.data)
+        return check() if broker.unpacker.is_small(work) else await _in_thread(broker, work, check)
+
+
+async def _fetch(
+    broker: Broker, partition: Partition, offset: int, bytes_max: int
+) -> list[memoryview]:
+    got: asyncio.Future[list[memoryview] | FanlogError] = asyncio.get_running_loop().create_future()
+
+    def done(result: list[memoryview] | FanlogError) -> None:
+        if not got.done():
+            got.set_result(result)
+
+    broker.fetch(partition, offset, bytes_max, done)
+    result = await got
+    if isinstance(result, FanlogError):
+        raise result
+    return result
+
+
+def _batches(broker: Broker, partition: Partition, pieces: list[memoryview]) -> list[Batch]:
+    limits, name = broker.unpacker.limits, partition.topic.name
+    return [
+        Batch(piece[at : at + header.length], header, name, limits)
+        for piece in pieces
+        for at, header in split_batches(piece)
+    ]
+
+
+async def _in_thread(broker: Broker, size: int, work: Callable[[], T]) -> T:
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    def done(result: T | Exception) -> None:
+        if future.done():
+            return
+        if isinstance(result, Exception):
+            future.set_exception(result)
+        else:
+            future.set_result(result)
+
+    broker.unpacker.in_thread(size, work, done)
+    return await future
