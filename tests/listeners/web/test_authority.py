@@ -96,6 +96,9 @@ CASES: dict[str, Case] = {
     "GET /v1/topics/{topic}/details": Case((Verb.DESCRIBE, "t")),
     "GET /v1/topics/{topic}/messages": Case(SUBSCRIBE),
     "GET /v1/topics/{topic}/partitions/{partition}/messages": Case(SUBSCRIBE),
+    "GET /v1/explore": Case(SUBSCRIBE, query="?topic=t"),
+    "GET /v1/explore/message": Case(SUBSCRIBE, query="?topic=t&partition=0&offset=0"),
+    "GET /v1/explore/range": Case(SUBSCRIBE, query="?topic=t"),
     "POST /v1/topics/{topic}/messages": Case(PUBLISH, {"text": "x"}),
     "POST /v1/publish": Case(PUBLISH, {"publish": [{"topic": "t", "text": "x"}]}),
     "POST /v1/request/{topic}": Case(PUBLISH, {"text": "x"}),
@@ -183,6 +186,8 @@ CASES: dict[str, Case] = {
     "GET /v1/may": Case(ADMIN, query="?verb=publish&name=t&account=other"),
     "GET /metrics": Case((Verb.DESCRIBE, "")),
     "GET /v1/metrics": Case((Verb.DESCRIBE, "")),
+    "GET /v1/metrics/history": Case((Verb.DESCRIBE, "t"), query="?name=topic.t.messages"),
+    "GET /v1/metrics/series": Case(None, answered=True),
     "GET /v1/traces": Case(None, answered=True),
     "GET /v1/traces/{trace}": Case(None, answered=True),
 }

@@ -1,7 +1,378 @@
-"""Messages for people: the newest or the oldest that match, within limits."""
+"""Messages for people: the newest or the oldest that match, within limits.
+
+One request reads a bounded slice, however much was published: so many rows, so many bytes, so long.
+The answer says how far it came, and a token continues there. With `after` it is a live tail: the
+newest messages since the last answer, and how many were skipped.
+"""
 
 from __future__ import annotations
 
-from fanlog.listeners.web.routes import Route
+from collections.abc import Iterable
+from typing import Annotated, Literal
 
-ROUTES: list[Route] = []
+import msgspec
+from aiohttp import web
+from msgspec import Meta, Raw
+
+from fanlog.errors import LimitError
+from fanlog.listeners.web import explorer_details
+from fanlog.listeners.web.explorer_filters import (
+    Condition,
+    HeaderCondition,
+    JsonCondition,
+    KeyCondition,
+    KeyMatch,
+    TextCondition,
+    TraceCondition,
+)
+from fanlog.listeners.web.explorer_look import Gap, Plan, Reach
+from fanlog.listeners.web.explorer_positions import (
+    TOKEN_LENGTH_MAX,
+    TOKEN_PATTERN,
+    Began,
+    Given,
+    begin,
+    print_token,
+)
+from fanlog.listeners.web.explorer_records import ExploredMessage
+from fanlog.listeners.web.explorer_requests import ERRORS, TopicsQuery, explorer_of
+from fanlog.listeners.web.explorer_scan import Scan
+from fanlog.listeners.web.explorer_topics import Chosen
+from fanlog.listeners.web.openapi_names import START_SCHEMAS
+from fanlog.listeners.web.routes import Call, Route
+
+ROWS_MAX = 500
+ROW_BYTES_MAX = 2 << 20
+PREVIEW_BYTES_MAX = 16 * 1024
+SCAN_BYTES_MAX = 64 << 20
+_SECONDS_MAX = 2.0
+# Partitions whose positions are in the answer.
+_POSITIONS_MAX = 64
+_CONDITIONS_MAX = 8
+Token = Annotated[
+    str, Meta(max_length=TOKEN_LENGTH_MAX, extra_json_schema={"pattern": TOKEN_PATTERN})
+]
+_Text = Annotated[str, Meta(min_length=1, max_length=1024)]
+
+
+class ExploreQuery(TopicsQuery, frozen=True, kw_only=True):
+    """Where to begin, which way to go, what must fit, and what it may cost."""
+
+    start: Annotated[
+        str,
+        Meta(
+            max_length=64,
+            description="earliest, latest, an offset, a time such as 2026-01-31T12:00:00Z, or an "
+            "age such as 10m. Without it: latest backwards, earliest forwards. Backwards from an "
+            "offset begins with it; backwards from a time, with what is before it.",
+            examples=["latest"],
+            extra_json_schema={"anyOf": START_SCHEMAS},
+        ),
+    ] = ""
+    position: (
+        Annotated[Token, Meta(description="Continue where an answer's `next` says.")] | None
+    ) = None
+    after: (
+        Annotated[
+            Token,
+            Meta(
+                description="A live tail: the newest messages since the answer with this `after`. "
+                "What there was no room for is `skipped`."
+            ),
+        ]
+        | None
+    ) = None
+    direction: Annotated[
+        Literal["backward", "forward"], Meta(description="The newest first, or the oldest.")
+    ] = "backward"
+    limit: Annotated[int, Meta(ge=1, le=ROWS_MAX, description="Most messages in the answer.")] = 100
+    key: Annotated[_Text, Meta(description="Only messages with such a key.")] | None = None
+    key_match: Annotated[
+        KeyMatch, Meta(description="How the key fits. base64 is an exact key that is not text.")
+    ] = "contains"
+    header: Annotated[
+        tuple[_Text, ...],
+        Meta(
+            max_length=_CONDITIONS_MAX,
+            description="Only with such a header: name, name=value, or name~part of a value.",
+            examples=[["type=paid"]],
+        ),
+    ] = ()
+    text: Annotated[_Text, Meta(description="Only with this text in the value.")] | None = None
+    json: Annotated[
+        tuple[_Text, ...],
+        Meta(
+            max_length=_CONDITIONS_MAX,
+            description="Only with this in a JSON value: a path, one of = != > >= < <= ~ "
+            "(contains), and what is there; or the path alone. Values above 1 MiB do not fit.",
+            examples=[["order.total > 10"]],
+        ),
+    ] = ()
+    case: Annotated[
+        bool, Meta(description="Whether upper and lower case differ in what is contained.")
+    ] = False
+    trace: (
+        Annotated[
+            str,
+            Meta(pattern="^[0-9a-fA-F]{32}$", description="Only messages of this trace."),
+        ]
+        | None
+    ) = None
+    preview_bytes: Annotated[
+        int, Meta(ge=0, le=PREVIEW_BYTES_MAX, description="So much of each value.")
+    ] = 512
+    scan_bytes: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=SCAN_BYTES_MAX,
+            description="About so many unpacked bytes are looked at. One batch at least is.",
+        ),
+    ] = 16 << 20
+
+
+class ExploredGap(msgspec.Struct, frozen=True, kw_only=True):
+    """Offsets `from` up to, not including, `to` that can't be read."""
+
+    topic: str
+    partition: int
+    first: Annotated[int, Meta(description="The first offset of the gap.")] = msgspec.field(
+        name="from"
+    )
+    to: Annotated[int, Meta(description="The first offset behind it.")]
+    reason: Annotated[
+        str,
+        Meta(
+            description="retention: deleted by age or size. damaged: lost on disk. unreadable: its "
+            "producer made it wrong. reset: the topic ends before the position."
+        ),
+    ]
+
+
+class ExploredPartition(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a partition was looked at: from `from` up to, not including, `to`."""
+
+    topic: str
+    partition: int
+    start_offset: int
+    end_offset: int
+    first: Annotated[int, Meta(description="The first offset that was looked at.")] = msgspec.field(
+        name="from"
+    )
+    to: Annotated[int, Meta(description="The first offset behind them.")]
+
+
+class Explored(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages, and how far the request came."""
+
+    messages: list[ExploredMessage]
+    ended: Annotated[
+        Literal["end", "limit", "budget"],
+        Meta(
+            description="Why it stopped. end: there is nothing more. limit: the answer is full. "
+            "budget: it has looked at as much as it may; continue at `next`."
+        ),
+    ]
+    next: Annotated[
+        str, Meta(description="Continue with `position=` this; empty if there is nothing more.")
+    ]
+    after: Annotated[str, Meta(description="Ask for what comes later with `after=` this.")]
+    scanned_messages: Annotated[int, Meta(description="Messages that were looked at.")]
+    scanned_bytes: Annotated[int, Meta(description="About so many unpacked bytes.")]
+    skipped: Annotated[
+        int,
+        Meta(
+            description="Of a live tail: messages that came and were not looked at, by their "
+            "offsets."
+        ),
+    ]
+    left: Annotated[
+        int, Meta(description="Messages that are left in this direction, by their offsets.")
+    ]
+    topics: Annotated[int, Meta(description="Topics that were read.")]
+    all_topics: Annotated[
+        bool, Meta(description="Whether these are all that fit and that you may read.")
+    ]
+    partitions: Annotated[
+        list[ExploredPartition],
+        Meta(description="Where partitions stand, of up to 64 that were looked at."),
+    ]
+    gaps: list[ExploredGap]
+
+
+class _Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """`Explored`, with messages that are JSON already."""
+
+    messages: list[Raw]
+    ended: str
+    next: str
+    after: str
+    scanned_messages: int
+    scanned_bytes: int
+    skipped: int
+    left: int
+    topics: int
+    all_topics: bool
+    partitions: list[ExploredPartition]
+    gaps: list[ExploredGap]
+
+
+async def explore(call: Call[ExploreQuery, None]) -> web.StreamResponse:
+    query, core = call.query, call.bus.core
+    explorer = explorer_of(call)
+    conditions = _conditions(query)
+    chosen = await explorer.topics.choose(query.topic, set(query.partition), call.permit)
+    after = print_token((p, p.visible_end) for p in chosen.partitions)
+    if len(after) > TOKEN_LENGTH_MAX:
+        raise LimitError(
+            f"{len(chosen.partitions)} partitions are too many for one answer. Name fewer topics, "
+            "or choose partitions."
+        )
+    backward = query.after is not None or query.direction == "backward"
+    given = Given(query.after, query.position, query.start, backward)
+    began = await begin(core, given, chosen.partitions)
+    plan = Plan(
+        backward=backward,
+        conditions=conditions,
+        limits=core.unpacker.limits,
+        rows_max=query.limit,
+        row_bytes_max=ROW_BYTES_MAX,
+        preview_bytes=query.preview_bytes,
+        bytes_max=query.scan_bytes,
+    )
+    scan = Scan(core, plan, began.reaches, seconds_max=_SECONDS_MAX)
+    await explorer.run(scan)
+    return _answer(query, chosen, began, scan, after)
+
+
+def _conditions(query: ExploreQuery) -> list[Condition]:
+    """Those first that need the least work."""
+    case = query.case
+    found: list[Condition] = []
+    if query.key is not None:
+        found.append(KeyCondition(query.key, query.key_match, case=case))
+    if query.trace is not None:
+        found.append(TraceCondition(query.trace))
+    found += [HeaderCondition(text, case=case) for text in query.header]
+    if query.text is not None:
+        found.append(TextCondition(query.text, case=case))
+    found += [JsonCondition(text) for text in query.json]
+    return found
+
+
+def _answer(
+    query: ExploreQuery, chosen: Chosen, began: Began, scan: Scan, after: str
+) -> web.StreamResponse:
+    live, found = query.after is not None, scan.found
+    backward = live or query.direction == "backward"
+    left = sum(reach.left for reach in scan.reaches)
+    goes_on = [
+        (reach.partition, reach.high if backward else reach.low)
+        for reach in scan.reaches
+        # Forwards, a partition that was read to its end goes on there.
+        if not backward or reach.left
+    ]
+    body = _Answer(
+        messages=[Raw(row) for row in found.rows],
+        ended=scan.ended,
+        next=print_token(goes_on) if left else "",
+        after=after,
+        scanned_messages=found.messages,
+        scanned_bytes=found.bytes,
+        skipped=left if live else 0,
+        left=left,
+        topics=chosen.topics,
+        all_topics=chosen.is_all,
+        partitions=_positions(scan.reaches),
+        gaps=[_gap(reach, gap) for reach, gap in (*began.gaps, *found.gaps)],
+    )
+    return web.Response(
+        body=msgspec.json.encode(body),
+        content_type="application/json",
+        headers={"Cache-Control": "no-store"},
+    )
+
+
+def _positions(reaches: Iterable[Reach]) -> list[ExploredPartition]:
+    moved = [r for r in reaches if (r.low, r.high) != (r.begin, r.end)]
+    return [
+        ExploredPartition(
+            topic=reach.partition.topic.name,
+            partition=reach.partition.index,
+            start_offset=reach.partition.log.start_offset,
+            end_offset=reach.partition.visible_end,
+            first=reach.begin if reach.low > reach.begin else reach.high,
+            to=reach.low if reach.low > reach.begin else reach.end,
+        )
+        for reach in moved[:_POSITIONS_MAX]
+    ]
+
+
+def _gap(reach: Reach, gap: Gap) -> ExploredGap:
+    partition = reach.partition
+    return ExploredGap(
+        topic=partition.topic.name,
+        partition=partition.index,
+        first=gap.first,
+        to=gap.next,
+        reason=gap.reason,
+    )
+
+
+_EXAMPLE = {
+    "messages": [
+        {
+            "topic": "orders",
+            "partition": 0,
+            "offset": 41,
+            "time": "2026-01-31T12:00:00.000000Z",
+            "key": "order-1",
+            "key_bytes": 7,
+            "headers": {"content-type": "application/json"},
+            "format": "json",
+            "bytes": 9,
+            "preview": '{"tea":2}',
+        }
+    ],
+    "ended": "limit",
+    "next": "7:0.41",
+    "after": "7:0.42",
+    "scanned_messages": 1,
+    "scanned_bytes": 120,
+    "skipped": 0,
+    "left": 41,
+    "topics": 1,
+    "all_topics": True,
+    "partitions": [
+        {
+            "topic": "orders",
+            "partition": 0,
+            "start_offset": 0,
+            "end_offset": 42,
+            "from": 41,
+            "to": 42,
+        }
+    ],
+    "gaps": [],
+}
+
+ROUTES: list[Route] = [
+    Route(
+        "GET",
+        "/v1/explore",
+        explore,
+        "Look at messages, the newest first or the oldest",
+        "messages",
+        description="For people: rows with the beginning of each value, of one topic or of many, "
+        "with conditions that the broker checks. A request looks at a bounded slice and says how "
+        "far it came; `next` continues. For a live tail, ask once a second with the `after` of the "
+        "answer before: you get the newest messages, and how many were skipped. Programs that need "
+        "every message subscribe, or read `/v1/topics/{topic}/messages`.",
+        query=ExploreQuery,
+        query_example={"topic": ["orders"], "limit": 10},
+        answer=Explored,
+        answer_example=_EXAMPLE,
+        errors=ERRORS,
+    ),
+    *explorer_details.ROUTES,
+]

@@ -1,0 +1,109 @@
+"""What the requests of the explorer share: which topics they are about, the patterns that were
+asked for lately, and the room for looks at messages."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any
+from weakref import WeakKeyDictionary
+
+import msgspec
+from msgspec import Meta
+
+from fanlog.errors import (
+    InvalidArgumentError,
+    InvalidNameError,
+    LimitError,
+    NotSupportedError,
+    OverloadedError,
+    PartitionNotFoundError,
+    StorageError,
+    TopicDeletedError,
+    TopicNotFoundError,
+)
+from fanlog.listeners.web.explorer_scan import Scan
+from fanlog.listeners.web.explorer_topics import TARGETS_MAX, ExploredTopics
+from fanlog.listeners.web.openapi_names import TARGET_SCHEMA
+from fanlog.listeners.web.routes import Call
+from fanlog.model import PARTITIONS_MAX
+
+if TYPE_CHECKING:
+    from fanlog.broker.core import Broker
+
+# Scans that run at a time, and that may wait for it.
+_SCANS_MAX = 4
+_WAITING_MAX = 64
+
+Target = Annotated[str, Meta(extra_json_schema=TARGET_SCHEMA)]
+
+ERRORS = (
+    InvalidArgumentError,
+    InvalidNameError,
+    TopicNotFoundError,
+    TopicDeletedError,
+    PartitionNotFoundError,
+    LimitError,
+    OverloadedError,
+    StorageError,
+    NotSupportedError,
+)
+
+
+class TopicsQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which topics, and which of their partitions."""
+
+    topic: Annotated[
+        list[Target],
+        Meta(
+            min_length=1,
+            max_length=TARGETS_MAX,
+            description="A topic, or a pattern such as orders.*; several times for several. A "
+            "pattern leaves out what you may not read.",
+            examples=[["orders"]],
+        ),
+    ]
+    partition: Annotated[
+        list[Annotated[int, Meta(ge=0, lt=PARTITIONS_MAX)]],
+        Meta(max_length=64, description="Only this partition; several times for several."),
+    ] = []
+
+
+class Explorer:
+    """What the requests of one listener share: patterns, and the room for scans."""
+
+    def __init__(self, core: Broker) -> None:
+        self.topics = ExploredTopics(core)
+        self._room = asyncio.Semaphore(_SCANS_MAX)
+        self._waiting = 0
+
+    async def run(self, scan: Scan) -> None:
+        if self._waiting >= _WAITING_MAX:
+            raise OverloadedError(
+                f"{self._waiting} requests wait to look at messages, as many as may. Try again in "
+                "a few seconds."
+            )
+        self._waiting += 1
+        try:
+            await self._room.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            await scan.run()
+        finally:
+            self._room.release()
+
+
+_explorers: WeakKeyDictionary[Broker, Explorer] = WeakKeyDictionary()
+
+
+def explorer_of(call: Call[Any, Any]) -> Explorer:
+    if not call.bus.is_broker:
+        raise NotSupportedError(
+            "An edge can't look at messages for people: it has no log of its own. Ask the broker "
+            "behind it."
+        )
+    core = call.bus.core
+    found = _explorers.get(core)
+    if found is None:
+        found = _explorers[core] = Explorer(core)
+    return found

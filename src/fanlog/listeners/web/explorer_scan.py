@@ -1,0 +1,215 @@
+"""A scan for people: fetches pieces of log, and has a thread look at them, until there are enough
+rows, the partitions end, or the budget is used up. What was not looked at is counted by offsets and
+never decoded, so that a scan costs the same however much was published."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+from fanlog.errors import DamagedError, OffsetOutOfRangeError, TopicDeletedError
+from fanlog.format.batch import split_batches
+from fanlog.listeners.web.explorer_look import Found, Gap, Look, Plan, Reach, next_reach
+from fanlog.log.lookup import out_of_range
+
+if TYPE_CHECKING:
+    from fanlog.broker.core import Broker
+    from fanlog.broker.topics import Partition
+    from fanlog.log.partition import Block
+
+Ended = Literal["end", "limit", "budget"]
+# What one look may unpack, unless the first batch alone is larger, and how long it may take. Others
+# have their batches unpacked by the same threads.
+_LOOK_BYTES = 2 << 20
+_LOOK_SECONDS = 0.05
+# What is fetched of a partition at a time, where much is looked at, and at least.
+_FETCH_BYTES = 512 * 1024
+_FETCH_BYTES_MIN = 16 * 1024
+# Of each of many partitions only the first batches are kept: together they would take much memory.
+_MANY = 16
+_FETCH_BYTES_OF_MANY = 64 * 1024
+# A range of offsets that turns out to be larger is fetched in smaller ones.
+_RANGE_BYTES_MAX = 4 << 20
+_FETCHES_AT_A_TIME = 16
+
+
+class Scan:
+    """One scan over some partitions."""
+
+    def __init__(
+        self, core: Broker, plan: Plan, reaches: Sequence[Reach], *, seconds_max: float
+    ) -> None:
+        self._core = core
+        self._plan = plan
+        self.reaches = reaches
+        self.found = Found()
+        self.ended: Ended = "end"
+        self._seconds_max = seconds_max
+        for reach in reaches:
+            reach.span = self._first_span(reach.partition)
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._seconds_max
+        plan, found = self._plan, self.found
+        while (reach := next_reach(self.reaches, backward=plan.backward)) is not None:
+            if len(found.rows) >= plan.rows_max or found.row_bytes >= plan.row_bytes_max:
+                self.ended = "limit"
+                return
+            left = until - loop.time()
+            if found.bytes >= plan.bytes_max or left <= 0:
+                self.ended = "budget"
+                return
+            if reach.is_dry:
+                await self._fetch_dry(reach)
+            else:
+                await self._look(min(left, _LOOK_SECONDS))
+
+    async def _look(self, seconds: float) -> None:
+        size = min(_LOOK_BYTES, max(1, self._plan.bytes_max - self.found.bytes))
+        look = Look(self._plan, self.reaches, self.found, seconds, size)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def ended(result: Exception | None) -> None:
+            if done.done():
+                return
+            if result is None:
+                done.set_result(None)
+            else:
+                done.set_exception(result)
+
+        # One batch at least is unpacked, whatever it takes.
+        unpacked_bytes = max(_LOOK_BYTES, self._plan.limits.bytes_max)
+        self._core.unpacker.in_thread(unpacked_bytes, look.run, ended)
+        await done
+
+    # Fetching
+
+    async def _fetch_dry(self, first: Reach) -> None:
+        """Fetches for the partition that comes next, and for others that may."""
+        backward = self._plan.backward
+        dry = [reach for reach in self.reaches if reach.is_dry and reach is not first]
+        if backward:
+            dry = [reach for reach in dry if reach.time_us >= first.time_us]
+        else:
+            dry = [reach for reach in dry if reach.time_us <= first.time_us]
+        chosen = [first, *dry[: _FETCHES_AT_A_TIME - 1]]
+        fetch = self._fetch_back if backward else self._fetch_on
+        for reach, pieces in zip(chosen, await asyncio.gather(*map(fetch, chosen)), strict=True):
+            reach.pieces = pieces
+            if not pieces:
+                # It was truncated or deleted meanwhile: there is nothing more.
+                reach.low = reach.high
+
+    def _first_span(self, partition: Partition) -> int:
+        """How many offsets to fetch first, backwards: by what a message takes in the log."""
+        log = partition.log
+        each = max(1, log.bytes // max(1, log.end_offset - log.start_offset))
+        if self._plan.conditions:
+            return max(1, _FETCH_BYTES // each)
+        wanted = max(self._plan.rows_max, _FETCH_BYTES_MIN // each)
+        return max(1, min(wanted, _FETCH_BYTES // each))
+
+    async def _fetch_back(self, reach: Reach) -> list[memoryview | Gap]:
+        while True:
+            reach.low = min(reach.high, max(reach.low, reach.partition.log.start_offset))
+            low = max(reach.low, reach.high - reach.span)
+            pieces, size = await self._range(reach.partition, low, reach.high)
+            if pieces is not None:
+                break
+            reach.span = max(1, reach.span // 8)
+        if size < _FETCH_BYTES // 4:
+            reach.span *= 4
+        return pieces
+
+    async def _fetch_on(self, reach: Reach) -> list[memoryview | Gap]:
+        found = await self._read(reach.partition, reach.low, reach.high)
+        if isinstance(found, Gap):
+            return [found]
+        pieces = found[0]
+        if len(self.reaches) > _MANY and pieces and len(pieces[0]) > _FETCH_BYTES_OF_MANY:
+            return [await self._core.threaded(lambda: _beginning(pieces[0]))]
+        return list(pieces)
+
+    async def _range(
+        self, partition: Partition, low: int, high: int
+    ) -> tuple[list[memoryview | Gap] | None, int]:
+        """All that is between two offsets, and its size; None for the pieces if it is too much."""
+        pieces: list[memoryview | Gap] = []
+        size = 0
+        while low < high:
+            found = await self._read(partition, low, high)
+            if isinstance(found, Gap):
+                pieces.append(found)
+                low = found.next
+                continue
+            read, low = found
+            if not read:
+                break
+            pieces += read
+            size += sum(map(len, read))
+            if size > _RANGE_BYTES_MAX and low < high:
+                return None, size
+        return pieces, size
+
+    async def _read(
+        self, partition: Partition, offset: int, high: int
+    ) -> tuple[list[memoryview], int] | Gap:
+        many = len(self.reaches) > _MANY
+        size = _FETCH_BYTES_OF_MANY if many else _FETCH_BYTES
+        return await read_pieces(self._core, partition, offset, high, size)
+
+
+async def read_pieces(
+    core: Broker, partition: Partition, offset: int, high: int, bytes_max: int
+) -> tuple[list[memoryview], int] | Gap:
+    """Batches from the one with an offset on, and the offset behind them; or what can't be read
+    there. What is on disk comes in blocks, whatever is wanted."""
+    log = partition.log
+    if partition.topic.deleted:
+        name = partition.topic.name
+        raise TopicDeletedError(f"Topic {name!r} was deleted while it was read.")
+    try:
+        if offset < log.start_offset:
+            raise out_of_range(log.start_offset, offset)
+        tail = log.tail
+        if tail.start_offset <= offset < tail.end_offset:
+            return tail.read(offset, high, bytes_max)
+        block = await _block(core, partition, offset)
+    except DamagedError as fault:
+        if fault.next <= offset:
+            raise
+        return Gap(offset, min(fault.next, high), "damaged")
+    except OffsetOutOfRangeError:
+        # Retention was faster.
+        start = log.start_offset
+        if start <= offset:
+            raise
+        return Gap(offset, min(start, high), "retention")
+    return [block.data], block.next_offset
+
+
+async def _block(core: Broker, partition: Partition, offset: int) -> Block:
+    future: asyncio.Future[Block] = asyncio.get_running_loop().create_future()
+
+    def done(got: Block | Exception) -> None:
+        if future.done():
+            return
+        if isinstance(got, Exception):
+            future.set_exception(got)
+        else:
+            future.set_result(got)
+
+    core.load_block(partition, offset, done)
+    return await future
+
+
+def _beginning(piece: memoryview) -> memoryview:
+    """The first batches of a piece, as a copy: a view would keep all of it in memory."""
+    end = 0
+    for at, header in split_batches(piece):
+        if end and at + header.length > _FETCH_BYTES_OF_MANY:
+            break
+        end = at + header.length
+    return memoryview(bytes(piece[:end]))
