@@ -10,6 +10,7 @@ import { addCommand, openPalette } from "/dashboard/core/palette.js";
 import { go, useRoute } from "/dashboard/core/router.js";
 import { forgetAnswers, SessionContext, useMay, useSession } from "/dashboard/core/session.js";
 import { nextTheme, theme } from "/dashboard/core/theme.js";
+import { Page } from "/dashboard/core/ui.js";
 
 const STATUS_MS = 10_000;
 const STATES = { ok: ["ok", "Healthy"], degraded: ["warn", "Degraded"], failing: ["bad", "Failing"], draining: ["warn", "Stopping"] };
@@ -109,9 +110,11 @@ function Frame() {
 }
 
 export const NotFound = () =>
-  html`<div class="page"><${Empty} title="There is no such page" actions=${html`<${Button} href="#/">Go to the overview<//>`}>
-    The address may be mistyped, or what it named is gone.
-  <//></div>`;
+  html`<${Page} title="There is no such page">
+    <${Empty} actions=${html`<${Button} href="#/">Go to the overview<//>`}>
+      The address may be mistyped, or what it named is gone.
+    <//>
+  <//>`;
 
 // A page, loaded when it is opened.
 function Lazy({ module, props }) {
