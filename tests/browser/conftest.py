@@ -9,7 +9,7 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,8 +69,14 @@ async def new_context(browser: Browser, **options: Any) -> BrowserContext:
 
 @pytest.fixture(scope="session")
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    with running_chromium(tmp_path_factory.mktemp("chromium")) as started:
+        yield started
+
+
+@contextmanager
+def running_chromium(folder: Path) -> Iterator[Chromium]:
+    """A Chromium whose profile is in this folder, until the block ends."""
     program = find_program("chromium", "Debian's package chromium has it")
-    folder = tmp_path_factory.mktemp("chromium")
     log_path = folder / "chromium.log"
     with log_path.open("wb") as log:
         process = subprocess.Popen(

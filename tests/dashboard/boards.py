@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import axe_playwright_python
 import msgspec
-from playwright.async_api import Browser, BrowserContext, Page, expect
+from playwright.async_api import Browser, BrowserContext, Page, ViewportSize, expect
 
 import fanlog
 from fanlog.client.aio import Client
@@ -27,8 +27,8 @@ from fanlog.security.keys import digest_of, make_key, maybe_parse
 from tests.browser.conftest import PATIENCE_MS, new_context
 from tests.dashboard.flowing import Flowing
 
-DESKTOP = {"width": 1280, "height": 800}
-PHONE = {"width": 390, "height": 844}
+DESKTOP: ViewportSize = {"width": 1280, "height": 800}
+PHONE: ViewportSize = {"width": 390, "height": 844}
 PASSWORD = "correct horse battery staple"
 # A page of the same host, as the browser says of it.
 SAME_PAGE = {"Sec-Fetch-Site": "same-origin"}

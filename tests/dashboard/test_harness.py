@@ -44,7 +44,7 @@ async def test_visitors_are_logged_in(dashboard: Dashboard) -> None:
     [
         ("console.error('no')", "console: no"),
         ("setTimeout(() => { throw new Error('thrown') })", "error: thrown"),
-        ("fetch('https://example.com/').catch(() => 0)", "another host: https://example.com/"),
+        ("fetch('https://example.com/').catch(() => 0)", "Connecting to .https://example.com/"),
         ("fetch('/v1/topics/none').catch(() => 0)", "404"),
         (f"document.head.append({_INLINE})", "Content Security Policy"),
     ],
