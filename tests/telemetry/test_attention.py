@@ -223,7 +223,7 @@ def test_what_else_the_broker_knows() -> None:
         transactions=(OpenTransaction("load", 900.0), OpenTransaction("", 10.0)),
         failed_pipelines=(("archive", "no disk"),),
     )
-    found = seen(at(1, totals=Totals(published_messages=1)), facts=facts)
+    found = seen(at(1, levels=Levels(topics=1)), facts=facts)
     assert kinds(found) == [
         "log_failed",
         "damage",

@@ -79,6 +79,9 @@ class Pipelines:
         self._ledger = Ledger(host, "pipelines", self._everything, _LOSS)
         # By ledger key, the oldest report first.
         self._runs: dict[str, PipelineRun] = {}
+        # When each was last reported, since this start.
+        self._reported_us: dict[str, int] = {}
+        self._started_us = runtime.monotonic_us()
 
     # Queries
 
@@ -145,8 +148,15 @@ class Pipelines:
         self._ledger.write([(key.encode(), value), *((old.encode(), None) for old in gone)])
         for old in gone:
             del self._runs[old]
+            self._reported_us.pop(old, None)
         self._runs.pop(key, None)
         self._runs[key] = run
+        self._reported_us[key] = self._runtime.monotonic_us()
+
+    def reported_seconds_ago(self, run: PipelineRun) -> float:
+        """When a run was last reported; one of before this start, when the broker started."""
+        reported_us = self._reported_us.get(_key(run), self._started_us)
+        return (self._runtime.monotonic_us() - reported_us) / _SECOND_US
 
     def _too_many(self, name: str, key: str) -> list[str]:
         """Runs that go when one more is kept."""

@@ -134,7 +134,7 @@ def _state(snapshot: Snapshot, recent: Recent, facts: Facts) -> Found:
         yield Finding(
             kind="certificate", severity=Severity.BAD, text=facts.certificate, link="settings"
         )
-    if facts.in_memory and snapshot.totals.published_messages and snapshot.role == "broker":
+    if facts.in_memory and snapshot.levels.topics and snapshot.role == "broker":
         text = (
             "This broker keeps everything in memory: a restart loses all messages. To keep them, "
             "start it with a data folder: fanlog serve --data FOLDER."

@@ -148,6 +148,14 @@ class Recurring:
     def maybe(self, name: str) -> ScheduleInfo | None:
         return self._known.get(name)
 
+    def maybe_message(self, name: str) -> Delayed | None:
+        """The message of a schedule's next run."""
+        return self._messages.get(name)
+
+    def all(self) -> list[ScheduleInfo]:
+        """All schedules, in no order."""
+        return list(self._known.values())
+
     # What the topic says
 
     def taken(self, id: bytes, value: bytes, time_us: int) -> None:

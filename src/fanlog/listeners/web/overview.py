@@ -1,7 +1,245 @@
-"""The broker at a glance: health, rates, and what needs attention."""
+"""The broker at a glance: health, rates, and what needs attention. It is computed at most once in
+two seconds for all who ask; each sees what they may."""
 
 from __future__ import annotations
 
-from fanlog.listeners.web.routes import Route
+from typing import TYPE_CHECKING, Annotated
 
-ROUTES: list[Route] = []
+import msgspec
+from msgspec import Meta
+
+from fanlog.errors import ForbiddenError, NotSupportedError
+from fanlog.identity import Verb
+from fanlog.listeners.web.routes import Call, Nothing, Route
+from fanlog.telemetry.attention import Severity
+from fanlog.telemetry.recent import History, Latencies, Rates
+from fanlog.telemetry.snapshot import (
+    OTHERS,
+    GroupMetrics,
+    QueueMetrics,
+    ReaderMetrics,
+    TopicMetrics,
+)
+
+if TYPE_CHECKING:
+    from fanlog.broker.authority import Permit
+    from fanlog.broker.overviews import Overview
+    from fanlog.telemetry.attention import Finding
+
+# Of each list in the overview.
+_LISTED_MAX = 10
+# Findings for which the broker says that it is not well.
+_REASONS = frozenset(
+    [
+        "draining",
+        "disk_full",
+        "damage",
+        "certificate",
+        "schedule_late",
+        "log_failed",
+        "log_damaged",
+        "log_unreadable",
+    ]
+)
+
+
+class Attention(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that somebody should look at."""
+
+    kind: Annotated[
+        str,
+        Meta(
+            description="What it is: a stable word, such as lag_growing, no_member, no_worker, "
+            "dead_letters, dead_letters_new, missed, log_failed, log_damaged, damage, disk_full, "
+            "disk_filling, disk_low, files, loop_delay, slow_reader, readers_evicted, "
+            "auth_failures, lockout, transaction_old, certificate, pipeline_failed or memory_only."
+        ),
+    ]
+    severity: Severity
+    text: Annotated[str, Meta(description="A sentence for people.")]
+    link: Annotated[
+        str,
+        Meta(
+            description="The kind of page where it can be fixed: topic, group, queue, "
+            "dead-letters, dead-letters-of (the dead letters of a queue), disk, clients, settings, "
+            "metrics, transactions, schedules, pipelines, audit or cluster."
+        ),
+    ]
+    about: Annotated[str, Meta(description="The name that the page is of; empty: of none.")] = ""
+
+
+class OverviewProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """What the process uses. 0 where the system does not say."""
+
+    cpu: Annotated[float, Meta(description="In cores: 1.0 is one core.")]
+    resident_bytes: int
+    threads: int
+    open_files: int
+    open_files_max: int
+    disk_free_bytes: int
+    disk_total_bytes: int
+    disk_full_seconds: Annotated[
+        float | None,
+        Meta(
+            description="Until the disk is full, if it goes on like this. null: it does not fill"
+            ", or was not watched for long enough."
+        ),
+    ]
+
+
+class OverviewCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """How much there is. `dead_letters` is null if nobody has counted them yet."""
+
+    topics: int
+    partitions: int
+    groups: int
+    queues: int
+    connections: int
+    subscriptions: int
+    readers_behind: int
+    group_lag: int
+    queue_lag: int
+    delayed_messages: int
+    schedules: int
+    transactions: int
+    dead_letters: int | None
+
+
+class OverviewAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The broker at a glance. Of topics, groups, queues and readers it names those that matter
+    most: `topics` are the busiest, the others those that are furthest behind."""
+
+    time: Annotated[float, Meta(description="Seconds since 1970.")]
+    state: Annotated[str, Meta(description="ok, degraded, failing or draining.")]
+    reasons: Annotated[list[str], Meta(description="Why the state is not ok.")]
+    ready: bool
+    release: str
+    uptime_seconds: float
+    in_memory: Annotated[bool, Meta(description="Whether nothing is kept on disk.")]
+    rates: Rates
+    latency: Latencies
+    process: OverviewProcess
+    counts: OverviewCounts
+    history: History
+    topics: list[TopicMetrics]
+    groups: list[GroupMetrics]
+    queues: list[QueueMetrics]
+    readers: Annotated[
+        list[ReaderMetrics] | None, Meta(description="null if you may not see connections.")
+    ]
+    attention: Annotated[list[Attention], Meta(description="The most urgent first.")]
+
+
+async def show_overview(call: Call[Nothing, None]) -> OverviewAnswer:
+    return _seen_by(call.permit, await call.broker.overviews.look())
+
+
+def _seen_by(permit: Permit, found: Overview) -> OverviewAnswer:
+    """What somebody may see of it."""
+    snapshot, admin = found.snapshot, permit.may(Verb.ADMIN, "")
+    findings = [one for one in found.findings if _may_see(permit, one, admin=admin)]
+    return OverviewAnswer(
+        time=snapshot.time,
+        state=snapshot.state,
+        reasons=[one.text for one in findings if one.kind in _REASONS],
+        ready=snapshot.ready,
+        release=snapshot.release,
+        uptime_seconds=snapshot.uptime_seconds,
+        in_memory=found.in_memory,
+        rates=found.rates,
+        latency=found.latencies,
+        process=_process(found),
+        counts=_counts(found),
+        history=found.history,
+        topics=[
+            one
+            for one in snapshot.topics
+            if one.name != OTHERS and permit.may(Verb.DESCRIBE, one.name)
+        ][:_LISTED_MAX],
+        groups=[
+            one
+            for one in snapshot.groups
+            if one.name != OTHERS and permit.may_see(Verb.GROUP, one.name)
+        ][:_LISTED_MAX],
+        queues=[
+            one
+            for one in snapshot.queues
+            if one.name != OTHERS and permit.may_see(Verb.QUEUE, one.name)
+        ][:_LISTED_MAX],
+        readers=list(snapshot.readers[:_LISTED_MAX]) if admin else None,
+        attention=[
+            Attention(
+                kind=one.kind,
+                severity=one.severity,
+                text=one.text,
+                link=one.link,
+                about=one.about,
+            )
+            for one in findings
+        ],
+    )
+
+
+def _may_see(permit: Permit, finding: Finding, *, admin: bool) -> bool:
+    if finding.admin:
+        return admin
+    match finding.link:
+        case "topic" | "dead-letters":
+            return permit.may(Verb.DESCRIBE, finding.about)
+        case "group" | "pipelines":
+            return permit.may_see(Verb.GROUP, finding.about)
+        case "queue" | "dead-letters-of":
+            return permit.may_see(Verb.QUEUE, finding.about)
+        case _:
+            return True
+
+
+def _process(found: Overview) -> OverviewProcess:
+    process = found.snapshot.process
+    return OverviewProcess(
+        cpu=found.rates.cpu,
+        resident_bytes=process.resident_bytes,
+        threads=process.threads,
+        open_files=process.open_files,
+        open_files_max=process.open_files_max,
+        disk_free_bytes=process.disk_free_bytes,
+        disk_total_bytes=process.disk_total_bytes,
+        disk_full_seconds=found.disk_full_seconds,
+    )
+
+
+def _counts(found: Overview) -> OverviewCounts:
+    levels = found.snapshot.levels
+    return OverviewCounts(
+        topics=levels.topics,
+        partitions=levels.partitions,
+        groups=levels.groups,
+        queues=levels.queues,
+        connections=levels.connections,
+        subscriptions=levels.subscriptions,
+        readers_behind=levels.readers_behind,
+        group_lag=levels.group_lag,
+        queue_lag=levels.queue_lag,
+        delayed_messages=levels.delayed_messages,
+        schedules=found.schedules,
+        transactions=found.transactions,
+        dead_letters=found.dead_letters,
+    )
+
+
+ROUTES: list[Route] = [
+    Route(
+        "GET",
+        "/v1/overview",
+        show_overview,
+        "The broker at a glance, and what needs attention",
+        "status",
+        verb=Verb.DESCRIBE,
+        description="Health with its reasons, rates of the last ten seconds, latencies of the last "
+        "minute, what the process uses, the busiest topics, who is furthest behind, and what needs "
+        "attention. It is at most two seconds old; where there are very many topics and groups, "
+        "their figures may be older. Names that you may not see are left out.",
+        answer=OverviewAnswer,
+        errors=(ForbiddenError, NotSupportedError),
+    ),
+]
