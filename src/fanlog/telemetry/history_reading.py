@@ -123,10 +123,10 @@ def tier_for(tiers: Sequence[Tier], begin: float, now: float) -> int:
 
 
 def make_grid(tiers: Sequence[Tier], begin: float, end: float, now: float, points_max: int) -> Grid:
-    """A grid over a time with at most so many cells. Its cells begin at multiples of its step, so
+    """A grid over a time with about so many cells, at most one more. Its cells begin at multiples of its step, so
     that one who asks again sees the same cells."""
     step = tiers[tier_for(tiers, begin, now)].step_seconds
     span = max(end - begin, step)
     step *= max(1, math.ceil(span / (step * points_max)))
     start = int(begin // step) * step
-    return Grid(start, step, max(1, math.ceil((end - start) / step)))
+    return Grid(start, step, int((end - start) // step) + 1)
