@@ -99,6 +99,7 @@ class DeadLetterIndex:
             if not await _within(self._reading, until):
                 return False
             self._reading.result()
+        self._check_size()
         return True
 
     async def _read(self) -> None:
@@ -119,12 +120,15 @@ class DeadLetterIndex:
             stretch = await read_stretch(self._broker, partition, position)
             await self._steps(table.take(index, stretch.records))
             position = self._positions[index] = stretch.next_offset
-            if table.count > ROWS_MAX:
-                raise LimitError(
-                    f"{self.topic.name!r} has more than {ROWS_MAX:,} dead letters, too many to "
-                    "look at one by one. Export, replay or purge them with: fanlog dead"
-                )
+            self._check_size()
         self._positions[index] = position
+
+    def _check_size(self) -> None:
+        if self.table.count > ROWS_MAX:
+            raise LimitError(
+                f"{self.topic.name!r} has more than {ROWS_MAX:,} dead letters, too many to look at "
+                "one by one. Export, replay or purge them with: fanlog dead"
+            )
 
     async def _steps(self, steps: Any) -> None:
         async for _ in self._broker.slices.each(steps):
@@ -220,7 +224,7 @@ class DeadLetterIndexes:
         index = self._indexes.get(topic.number)
         if index is not None and index.topic is topic:
             done, total = index.progress
-            return index.table.count + total - done
+            return min(total, index.table.count + total - done)
         return sum(p.visible_end - p.log.start_offset for p in topic.partitions)
 
     def _sweep(self) -> None:
