@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
@@ -18,6 +18,7 @@ from rich.text import Text
 from fanlog.cli.credentials import refuse_secret
 from fanlog.cli.exits import CommandError, ExitCode
 from fanlog.cli.pipeline_display import Watching, display, find_bounds, number
+from fanlog.cli.pipeline_reports import RunReports
 from fanlog.cli.session import DEFAULT_URL, AsJson, with_client
 from fanlog.cli.terminal import (
     err,
@@ -192,24 +193,31 @@ def _run_once(
     _check_topics(pipeline, options)
     watching = Watching(options.get("url", DEFAULT_URL), folder)
     running = Running(pipeline, options, folder, master, environment)
+    reports = RunReports(options.get("url", DEFAULT_URL), running, watching)
+    reports.send()
     try:
-        summary = watch(running, watching)
+        summary = watch(running, watching, reports.send_now_and_then)
     except BaseException:
         _stop(running)
+        reports.end()
         raise
     if running.run.exit_code:
-        raise CommandError(running.why(), ExitCode.FAILED)
+        why = running.why()
+        reports.end(why=why)
+        raise CommandError(why, ExitCode.FAILED)
+    reports.end(summary=f"{pipeline.name} is done{summary}.")
     report = options.get("report")
     where = f" Open {Path(report, 'report.html')}." if report else ""
     say_done(f"{pipeline.name} is done{summary}.{where}")
 
 
-def watch(running: Running, watching: Watching) -> str:
+def watch(running: Running, watching: Watching, report: Callable[[], None] = lambda: None) -> str:
     """Shows a run until it ends; its summary. Who looks may fail, and the run goes on without."""
     try:
         with display(watching) as show:
             while not running.wait(_LOOK_SECONDS):
                 show(running.last_event())
+                report()
             show(running.last_event())
         return watching.summary()
     except Exception as fault:  # noqa: BLE001 - looking is one thing, and the run another

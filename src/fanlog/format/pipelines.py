@@ -15,9 +15,10 @@ from msgspec import Meta
 NAME_CHARACTERS_MAX = 255
 OPTIONS_MAX = 50
 STREAMS_MAX = 50
-REPORT_BYTES_MAX = 32 * 1024
+TEXT_CHARACTERS_MAX = 2000
+REPORT_BYTES_MAX = 64 * 1024
 
-_Text = Annotated[str, Meta(max_length=2000)]
+_Text = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX)]
 _Name = Annotated[str, Meta(max_length=NAME_CHARACTERS_MAX)]
 
 RunState = Literal["running", "done", "stopped", "failed"]

@@ -105,6 +105,7 @@ async def guarded(
     config = msgspec.structs.replace(
         config,
         web=msgspec.structs.replace(config.web, port=0, **(web or {})),
+        listener=msgspec.structs.replace(config.listener, port=0),
         security=msgspec.structs.replace(config.security, auth=True, **security),
         limits=limits or config.limits,
     )
