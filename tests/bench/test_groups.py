@@ -21,7 +21,7 @@ from fanlog.bench.reports import GroupsRow
 from fanlog.bench.systems import SystemSpec, started
 from fanlog.bench.wires import make_payload
 from fanlog.bench.wires.fanlog import NAME, FanlogProducer
-from fanlog.format.batch import read_header
+from fanlog.format.header import read_header
 from tests.bench.programs import need
 from tests.bench.test_scale import check_shape
 

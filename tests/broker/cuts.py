@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from fanlog.format.batch import HEADER_BYTES, read_header
+from fanlog.format.header import HEADER_BYTES, read_header
 
 
 def cut_log(data: Path, topic: str, offset: int, partition: int = 0) -> None:

@@ -8,9 +8,10 @@ import pytest
 from fanlog.config import BrokerOptions
 from fanlog.errors import FanlogError, FormatError, MessageTooLargeError, UnreadableError
 from fanlog.format import codecs
-from fanlog.format.batch import RECORDS_MAX, encode_batch
+from fanlog.format.batch import encode_batch
 from fanlog.format.codecs import Codec
 from fanlog.format.columns import EVENT_TIMES, SIZES
+from fanlog.format.header import RECORDS_MAX
 from fanlog.model import KIB, MIB
 from tests.broker.stage import Publisher, Stage, stage
 from tests.format.crafted import bomb, column, crafted

@@ -8,8 +8,9 @@ from pathlib import Path
 from fanlog.broker.cursors import Subscription
 from fanlog.broker.ports import Piece
 from fanlog.broker.views import follow, unfollow
-from fanlog.format.batch import STAMPED, encode_batch
+from fanlog.format.batch import encode_batch
 from fanlog.format.checksum import crc32c
+from fanlog.format.header import STAMPED
 from fanlog.model import SlowPolicy
 from tests.broker.stage import Peer, Publisher, Stage, stage
 

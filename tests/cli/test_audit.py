@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import fanlog
-from fanlog.format.batch import Batch, encode_batch, read_header, stamp
+from fanlog.format.batch import Batch, encode_batch, stamp
+from fanlog.format.header import read_header
 from fanlog.sync import Client
 from tests.cli.conftest import PATIENCE_SECONDS, Run, Serving
 

@@ -11,7 +11,7 @@ import pytest
 import fanlog
 from fanlog.config import Config, ListenerOptions
 from fanlog.errors import MessagesLostError
-from fanlog.format.batch import BatchHeader
+from fanlog.format.header import BatchHeader
 from fanlog.model import Gap, GapReason
 from tests.client.proxy import Proxy, proxy_to
 from tests.edge.stage import PATIENCE_SECONDS, Edge, broker_at, edge_of, until

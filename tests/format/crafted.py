@@ -9,7 +9,10 @@ from collections.abc import Sequence
 import lz4.block
 import zstandard
 
-from fanlog.format.batch import (
+from fanlog.format.checksum import crc32c
+from fanlog.format.codecs import Codec
+from fanlog.format.columns import SIZES, padding
+from fanlog.format.header import (
     CHECKSUMS,
     CLIENT_PART,
     CLIENT_PART_AT,
@@ -18,9 +21,6 @@ from fanlog.format.batch import (
     STAMPED,
     VERSION,
 )
-from fanlog.format.checksum import crc32c
-from fanlog.format.codecs import Codec
-from fanlog.format.columns import SIZES, padding
 
 
 def crafted(

@@ -11,18 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fanlog.errors import ChecksumError, FormatError
-from fanlog.format.batch import (
-    ALIGNMENT,
-    HEADER_BYTES,
-    Batch,
-    check_batch,
-    encode_batch,
-    read_header,
-    retarget,
-    split_batches,
-    stamp,
-)
+from fanlog.format.batch import Batch, check_batch, encode_batch, retarget, split_batches, stamp
 from fanlog.format.codecs import Codec
+from fanlog.format.header import ALIGNMENT, HEADER_BYTES, read_header
 
 maybe_bytes = st.one_of(st.none(), st.binary(max_size=40))
 headers = st.one_of(st.none(), st.dictionaries(st.text(max_size=8), st.binary(max_size=8)))

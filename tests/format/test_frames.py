@@ -15,7 +15,7 @@ from fanlog.errors import (
     UnsupportedVersionError,
 )
 from fanlog.format import messages
-from fanlog.format.batch import BATCH_BYTES_MIN, encode_batch
+from fanlog.format.batch import encode_batch
 from fanlog.format.frames import (
     ACK_ENTRY,
     FETCHED_HEAD,
@@ -36,6 +36,7 @@ from fanlog.format.frames import (
     read_credit,
     read_frame_header,
 )
+from fanlog.format.header import BATCH_BYTES_MIN
 
 LIMIT = 1 << 16
 control = st.builds(

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanlog.errors import FormatError, UnreadableError
-from fanlog.format.batch import RECORDS_MAX, Batch, check_body, encode_batch, read_header, stamp
+from fanlog.format.batch import Batch, check_body, encode_batch, stamp
 from fanlog.format.codecs import RATIO_FREE_BYTES, RATIO_MAX, Codec, UnpackLimits
 from fanlog.format.columns import HEADERS, KEYS, SIZES
+from fanlog.format.header import RECORDS_MAX, read_header
 from fanlog.format.sparse import thinned
 from fanlog.model import KIB, MIB
 from tests.format.crafted import bomb, column, crafted, flipped, squeezed

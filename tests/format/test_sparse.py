@@ -7,18 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fanlog.errors import FormatError
-from fanlog.format.batch import (
-    ALIGNMENT,
-    HEADER_BYTES,
-    Batch,
-    check_batch,
-    encode_batch,
-    read_header,
-    split_batches,
-)
+from fanlog.format.batch import Batch, check_batch, encode_batch, split_batches
 from fanlog.format.checksum import crc32c
 from fanlog.format.codecs import Codec
 from fanlog.format.columns import SPARSE
+from fanlog.format.header import ALIGNMENT, HEADER_BYTES, read_header
 from fanlog.format.sparse import placeholder, thinned, widened
 from tests.format.test_batch import record_columns, stamped
 

@@ -14,17 +14,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from fanlog.errors import ChecksumError, FormatError
-from fanlog.format.batch import (
-    HEADER_BYTES,
-    Batch,
-    check_batch,
-    check_body,
-    encode_batch,
-    read_header,
-    stamp,
-)
+from fanlog.format.batch import Batch, check_batch, check_body, encode_batch, stamp
 from fanlog.format.codecs import Codec
 from fanlog.format.columns import EVENT_TIMES, HEADERS, KEY_NULLS, KEYS, SPARSE, VALUE_NULLS
+from fanlog.format.header import HEADER_BYTES, read_header
 from fanlog.format.sparse import thinned, widened
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "format.md"

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanlog.errors import InvalidArgumentError
-from fanlog.format.batch import OFFSET_MAX, Batch, encode_batch, stamp
+from fanlog.format.batch import Batch, encode_batch, stamp
+from fanlog.format.header import OFFSET_MAX
 from fanlog.format.messages import Position
 from fanlog.format.web import Records
 from fanlog.format.web_positions import (

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from fanlog.errors import MessagesLostError, UnreadableError
-from fanlog.format.batch import RECORDS_MAX
 from fanlog.format.columns import SIZES
 from fanlog.format.frames import FrameKind, frame, message_frame
+from fanlog.format.header import RECORDS_MAX
 from fanlog.format.messages import NamedTopic
 from tests.format.crafted import crafted
 from tests.listeners.peers import (

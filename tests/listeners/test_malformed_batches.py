@@ -11,10 +11,11 @@ import pytest
 
 from fanlog.client.aio import Client
 from fanlog.config import BrokerOptions
-from fanlog.format.batch import RECORDS_MAX, encode_batch
+from fanlog.format.batch import encode_batch
 from fanlog.format.codecs import Codec
 from fanlog.format.columns import KEYS, KNOWN_FLAGS, SIZES
 from fanlog.format.frames import FrameKind, frame
+from fanlog.format.header import RECORDS_MAX
 from fanlog.model import KIB, Gap
 from tests.format.crafted import bomb, crafted, flipped
 from tests.listeners.peers import PATIENCE_SECONDS, Frame, Peer, Serving, serving

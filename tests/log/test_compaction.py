@@ -14,9 +14,10 @@ import msgspec
 import pytest
 
 from fanlog.errors import DamagedError, LogFailedError, OffsetOutOfRangeError, StorageError
-from fanlog.format.batch import Batch, read_header
+from fanlog.format.batch import Batch
 from fanlog.format.codecs import Codec
 from fanlog.format.columns import SPARSE
+from fanlog.format.header import read_header
 from fanlog.log.commit import GroupCommit
 from fanlog.log.partition import PartitionLog
 from fanlog.log.store import LogStore

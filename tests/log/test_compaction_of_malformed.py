@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from fanlog.format.batch import Batch, read_header, split_batches, stamp
+from fanlog.format.batch import Batch, split_batches, stamp
 from fanlog.format.codecs import Codec, UnpackLimits
 from fanlog.format.columns import HEADERS, KEYS, VALUE_NULLS
+from fanlog.format.header import read_header
 from fanlog.log.partition import PartitionLog
 from fanlog.model import KIB, MIB
 from tests.format.crafted import column, crafted, squeezed

@@ -12,8 +12,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fanlog.format.batch import read_header
 from fanlog.format.checksum import crc32c
+from fanlog.format.header import read_header
 from fanlog.log import replay
 from fanlog.log.disk import Shared
 from fanlog.log.epochs import EpochStart, before, parted_at, since, with_epoch

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanlog.format.batch import Batch, read_header
+from fanlog.format.batch import Batch
+from fanlog.format.header import read_header
 from fanlog.format.sparse import thinned, widened
 from fanlog.log.partition import PartitionLog
 from fanlog.log.scan import Owner

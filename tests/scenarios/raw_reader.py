@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 
 from fanlog.client.core import hello
-from fanlog.format.batch import KIND_BATCH
 from fanlog.format.frames import PREFIX, PREFIX_BYTES, FrameKind, message_frame
+from fanlog.format.header import KIND_BATCH
 from fanlog.format.messages import Subscribe
 
 # For the broker, whose readers here say nothing while they wait, however long a machine takes.

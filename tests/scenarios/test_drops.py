@@ -18,8 +18,9 @@ import pytest
 import fanlog.sync
 from fanlog.client.core import hello
 from fanlog.errors import InvalidNameError
-from fanlog.format.batch import KIND_BATCH, check_batch
+from fanlog.format.batch import check_batch
 from fanlog.format.frames import FRAME_HEADER_BYTES, FrameKind, message_frame
+from fanlog.format.header import KIND_BATCH
 from fanlog.format.messages import GapNotice, Subscribe, decode
 from fanlog.model import SlowPolicy
 from tests.listeners.redis.wire import Wire, push

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import fanlog
-from fanlog.format.batch import KIND_BATCH, check_batch
+from fanlog.format.batch import check_batch
+from fanlog.format.header import KIND_BATCH
 from tests.scenarios.broker_process import BrokerProcess
 from tests.scenarios.raw_reader import PATIENT, read_frame, subscribe
 

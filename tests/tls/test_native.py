@@ -15,8 +15,9 @@ import fanlog
 from fanlog.client.core import hello
 from fanlog.errors import ConfigError, ConnectError, FanlogError
 from fanlog.format import messages
-from fanlog.format.batch import KIND_BATCH, check_batch
+from fanlog.format.batch import check_batch
 from fanlog.format.frames import FRAME_HEADER_BYTES, FrameCutter, FrameKind, message_frame
+from fanlog.format.header import KIND_BATCH
 from tests.tls.papers import HOST, PATIENCE_SECONDS, Papers, serving
 
 

@@ -14,10 +14,10 @@ from fanlog.broker.ports import Runtime
 from fanlog.broker.schedule.admission import RECORD_WORK_BYTES, scheduled_fault
 from fanlog.broker.unpacking import Unpacker, decoding_bytes
 from fanlog.errors import FanlogError, FormatError, UnreadableError
-from fanlog.format.batch import HEADER_BYTES, KIND_BATCH, BatchHeader, read_header
 from fanlog.format.codecs import UnpackLimits
 from fanlog.format.columns import ColumnReader, time_range
 from fanlog.format.frames import PREFIX, PREFIX_BYTES
+from fanlog.format.header import HEADER_BYTES, KIND_BATCH, BatchHeader, read_header
 from fanlog.format.schedules import SCHEDULED_TOPIC
 
 # What is decoded in a thread for one connection before others get their turn.

@@ -15,8 +15,8 @@ from fanlog.broker.ports import Origin, Runtime
 from fanlog.broker.producers import Producer
 from fanlog.broker.topics import Partition, Submission
 from fanlog.errors import FanlogError, LogFailedError
-from fanlog.format.batch import BatchHeader
 from fanlog.format.frames import ACK_ENTRY, Ack
+from fanlog.format.header import BatchHeader
 from fanlog.log.partition import PartitionLog
 from fanlog.model import Durability
 from fanlog.telemetry.histograms import TURN_US, Histogram

@@ -20,7 +20,7 @@ from fanlog.broker.topics import Partition
 from fanlog.broker.tracing import Traces
 from fanlog.broker.views import AnyView, LivePiece, Renderer
 from fanlog.errors import DamagedError, FanlogError, OffsetOutOfRangeError, SlowReaderError
-from fanlog.format.batch import read_header
+from fanlog.format.header import read_header
 from fanlog.format.web_views import RecordView
 from fanlog.log.partition import Block
 from fanlog.model import Gap, GapReason, SlowPolicy

@@ -38,7 +38,11 @@ from fanlog.errors import (
     UnknownProducerError,
     allow_more,
 )
-from fanlog.format.batch import (
+from fanlog.format.batch import check_body
+from fanlog.format.codecs import Codec
+from fanlog.format.columns import KEYS, KNOWN_FLAGS, columns_bytes_min
+from fanlog.format.frames import ACK_ENTRY
+from fanlog.format.header import (
     BATCH_BYTES_MIN,
     CHECKSUMS,
     CLIENT_PART,
@@ -52,12 +56,8 @@ from fanlog.format.batch import (
     STAMPED,
     VERSION,
     BatchHeader,
-    check_body,
     read_header,
 )
-from fanlog.format.codecs import Codec
-from fanlog.format.columns import KEYS, KNOWN_FLAGS, columns_bytes_min
-from fanlog.format.frames import ACK_ENTRY
 from fanlog.format.schedules import SCHEDULED_TOPIC
 from fanlog.format.trace_context import KIND_TRACED
 from fanlog.model import PRODUCER_ID_MAX, Durability

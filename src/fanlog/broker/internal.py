@@ -17,7 +17,8 @@ from fanlog.broker.ledger import Done, Ledger
 from fanlog.broker.ports import Runtime
 from fanlog.broker.topics import Partition
 from fanlog.errors import FanlogError
-from fanlog.format.batch import read_header, stamp
+from fanlog.format.batch import stamp
+from fanlog.format.header import read_header
 from fanlog.log.faults import is_temporary, write_error
 from fanlog.log.losses import Loss, LossNotes, load_ends, save_ends
 from fanlog.log.store import LogStore

@@ -15,8 +15,9 @@ from typing import NamedTuple
 import msgspec
 
 from fanlog.errors import DamagedError, FanlogError
-from fanlog.format.batch import Batch, BatchHeader, encode_batch, split_batches
+from fanlog.format.batch import Batch, encode_batch, split_batches
 from fanlog.format.columns import KEYS
+from fanlog.format.header import BatchHeader
 from fanlog.log.partition import PartitionLog
 
 logger = logging.getLogger("fanlog.broker")

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from fanlog.errors import FanlogError
-from fanlog.format.batch import read_header
+from fanlog.format.header import read_header
 
 if TYPE_CHECKING:
     from fanlog.broker.core import Broker

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fanlog.format.batch import HEADER_BYTES, INCOMING, KIND_BATCH
 from fanlog.format.frames import FRAME_HEADER_BYTES
+from fanlog.format.header import HEADER_BYTES, INCOMING, KIND_BATCH
 from fanlog.format.trace_context import ENTRY_BYTES, TRACED_RECORDS_MAX, Mark
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from fanlog.broker.topics import Topic
 from fanlog.config import BrokerOptions
 from fanlog.errors import FanlogError, FormatError, MessageTooLargeError, UnreadableError, too_large
-from fanlog.format.batch import CLIENT_PART, CLIENT_PART_AT
 from fanlog.format.codecs import RATIO_FREE_BYTES, UnpackLimits
 from fanlog.format.columns import (
     EVENT_TIMES,
@@ -21,6 +20,7 @@ from fanlog.format.columns import (
     read_sizes,
     sizes_at,
 )
+from fanlog.format.header import CLIENT_PART, CLIENT_PART_AT
 
 # What a batch has beside its messages: in all, and for each of them.
 _BATCH_OVERHEAD_BYTES = 4096

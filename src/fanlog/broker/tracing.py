@@ -23,8 +23,8 @@ import msgspec
 from fanlog.broker.sampled import Find, Noted, Sampled, Shown
 from fanlog.config_security import TelemetryOptions
 from fanlog.errors import FanlogError
-from fanlog.format.batch import HEADER_BYTES, INCOMING, KIND_BATCH
 from fanlog.format.frames import FRAME_HEADER_BYTES, PREFIX, PREFIX_BYTES
+from fanlog.format.header import HEADER_BYTES, INCOMING, KIND_BATCH
 from fanlog.format.trace_context import KIND_TRACED, Mark, TraceContext, read_traced
 from fanlog.telemetry.tracing.spans import Attribute, SpanLog
 

@@ -15,9 +15,10 @@ from fanlog.broker.ports import Runtime
 from fanlog.broker.sizes import unpack_limits
 from fanlog.config import BrokerOptions
 from fanlog.errors import FormatError
-from fanlog.format.batch import HEADER_BYTES, BatchHeader, Bytes, split_batches
+from fanlog.format.batch import split_batches
 from fanlog.format.codecs import UnpackLimits
 from fanlog.format.columns import read_sizes, sizes_at
+from fanlog.format.header import HEADER_BYTES, BatchHeader, Bytes
 
 T = TypeVar("T")
 # Decoding a record takes about as long as unpacking so many bytes.

@@ -23,8 +23,9 @@ from fanlog.broker.cursors import Cursor, Subscription
 from fanlog.broker.drops import DropKind, DropNotes
 from fanlog.broker.unpacking import Unpacker
 from fanlog.errors import UnreadableError
-from fanlog.format.batch import Batch, read_header, split_batches
+from fanlog.format.batch import Batch, split_batches
 from fanlog.format.codecs import UnpackLimits
+from fanlog.format.header import read_header
 from fanlog.format.web import Records, Unreadable
 from fanlog.format.web_views import Decoded, RecordView
 

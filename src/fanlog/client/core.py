@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fanlog.errors import FanlogError, FormatError, from_wire
 from fanlog.format import messages
-from fanlog.format.batch import KIND_BATCH, Batch, check_batch, read_header
+from fanlog.format.batch import Batch, check_batch
 from fanlog.format.codecs import FORMAT_LIMITS, UnpackLimits
 from fanlog.format.frames import (
     FETCHED_HEAD,
@@ -26,6 +26,7 @@ from fanlog.format.frames import (
     read_frame_header,
     read_lease,
 )
+from fanlog.format.header import KIND_BATCH, read_header
 from fanlog.format.messages import decode
 from fanlog.identity import Login
 from fanlog.model import SlowPolicy

@@ -10,7 +10,7 @@ import msgspec
 
 from fanlog.client.moments import parse_moment
 from fanlog.errors import InvalidArgumentError, wrong_value
-from fanlog.format.batch import PRIORITY_MAX
+from fanlog.format.header import PRIORITY_MAX
 from fanlog.model import ResetPolicy, Start, TopicSettings
 
 Request = TypeVar("Request", bound=msgspec.Struct)

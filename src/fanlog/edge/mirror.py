@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fanlog.broker.topics import Partition, Topic
-from fanlog.format.batch import BatchHeader
+from fanlog.format.header import BatchHeader
 from fanlog.format.messages import Joined, Position
 from fanlog.log.epochs import Epochs, EpochStart, parted_at
 from fanlog.log.mirror import MirrorLog

@@ -19,7 +19,6 @@ from fanlog.config import ClientOptions, ListenerOptions
 from fanlog.edge.gate import EdgeGate
 from fanlog.errors import ConnectError, ConnectionLostError, FanlogError, FormatError
 from fanlog.format import messages
-from fanlog.format.batch import KIND_BATCH
 from fanlog.format.frames import (
     FRAME_HEADER_BYTES,
     PREFIX,
@@ -31,6 +30,7 @@ from fanlog.format.frames import (
     message_frame,
     read_frame_header,
 )
+from fanlog.format.header import KIND_BATCH
 from fanlog.format.messages import decode
 from fanlog.identity import Login
 from fanlog.listeners.admission import Admission

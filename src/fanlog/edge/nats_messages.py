@@ -10,7 +10,8 @@ from collections.abc import Mapping
 
 from fanlog.edge.envelopes import Body
 from fanlog.errors import InvalidArgumentError, InvalidNameError
-from fanlog.format.batch import Batch, read_header
+from fanlog.format.batch import Batch
+from fanlog.format.header import read_header
 from fanlog.format.sparse import placed, placeholder
 from fanlog.listeners.web.ports import Outgoing
 

@@ -36,7 +36,7 @@ from fanlog.errors import (
     FanlogError,
     InvalidNameError,
 )
-from fanlog.format.batch import read_header
+from fanlog.format.header import read_header
 from fanlog.format.messages import Joined, PartitionOffset, Subscribe
 from fanlog.listeners.web.ports import Outgoing, Published
 from fanlog.model import DurabilityName, EpochInfo, PartitionInfo, Start, TopicInfo, TopicSettings

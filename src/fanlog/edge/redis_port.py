@@ -12,9 +12,10 @@ from fanlog.broker.ports import Origin
 from fanlog.broker.topics import Partition, Topic
 from fanlog.edge.references import Target
 from fanlog.errors import FanlogError, TopicNotFoundError
-from fanlog.format.batch import Batch, read_header
+from fanlog.format.batch import Batch
 from fanlog.format.channels import pattern_over, topic_of
 from fanlog.format.frames import ACK_ENTRY, Ack, FrameKind
+from fanlog.format.header import read_header
 from fanlog.format.messages import CreateTopic
 from fanlog.format.patterns import is_pattern
 from fanlog.format.resp_replies import Failed

@@ -35,7 +35,7 @@ from fanlog.edge.redis_history import RedisHistory
 from fanlog.edge.redis_line import RedisLine
 from fanlog.edge.references import References, Target
 from fanlog.errors import FanlogError, FormatError, InvalidNameError
-from fanlog.format.batch import read_header
+from fanlog.format.header import read_header
 from fanlog.format.messages import Joined, PartitionOffset, Subscribe
 from fanlog.format.patterns import fits
 from fanlog.listeners.web.ports import Hear, Outgoing, Published

@@ -6,17 +6,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fanlog.errors import FormatError
-from fanlog.format.batch import (
-    CHECKSUMS,
-    CLIENT_PART,
-    CLIENT_PART_AT,
-    KIND_BATCH,
-    RECORDS_MAX,
-    STAMPED,
-    VERSION,
-    Bytes,
-)
-from fanlog.format.checksum import crc32c
 from fanlog.format.codecs import Codec, pack
 from fanlog.format.columns import (
     EVENT_TIMES,
@@ -27,6 +16,14 @@ from fanlog.format.columns import (
     TIME_RANGE,
     VALUE_NULLS,
     padding,
+)
+from fanlog.format.header import (
+    CLIENT_PART,
+    CLIENT_PART_AT,
+    RECORDS_MAX,
+    Bytes,
+    pack_stamped,
+    seal,
 )
 
 
@@ -79,19 +76,13 @@ def encode_buffers(
         raise FormatError(f"A batch holds 1 to {RECORDS_MAX} records, not {given.records}.")
     used, flags, body = _body(given, codec)
     client_part = b"".join((CLIENT_PART.pack(partition, used, flags, given.records), *body))
-    head = STAMPED.pack(
+    head = pack_stamped(
         CLIENT_PART_AT + len(client_part),
-        KIND_BATCH,
-        VERSION,
-        0,
-        topic,
-        0,
-        0,
-        0,
-        producer_id,
-        first_sequence,
+        topic=topic,
+        producer_id=producer_id,
+        first_sequence=first_sequence,
     )
-    return b"".join((head, CHECKSUMS.pack(0, crc32c(client_part)), client_part))
+    return seal(head, client_part, stamped=False)
 
 
 def _body(given: BatchBuffers, codec: Codec) -> tuple[Codec, int, list[Bytes]]:

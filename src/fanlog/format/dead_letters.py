@@ -25,7 +25,7 @@ import datetime as dt
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from fanlog.format.batch import PRIORITY_MAX
+from fanlog.format.header import PRIORITY_MAX
 from fanlog.model import KIB, MIB, Durability, TopicSettings
 
 TOPIC_PREFIX = "dead."

@@ -23,8 +23,8 @@ import msgspec
 
 from fanlog.config import NATIVE_PORT, REDIS_PORT
 from fanlog.errors import BadMagicError, ProtocolError, UnknownCommandError, UnsupportedVersionError
-from fanlog.format.batch import BATCH_BYTES_MIN, KIND_BATCH
 from fanlog.format.foreign import maybe_protocol
+from fanlog.format.header import BATCH_BYTES_MIN, KIND_BATCH
 
 PROTOCOL_VERSION = 1
 MAGIC = 0x474F4C46

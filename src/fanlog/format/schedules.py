@@ -29,7 +29,7 @@ import msgspec
 from msgspec import Meta
 
 from fanlog.errors import FormatError, InvalidArgumentError
-from fanlog.format.batch import PRIORITY_MAX
+from fanlog.format.header import PRIORITY_MAX
 from fanlog.model import INTERNAL_PREFIX, PARTITIONS_MAX, TOPIC_NAME_BYTES_MAX
 
 SCHEDULED_TOPIC = INTERNAL_PREFIX + "scheduled"

@@ -11,19 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fanlog.errors import FormatError
-from fanlog.format.batch import (
-    CHECKSUMS,
-    CLIENT_PART,
-    HEADER_BYTES,
-    KIND_BATCH,
-    STAMPED,
-    VERSION,
-    Batch,
-    BatchHeader,
-)
-from fanlog.format.checksum import crc32c
+from fanlog.format.batch import Batch
 from fanlog.format.codecs import Codec
 from fanlog.format.columns import SPARSE, pack_columns, pack_places, places_bytes
+from fanlog.format.header import CLIENT_PART, HEADER_BYTES, BatchHeader, repack, seal
 
 
 def thinned(batch: Batch, kept: Sequence[int]) -> bytes:
@@ -78,16 +69,5 @@ def _sealed(header: BatchHeader, codec: int, flags: int, count: int, body: bytes
     """A stamped batch of this body; all else is as the header has it."""
     packing = codec | header.priority << 4
     client_part = CLIENT_PART.pack(header.partition, packing, flags, count) + body
-    head = STAMPED.pack(
-        HEADER_BYTES + len(body),
-        KIND_BATCH,
-        VERSION,
-        header.producer_epoch,
-        header.topic,
-        header.leader_epoch,
-        header.base_offset,
-        header.append_time_us,
-        header.producer_id,
-        header.first_sequence,
-    )
-    return b"".join((head, CHECKSUMS.pack(crc32c(head), crc32c(client_part)), client_part))
+    head = repack(header, length=HEADER_BYTES + len(body))
+    return seal(head, client_part, stamped=True)

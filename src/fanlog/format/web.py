@@ -29,7 +29,8 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from fanlog.errors import InvalidArgumentError, UnreadableError
-from fanlog.format.batch import Batch, BatchHeader
+from fanlog.format.batch import Batch
+from fanlog.format.header import BatchHeader
 from fanlog.format.web_filters import Filter
 
 CONTENT_TYPE = "content-type"

@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote
 from weakref import WeakValueDictionary
 
 from fanlog.errors import InvalidArgumentError
-from fanlog.format.batch import OFFSET_MAX
+from fanlog.format.header import OFFSET_MAX
 from fanlog.format.messages import Position
 from fanlog.model import PARTITIONS_MAX
 

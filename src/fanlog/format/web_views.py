@@ -21,7 +21,8 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from fanlog.errors import MessagesLostError, StreamFailedError
-from fanlog.format.batch import BatchHeader, Bytes, split_batches
+from fanlog.format.batch import split_batches
+from fanlog.format.header import BatchHeader, Bytes
 from fanlog.format.requests import ERROR
 from fanlog.format.sparse import thinned
 from fanlog.format.streams import END, mark_of

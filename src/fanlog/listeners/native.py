@@ -33,7 +33,6 @@ from fanlog.errors import (
     allow_more,
 )
 from fanlog.format import messages
-from fanlog.format.batch import KIND_BATCH
 from fanlog.format.foreign import maybe_answer
 from fanlog.format.frames import (
     FRAME_HEADER_BYTES,
@@ -52,6 +51,7 @@ from fanlog.format.frames import (
     read_frame_header,
     wrong_port,
 )
+from fanlog.format.header import KIND_BATCH
 from fanlog.format.messages import decode
 from fanlog.format.trace_context import KIND_TRACED, Mark, read_traced
 from fanlog.identity import Identity, Login, Verb

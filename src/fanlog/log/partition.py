@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from typing import NoReturn
 
 from fanlog.errors import ClosedError, FanlogError, OffsetOutOfRangeError, TopicDeletedError
-from fanlog.format.batch import read_header
 from fanlog.format.codecs import FORMAT_LIMITS, UnpackLimits
+from fanlog.format.header import read_header
 from fanlog.log.backup.moment import LogMoment, moment_of
 from fanlog.log.clean import CleanLog, describe
 from fanlog.log.compaction import Compaction, is_due

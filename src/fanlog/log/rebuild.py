@@ -10,7 +10,7 @@ import os
 from contextlib import suppress
 
 from fanlog.errors import FormatError
-from fanlog.format.batch import BATCH_BYTES_MIN, check_header
+from fanlog.format.header import BATCH_BYTES_MIN, check_header
 from fanlog.log.catalog import Catalog, number_of
 from fanlog.log.segment import LOG_SUFFIX
 

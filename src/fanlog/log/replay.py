@@ -14,7 +14,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from fanlog.format.batch import BatchHeader, split_batches
+from fanlog.format.batch import split_batches
+from fanlog.format.header import BatchHeader
 from fanlog.log.disk import DiskLog
 from fanlog.log.epochs import with_batches
 from fanlog.log.files import write_all

@@ -9,25 +9,39 @@ index, compaction, and recovery.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from struct import Struct
 from typing import NamedTuple
 
 from google_crc32c import value as crc32c
 
-from fanlog.format.batch import ALIGNMENT, BATCH_BYTES_MIN, HEADER_BYTES, KIND_BATCH, VERSION
+from fanlog.errors import FormatError
 from fanlog.format.columns import SPAN, SPARSE
+from fanlog.format.header import (
+    ALIGNMENT,
+    BATCH_BYTES_MIN,
+    CLIENT_PART_AT,
+    HEADER_BYTES,
+    KIND_AT,
+    KIND_BATCH,
+    STAMPED,
+    VERSION,
+    check_header,
+    select,
+)
 from fanlog.log.files import read_at
 
 SCAN_BYTES = 4 * 1024 * 1024
 # An offset past every other: "to the end of the file".
 NO_STOP = 1 << 63
 
-# length, kind and version, producer epoch, topic, leader epoch, base offset, append time,
-# producer id, first sequence, header crc, body crc, partition, flags, record count
-_FIELDS = Struct("<IHHIIQqQQIIHxBI")
-_MARK = VERSION << 8 | KIND_BATCH
+# All but the packing.
+_FIELDS = select(
+    "length", "kind", "version", "producer_epoch", "topic", "leader_epoch", "base_offset",
+    "append_time_us", "producer_id", "first_sequence", "header_crc", "body_crc", "partition",
+    "flags", "record_count",
+)  # fmt: skip
+_STAMPED_BYTES = STAMPED.size
+# What every batch has in one place.
 _MARK_BYTES = bytes((KIND_BATCH, VERSION))
-_MARK_AT = 4
 
 _EMPTY = "there is nothing where a batch should begin"
 _HEADER_BAD = "the header's checksum does not fit"
@@ -97,18 +111,24 @@ def _walk(data: bytes, expected: int, stop: int, owner: Owner, out: list[Found])
     while expected < stop:
         if size - at < HEADER_BYTES:
             return _Stop(at, expected, "", HEADER_BYTES)
-        (length, mark, epoch, number, leader, base, time_us, producer, sequence, head_crc,
+        (length, kind, version, epoch, number, leader, base, time_us, producer, sequence, head_crc,
          body_crc, part, flags, count) = unpack(data, at)  # fmt: skip
-        if mark != _MARK or length < BATCH_BYTES_MIN or length % ALIGNMENT:
-            return _Stop(at, expected, _HEADER_BAD if mark or length else _EMPTY, 0)
-        if crc32c(data[at : at + 48]) != head_crc:
+        if (
+            kind != KIND_BATCH
+            or version != VERSION
+            or length < BATCH_BYTES_MIN
+            or length % ALIGNMENT
+        ):
+            empty = not (kind or version or length)
+            return _Stop(at, expected, _EMPTY if empty else _HEADER_BAD, 0)
+        if crc32c(data[at : at + _STAMPED_BYTES]) != head_crc:
             return _Stop(at, expected, _HEADER_BAD, 0)
         if number != topic or base != expected:
             return _Stop(at, expected, _STRAY, 0)
         end = at + length
         if end > size:
             return _Stop(at, expected, "", length)
-        if crc32c(data[at + 56 : end]) != body_crc:
+        if crc32c(data[at + CLIENT_PART_AT : end]) != body_crc:
             return _Stop(at, expected, _BODY_BAD, length)
         span = count
         if flags & SPARSE:
@@ -183,7 +203,7 @@ def _resync(fd: int, owner: Owner, limit: int, stopped: _Stop) -> tuple[int, int
         data = read_at(fd, search_at, min(SCAN_BYTES, limit - search_at))
         i = data.find(_MARK_BYTES)
         while i >= 0:
-            position = search_at + i - _MARK_AT
+            position = search_at + i - KIND_AT
             if position > at and position % ALIGNMENT == 0:
                 base = _whole_batch_at(fd, owner, position, expected, limit)
                 if base is not None:
@@ -200,16 +220,14 @@ def _whole_batch_at(fd: int, owner: Owner, at: int, expected: int, limit: int) -
     """The base offset of the batch at `at`, if it is whole, this log's, and after `expected`."""
     if at + BATCH_BYTES_MIN > limit:
         return None
-    head = read_at(fd, at, HEADER_BYTES)
-    if len(head) < HEADER_BYTES:
+    try:
+        header = check_header(read_at(fd, at, BATCH_BYTES_MIN))
+    except FormatError:
         return None
-    fields = _FIELDS.unpack(head)
-    length, base = fields[0], fields[5]
-    if base <= expected or fields[1] != _MARK or at + length > limit:
+    base = header.base_offset
+    if base <= expected or at + header.length > limit:
         return None
-    if crc32c(head[:48]) != fields[9]:
-        return None
-    end = _walk(read_at(fd, at, length), base, base + 1, owner, [])
+    end = _walk(read_at(fd, at, header.length), base, base + 1, owner, [])
     return base if end.expected > base else None
 
 

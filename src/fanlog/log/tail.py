@@ -7,10 +7,9 @@ goes out is a view of the very bytes that came in. 100,000 empty tails must cost
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from struct import Struct
 
-from fanlog.format.batch import HEADER_BYTES
 from fanlog.format.columns import SPAN, SPARSE
+from fanlog.format.header import HEADER_BYTES, select
 
 PIECES_PER_READ_MAX = 64
 # Dropped places at the front of the lists are given back once there are so many of them.
@@ -19,8 +18,7 @@ _COMPACT_AT = 64
 # Whole stamped batches of one partition, one after another.
 Piece = bytes
 
-# Of a batch header: length, append time, flags, record count.
-_STEP = Struct("<I20xq27xBI")
+_STEP = select("length", "append_time_us", "flags", "record_count")
 
 
 class Tail:

@@ -17,8 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fanlog.errors import FormatError, UnreadableError
-from fanlog.format.batch import HEADER_BYTES, Batch
+from fanlog.format.batch import Batch
 from fanlog.format.columns import SPAN, SPARSE, BinaryColumn
+from fanlog.format.header import HEADER_BYTES
 
 _BINARY = pa.binary()
 _STRING = pa.string()

@@ -20,9 +20,10 @@ from fanlog.errors import (
     UnreadableError,
 )
 from fanlog.format import messages
-from fanlog.format.batch import Batch, BatchHeader, check_batch, read_header
+from fanlog.format.batch import Batch, check_batch
 from fanlog.format.codecs import UnpackLimits
 from fanlog.format.frames import FETCHED_HEAD, FrameKind
+from fanlog.format.header import BatchHeader, read_header
 from fanlog.format.messages import decode
 from fanlog.log.scan import Owner
 from fanlog.log.spectator import find_partition, read_runs

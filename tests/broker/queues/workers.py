@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from fanlog.broker.cursors import Subscription
 from fanlog.errors import FanlogError
-from fanlog.format.batch import KIND_BATCH, Batch
+from fanlog.format.batch import Batch
 from fanlog.format.dead_letters import Death, read_death
 from fanlog.format.frames import (
     FRAME_HEADER_BYTES,
@@ -16,6 +16,7 @@ from fanlog.format.frames import (
     Lease,
     read_lease,
 )
+from fanlog.format.header import KIND_BATCH
 from fanlog.format.messages import Settle, Settled, Verb, Verdict, Work
 from fanlog.format.shelf import BatchShelf
 from fanlog.model import GroupInfo

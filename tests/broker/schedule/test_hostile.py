@@ -9,9 +9,10 @@ import pytest
 from fanlog.broker import slices
 from fanlog.config import BrokerOptions
 from fanlog.errors import FormatError, InvalidArgumentError, LimitError
-from fanlog.format.batch import CHECKSUMS, CLIENT_PART, CLIENT_PART_AT, encode_batch
+from fanlog.format.batch import encode_batch
 from fanlog.format.checksum import crc32c
 from fanlog.format.columns import TIME_RANGE
+from fanlog.format.header import CHECKSUMS, CLIENT_PART, CLIENT_PART_AT
 from fanlog.format.messages import AddSchedule
 from fanlog.format.schedules import SCHEDULED_TOPIC
 from fanlog.model import MIB

@@ -11,7 +11,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from fanlog.format.batch import read_header
+from fanlog.format.header import read_header
 from tests.listeners.web.conftest import Serving
 
 

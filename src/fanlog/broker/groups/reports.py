@@ -13,7 +13,7 @@ from fanlog.broker.names import check_not_internal
 from fanlog.broker.positions import continue_at
 from fanlog.broker.topics import Partition
 from fanlog.errors import FanlogError, PartitionNotFoundError
-from fanlog.format.batch import read_header
+from fanlog.format.header import read_header
 from fanlog.format.messages import Position, ResetGroup
 from fanlog.model import (
     GROUP_PREFIX,

@@ -12,13 +12,7 @@ from collections.abc import Iterable, Iterator
 from struct import Struct
 
 from fanlog.broker.queues.spans import Range
-from fanlog.format.batch import (
-    BATCH_BYTES_MIN,
-    CODEC_BITS,
-    PACKING_AT,
-    BatchHeader,
-    read_header,
-)
+from fanlog.format.header import BATCH_BYTES_MIN, CODEC_BITS, PACKING_AT, BatchHeader, read_header
 
 # All that is looked at of a batch without a priority.
 _LENGTH = Struct("<I")

@@ -18,7 +18,7 @@ from fanlog.errors import (
     MessageTooLargeError,
     OffsetOutOfRangeError,
 )
-from fanlog.format.batch import Batch, encode_batch, read_header
+from fanlog.format.batch import Batch, encode_batch
 from fanlog.format.dead_letters import (
     REASON_CHARACTERS_MAX,
     TOPIC_PREFIX,
@@ -27,6 +27,7 @@ from fanlog.format.dead_letters import (
     letter_topic_settings,
 )
 from fanlog.format.frames import ACK_ENTRY, Ack
+from fanlog.format.header import read_header
 from fanlog.model import MIB
 
 if TYPE_CHECKING:

@@ -15,8 +15,9 @@ from fanlog.broker.topics import Partition
 from fanlog.broker.unpacking import Unpacker
 from fanlog.config import BrokerOptions
 from fanlog.errors import DamagedError, OffsetOutOfRangeError, UnreadableError
-from fanlog.format.batch import PRIORITY_MAX, Batch, BatchHeader, split_batches
+from fanlog.format.batch import Batch, split_batches
 from fanlog.format.columns import SPARSE, BinaryColumn
+from fanlog.format.header import PRIORITY_MAX, BatchHeader
 from fanlog.format.keys import short_key
 from fanlog.log.partition import Block
 from fanlog.model import Gap, GapReason

@@ -52,7 +52,7 @@ from fanlog.errors import (
     LimitError,
     allow_more,
 )
-from fanlog.format.batch import OFFSET_MAX
+from fanlog.format.header import OFFSET_MAX
 from fanlog.format.messages import (
     Held,
     Joined,

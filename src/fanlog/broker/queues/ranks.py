@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from fanlog.format.batch import PRIORITY_MAX
+from fanlog.format.header import PRIORITY_MAX
 
 if TYPE_CHECKING:
     from fanlog.broker.queues.lanes import Lane

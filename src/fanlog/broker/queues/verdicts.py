@@ -14,7 +14,7 @@ from fanlog.broker.queues.queue import Queue, Worker
 from fanlog.broker.queues.spans import Range, Span
 from fanlog.broker.topics import Partition
 from fanlog.errors import FanlogError
-from fanlog.format.batch import OFFSET_MAX
+from fanlog.format.header import OFFSET_MAX
 from fanlog.format.messages import Settle, Settled, Verb, Verdict
 from fanlog.model import Durability
 

@@ -30,7 +30,8 @@ from fanlog.errors import (
     TransactionNotFoundError,
     allow_more,
 )
-from fanlog.format.batch import BatchHeader, assign
+from fanlog.format.batch import assign
+from fanlog.format.header import BatchHeader
 from fanlog.format.messages import (
     BeginTransaction,
     CommitTransaction,

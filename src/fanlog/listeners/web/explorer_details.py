@@ -21,8 +21,9 @@ from fanlog.errors import (
     UnreadableError,
     no_partition,
 )
-from fanlog.format.batch import Batch, read_header, split_batches
+from fanlog.format.batch import Batch, split_batches
 from fanlog.format.codecs import Codec, UnpackLimits
+from fanlog.format.header import read_header
 from fanlog.format.web import rfc3339
 from fanlog.identity import Verb
 from fanlog.listeners.web.explorer_look import Gap

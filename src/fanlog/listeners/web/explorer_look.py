@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fanlog.broker.unpacking import decoding_bytes
 from fanlog.errors import FormatError
-from fanlog.format.batch import Batch, BatchHeader, split_batches
+from fanlog.format.batch import Batch, split_batches
+from fanlog.format.header import BatchHeader
 from fanlog.listeners.web.explorer_records import BatchRecords
 
 if TYPE_CHECKING:
