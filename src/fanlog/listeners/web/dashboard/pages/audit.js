@@ -80,7 +80,7 @@ function Records() {
   useCommand("Reload the audit log", again);
   const filtered = Object.values(filter).some(Boolean);
 
-  return html`<div class="toolbar">
+  return html`<div class="toolbar audit-tools">
       <${Search} value=${text} onInput=${setText} placeholder="Any text" label="Search the audit log" />
       <${Search} value=${who} onInput=${setWho} placeholder="Who: user or key" label="Search who did it" />
       <${Select} label="Action" hideLabel value=${action} options=${ACTIONS.some(([id]) => id === action) ? ACTIONS : [...ACTIONS, [action, action]]} onChange=${setAction} />

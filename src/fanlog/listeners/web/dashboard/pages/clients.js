@@ -102,7 +102,7 @@ function Subscriptions({ names, most = 2 }) {
 }
 
 const columns = (reload, data) => [
-  { key: "user", label: "User", sort: true, cell: (row) => html`${row.user ? html`<strong>${row.user}</strong>` : html`<span class="faint">anonymous</span>`}${row.client && html`<br /><span class="hint">${row.client}</span>`}` },
+  { key: "user", label: "User", sort: true, cell: (row) => html`${row.user ? html`<strong>${row.user}</strong>` : html`<span class="faint">anonymous</span><br /><span class="hint phone-only">${row.address}</span>`}${row.client && html`<br /><span class="hint">${row.client}</span>`}` },
   { key: "address", label: "Address", sort: true, hideOnPhone: true, cell: (row) => html`<span class="nowrap">${row.address}</span><br /><span class="hint">${row.transport === row.listener ? row.listener : `${row.listener}, ${row.transport}`}</span>` },
   { key: "subscriptions", label: "Follows", sort: true, hideOnPhone: true, cell: (row) => html`<${Subscriptions} names=${row.subscriptions} />` },
   { key: "received_rate", label: "Sends", sort: true, align: "right", cell: (row) => fmt.bytesRate(row.received_rate) },

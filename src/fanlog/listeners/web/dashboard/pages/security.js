@@ -22,8 +22,8 @@ export default function SecurityPage() {
   if (admin === undefined) return html`<${Page} title="Security" />`;
   const tabs = [
     ...(admin ? [["keys", "Keys"], ["users", "Users"]] : []),
+    ["check", admin ? "What may they do?" : "What may I do?"],
     ["roles", "Roles"],
-    ["check", "What may they do?"],
     ["sessions", "Sessions"],
   ];
   const shown = tabs.some(([id]) => id === tab) ? tab : tabs[0][0];
@@ -247,7 +247,7 @@ function Check({ admin }) {
     setState(null);
     set(value);
   };
-  return html`<${Card} title="May this key or user do that?">
+  return html`<${Card} title=${admin ? "May this key or user do that?" : "May I do that?"}>
     <form class="body stack" onSubmit=${ask}>
       <div class="fields">
         ${admin && html`<${Field} label="Key or user" hint="Empty: you."><input value=${account} spellcheck=${false} autocomplete="off" onInput=${(event) => changed(setAccount)(event.target.value)} /><//>`}

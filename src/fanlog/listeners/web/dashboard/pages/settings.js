@@ -17,7 +17,7 @@ const FILTERS = [
 const SOURCES = { default: "default", file: "file", environment: "environment", flag: "flag", temporary: "until restart" };
 const SECTIONS = {
   "": "General", log: "Logs on disk", broker: "Broker", listener: "Native listener", redis: "Redis listener", web: "Web listener",
-  topics: "New topics", limits: "Limits", security: "Security", tls: "TLS", audit: "Audit log", telemetry: "Telemetry", client: "Client", edge: "Edge",
+  topic: "Topics that are created", limits: "Limits", security: "Security", tls: "TLS", audit: "Audit log", telemetry: "Telemetry", edge: "Edge",
 };
 
 export default function SettingsPage() {
