@@ -189,7 +189,7 @@ function Top({ onMenu, open }) {
   }, []);
   return html`<header class="top">
     <${Button} kind="quiet" class="menu" icon="menu" aria-label="Show the list of pages" aria-expanded=${open ? "true" : "false"} onClick=${onMenu} />
-    <button type="button" class="palette-button" onClick=${openPalette}>
+    <button type="button" class="palette-button" aria-label="Search or go to …" onClick=${openPalette}>
       <${Icon} name="explorer" /><span>Search or go to …</span><kbd>Ctrl K</kbd>
     </button>
     <span class="spacer"></span>
