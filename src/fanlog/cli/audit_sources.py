@@ -16,8 +16,8 @@ from fanlog.errors import FanlogError, FormatError, TopicNotFoundError
 from fanlog.format.batch import Batch, split_batches
 from fanlog.log import small_files
 from fanlog.log.catalog import load_topic
+from fanlog.log.read_only import SegmentFile, read_all, segment_files
 from fanlog.log.scan import Damage, Owner
-from fanlog.log.spectator import SegmentFile, read_all, segment_files
 from fanlog.model import Gap, GapReason, Start
 from fanlog.security.audit import AUDIT_TOPIC, Head, decode_record, parse_head
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from fanlog.errors import FormatError
 from fanlog.format.header import BATCH_BYTES_MIN, check_header
 from fanlog.log.catalog import Catalog, number_of
-from fanlog.log.segment import LOG_SUFFIX
+from fanlog.log.segment_names import LOG_SUFFIX
 
 # More starts, and more topics, than can have come after the newest trace of them.
 _AHEAD = 1 << 16

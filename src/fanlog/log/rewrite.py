@@ -20,14 +20,8 @@ from fanlog.format.sparse import placeholder, thinned, widened
 from fanlog.log import posix
 from fanlog.log.files import read_at, remove_if_there, write_all
 from fanlog.log.index import Index, SealedIndex
-from fanlog.log.segment import (
-    LOG_SUFFIX,
-    TEMPORARY_SUFFIX,
-    Segment,
-    compacted_name,
-    generation_of,
-    log_path,
-)
+from fanlog.log.segment import Segment, generation_of, log_path
+from fanlog.log.segment_names import LOG_SUFFIX, TEMPORARY_SUFFIX, compacted_stem
 from fanlog.model import KIB, MIB
 
 _BUFFER_BYTES = 256 * KIB
@@ -81,10 +75,6 @@ class Rewriter:
         self._index_at = 0
         self._last_time_us = 0
         self.position = 0
-
-    @property
-    def empty(self) -> bool:
-        return not self._sources
 
     # Segments
 
@@ -228,7 +218,7 @@ class Rewriter:
 
     def _name(self) -> str:
         generation = 1 + max(map(generation_of, self._sources))
-        return compacted_name(self._sources[0].base, self._sources[-1].next_offset, generation)
+        return compacted_stem(self._sources[0].base, self._sources[-1].next_offset, generation)
 
     def _materialise(self) -> None:
         """Makes the file, with what was taken over unchanged until now."""
@@ -236,7 +226,7 @@ class Rewriter:
             return
         first = self._sources[0]
         # Its real name is not known before the last source is; it says which try it is of.
-        attempt = compacted_name(first.base, 0, 1 + generation_of(first))
+        attempt = compacted_stem(first.base, 0, 1 + generation_of(first))
         self._path = f"{self._folder}/{attempt}{LOG_SUFFIX}{TEMPORARY_SUFFIX}"
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC
         self._fd = os.open(self._path, flags, 0o666)

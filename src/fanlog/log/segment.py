@@ -1,15 +1,14 @@
-"""A segment: one file `<base offset, 20 digits>.log` of a partition's batches.
+"""A segment: one file of a partition's batches (`segment_names.py` says how it is called).
 
 A `Segment` is a note about a file and holds nothing open. Only the newest of a log changes; the
 others are sealed, and what is known of them is only ever added to. What compaction makes of one
-or several is another file, `<base>-<end offset>.<generation>.log`: within its offsets it takes
-the place of all files of a lower generation.
+or several is another file: within its offsets it takes the place of all files of a lower
+generation.
 """
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
@@ -18,13 +17,14 @@ from fanlog.errors import FormatError
 from fanlog.log.files import read_file, remove_if_there, replace_file
 from fanlog.log.index import Index, SealedIndex, decode_index, encode_index
 from fanlog.log.scan import NO_STOP, Damage, Owner, Run, walk_file
-
-LOG_SUFFIX = ".log"
-INDEX_SUFFIX = ".idx"
-PRODUCERS_SUFFIX = ".producers"
-TEMPORARY_SUFFIX = ".tmp"
-_NAME_DIGITS = 20
-_NAME = re.compile(r"((\d{20})(?:-(\d{20})\.(\d+))?)(\.log|\.idx|\.producers)")
+from fanlog.log.segment_names import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    PRODUCERS_SUFFIX,
+    TEMPORARY_SUFFIX,
+    maybe_segment_name,
+    plain_stem,
+)
 
 
 class Segment:
@@ -71,12 +71,12 @@ def base_of(segment: Segment) -> int:
 
 
 def base_name(segment: Segment) -> str:
-    return segment.name or f"{segment.base:0{_NAME_DIGITS}d}"
+    return segment.name or plain_stem(segment.base)
 
 
 def plain_path(folder: str, base: int) -> str:
     """The file of a segment as it was written."""
-    return f"{folder}/{base:0{_NAME_DIGITS}d}{LOG_SUFFIX}"
+    return f"{folder}/{plain_stem(base)}{LOG_SUFFIX}"
 
 
 def log_path(folder: str, segment: Segment) -> str:
@@ -87,17 +87,13 @@ def index_path(folder: str, segment: Segment) -> str:
     return f"{folder}/{base_name(segment)}{INDEX_SUFFIX}"
 
 
-def compacted_name(base: int, next_offset: int, generation: int) -> str:
-    return f"{base:0{_NAME_DIGITS}d}-{next_offset:0{_NAME_DIGITS}d}.{generation}"
-
-
 def generation_of(segment: Segment) -> int:
     """How often a segment, or the oldest of what it was made of, was compacted."""
     return int(segment.name.rpartition(".")[2]) if segment.name else 0
 
 
 def producers_path(folder: str, base: int) -> str:
-    return f"{folder}/{base:0{_NAME_DIGITS}d}{PRODUCERS_SUFFIX}"
+    return f"{folder}/{plain_stem(base)}{PRODUCERS_SUFFIX}"
 
 
 class SegmentNote(NamedTuple):
@@ -152,21 +148,20 @@ def list_folder(folder: str) -> Listing:
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
-                match = _NAME.fullmatch(entry.name)
-                if match is None:
+                name = maybe_segment_name(entry.name)
+                if name is None:
                     if entry.name.endswith(TEMPORARY_SUFFIX):
                         remove_if_there(entry.path)
                     else:
                         others.add(entry.name)
                     continue
-                stem, base, end, generation, suffix = match.groups()
-                if suffix == LOG_SUFFIX:
+                if name.suffix == LOG_SUFFIX:
                     size = entry.stat().st_size
-                    files.append(_File(int(base), int(generation or 0), int(end or 0), stem, size))
-                elif suffix == INDEX_SUFFIX:
-                    indexes.add(stem)
+                    files.append(_File(name.base, name.generation, name.end, name.stem, size))
+                elif name.suffix == INDEX_SUFFIX:
+                    indexes.add(name.stem)
                 else:
-                    producers.add(int(base))
+                    producers.add(name.base)
     except FileNotFoundError:
         return Listing([], others)
     files = _newest(folder, files)

@@ -25,8 +25,8 @@ from fanlog.format.codecs import UnpackLimits
 from fanlog.format.frames import FETCHED_HEAD, FrameKind
 from fanlog.format.header import BatchHeader, read_header
 from fanlog.format.messages import decode
+from fanlog.log.read_only import find_partition, read_runs
 from fanlog.log.scan import Owner
-from fanlog.log.spectator import find_partition, read_runs
 from fanlog.model import KIB
 from fanlog.spark.arrow import RowsBuilder
 from fanlog.spark.connecting import open_broker

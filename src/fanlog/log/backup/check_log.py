@@ -16,9 +16,9 @@ from fanlog.log.backup.findings import Meaning, Report
 from fanlog.log.files import read_file
 from fanlog.log.index import decode_index
 from fanlog.log.producers import read_producers
+from fanlog.log.read_only import SegmentFile, segment_files
 from fanlog.log.scan import NO_STOP, Damage, Owner, Run, is_zero, walk_file
-from fanlog.log.segment import INDEX_SUFFIX, LOG_SUFFIX, PRODUCERS_SUFFIX
-from fanlog.log.spectator import SegmentFile, segment_files
+from fanlog.log.segment_names import INDEX_SUFFIX, LOG_SUFFIX, PRODUCERS_SUFFIX, maybe_segment_name
 
 Visit = Callable[[Run], None]
 
@@ -123,16 +123,15 @@ class LogCheck:
         """The file of the newest segment counts. Without it the earlier segments are read, if they
         are all there."""
         bases = {file.base for file in files}
-        names = [n for n in list_names(self._folder) if n.endswith(PRODUCERS_SUFFIX)]
         whole = bool(files) and files[0].base == 0
-        for name in names:
-            path = f"{self._folder}/{name}"
-            stem = name.removesuffix(PRODUCERS_SUFFIX)
-            if not stem.isdigit() or int(stem) not in bases:
+        for file in list_names(self._folder):
+            name = maybe_segment_name(file)
+            if name is None or name.suffix != PRODUCERS_SUFFIX or name.base not in bases:
                 continue
+            path = f"{self._folder}/{file}"
             self._report.checked(os.path.getsize(path))
             try:
-                read_producers(path, int(stem))
+                read_producers(path, name.base)
             except FanlogError as fault:
                 meaning = Meaning.REBUILT if whole else Meaning.LOST
                 self._report.add(path, 0, meaning, str(fault).rstrip("."))

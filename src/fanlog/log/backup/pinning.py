@@ -14,7 +14,7 @@ from contextlib import suppress
 from fanlog.log.backup.point import FileEntry, Point, TopicEntry, TopicMoment, log_entry
 from fanlog.log.catalog import DELETED_PREFIX
 from fanlog.log.files import write_all
-from fanlog.log.segment import LOG_SUFFIX
+from fanlog.log.segment_names import LOG_SUFFIX
 from fanlog.model import MIB
 
 # Nobody keeps something else under this name: a start removes it.

@@ -19,12 +19,8 @@ from fanlog.errors import BackupError
 from fanlog.log.backup.moment import LogMoment
 from fanlog.log.marks import Compacted
 from fanlog.log.opening import StoredTopic
-from fanlog.log.segment import (
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
-    PRODUCERS_SUFFIX,
-    base_name,
-)
+from fanlog.log.segment import base_name
+from fanlog.log.segment_names import INDEX_SUFFIX, LOG_SUFFIX, PRODUCERS_SUFFIX, plain_stem
 from fanlog.model import INTERNAL_PREFIX, DamagedRange, TopicSettings
 
 
@@ -146,7 +142,7 @@ def log_entry(moment: LogMoment) -> LogEntry:
     if segments:
         files.append(FileEntry(base_name(segments[-1]) + LOG_SUFFIX, position, sealed=False))
     if producers_base >= 0:
-        files.append(FileEntry(f"{producers_base:020d}{PRODUCERS_SUFFIX}", 0, sealed=True))
+        files.append(FileEntry(plain_stem(producers_base) + PRODUCERS_SUFFIX, 0, sealed=True))
     return LogEntry(
         disk.owner.partition,
         end_offset,

@@ -14,8 +14,9 @@ from fanlog.log.backup.findings import Advance, Meaning, Report
 from fanlog.log.backup.point import FileEntry
 from fanlog.log.backup.restoring import Backup, FolderBackup, open_backup
 from fanlog.log.scan import NO_STOP, Damage, Owner, walk_file
+from fanlog.log.segment_names import LOG_SUFFIX, maybe_segment_name
 
-_SEGMENT = re.compile(r"topics/(\d+)-[^/]*/(\d+)/(\d{20})[^/]*\.log")
+_LOG_FILE = re.compile(r"topics/(\d+)-[^/]*/(\d+)/([^/]+)")
 
 
 def verify_backup(path: str, advance: Advance | None = None) -> Report:
@@ -96,15 +97,14 @@ def _check_file(backup: Backup, name: str, entries: list[FileEntry], report: Rep
 
 def _check_batches(path: str, entry: FileEntry, report: Report) -> None:
     """What was damaged when the backup was taken has a fitting checksum, and is damaged."""
-    match = _SEGMENT.fullmatch(entry.path)
-    if match is None or not entry.bytes:
+    match = _LOG_FILE.fullmatch(entry.path)
+    name = None if match is None else maybe_segment_name(match[3])
+    if match is None or name is None or name.suffix != LOG_SUFFIX or not entry.bytes:
         return
-    topic, partition, base = map(int, match.groups())
+    owner = Owner(int(match[1]), int(match[2]))
     fd = os.open(path, os.O_RDONLY)
     try:
-        for part in walk_file(
-            fd, Owner(topic, partition), at=0, expected=base, stop=NO_STOP, limit=entry.bytes
-        ):
+        for part in walk_file(fd, owner, at=0, expected=name.base, stop=NO_STOP, limit=entry.bytes):
             # The end of what counts is no damage.
             if isinstance(part, Damage) and part.at < entry.bytes:
                 sentence = f"messages were damaged when it was taken: {part.reason}"

@@ -8,7 +8,6 @@ yet: reading ends where it can't go on, and the rest is the broker's to give.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -17,10 +16,7 @@ from fanlog.log.catalog import load_topic, number_of
 from fanlog.log.files import read_file
 from fanlog.log.index import decode_index
 from fanlog.log.scan import NO_STOP, Damage, Owner, Run, walk_file
-from fanlog.log.segment import INDEX_SUFFIX, LOG_SUFFIX
-
-# As `segment.py` names them: as written, and as compaction leaves them.
-_NAME = re.compile(r"((\d{20})(?:-(\d{20})\.(\d+))?)\.log")
+from fanlog.log.segment_names import INDEX_SUFFIX, LOG_SUFFIX, SegmentName, maybe_segment_name
 
 
 class SegmentFile(NamedTuple):
@@ -98,18 +94,15 @@ def read_all(
 
 def segment_files(folder: str) -> list[SegmentFile]:
     """The files in order, without those that compaction has replaced and not removed yet."""
-    found: list[tuple[int, int, int, str]] = []
-    for name in os.listdir(folder):
-        match = _NAME.fullmatch(name)
-        if match is not None:
-            stem, base, end, generation = match.groups()
-            found.append((int(base), -int(generation or 0), int(end or 0), stem))
-    kept: list[tuple[int, int, int, str]] = []
-    for file in sorted(found):
-        if not kept or file[0] >= kept[-1][2] or file[1] <= kept[-1][1]:
-            kept.append(file)
-    ends = [*(file[0] for file in kept), NO_STOP][1:]
-    return [SegmentFile(file[3], file[0], end) for file, end in zip(kept, ends, strict=True)]
+    names = [name for file in os.listdir(folder) if (name := maybe_segment_name(file)) is not None]
+    logs = [name for name in names if name.suffix == LOG_SUFFIX]
+    kept: list[SegmentName] = []
+    for name in sorted(logs, key=lambda name: (name.base, -name.generation)):
+        before = kept[-1] if kept else None
+        if before is None or name.base >= before.end or name.generation >= before.generation:
+            kept.append(name)
+    ends = [*(name.base for name in kept), NO_STOP][1:]
+    return [SegmentFile(name.stem, name.base, end) for name, end in zip(kept, ends, strict=True)]
 
 
 def _file_runs(

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import fanlog
 from fanlog.format.batch import Batch
+from fanlog.log.read_only import find_partition, read_runs
 from fanlog.log.scan import Owner, Run
-from fanlog.log.spectator import find_partition, read_runs
 
 RECORDS = 3000
 
@@ -20,7 +20,7 @@ RECORDS = 3000
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Owner]:
     """A partition of several files, and whose it is."""
-    folder = tmp_path_factory.mktemp("spectator") / "data"
+    folder = tmp_path_factory.mktemp("read-only") / "data"
 
     async def write() -> int:
         async with fanlog.Broker(folder) as broker:
