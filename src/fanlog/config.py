@@ -29,7 +29,6 @@ REDIS_PORT = 7421
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_DATA = "fanlog-data"
 
-Port = Annotated[int, Meta(ge=0, le=65535)]
 SlowPolicyName = Literal["catch-up", "skip", "disconnect"]
 
 

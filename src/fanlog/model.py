@@ -373,7 +373,7 @@ class Gap(msgspec.Struct, frozen=True):
     reason: GapReason
 
 
-StartKind = Literal["latest", "earliest", "offset", "time", "durable", "last"]
+StartKind = Literal["latest", "earliest", "offset", "time", "last"]
 
 
 class Start(msgspec.Struct, frozen=True):

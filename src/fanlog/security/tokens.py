@@ -55,11 +55,6 @@ _CHECKS = {
 }
 
 
-def tokens_wanted(options: SecurityOptions) -> bool:
-    """Whether the settings name keys for tokens."""
-    return bool(options.token_key_file or options.token_jwks_url)
-
-
 def read_algorithms(text: str) -> tuple[str, ...]:
     """`token_algorithms` as a list. Raises ConfigError for those with shared secrets."""
     chosen = tuple(text.split())

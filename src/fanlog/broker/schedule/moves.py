@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -111,7 +111,6 @@ class Moves:
         self._records = records
         self._runs = runs
         self._under_way = 0
-        self._waiting: list[Callable[[], None]] = []
         self.moving: set[int] = set()
         # Those of them that could not be moved, and are due again later.
         self._held: set[int] = set()
@@ -119,13 +118,6 @@ class Moves:
         self.superseded: dict[bytes, None] = {}
         # Why messages are late, by their topic.
         self.held_up: dict[str, str] = {}
-
-    def when_still(self, call: Callable[[], None]) -> None:
-        """Calls when nothing is being moved."""
-        if self._under_way:
-            self._waiting.append(call)
-        else:
-            call()
 
     def begin(self, partition: Partition) -> bool:
         """Begins to move some of what is due; False if nothing is, or enough is under way."""
@@ -237,10 +229,6 @@ class Moves:
             if offset not in self._held:
                 self._records.forget(offset)
         self._held.difference_update(offsets)
-        if not self._under_way:
-            waiting, self._waiting = self._waiting, []
-            for call in waiting:
-                call()
 
 
 class _Move:

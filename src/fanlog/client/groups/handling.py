@@ -205,10 +205,6 @@ class Desk(Progress):
 
     # What handlers do
 
-    @property
-    def has_ready(self) -> bool:
-        return bool(self._ready)
-
     def take(self) -> Entry | None:
         """The next message that may be handled; lines take turns."""
         while self._ready:
