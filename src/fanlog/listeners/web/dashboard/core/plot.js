@@ -3,10 +3,13 @@
 // Series differ by colour and by dashes, so that nobody has to tell colours apart.
 
 import uPlot from "/dashboard/vendor/uplot.js";
+import { fmt } from "/dashboard/core/format.js";
 
 const LIGHT = ["#1d4ed8", "#b45309", "#0f766e", "#7e22ce", "#be123c", "#4d7c0f", "#0369a1", "#a21caf"];
 const DARK = ["#8ab4ff", "#fbbf24", "#4fd1c0", "#cfa3ff", "#ff8fa3", "#b5e36a", "#66c7f4", "#f0a6f5"];
 const DASHES = [[], [7, 4], [2, 3], [9, 3, 2, 3], [4, 2], [12, 4]];
+// Marks of bytes are at whole KiB, MiB and so on.
+const BYTE_STEPS = Array.from({ length: 60 }, (_, power) => 2 ** power);
 const AXIS_FONT = "11px system-ui, sans-serif";
 const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
@@ -144,7 +147,8 @@ export function plotOptions({ series, width, height, format, sync, bounds, zoome
         font: AXIS_FONT,
         grid,
         ticks: { show: false },
-        space: 34,
+        space: 28,
+        incrs: format === fmt.bytes || format === fmt.bytesRate ? BYTE_STEPS : undefined,
         size: (plot, values) => axisWidth(plot, values),
         values: (_plot, marks) => marks.map((mark) => format(mark)),
       },
