@@ -177,3 +177,15 @@ def test_a_grid_has_as_many_cells_as_wanted_and_begins_at_multiples_of_its_step(
     assert grid.end >= NOON
     assert make_grid(TIERS, NOON - 650, NOON, NOON, 1000).step == 100
     assert make_grid(TIERS, NOON, NOON, NOON, 1000).cells == 1
+
+
+def test_the_finest_rows_are_shown_although_the_first_cell_begins_before_them() -> None:
+    history = History(10, TIERS)
+    now = NOON + 997
+    for i in range(30):
+        history.add(now - 5 * (29 - i), {MEAN: i})
+    for points in (3, 6, 12):
+        grid = make_grid(TIERS, now - 60, now, now, points)
+        shown = read(history, MEAN, grid, now)
+        assert shown[-2] == shown[-1] - grid.step / 5 or shown[-1] == 29
+        assert len({value for value in shown if value is not None}) >= grid.cells - 1

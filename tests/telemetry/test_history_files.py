@@ -41,7 +41,6 @@ def fill(folder: Path, samples: int = 30) -> int:
     history, files = begin(folder)
     for i in range(samples):
         files.append(history.add(NOON + 5 * i, {MEAN: i + 1, "topic.a.messages": 7}))
-    files.close()
     return NOON + 5 * (samples - 1)
 
 
@@ -121,7 +120,6 @@ def test_a_file_that_was_cut_off_anywhere_is_whole_up_to_there(tmp_path: Path) -
             history, files = begin(tmp_path / "metrics")
             shown = newest(history, now)
             files.append(history.add(now + 5, {MEAN: 99}))
-            files.close()
             again, _ = begin(tmp_path / "metrics")
             assert newest(again, now)[:-1] == shown[:-1]
             assert newest(again, now + 5)[-1] == 99

@@ -47,16 +47,19 @@ class _TierFile:
         return f"{self._folder}/{self.tier.step_seconds}s-{number:06d}.metrics"
 
     def append(self, new: Sequence[NewRow]) -> None:
-        """Writes rows. After a fault the next call begins where the last whole record ended."""
-        for one in new:
-            if self._fd < 0 or self.rows >= self.tier.rows_max:
-                self._open()
-            data = encode_names(self.names, one.names) + encode_row(one.row)
-            self._write(data)
-            self.names, self.rows = one.names, self.rows + 1
+        """Writes rows. After a fault the next call begins where the last whole record ended. The
+        file is open only meanwhile: descriptors are for connections and segments."""
+        try:
+            for one in new:
+                if self._fd < 0 or self.rows >= self.tier.rows_max:
+                    self._open()
+                self._write(encode_names(self.names, one.names) + encode_row(one.row))
+                self.names, self.rows = one.names, self.rows + 1
+        finally:
+            self._close()
 
     def _open(self) -> None:
-        self.close()
+        self._close()
         if self.rows >= self.tier.rows_max or not self.number:
             self.begin()
         flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
@@ -67,7 +70,6 @@ class _TierFile:
 
     def begin(self) -> None:
         """The next append makes a new file; the one before the last goes."""
-        self.close()
         self.number += 1
         self.rows = self.good_bytes = 0
         self.names = ()
@@ -75,18 +77,14 @@ class _TierFile:
             os.unlink(self.path(self.number - 2))
 
     def _write(self, data: bytes) -> None:
-        try:
-            view, at = memoryview(data), self.good_bytes
-            while view:
-                written = os.pwrite(self._fd, view, at)
-                at, view = at + written, view[written:]
-        except OSError:
-            # Half a record may be there: the next open cuts it off.
-            self.close()
-            raise
+        view, at = memoryview(data), self.good_bytes
+        while view:
+            written = os.pwrite(self._fd, view, at)
+            at, view = at + written, view[written:]
+        # After a fault half a record may be there: the next open cuts it off.
         self.good_bytes = at
 
-    def close(self) -> None:
+    def _close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -182,7 +180,3 @@ class HistoryFiles:
         else:
             if new:
                 self._silent = False
-
-    def close(self) -> None:
-        for file in self._files:
-            file.close()

@@ -162,7 +162,4 @@ class MetricHistory:
                 waiting = asyncio.wrap_future(self._writing)
                 await asyncio.wait({waiting}, timeout=max(0.0, end - loop.time()))
             self._flush()
-        done = self._writing is None or self._writing.done()
-        if self._files is not None and done:
-            self._files.close()
         self._threads.shutdown(wait=False, cancel_futures=True)

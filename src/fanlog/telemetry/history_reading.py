@@ -66,7 +66,7 @@ class Captured:
     def _parts(self, grid: Grid, now: float) -> list[_Part]:
         """The rows that fall on a grid: of the finest tier that goes back so far. What a coarser
         tier does not have yet comes from the finer ones."""
-        at = tier_for([held.tier for held in self._held], grid.start, now)
+        at = tier_for([held.tier for held in self._held], grid.start, now, grid.step)
         parts: list[_Part] = []
         since, until = grid.start, min(grid.end, math.ceil(now) + 1)
         for tier in range(at, -1, -1):
@@ -114,17 +114,18 @@ def _values(column: Column, grid: Grid, parts: list[_Part]) -> list[float | None
     ]
 
 
-def tier_for(tiers: Sequence[Tier], begin: float, now: float) -> int:
-    """The finest tier that goes back to `begin`."""
+def tier_for(tiers: Sequence[Tier], begin: float, now: float, slack: int = 0) -> int:
+    """The finest tier that goes back to `begin`, but for `slack` seconds: a grid's first cell may
+    begin a little before what was asked for."""
     for at, tier in enumerate(tiers):
-        if now - begin <= tier.span_seconds + tier.step_seconds:
+        if now - begin <= tier.span_seconds + max(tier.step_seconds, slack):
             return at
     return len(tiers) - 1
 
 
 def make_grid(tiers: Sequence[Tier], begin: float, end: float, now: float, points_max: int) -> Grid:
-    """A grid over a time with about so many cells, at most one more. Its cells begin at multiples of its step, so
-    that one who asks again sees the same cells."""
+    """A grid over a time with at most so many cells, and one more. They begin at multiples of the
+    step, so that one who asks again sees the same cells."""
     step = tiers[tier_for(tiers, begin, now)].step_seconds
     span = max(end - begin, step)
     step *= max(1, math.ceil(span / (step * points_max)))
