@@ -101,7 +101,7 @@ def _listeners(broker: Broker) -> list[ListenerCard]:
     ]
 
 
-async def describe(call: Call[Nothing, Any]) -> ClusterAnswer:
+async def describe_cluster(call: Call[Nothing, Any]) -> ClusterAnswer:
     broker = call.broker
     measured = await _measured.get(broker, lambda: _measure(broker))
     status = broker.status()
@@ -141,7 +141,7 @@ ROUTES = [
     Route(
         "GET",
         "/v1/cluster",
-        describe,
+        describe_cluster,
         "Describe the nodes of the cluster",
         "status",
         answer=ClusterAnswer,

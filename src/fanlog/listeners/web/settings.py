@@ -61,7 +61,7 @@ async def show(call: Call[Nothing, None]) -> SettingsShown:
     return settings_of(call.bus.core).show()
 
 
-async def describe(call: Call[Nothing, None]) -> OptionsShown:
+async def describe_options(call: Call[Nothing, None]) -> OptionsShown:
     return settings_of(call.bus.core).describe()
 
 
@@ -119,7 +119,7 @@ ROUTES = [
     Route(
         "GET",
         "/v1/config/options",
-        describe,
+        describe_options,
         "Describe every setting: what it is for, its default, and what it may be",
         "operations",
         answer=OptionsShown,
