@@ -16,6 +16,8 @@ import msgspec
 from playwright.async_api import Browser, BrowserContext, Page, ViewportSize, expect
 
 import fanlog
+from fanlog.cli.live import ServedSettings
+from fanlog.cli.settings import load_settings
 from fanlog.client.aio import Client
 from fanlog.config import Config
 from fanlog.identity import Role, Rules
@@ -46,14 +48,14 @@ class Faults(list[str]):
     def watch(self, page: Page, host: str, allow: Collection[int], *, allow_lost: bool) -> None:
         """`allow` has statuses of answers that the test expects. Chromium logs those as errors."""
 
-        def logged(kind: str, text: str) -> None:
+        def logged(kind: str, text: str, url: str) -> None:
             failed = re.search(r"Failed to load resource.* (?:status of (\d+)|(net::\w+))", text)
             if failed and failed[1] and int(failed[1]) in allow:
                 return
             if allow_lost and re.search(r"net::ERR_|WebSocket connection", text):
                 return
             if kind == "error":
-                self.append(f"console: {text}")
+                self.append(f"console: {text} ({url})")
 
         def asked(url: str) -> None:
             parts = urlsplit(url)
@@ -64,7 +66,7 @@ class Faults(list[str]):
             if status >= 500 and status not in allow:
                 self.append(f"status {status}: {url}")
 
-        page.on("console", lambda message: logged(message.type, message.text))
+        page.on("console", lambda one: logged(one.type, one.text, one.location["url"]))
         page.on("pageerror", lambda fault: self.append(f"error: {fault}\n{fault.stack}"))
         page.on("request", lambda request: asked(request.url))
         page.on("websocket", lambda socket: asked(socket.url))
@@ -87,6 +89,12 @@ class Board:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.listener.port}"
+
+    def serve_settings(self, file: Path) -> None:
+        """Gives the broker a file of settings, as `fanlog serve` does."""
+        file.touch()
+        settings = load_settings(file, {}, {})
+        self.node.core.settings = ServedSettings(self.node, settings, {}, lambda config: None)
 
     @asynccontextmanager
     async def client(self, **options: Any) -> AsyncIterator[Client]:

@@ -7,7 +7,8 @@
             assert (await board.broker.describe_topic("orders")).name == "orders"
 
 `dashboard(flowing=True)` has data in it that keeps coming (tests/dashboard/flowing.py: topics,
-groups that lag, queues, dead letters, an open transaction, schedules, people in a room).
+groups that lag, queues, dead letters, an open transaction, schedules, people in a room), and
+settings as `fanlog serve` has them.
 `dashboard(auth=True)` asks for logins: a visit is logged in as the admin `admin`, unless it says
 `login=""` (not logged in), or the name of a user made with `await board.user("ann", Role.VIEWER)`.
 `dashboard(config=..., limits=..., body_bytes_max=1024)` changes settings; names are of section web.
@@ -58,6 +59,7 @@ def dashboard(chromium: Chromium, tmp_path: Path) -> Dashboard:
             if not flowing:
                 yield board
                 return
+            board.serve_settings(tmp_path / "fanlog.toml")
             async with with_data(board.broker, board.url, board.key) as data:
                 board.data = data
                 yield board

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 
 from fanlog.identity import Role
@@ -77,6 +79,7 @@ def test_answers_that_a_test_expects_are_no_faults() -> None:
 
     class Message:
         type = "error"
+        location: ClassVar = {"url": "http://host/"}
         text = "Failed to load resource: the server responded with a status of 403 (Forbidden)"
 
     faults = Faults()
