@@ -6,14 +6,15 @@ goes on, so that a browser can go through a log of any size and show how far it 
 
 from __future__ import annotations
 
+import asyncio
 import fnmatch
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
-from fanlog.client.starts import as_start
+from fanlog.client.arguments import as_start
 from fanlog.errors import (
     DamagedError,
     ForbiddenError,
@@ -30,6 +31,7 @@ from fanlog.security.audit_check import ChainCheck, Fault, Verdict
 
 if TYPE_CHECKING:
     from fanlog.client.aio import Client
+    from fanlog.format.batch import Batch
 
 # What one fetch brings: decoding it takes a few ms.
 _FETCH_BYTES = 64 * 1024
@@ -157,12 +159,17 @@ async def _read(call: Call[Any, Any], first: int, end: int) -> AsyncIterator[_Re
             continue
         if not found.batches:
             return
-        for batch in found.batches:
-            values = zip(batch.offsets, batch.values, strict=True)
-            async for seq, value in slices.each(values):
-                if first <= seq < end:
-                    yield _Read(seq, bytes(value or b""), seq + 1)
+        async for seq, value in slices.each(_records(found.batches)):
+            if first <= seq < end:
+                yield _Read(seq, bytes(value or b""), seq + 1)
         first = found.batches[-1].header.next_offset
+        # What is in memory is fetched without a wait.
+        await asyncio.sleep(0)
+
+
+def _records(batches: Iterable[Batch]) -> Iterator[tuple[int, Any]]:
+    for batch in batches:
+        yield from zip(batch.offsets, batch.values, strict=True)
 
 
 # Search
