@@ -61,6 +61,6 @@ async def test_a_viewer_sees_people_and_can_disconnect_nobody(dashboard: Dashboa
             await expect(page.get_by_role("row", name="carla")).to_be_visible()
             await expect(page.get_by_role("button", name="Disconnect")).to_have_count(0)
             await page.goto(f"{board.url}/#/rooms")
-            await expect(page.get_by_text("1 rooms")).to_be_visible()
+            await expect(page.get_by_text("1 room", exact=True)).to_be_visible()
             await page.goto(f"{board.url}/#/rooms/secret")
             await expect(page.get_by_role("alert")).to_contain_text("presence")

@@ -20,7 +20,7 @@ async def test_an_admin_sees_all_sessions_and_ends_one(dashboard: Dashboard) -> 
             await expect(page.get_by_role("row", name="this browser")).to_contain_text("admin")
             await axe(page)
             await page.get_by_label("Search sessions").fill("ann")
-            await expect(page.get_by_text("1 sessions")).to_be_visible()
+            await expect(page.get_by_text("1 session", exact=True)).to_be_visible()
             await page.get_by_role("button", name="End the session of ann").click()
             await page.get_by_role("dialog").get_by_role("button", name="End the session").click()
             await expect(page.get_by_text("No session fits.")).to_be_visible()
@@ -42,7 +42,7 @@ async def test_users_see_and_end_their_own_alone(dashboard: Dashboard) -> None:
             await fits(page)
             await page.get_by_role("button", name="End my other sessions").click()
             await page.get_by_role("dialog").get_by_role("button", name="End them").click()
-            await expect(page.get_by_text("1 sessions")).to_be_visible()
+            await expect(page.get_by_text("1 session", exact=True)).to_be_visible()
         assert len(board.listener.entrance.sessions.all("ann")) == 1
         assert len(board.listener.entrance.sessions.all("bob")) == 1
         foreign = board.listener.entrance.sessions.all("bob")[0].id

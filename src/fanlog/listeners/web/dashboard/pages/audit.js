@@ -23,7 +23,7 @@ export default function AuditPage() {
   useStyles("audit");
   const may = useMay("admin", "");
   if (may === false) return html`<${Page} title="Audit"><${Problem} error=${{ detail: "Only admins see the audit log. Log in as one, or ask one." }} /><//>`;
-  return html`<${Page} title="Audit" subtitle="Who did what, to what, from where, and how it ended. Records can't be changed without a trace.">
+  return html`<${Page} title="Audit" class="audit-page" subtitle="Who did what, to what, from where, and how it ended. Records can't be changed without a trace.">
     <${Verification} />
     ${may && html`<${Records} />`}
   <//>`;
@@ -117,11 +117,11 @@ const Result = ({ result }) => {
 };
 
 const COLUMNS = [
-  { key: "time", label: "When", cell: (row) => html`<span class="nowrap">${fmt.time(row.time)}</span>${row.count > 1 && html`<br /><span class="hint">${fmt.count(row.count)} times</span>`}` },
-  { key: "action", label: "Action", cell: (row) => html`<code>${row.action}</code>` },
+  { key: "time", label: "When", cell: (row) => html`${fmt.time(row.time)}${row.count > 1 && html`<br /><span class="hint">${fmt.count(row.count)} times</span>`}` },
+  { key: "action", label: "Action", cell: (row) => html`<code class="anywhere">${row.action}</code>` },
   { key: "name", label: "On", cell: (row) => html`<span class="anywhere">${row.name}</span>` },
   { key: "result", label: "Result", cell: (row) => html`<${Result} result=${row.result} />` },
-  { key: "user", label: "Who", cell: (row) => row.user || row.account || html`<span class="faint">–</span>` },
+  { key: "user", label: "Who", hideOnPhone: true, cell: (row) => row.user || row.account || html`<span class="faint">–</span>` },
   { key: "address", label: "From", hideOnPhone: true, cell: (row) => html`${row.address}${row.listener && html`<br /><span class="hint">${row.listener}</span>`}` },
   { key: "detail", label: "Detail", hideOnPhone: true, cell: (row) => html`<span class="anywhere">${row.detail}</span>` },
 ];

@@ -76,7 +76,7 @@ export default function ClientsPage() {
       busy=${loading && data !== undefined}
       empty=${search || listener || behind || user ? "No client fits. Change the search." : "Nobody is connected, apart from pages such as this one."}
     />
-    <${Pager} offset=${Number(offset)} limit=${LIMIT} total=${data?.total} noun="clients" onChange=${setOffset} />
+    <${Pager} offset=${Number(offset)} limit=${LIMIT} total=${data?.total} noun=${data?.total === 1 ? "client" : "clients"} onChange=${setOffset} />
   <//>`;
 }
 
@@ -128,7 +128,7 @@ function openClient(row, data, reload) {
         ["Logged in with", row.account ? `${row.account} ${row.account_name}` : session.auth ? "nothing" : "nothing: this broker asks for no logins"],
         ["Client", row.client || "–"],
         ["Address", row.address],
-        ["Listener", `${row.listener}, ${row.transport}`],
+        ["Listener", row.transport === row.listener ? row.listener : `${row.listener}, ${row.transport}`],
         ["Connected", html`<${Ago} time=${row.since} />`],
         ["Sends", `${fmt.bytesRate(row.received_rate)}; ${fmt.bytes(row.received_bytes)} so far`],
         ["Takes", `${fmt.bytesRate(row.sent_rate)}; ${fmt.bytes(row.sent_bytes)} so far`],

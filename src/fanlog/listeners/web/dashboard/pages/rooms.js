@@ -46,7 +46,7 @@ function Rooms() {
       busy=${loading && data !== undefined}
       empty=${search ? "No room fits the search." : "Nobody is in a room. A browser enters one with client.subscribe(topic, { presence: true })."}
     />
-    <${Pager} offset=${Number(offset)} limit=${LIMIT} total=${data?.total} noun="rooms" onChange=${setOffset} />
+    <${Pager} offset=${Number(offset)} limit=${LIMIT} total=${data?.total} noun=${data?.total === 1 ? "room" : "rooms"} onChange=${setOffset} />
   <//>`;
 }
 

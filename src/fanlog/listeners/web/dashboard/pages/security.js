@@ -94,7 +94,7 @@ function Accounts({ kind }) {
       busy=${loading && data !== undefined}
       empty=${search || role ? `No ${kind} fits. Change the search.` : texts.empty}
     />
-    <${Pager} offset=${Number(offset)} limit=${LIMIT} total=${data?.total} noun=${texts.noun} onChange=${setOffset} />`;
+    <${Pager} offset=${Number(offset)} limit=${LIMIT} total=${data?.total} noun=${data?.total === 1 ? kind : texts.noun} onChange=${setOffset} />`;
 }
 
 const Role = ({ role }) => html`<${Badge} kind=${role === "admin" ? "warn" : "info"} icon=${role === "admin" ? "security" : undefined} title=${ROLES[role ?? ""]}>${role || "lists only"}<//>`;
@@ -203,7 +203,7 @@ const TABLE = {
 function RoleTable() {
   return html`<${Table}
     caption="What each role may do"
-    columns=${[{ key: "role", label: "Role", cell: (row) => html`<strong>${row.role}</strong><p class="hint">${ROLES[row.role]}</p>` }, ...VERBS.map((verb, i) => ({ key: verb, label: verb, cell: (row) => (row.may[i] === "no" ? html`<span class="faint">no</span>` : row.may[i]) }))]}
+    columns=${[{ key: "role", label: "Role", cell: (row) => html`<strong>${row.role}</strong><p class="hint">${ROLES[row.role]}</p>` }, ...VERBS.map((verb, i) => ({ key: verb, label: verb, hideOnPhone: true, cell: (row) => (row.may[i] === "no" ? html`<span class="faint">no</span>` : row.may[i]) }))]}
     rows=${Object.entries(TABLE).map(([role, may]) => ({ role, may }))}
     id=${(row) => row.role}
   />`;

@@ -94,7 +94,7 @@ export function SessionList() {
       busy=${loading && data !== undefined}
       empty=${search ? "No session fits." : "No browser is logged in. Programs show their key with each request."}
     />
-    <${Pager} offset=${offset} limit=${LIMIT} total=${data?.total} noun="sessions" onChange=${setOffset} />`;
+    <${Pager} offset=${offset} limit=${LIMIT} total=${data?.total} noun=${data?.total === 1 ? "session" : "sessions"} onChange=${setOffset} />`;
 }
 
 function OwnPassword({ name, close }) {

@@ -48,7 +48,7 @@ export default function SettingsPage() {
   const fitting = all?.filter((one) => fits(one, wanted, filter));
   const pending = all?.filter((one) => one.pending !== undefined) ?? [];
   const sections = [...new Set((fitting ?? []).map(sectionOf))];
-  return html`<${Page} title="Settings" subtitle=${shown.data && (shown.data.file ? html`From ${html`<code>${shown.data.file}</code>`}, the environment and flags. Changes are written to the file.` : "This broker was started without a configuration file: changes last until the next start.")}
+  return html`<${Page} title="Settings" class="settings-page" subtitle=${shown.data && (shown.data.file ? html`From ${html`<code>${shown.data.file}</code>`}, the environment and flags. Changes are written to the file.` : "This broker was started without a configuration file: changes last until the next start.")}
     actions=${shown.data?.file && html`<${Button} onClick=${reload}>Reload the file<//>`}>
     <${Problem} error=${error} onRetry=${shown.reload} />
     <${Stats}>
@@ -79,19 +79,19 @@ function fits(one, wanted, filter) {
 }
 
 // A value as people say it; the exact one is the title.
-function spoken(value, unit) {
+function spoken(value, unit, option = "") {
   if (value === "") return html`<span class="faint">empty</span>`;
   if (typeof value === "boolean") return value ? "on" : "off";
   if (typeof value !== "number" && typeof value !== "bigint") return html`<span class="anywhere">${value}</span>`;
   if (unit === "bytes" && value >= 1024) return html`<span title=${`${fmt.count(value)} bytes`}>${fmt.bytes(value)}</span>`;
   if (unit === "seconds" && value > 0) return html`<span title=${`${fmt.count(value)} s`}>${fmt.duration(value)}</span>`;
-  return fmt.count(value);
+  return /port$/.test(option) ? String(value) : fmt.count(value);
 }
 
 const columns = (file, reload) => [
-  { key: "option", label: "Setting", cell: (row) => html`<code>${row.option}</code><p class="hint about">${row.description}</p>` },
-  { key: "value", label: "Value", cell: (row) => html`<strong>${spoken(row.value, row.unit)}</strong>${row.pending !== undefined && html`<br /><${Badge} kind="warn">after a restart: ${spoken(row.pending, row.unit)}<//>`}` },
-  { key: "default", label: "Default", hideOnPhone: true, cell: (row) => html`<span class="soft">${spoken(row.default, row.unit)}</span>` },
+  { key: "option", label: "Setting", cell: (row) => html`<code class="anywhere">${row.option}</code><p class="hint about">${row.description}</p>` },
+  { key: "value", label: "Value", cell: (row) => html`<strong>${spoken(row.value, row.unit, row.option)}</strong>${row.pending !== undefined && html`<br /><${Badge} kind="warn">after a restart: ${spoken(row.pending, row.unit, row.option)}<//>`}` },
+  { key: "default", label: "Default", hideOnPhone: true, cell: (row) => html`<span class="soft">${spoken(row.default, row.unit, row.option)}</span>` },
   { key: "source", label: "From", hideOnPhone: true, cell: (row) => html`<${Badge} kind=${row.source === "default" ? "quiet" : "info"} title=${row.where}>${SOURCES[row.source] ?? row.source}<//>` },
   { key: "live", label: "Takes effect", hideOnPhone: true, cell: (row) => (row.live ? html`<${Badge} kind="ok">at once<//>` : html`<${Badge}>after a restart<//>`) },
   { key: "actions", label: "Actions", align: "right", cell: (row) => html`<${Button} class="small" aria-label=${`Change ${row.option}`} disabled=${!file && !row.live} title=${!file && !row.live ? "It needs a restart, and there is no file to keep it in." : undefined} onClick=${() => openDialog(({ close }) => html`<${Change} ...${{ row, file, reload, close }} />`)}>Change<//>` },
@@ -131,7 +131,7 @@ function Change({ row, file, reload, close }) {
       : html`<${Field} label="Value" hint=${`${row.allowed[0].toUpperCase()}${row.allowed.slice(1)}.`}>
           <input value=${text} disabled=${asDefault} spellcheck=${false} autocomplete="off" onInput=${(event) => setText(event.target.value)} />
         <//>`}
-    <${Toggle} label=${html`Back to the default: ${spoken(row.default, row.unit)}`} checked=${asDefault} onChange=${setAsDefault} />
+    <${Toggle} label=${html`Back to the default: ${spoken(row.default, row.unit, row.option)}`} checked=${asDefault} onChange=${setAsDefault} />
     ${row.live && html`<${Toggle} label="Only until the next start" hint="It is not written to the file." checked=${temporary} disabled=${!file} onChange=${setTemporary} />`}
     ${fixed && html`<p class="notice warn">Its value comes from ${row.where}, which goes before the file. Change it there${row.live ? ", or change it until the next start" : ""}.</p>`}
     ${!row.live && html`<p class="notice">The broker takes it with the next start. Until then the value stays as it is.</p>`}
