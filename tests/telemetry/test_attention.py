@@ -142,6 +142,14 @@ def test_jobs_that_died_lately() -> None:
     facts = Facts(dead_letters=(("dead.mails", 12),))
     (found,) = seen(*old, facts=facts)
     assert (found.kind, found.link, found.about) == ("dead_letters", "dead-letters", "dead.mails")
+    # One sentence says both; and none that they died, once they are replayed or deleted.
+    where = {"mails": "dead.mails"}
+    facts = Facts(dead_letters=(("dead.mails", 12),), dead_letter_topics=where)
+    (found,) = seen(dead(1, 0), dead(20, 3), facts=facts)
+    assert (found.kind, found.target) == ("dead_letters_new", "dead.mails")
+    assert "12 dead letters wait in dead.mails." in found.text
+    gone = Facts(dead_letters=(), dead_letter_topics=where)
+    assert seen(dead(1, 0), dead(20, 3), facts=gone) == []
 
 
 def test_messages_that_readers_missed() -> None:
@@ -189,12 +197,14 @@ def test_file_descriptors_and_the_event_loop() -> None:
     assert kinds(seen(at(1, process=process))) == ["files"]
     delay = Histogram(DELAY_US)
     for _ in range(100):
-        delay.observe(90_000)
+        delay.observe(200_000)
     late = msgspec.structs.replace(NO_TIMES, loop_delay_us=delay.read())
-    (found,) = seen(at(1), at(20, times=late))
+    (found,) = seen(at(99), at(120, times=late))
     assert (found.kind, found.severity) == ("loop_delay", Severity.WARN)
     # It is over a minute later.
-    assert seen(at(1), at(20, times=late), *(at(t, times=late) for t in range(80, 160, 5))) == []
+    assert seen(at(99), at(120, times=late), *(at(t, times=late) for t in range(180, 260, 5))) == []
+    # A start keeps the loop busy.
+    assert seen(at(1), at(20, times=late)) == []
 
 
 def test_logins_and_refusals_are_for_operators() -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from fanlog.format.dead_letters import TOPIC_PREFIX as DEAD_LETTER_PREFIX
 from fanlog.telemetry.attention import (
     Facts,
     Finding,
@@ -26,7 +27,7 @@ from fanlog.telemetry.recent import History, Latencies, Rates, Recent
 from fanlog.telemetry.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.ports import Runtime
 
 logger = logging.getLogger("fanlog.broker")
@@ -36,7 +37,7 @@ WATCH_SECONDS = 10.0
 # Partitions with problems that are looked at.
 _TROUBLES_MAX = 50
 
-DeadLetterCounts = Callable[[], Iterable[tuple[str, int]]]
+DeadLetterCounts = Callable[[], Awaitable[Sequence[tuple[str, int]]]]
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +60,7 @@ class Overviews:
 
     dead_letter_counts: DeadLetterCounts | None = None
 
-    def __init__(self, broker: Broker, runtime: Runtime) -> None:
+    def __init__(self, broker: BrokerCore, runtime: Runtime) -> None:
         self._broker = broker
         self._runtime = runtime
         self.recent = Recent()
@@ -100,8 +101,8 @@ class Overviews:
     async def _make(self) -> Overview:
         broker, recent = self._broker, self.recent
         snapshot = await broker.metrics.snapshot()
-        facts = self._facts()
-        counted = self.dead_letter_counts is not None
+        letters = await self._dead_letters()
+        facts = self._facts(snapshot, letters)
         return Overview(
             snapshot=snapshot,
             rates=recent.rates(),
@@ -110,16 +111,35 @@ class Overviews:
             disk_full_seconds=seconds_until_full(recent),
             transactions=len(broker.transactions),
             schedules=len(broker.schedule.recurring),
-            dead_letters=sum(n for _, n in facts.dead_letters) if counted else None,
+            dead_letters=None if letters is None else sum(count for _, count in letters),
             in_memory=broker.in_memory,
             findings=tuple(find(snapshot, recent, facts)),
         )
 
-    def _facts(self) -> Facts:
+    async def _dead_letters(self) -> tuple[tuple[str, int], ...] | None:
+        """By topic, those with the most first."""
+        if self.dead_letter_counts is None:
+            return None
+        found = [one for one in await self.dead_letter_counts() if one[1]]
+        return tuple(sorted(found, key=lambda one: (-one[1], one[0])))
+
+    def _dead_letter_topics(self, snapshot: Snapshot) -> dict[str, str]:
+        """Where queues put their dead letters; those of several topics are left out."""
+        found: dict[str, str] = {}
+        for one in snapshot.queues:
+            queue = self._broker.queues.find(one.name) if one.dead_lettered else None
+            if queue is None:
+                continue
+            sources = {lane.partition.topic.name for lane in queue.lanes.values()}
+            if queue.settings.dead_letter:
+                found[one.name] = queue.settings.dead_letter
+            elif len(sources) == 1:
+                found[one.name] = DEAD_LETTER_PREFIX + sources.pop()
+        return found
+
+    def _facts(self, snapshot: Snapshot, letters: tuple[tuple[str, int], ...] | None) -> Facts:
         broker = self._broker
         look_after = broker.look_after
-        counts = self.dead_letter_counts
-        letters: Iterable[tuple[str, int]] = () if counts is None else counts()
         return Facts(
             in_memory=broker.in_memory,
             disk_full=broker.disk_full,
@@ -127,9 +147,8 @@ class Overviews:
             problems=tuple(broker.own_problems()),
             certificate="" if look_after is None else look_after(),
             late=tuple(broker.schedule.problems()),
-            dead_letters=tuple(
-                sorted(((t, n) for t, n in letters if n), key=lambda one: (-one[1], one[0]))
-            ),
+            dead_letters=letters,
+            dead_letter_topics=self._dead_letter_topics(snapshot),
             transactions=tuple(
                 OpenTransaction(id, age) for id, age in broker.transactions.oldest_seconds()
             ),

@@ -23,6 +23,8 @@ _LAG_MIN = 10
 # A group without members is reported after this: a restart of its consumer is shorter.
 DESERTED_SECONDS = 10.0
 _AUTH_FAILURES_MIN = 5
+# After a start the loop is busy with the start itself.
+_LOOP_WATCHED_SECONDS = 60.0
 # The trend of a disk is known after so long; a week ahead is not worth a word.
 _DISK_WATCHED_SECONDS = 300.0
 _DISK_SOON_SECONDS = 7 * 86_400.0
@@ -31,8 +33,9 @@ _DISK_SHARE_MIN = 0.1
 _DISK_SHARE_URGENT = 0.03
 _FILES_SHARE_MAX = 0.8
 _FILES_SHARE_URGENT = 0.95
-_LOOP_DELAY_US = 50_000
-_LOOP_DELAY_URGENT_US = 250_000
+# Upper bounds of buckets: so much, and at least half as much.
+_LOOP_DELAY_US = 250_000
+_LOOP_DELAY_URGENT_US = 1_000_000
 _CPU_MAX = 0.95
 # A reader that is so far behind costs nobody else anything, but is worth a look.
 _BEHIND_BYTES = 16 << 20
@@ -64,6 +67,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     link: str
     about: str = ""
+    # The dead-letter topic of the queue that it is about.
+    target: str = ""
     admin: bool = False
 
 
@@ -92,8 +97,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
     certificate: str = ""
     late: tuple[str, ...] = ()
-    # Dead letters by topic, those with the most first.
-    dead_letters: tuple[tuple[str, int], ...] = ()
+    # Dead letters by topic, those with the most first; None if nobody has counted them.
+    dead_letters: tuple[tuple[str, int], ...] | None = None
+    # Where queues put their dead letters.
+    dead_letter_topics: dict[str, str] = {}
     # The oldest open ones first.
     transactions: tuple[OpenTransaction, ...] = ()
     # Groups that a program moves without being a member, such as a Spark query: seconds since.
@@ -203,32 +210,47 @@ def _deserted(what: str, name: str, lag: int, *, grows: bool) -> Finding:
 
 
 def _dead(snapshot: Snapshot, recent: Recent, facts: Facts) -> Found:
+    letters = dict(facts.dead_letters or ())
+    named: set[str] = set()
     count, most = 0, _new(recent, "dead_letters")
     for queue in snapshot.queues:
         series = recent.dead_lettered.maybe(queue.name)
         new = 0 if series is None else min(most, growth(series, RECENT_SECONDS))
-        if new and count < _NAMED_MAX:
-            count += 1
-            text = (
-                f"{_jobs(new)} of the queue {queue.name} failed for good in the last 15 minutes. "
-                "Look at why, fix it, and replay them."
-            )
-            yield Finding(
-                kind="dead_letters_new",
-                severity=Severity.WARN,
-                text=text,
-                link="dead-letters-of",
-                about=queue.name,
-            )
-    for topic, letters in facts.dead_letters[:_NAMED_MAX]:
-        word = "dead letter waits" if letters == 1 else "dead letters wait"
-        yield Finding(
-            kind="dead_letters",
-            severity=Severity.INFO,
-            text=f"{letters:,} {word} in {topic}: replay or delete them.",
-            link="dead-letters",
-            about=topic,
+        target = facts.dead_letter_topics.get(queue.name, "")
+        # Those that were replayed or deleted since need nobody any more.
+        over = bool(target) and facts.dead_letters is not None and not letters.get(target)
+        if not new or over or count >= _NAMED_MAX:
+            continue
+        count += 1
+        waiting = letters.get(target, 0)
+        named.add(target)
+        text = (
+            f"{_jobs(new)} of the queue {queue.name} failed for good in the last 15 minutes. "
+            "Look at why, fix it, and replay them."
         )
+        if waiting:
+            text += f" {_letters(waiting)} in {target}."
+        yield Finding(
+            kind="dead_letters_new",
+            severity=Severity.WARN,
+            text=text,
+            link="dead-letters-of",
+            about=queue.name,
+            target=target,
+        )
+    for topic, waiting in list(letters.items())[:_NAMED_MAX]:
+        if topic not in named:
+            yield Finding(
+                kind="dead_letters",
+                severity=Severity.INFO,
+                text=f"{_letters(waiting)} in {topic}: replay or delete them.",
+                link="dead-letters",
+                about=topic,
+            )
+
+
+def _letters(count: int) -> str:
+    return "1 dead letter waits" if count == 1 else f"{count:,} dead letters wait"
 
 
 def _jobs(count: int) -> str:
@@ -337,7 +359,7 @@ def _process(snapshot: Snapshot, recent: Recent, facts: Facts) -> Found:
             severity = Severity.BAD if share >= _FILES_SHARE_URGENT else Severity.WARN
             yield Finding(kind="files", severity=severity, text=text, link="settings")
     delay_us = recent.latencies().loop_delay.p99_us
-    if delay_us >= _LOOP_DELAY_US:
+    if delay_us >= _LOOP_DELAY_US and snapshot.uptime_seconds >= _LOOP_WATCHED_SECONDS:
         severity = Severity.BAD if delay_us >= _LOOP_DELAY_URGENT_US else Severity.WARN
         text = (
             f"Clients wait: the event loop was up to {delay_us / 1000:,.0f} ms late in the last "
@@ -398,7 +420,8 @@ def _work(snapshot: Snapshot, recent: Recent, facts: Facts) -> Found:
             admin=True,
         )
     for name, why in facts.failed_pipelines[:_NAMED_MAX]:
-        text = f"The last run of the pipeline {name} failed" + (f": {why}" if why else ".")
+        short = name.removeprefix("pipeline.")
+        text = f"The last run of the pipeline {short} failed" + (f": {why}" if why else ".")
         yield Finding(
             kind="pipeline_failed",
             severity=Severity.WARN,

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 import fanlog
-from fanlog.broker.core import Broker as Core
+from fanlog.broker.broker_core import BrokerCore as Core
 from fanlog.broker.overviews import Overviews
 from fanlog.identity import Role
 from fanlog.telemetry.attention import Facts, Finding, Severity, Trouble
+from fanlog.telemetry.snapshot import Snapshot
 from tests.listeners.web.conftest import Serving, Site
 from tests.listeners.web.guarded import guarded
 
@@ -86,10 +87,10 @@ async def test_all_who_look_share_one_computation(
     made = 0
     facts = Overviews._facts  # pyright: ignore[reportPrivateUsage]
 
-    def counted(self: Overviews) -> Facts:
+    def counted(self: Overviews, snapshot: Snapshot, letters: Any) -> Facts:
         nonlocal made
         made += 1
-        return facts(self)
+        return facts(self, snapshot, letters)
 
     monkeypatch.setattr(Overviews, "_facts", counted)
     async with serving() as site:
@@ -106,15 +107,20 @@ async def test_what_needs_attention_says_where(serving: Serving) -> None:
             job = await jobs.next(timeout_seconds=60)
             await job.reject("no such address")
         await until(lambda: core.queues.counted()[2] > 0)
-        core.overviews.dead_letter_counts = lambda: [("dead.jobs", 1), ("dead.empty", 0)]
         forget(core)
         found = await overview(site)
-    by_kind = {one["kind"]: one for one in found["attention"]}
-    assert by_kind["dead_letters_new"]["about"] == "mails"
-    assert by_kind["dead_letters_new"]["link"] == "dead-letters-of"
-    assert by_kind["dead_letters"]["about"] == "dead.jobs"
-    assert by_kind["memory_only"]["severity"] == "info"
-    assert found["counts"]["dead_letters"] == 1
+        by_kind = {one["kind"]: one for one in found["attention"]}
+        new = by_kind["dead_letters_new"]
+        assert (new["about"], new["link"]) == ("mails", "dead-letters-of")
+        assert new["target"] == "dead.jobs"
+        assert by_kind["memory_only"]["severity"] == "info"
+        assert found["counts"]["dead_letters"] == 1
+        # Once they are gone nobody is asked to look.
+        await site.broker.dead_letters.purge("dead.jobs")
+        forget(core)
+        found = await overview(site)
+    assert "dead_letters_new" not in str(found["attention"])
+    assert found["counts"]["dead_letters"] == 0
 
 
 async def test_a_failed_log_is_a_reason(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:

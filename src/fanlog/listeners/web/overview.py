@@ -3,12 +3,17 @@ two seconds for all who ask; each sees what they may."""
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
+from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from msgspec import Meta
 
-from fanlog.errors import ForbiddenError, NotSupportedError
+from fanlog.errors import FanlogError, ForbiddenError, NotSupportedError
+from fanlog.format.dead_letters import TOPIC_PREFIX as DEAD_LETTER_PREFIX
 from fanlog.identity import Verb
 from fanlog.listeners.web.routes import Call, Nothing, Route
 from fanlog.telemetry.attention import Severity
@@ -23,11 +28,19 @@ from fanlog.telemetry.snapshot import (
 
 if TYPE_CHECKING:
     from fanlog.broker.authority import Permit
+    from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.overviews import Overview
+    from fanlog.broker.topics import Topic
+    from fanlog.listeners.web.server import WebListener
     from fanlog.telemetry.attention import Finding
 
 # Of each list in the overview.
 _LISTED_MAX = 10
+# Records of a dead-letter topic that are read to count its dead letters exactly.
+_COUNTED_MAX = 20_000
+# An overview waits so long for that; meanwhile they are counted on.
+_COUNTING_SECONDS = 0.5
+_QUEUES_MAX = 1000
 # Findings for which the broker says that it is not well.
 _REASONS = frozenset(
     [
@@ -66,6 +79,9 @@ class Attention(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ]
     about: Annotated[str, Meta(description="The name that the page is of; empty: of none.")] = ""
+    target: Annotated[
+        str, Meta(description="The dead-letter topic of the queue, for dead-letters-of.")
+    ] = ""
 
 
 class OverviewProcess(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,7 +147,39 @@ class OverviewAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def show_overview(call: Call[Nothing, None]) -> OverviewAnswer:
-    return _seen_by(call.permit, await call.broker.overviews.look())
+    overviews = call.broker.overviews
+    if overviews.dead_letter_counts is None:
+        overviews.dead_letter_counts = partial(_count_dead_letters, call.listener)
+    return _seen_by(call.permit, await overviews.look())
+
+
+async def _count_dead_letters(listener: WebListener) -> list[tuple[str, int]]:
+    """Dead letters by topic. Those of large topics are not read for this: the number of their
+    records is never too small."""
+    broker, indexes = listener.bus.core, listener.dead_letters
+    found: list[tuple[str, int]] = []
+    until = asyncio.get_running_loop().time() + _COUNTING_SECONDS
+    for topic in _dead_letter_topics(broker):
+        if 0 < indexes.about(topic) <= _COUNTED_MAX:
+            left = max(0.0, until - asyncio.get_running_loop().time())
+            # One that is deleted meanwhile has none.
+            with suppress(FanlogError):
+                await indexes.of(topic).ready(left)
+        if not topic.deleted:
+            found.append((topic.name, indexes.about(topic)))
+    return found
+
+
+def _dead_letter_topics(broker: BrokerCore) -> list[Topic]:
+    """Those that the broker made, and those that queues use."""
+    page, _ = broker.catalog.page(f"{DEAD_LETTER_PREFIX}>", "", internal=False)
+    found = {topic.name: topic for topic in page if topic.settings.role == "dead-letter"}
+    for queue in islice(broker.queues.every(), _QUEUES_MAX):
+        name = queue.settings.dead_letter
+        topic = broker.catalog.find(name) if name else None
+        if topic is not None:
+            found[name] = topic
+    return list(found.values())
 
 
 def _seen_by(permit: Permit, found: Overview) -> OverviewAnswer:
@@ -174,6 +222,7 @@ def _seen_by(permit: Permit, found: Overview) -> OverviewAnswer:
                 text=one.text,
                 link=one.link,
                 about=one.about,
+                target=one.target if permit.may(Verb.DESCRIBE, one.target) else "",
             )
             for one in findings
         ],
