@@ -83,6 +83,7 @@ async def test_a_letter_says_where_it_came_from_and_why(name: str, tmp_path: Pat
         assert first.death.queue == "workers"
         assert first.death.reason == "broken: job 0"
         assert first.death.deliveries == 1
+        assert first.death.worker
         assert first.death.key == b"key-0"
         assert first.headers == {"trace": b"t0"}
         assert await letters.show("dead.jobs", first.id) == first

@@ -86,6 +86,8 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
             "deliveries": death.deliveries,
             "died": death.time,
         }
+        if death.worker:
+            document["worker"] = death.worker
         if death.priority:
             document["priority"] = death.priority
         if self.event_time is not None:

@@ -17,6 +17,7 @@ that key without a value takes it away.
 | fanlog-dead-key         | the job's own key, if it had one                    |
 | fanlog-dead-null        | 1 if the job had no value; the letter's is empty    |
 | fanlog-dead-priority    | the job's priority, if it had one                   |
+| fanlog-dead-worker      | the worker that had it last, if that is known       |
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class Death(NamedTuple):
     # Letters of before it was kept have none.
     log: str = ""
     priority: int = 0
+    worker: str = ""
 
     @property
     def letter_key(self) -> bytes:
@@ -92,6 +94,8 @@ def death_headers(death: Death) -> dict[str, bytes]:
         headers[_PREFIX + "null"] = b"1"
     if death.priority:
         headers[_PREFIX + "priority"] = str(death.priority).encode()
+    if death.worker:
+        headers[_PREFIX + "worker"] = death.worker.encode(errors="replace")
     return headers
 
 
@@ -110,6 +114,7 @@ def read_death(headers: Mapping[str, bytes]) -> Death | None:
             _PREFIX + "null" in headers,
             headers.get(_PREFIX + "log", b"").decode(),
             min(max(0, int(headers.get(_PREFIX + "priority", b"0"))), PRIORITY_MAX),
+            headers.get(_PREFIX + "worker", b"").decode(errors="replace"),
         )
     except (KeyError, ValueError):
         return None

@@ -64,6 +64,7 @@ class Burials:
         first, next = span.first, span.next
         grave = Grave(queue.name, queue.settings.dead_letter, lane.partition, (first, next))
         grave.deliveries, grave.reason = span.failures, span.reason
+        grave.worker = span.worker
 
         def buried(fault: FanlogError | None) -> None:
             if not queue.has(lane):

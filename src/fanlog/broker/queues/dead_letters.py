@@ -31,7 +31,7 @@ from fanlog.format.header import read_header
 from fanlog.model import MIB
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
 
 logger = logging.getLogger("fanlog.broker")
 
@@ -44,7 +44,7 @@ _LETTERS_BYTES = 1 * MIB
 class Grave:
     """Jobs of one queue and partition that are to be buried together, for one reason."""
 
-    __slots__ = ("deliveries", "first", "next", "partition", "queue", "reason", "topic")
+    __slots__ = ("deliveries", "first", "next", "partition", "queue", "reason", "topic", "worker")
 
     def __init__(self, queue: str, topic: str, partition: Partition, range: Range) -> None:
         self.queue = queue
@@ -53,6 +53,8 @@ class Grave:
         self.first, self.next = range
         self.deliveries = 0
         self.reason = ""
+        # Who had them last, if that is known.
+        self.worker = ""
 
 
 class _Letters(NamedTuple):
@@ -96,7 +98,7 @@ class DeadLetters:
     """Buries jobs. It is the broker's own publisher: a letter's number is its first sequence, by
     which the answer finds it."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: BrokerCore) -> None:
         self._broker = broker
         self._waiting: dict[int, Done] = {}
         self._number = 0
@@ -234,6 +236,7 @@ class DeadLetters:
             key=key,
             log=f"{batch.header.topic}.{batch.header.leader_epoch}",
             priority=batch.header.priority,
+            worker=grave.worker,
         )
 
     def _topic(self, grave: Grave) -> Topic:

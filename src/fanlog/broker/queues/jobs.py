@@ -381,7 +381,8 @@ class Jobs:
         span.failures += 1
         span.reason = reason
         if span.failures >= deliveries_max:
-            self._set(span, State.DOOMED)
+            # Its dead letter names the worker.
+            self._set(span, State.DOOMED, span.worker)
             return True
         self._wait(span, due(span.failures, span.first))
         return False

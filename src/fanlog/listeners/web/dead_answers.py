@@ -162,6 +162,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     deliveries: int
     died: dt.datetime
+    worker: Annotated[str, Meta(description="Who had the job last; empty if not known.")] = ""
     message: OutgoingMessage
 
 
@@ -169,6 +170,12 @@ class RawDeadLetter(DeadLetter, frozen=True, kw_only=True):
     """The same, with a message that is JSON already."""
 
     message: Raw  # type: ignore[assignment]  # pyright: ignore[reportIncompatibleVariableOverride]
+
+
+class LetterQuery(msgspec.Struct, frozen=True, kw_only=True):
+    as_text: Annotated[
+        bool, Meta(description="A value that is JSON comes as `text` too, as it was published.")
+    ] = False
 
 
 class DeadLetters(msgspec.Struct, frozen=True, kw_only=True):
@@ -254,8 +261,8 @@ class LetterCount(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     task: str = ""
 
 
-def message_of(letter: dead_letters.DeadLetter) -> Raw:
-    """The job as a message to publish."""
+def message_of(letter: dead_letters.DeadLetter, *, as_text: bool = False) -> Raw:
+    """The job as a message to publish. `as_text`: JSON too is a text, as it was published."""
     fields: dict[str, Any] = {}
     key = letter.death.key
     if key is not None:
@@ -274,13 +281,13 @@ def message_of(letter: dead_letters.DeadLetter) -> Raw:
         fields["headers"] = headers
     if others:
         fields["headers_base64"] = others
-    said = says_json(tuple((name.encode(), value) for name, value in letter.headers.items()))
-    value = value_json(letter.value, said=said)
+    pairs = tuple((name.encode(), value) for name, value in letter.headers.items())
+    value = value_json(letter.value, said=False if as_text else says_json(pairs))
     front = msgspec.json.encode(fields).decode()[:-1]
     return Raw(f"{front}{',' if fields else ''}{value}}}".encode())
 
 
-def answer_of(letter: dead_letters.DeadLetter) -> RawDeadLetter:
+def answer_of(letter: dead_letters.DeadLetter, *, as_text: bool = False) -> RawDeadLetter:
     death = letter.death
     return RawDeadLetter(
         id=letter.id,
@@ -291,7 +298,8 @@ def answer_of(letter: dead_letters.DeadLetter) -> RawDeadLetter:
         reason=death.reason,
         deliveries=death.deliveries,
         died=death.time,
-        message=message_of(letter),
+        worker=death.worker,
+        message=message_of(letter, as_text=as_text),
     )
 
 

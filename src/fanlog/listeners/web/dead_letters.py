@@ -14,17 +14,17 @@ from fanlog.errors import DeadLetterNotFoundError, FanlogError, NotSupportedErro
 from fanlog.format.dead_letters import ID_PATTERN
 from fanlog.identity import Verb
 from fanlog.listeners.web import dead_browse, dead_changes
-from fanlog.listeners.web.dead_answers import DeadLetter, DeadLetters, answer_of
+from fanlog.listeners.web.dead_answers import DeadLetter, DeadLetters, LetterQuery, answer_of
 from fanlog.listeners.web.dead_browse import ERRORS, ERRORS_OF_ONE, index_of, moment
 from fanlog.listeners.web.dead_index import PATIENCE_SECONDS
 from fanlog.listeners.web.dead_matches import Wanted
 from fanlog.listeners.web.dead_reading import read_letters
 from fanlog.listeners.web.ordered import page_of
-from fanlog.listeners.web.routes import Call, Nothing, Route
+from fanlog.listeners.web.routes import Call, Route
 from fanlog.listeners.web.shared import Shared
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.topics import Topic
     from fanlog.listeners.web.dead_index import DeadLetterIndex
 
@@ -148,7 +148,7 @@ async def _topics_upstream(call: Call[TopicsQuery, None], limit: int) -> DeadLet
 _TOPICS: Shared[list[Topic]] = Shared()
 
 
-async def _dead_letter_topics(broker: Broker) -> list[Topic]:
+async def _dead_letter_topics(broker: BrokerCore) -> list[Topic]:
     """Those that the broker created, and those of users that a queue uses, by name."""
     chosen = {queue.settings.dead_letter for queue in broker.queues.every()}
     return [
@@ -171,7 +171,9 @@ async def _summaries(call: Call[Any, Any], topics: list[Topic]) -> list[DeadLett
     return answers
 
 
-async def _summary(broker: Broker, index: DeadLetterIndex, *, complete: bool) -> DeadLetterTopic:
+async def _summary(
+    broker: BrokerCore, index: DeadLetterIndex, *, complete: bool
+) -> DeadLetterTopic:
     table, topic = index.table, index.topic
     async for _ in broker.slices.each(table.freshen()):
         pass
@@ -235,11 +237,11 @@ async def _letters_upstream(call: Call[LettersQuery, None], limit: int) -> DeadL
     return DeadLetters(letters=[answer_of(letter) for letter in found[:limit]], next=more)
 
 
-async def show(call: Call[Nothing, None]) -> DeadLetter:
-    topic, id = call.path("topic"), call.path("id")
+async def show(call: Call[LetterQuery, None]) -> DeadLetter:
+    topic, id, as_text = call.path("topic"), call.path("id"), call.query.as_text
     call.permit.ask(Verb.SUBSCRIBE, topic)
     if not call.bus.is_broker:
-        return answer_of(await call.client.dead_letters.show(topic, id))
+        return answer_of(await call.client.dead_letters.show(topic, id), as_text=as_text)
     index = index_of(call, topic)
     try:
         place = dead_letters.place_of(id)
@@ -249,7 +251,7 @@ async def show(call: Call[Nothing, None]) -> DeadLetter:
     complete = await index.ready(PATIENCE_SECONDS)
     if not complete or index.table.find(*place) is not None:
         async for letters in read_letters(call.broker, index.topic, [place]):
-            return answer_of(letters[0])
+            return answer_of(letters[0], as_text=as_text)
     raise DeadLetterNotFoundError(
         f"There is no dead letter {id!r} in {topic!r}: replayed or deleted already, or never "
         f"there. See what there is with: fanlog dead list {topic}"
@@ -282,6 +284,7 @@ ROUTES = [
         show,
         "Read a dead letter",
         "dead letters",
+        query=LetterQuery,
         answer=DeadLetter,
         errors=ERRORS_OF_ONE,
     ),
