@@ -65,12 +65,12 @@ function columnsOf(several) {
   ].filter(Boolean);
 }
 
-const REASONS = { retention: "deleted by age or size", damaged: "damaged on disk", unreadable: "can't be decoded", reset: "gone: the topic was cut or made again" };
+const REASONS = { retention: "were deleted by age or size", damaged: "are damaged on disk", unreadable: "can't be decoded", reset: "are gone: the topic was cut or made again" };
 
 function Gaps({ gaps }) {
   if (!gaps.length) return null;
   return html`<div class="notice warn"><strong>Some messages can't be shown.</strong>
-    <ul>${gaps.slice(-5).map((gap, i) => html`<li key=${i}>${gap.topic}, partition ${gap.partition}: offsets ${fmt.count(gap.from)} to ${fmt.count(BigInt(gap.to) - 1n)} are ${REASONS[gap.reason] ?? gap.reason}.</li>`)}</ul>
+    <ul>${gaps.slice(-5).map((gap, i) => html`<li key=${i}>${gap.topic}, partition ${gap.partition}: offsets ${fmt.count(gap.from)} to ${fmt.count(BigInt(gap.to) - 1n)} ${REASONS[gap.reason] ?? gap.reason}.</li>`)}</ul>
   </div>`;
 }
 
@@ -150,7 +150,7 @@ export default function ExplorerPage() {
       if (event.key === " " && !event.target.closest?.(INTERACTIVE) && topics.length) {
         event.preventDefault();
         pause();
-      } else if (event.key === "Escape" && open && !event.defaultPrevented) setOpen(null);
+      }
     };
     document.addEventListener("keydown", pressed);
     return () => document.removeEventListener("keydown", pressed);

@@ -102,7 +102,7 @@ const local = (iso) => {
 export function Beginning({ params, oldestFirst, onChange }) {
   return html`<div class="explorer-row">
     <${Typed} label="From offset" value=${params.offset ?? ""} onDone=${(offset) => onChange({ offset: /^\d+$/.test(offset) ? offset : undefined, time: undefined })} inputmode="numeric" placeholder="any" class="short" />
-    <${Field} label="From time">
+    <${Field} label="From time" class="from-time">
       <input
         type="datetime-local"
         step="0.001"
@@ -132,13 +132,14 @@ export const conditionsOf = (params) => CONDITIONS.filter((name) => params[name]
 export function Conditions({ params, onChange }) {
   const more = ["header", "json", "trace", "case"].filter((name) => params[name]).length;
   const count = conditionsOf(params).length;
+  const [open, setOpen] = useState(more > 0);
   return html`<div class="explorer-row">
       <${Search} value=${params.text ?? ""} onInput=${(text) => onChange({ text: text || undefined })} placeholder="Text in the value" label="Text in the value" delayMs=${500} />
       <${Select} hideLabel label="How the key fits" value=${params.match ?? "contains"} options=${MATCHES.map(([id, text]) => [id, `Key ${text}`])} onChange=${(match) => onChange({ match: match === "contains" ? undefined : match })} />
       <${Typed} hideLabel label="Key" value=${params.key ?? ""} onDone=${(key) => onChange({ key: key || undefined })} placeholder="key" class="short" />
       ${count > 0 && html`<${Button} kind="quiet" icon="close" onClick=${() => onChange({ text: undefined, key: undefined, match: undefined, header: undefined, json: undefined, trace: undefined, case: undefined })}>Clear ${fmt.plural(count, "filter")}<//>`}
     </div>
-    <details class="more-conditions" open=${more > 0}>
+    <details class="more-conditions" open=${open} onToggle=${(event) => setOpen(event.target.open)}>
       <summary>More filters${more > 0 ? ` (${more})` : ""}</summary>
       <div class="fields">
         <${Typed} label="Header" value=${params.header ?? ""} onDone=${(header) => onChange({ header: header || undefined })} placeholder="type=paid" hint="name, name=value, or name~part. Several with & between them." />

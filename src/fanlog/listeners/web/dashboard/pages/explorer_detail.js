@@ -3,6 +3,7 @@
 import { Badge, Button, Code, Copy, Definition, html, Problem, Tabs, toast, useEffect, useRef, useState } from "/dashboard/core/ui.js";
 import { usePoll } from "/dashboard/core/api.js";
 import { fmt } from "/dashboard/core/format.js";
+import { useKey } from "/dashboard/core/keys.js";
 import { href } from "/dashboard/core/router.js";
 import { Allowed } from "/dashboard/core/session.js";
 import { curlCode, partsOf, pythonCode, redisCode } from "/dashboard/pages/explorer_code.js";
@@ -103,6 +104,7 @@ export function MessagePanel({ row, onClose, onFollow, onPublished }) {
     setBytes(undefined);
     head.current?.focus();
   }, [topic, partition, offset]);
+  useKey("Escape", "Close the message", onClose);
   const link = () => `${location.origin}${location.pathname}${href("/explorer", { topic, partition, offset })}`;
   const resend = () => openResend(own, onPublished).catch((fault) => toast(fault, { kind: "bad" }));
   return html`<aside class="message-panel card" aria-label="Message">
