@@ -14,7 +14,7 @@ from tests.listeners.web.guarded import guarded
 async def test_the_node_describes_itself(serving: Serving, tmp_path: Path) -> None:
     config = Config(listener=ListenerOptions(port=0))
     async with serving(config, path=tmp_path) as site:
-        native = await site.broker.listen()
+        native = site.broker.listen()
         await site.broker.create_topic("a")
         async with site.http.get("/v1/cluster") as answer:
             found = await answer.json()

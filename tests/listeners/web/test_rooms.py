@@ -9,7 +9,7 @@ import pytest
 
 from fanlog.format.presence import Member
 from fanlog.identity import Role
-from fanlog.listeners.web.rooms import _sizes  # pyright: ignore[reportPrivateUsage]
+from fanlog.listeners.web.rooms import _answers, _sizes  # pyright: ignore[reportPrivateUsage]
 from tests.listeners.web.conftest import Serving, Site
 from tests.listeners.web.guarded import guarded
 
@@ -22,6 +22,7 @@ def fill(site: Any, rooms: dict[str, int]) -> None:
             presence.join(topic, f"c{topic}{number}", f"u{number}")
         presence.join(topic, f"c{topic}x", "u0")
     _sizes.forget(site.listener)
+    _answers.forget(site.listener)
 
 
 async def ask(site: Site, query: str = "") -> dict[str, Any]:

@@ -58,3 +58,20 @@ async def test_who_goes_away_leaves_the_answer_to_the_others() -> None:
     go_on.set()
     assert await second == 1
     assert first.cancelled()
+
+
+async def test_each_question_has_its_answer_and_very_many_are_not_kept() -> None:
+    shared, owner, made = Shared[int](), Owner(), 0
+
+    async def find() -> int:
+        nonlocal made
+        made += 1
+        return made
+
+    assert [await shared.get(owner, find, key) for key in (1, 2, 1)] == [1, 2, 1]
+    for key in range(3, 200):
+        await shared.get(owner, find, key)
+    before = made
+    assert await shared.get(owner, find, 1) == 1
+    assert await shared.get(owner, find, 199) == before + 1
+    assert await shared.get(owner, find, 199) == before + 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -12,8 +12,13 @@ from fanlog.identity import Role, Verb
 from fanlog.listeners.web.accounts import KeyAnswer, UserAnswer, key_answer, user_answer
 from fanlog.listeners.web.ordered import page_of
 from fanlog.listeners.web.routes import Call, Route
+from fanlog.listeners.web.shared import Shared
 from fanlog.security.accounts import key_info, user_info
 from fanlog.security.directory import Entry, KeyEntry, UserEntry
+
+if TYPE_CHECKING:
+    from fanlog.broker.slices import Slices
+    from fanlog.security.accounts import Accounts
 
 _NEVER_US = 1 << 62
 
@@ -76,13 +81,22 @@ def _key(entry: Entry, sort: str) -> tuple[Any, str]:
             return entry.name.casefold(), entry.name
 
 
+_answers: Shared[AccountsAnswer] = Shared()
+
+
 async def accounts(call: Call[AccountsQuery, None]) -> AccountsAnswer:
-    query, slices, kept = call.query, call.broker.slices, call.broker.accounts
+    broker, kept = call.broker, call.broker.accounts
     if kept is None:
         raise NotSupportedError(
             "This broker asks for no logins, so it has no keys and users. Set security.auth = true "
             "and security.admin_key_file in its config file, and start it again."
         )
+    # A change shows at once: of one that is there already the epoch tells.
+    key = (call.query, kept.count("key"), kept.count("user"), broker.permissions_epoch)
+    return await _answers.get(broker, lambda: _find(call.query, broker.slices, kept), key)
+
+
+async def _find(query: AccountsQuery, slices: Slices, kept: Accounts) -> AccountsAnswer:
     text = query.search.casefold()
     entries: list[Any] = [*kept.entries(query.kind)]
     found: list[Entry] = [one async for one in slices.each(entries) if _fits(one, query.role, text)]

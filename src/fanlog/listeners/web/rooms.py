@@ -50,6 +50,7 @@ class RoomsAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _sizes: Shared[list[RoomSize]] = Shared()
+_answers: Shared[RoomsAnswer] = Shared()
 
 
 async def _look(listener: WebListener) -> list[RoomSize]:
@@ -65,6 +66,15 @@ def _key(one: RoomSize, sort: str, *, descending: bool) -> tuple[int | str, str]
 
 
 async def rooms(call: Call[RoomsQuery, None]) -> RoomsAnswer:
+    permit = call.permit
+    # Who may see the same shares an answer.
+    viewer = permit.who if permit.guarded and permit.who.account is None else permit.who.account
+    epoch = call.bus.core.permissions_epoch
+    key = (call.query, epoch, viewer if permit.guarded else None)
+    return await _answers.get(call.listener, lambda: _find(call), key)
+
+
+async def _find(call: Call[RoomsQuery, None]) -> RoomsAnswer:
     query, listener, permit = call.query, call.listener, call.permit
     slices = listener.core.slices
     text = query.search.casefold()

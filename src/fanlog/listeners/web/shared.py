@@ -7,7 +7,7 @@ Law: however many ask, and however often, finding out takes a small part of the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Hashable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
@@ -18,6 +18,8 @@ T = TypeVar("T")
 _GOOD_SECONDS = 2.0
 _TIMES = 30.0
 _GOOD_SECONDS_MAX = 10.0
+# Answers to different questions. Past it nothing is kept: nobody fills the memory with questions.
+_ANSWERS_MAX = 100
 
 
 @dataclass(slots=True)
@@ -28,35 +30,44 @@ class _Kept(Generic[T]):
 
 
 class Shared(Generic[T]):
-    """One answer for each owner, such as a listener. It is forgotten when it is too old."""
+    """One answer for each owner, such as a listener, and each question. It is forgotten when it is
+    too old."""
 
     def __init__(self) -> None:
-        self._kept: WeakKeyDictionary[object, _Kept[T]] = WeakKeyDictionary()
+        self._kept: WeakKeyDictionary[object, dict[Hashable, _Kept[T]]] = WeakKeyDictionary()
 
-    async def get(self, owner: object, find: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The answer that is kept, or a new one. Who goes away leaves it to the others."""
+    async def get(
+        self, owner: object, find: Callable[[], Coroutine[Any, Any, T]], key: Hashable = None
+    ) -> T:
+        """The answer that is kept, or a new one. Who goes away leaves it to the others. `key` has
+        all that the answer depends on, such as who asks."""
         loop = asyncio.get_running_loop()
-        kept = self._kept.get(owner)
+        answers = self._kept.setdefault(owner, {})
+        kept = answers.get(key)
         if kept is None or loop.time() >= kept.good_until:
-            kept = self._kept[owner] = _Kept(loop.create_task(find()), loop.time())
+            if len(answers) >= _ANSWERS_MAX:
+                return await find()
+            kept = answers[key] = _Kept(loop.create_task(find()), loop.time())
             mine = kept
-            mine.task.add_done_callback(lambda task: self._found(owner, mine))
+            mine.task.add_done_callback(lambda task: _found(answers, key, mine))
         return await asyncio.shield(kept.task)
 
     def forget(self, owner: object) -> None:
         """Something has changed that whoever changed it wants to see."""
         self._kept.pop(owner, None)
 
-    def _found(self, owner: object, kept: _Kept[T]) -> None:
-        if kept.task.cancelled() or kept.task.exception() is not None:
-            self._drop(owner, kept)
-            return
-        loop = kept.task.get_loop()
-        took = loop.time() - kept.begun
-        good = min(max(_GOOD_SECONDS, _TIMES * took), _GOOD_SECONDS_MAX)
-        kept.good_until = loop.time() + good
-        loop.call_later(good, self._drop, owner, kept)
 
-    def _drop(self, owner: object, kept: _Kept[T]) -> None:
-        if self._kept.get(owner) is kept:
-            del self._kept[owner]
+def _found(answers: dict[Hashable, _Kept[Any]], key: Hashable, kept: _Kept[Any]) -> None:
+    if kept.task.cancelled() or kept.task.exception() is not None:
+        _drop(answers, key, kept)
+        return
+    loop = kept.task.get_loop()
+    took = loop.time() - kept.begun
+    good = min(max(_GOOD_SECONDS, _TIMES * took), _GOOD_SECONDS_MAX)
+    kept.good_until = loop.time() + good
+    loop.call_later(good, _drop, answers, key, kept)
+
+
+def _drop(answers: dict[Hashable, _Kept[Any]], key: Hashable, kept: _Kept[Any]) -> None:
+    if answers.get(key) is kept:
+        del answers[key]

@@ -11,7 +11,7 @@ import { createKey, createUser, editKey, editUser, ROLE_OPTIONS, ROLES, rotateKe
 import { SessionList } from "/dashboard/pages/sessions.js";
 
 const LIMIT = 50;
-const EVERY_MS = 10_000;
+const EVERY_MS = 15_000;
 
 export default function SecurityPage() {
   useStyles("security");
