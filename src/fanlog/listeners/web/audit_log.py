@@ -39,6 +39,7 @@ _FETCH_BYTES = 64 * 1024
 _WINDOW = 250
 # Records that one search looks at: about half a second.
 _SEARCHED_MAX = 10_000
+_HEAD_PATTERN = "^[0-9]{1,18}:[0-9a-f]{64}$"
 
 
 class AuditSearch(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +90,7 @@ class VerifyQuery(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = ""
     head: Annotated[
-        list[Annotated[str, Meta(max_length=100)]],
+        list[Annotated[str, Meta(max_length=100, extra_json_schema={"pattern": _HEAD_PATTERN})]],
         Meta(
             max_length=20,
             description="Heads that were kept elsewhere, as `fanlog audit head` prints them. With "
