@@ -159,6 +159,6 @@ def test_importing_the_blocking_client_loads_no_broker() -> None:
     loaded = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     ).stdout.split()
-    assert not {"fanlog.node", "fanlog.broker.core", "fanlog.embedded"} & set(loaded)
+    assert not {"fanlog.node", "fanlog.broker.broker_core", "fanlog.embedded"} & set(loaded)
     with pytest.raises(AttributeError, match="no attribute 'Brocker'"):
         _ = fanlog.sync.Brocker  # pyright: ignore[reportAttributeAccessIssue]

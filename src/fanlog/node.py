@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import msgspec
 
 from fanlog.broker.authority import ALLOW_ALL
-from fanlog.broker.core import Broker as Core
+from fanlog.broker.broker_core import BrokerCore as Core
 from fanlog.broker.gate import OPEN_GATE
 from fanlog.broker.ports import Authority, Gate
 from fanlog.client.aio import Client, check_client_options
@@ -430,11 +430,11 @@ class Node:
         self.core.draining = True
         deadline = asyncio.get_running_loop().time() + self._config.listener.drain_seconds
         await asyncio.gather(*(listener.drain(deadline) for listener in self.listeners))
-        self.core.commits.turn()
+        self.core.turns.end()
         if self._group is not None:
-            # On the loop, because it ends commits, and they move cursors and answer publishers.
+            # On the loop, because it ends syncs, and they move cursors and answer publishers.
             self._group.drain()
-            self.core.commits.turn()
+            self.core.turns.end()
         await asyncio.gather(*(listener.close() for listener in self.listeners))
         self._probe.stop()
         if self._watchdog is not None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fanlog.bench.edges import EdgesOptions, run_edges
-from fanlog.bench.report import edges_table
 from fanlog.bench.systems import BenchError
+from fanlog.bench.tables import edges_table
 
 
 def test_readers_get_everything_directly_and_through_edges(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from fanlog.bench.crew import Done, Part, Start, crew_of
 from fanlog.bench.exactly_once import PRODUCER_ID, TRANSACTION_MESSAGES, Publishing, measure_clients
 from fanlog.bench.group_roles import Working, url_of, work_fanlog
 from fanlog.bench.groups import ACKING, fill
-from fanlog.bench.report import ratio_beside
-from fanlog.bench.reports import GroupsRow
+from fanlog.bench.results import GroupsRow
 from fanlog.bench.systems import SystemSpec, started
+from fanlog.bench.tables import ratio_beside
 from fanlog.bench.wires import make_payload
 from fanlog.bench.wires.fanlog import NAME, FanlogProducer
 from fanlog.format.header import read_header

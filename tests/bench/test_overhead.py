@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fanlog.bench.marked import Sampler
 from fanlog.bench.overhead import OverheadOptions, run_overhead
-from fanlog.bench.report import overhead_table
+from fanlog.bench.tables import overhead_table
 
 
 def test_both_brokers_are_measured_in_turn(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from rich.console import Console
 from fanlog.bench import BenchError, Report, load_report, progress_bar, render, save_plot
 from fanlog.bench.environment import Environment
 from fanlog.bench.figures import count
-from fanlog.bench.reports import (
+from fanlog.bench.results import (
     ClientsReport,
     ClientsRow,
     DurableReport,

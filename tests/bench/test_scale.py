@@ -35,7 +35,7 @@ from fanlog.bench.load import connected
 from fanlog.bench.operations import HOUSEKEEPING, OPERATIONS, SMALL
 from fanlog.bench.pings import pinging
 from fanlog.bench.rebalance import RebalanceOptions, run_rebalance
-from fanlog.bench.reports import StallRow
+from fanlog.bench.results import StallRow
 from fanlog.bench.stall import StallWire, ratio_of, stopped_reader
 from fanlog.bench.startup import check_room
 from fanlog.bench.systems import SystemSpec, resident_bytes, started

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from fanlog.broker.core import Broker
+from fanlog.broker.broker_core import BrokerCore
 from fanlog.broker.cursors import Cursor, Subscription
 from fanlog.broker.ports import Piece
 from fanlog.broker.topics import Topic
@@ -204,7 +204,7 @@ class Peer:
     def left(self, number: int, name: str) -> None:
         self.lefts.append(name)
 
-    def drain(self, broker: Broker) -> None:
+    def drain(self, broker: BrokerCore) -> None:
         """The peer has read everything; its socket takes as much as it wants again."""
         self.room = None
         while self.kept:
@@ -242,7 +242,7 @@ class Stage:
         self.runtime = HandRuntime(time_us)
         self.sync_group = HandSync()
         self.store = LogStore(folder, log_options, self.runtime.now_us)
-        self.core = Broker(
+        self.core = BrokerCore(
             self.store,
             self.runtime,
             release="test",

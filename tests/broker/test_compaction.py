@@ -137,7 +137,7 @@ async def test_publishing_goes_on_while_a_run_is_under_way(tmp_path: Path) -> No
         while not task.done():
             origin = Publisher()
             on.core.take(encode_batch([b"x"], keys=[b"k9"], topic=number), 0, origin)
-            on.core.commits.turn()
+            on.core.turns.end()
             assert len(origin.acks) == 1
             await asyncio.sleep(0)
             for _ in range(len(on.runtime.due)):
@@ -287,7 +287,7 @@ async def test_records_are_deleted_exactly_up_to_an_offset(tmp_path: Path, in_me
         assert (gap.first, gap.next, gap.reason) == (5, 13, GapReason.RETENTION)
         assert on.core.delete_records("t", {0: 4}) == [PartitionOffset(0, 13)]
         assert on.core.delete_records("t", {0: 30}) == [PartitionOffset(0, 30)]
-        assert on.core.describe("t").bytes == (0 if not in_memory else on.core.commits.tail_bytes)
+        assert on.core.describe("t").bytes == (0 if not in_memory else on.core.turns.tail_bytes)
         on.publish("t", [b"new"])
         on.run()
         assert offsets(on, "t") == [30]

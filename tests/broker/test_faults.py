@@ -253,7 +253,7 @@ def test_past_pending_bytes_pause_publishers_are_not_read_until_it_is_over(data:
         on.publish("t", [bytes(100 * KIB)])
         on.run()
         assert on.core.congested()
-        on.core.commits.when_relieved(lambda: relieved.append(on.core.congested()))
+        on.core.turns.when_relieved(lambda: relieved.append(on.core.congested()))
         on.sync_group.sync()
         assert relieved == [False]
 
@@ -265,13 +265,13 @@ def test_no_tail_outgrows_its_topic_and_all_of_them_together_their_total(data: P
             on.publish(f"t{i % 12}", [bytes(10 * KIB)])
             on.run()
             tails = [p.log.tail.bytes for topic in on.core.catalog for p in topic.partitions]
-            assert on.core.commits.tail_bytes == sum(tails) <= total
+            assert on.core.turns.tail_bytes == sum(tails) <= total
             assert max(tails) <= 256 * KIB
         on.core.delete_topic("t3")
         on.runtime.time_us += 30 * 24 * 3600 * 1_000_000
         on.core.housekeeping()
         tails = [p.log.tail.bytes for topic in on.core.catalog for p in topic.partitions]
-        assert on.core.commits.tail_bytes == sum(tails)
+        assert on.core.turns.tail_bytes == sum(tails)
         assert on.core.status().tail_bytes == sum(tails)
 
 

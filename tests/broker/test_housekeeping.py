@@ -38,7 +38,7 @@ def test_every_topic_has_its_turn() -> None:
         assert 0 < len(emptied) < 10
         on.run()
         assert not any(topic.partitions[0].log.tail.bytes for topic in on.core.catalog)
-        assert on.core.commits.tail_bytes == 0
+        assert on.core.turns.tail_bytes == 0
 
 
 def test_topics_come_and_go_between_two_slices() -> None:
@@ -52,7 +52,7 @@ def test_topics_come_and_go_between_two_slices() -> None:
         on.run()
         assert on.values("new") == [b"x"]
         assert [topic.name for topic in on.core.catalog] == ["new"]
-        assert on.core.commits.tail_bytes == on.core.catalog.get("new").partitions[0].log.tail.bytes
+        assert on.core.turns.tail_bytes == on.core.catalog.get("new").partitions[0].log.tail.bytes
 
 
 def test_one_that_is_not_over_is_not_begun_again() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import fanlog
 from fanlog.broker import metrics
-from fanlog.broker.core import Broker as Core
+from fanlog.broker.broker_core import BrokerCore as Core
 from fanlog.broker.metric_scan import Scan, Scanner
 from fanlog.config import Config
 from fanlog.config_security import TelemetryOptions

@@ -93,10 +93,10 @@ def test_a_large_batch_is_decoded_in_a_thread_and_comes_in_its_place(unpacked: U
         publish(on, [b"a"])
         on.run()
         publish(on, [big])
-        on.core.commits.turn()
+        on.core.turns.end()
         # It is on its way, and what comes behind it waits.
         publish(on, [b"c"])
-        on.core.commits.turn()
+        on.core.turns.end()
         assert peers[0].taken == b"a1 "
         on.run()
         assert [peer.taken for peer in peers] == [b"a1 b%d c1 " % len(big)] * 3
@@ -157,7 +157,7 @@ def test_one_that_goes_while_its_batch_is_unpacked_is_sent_nothing() -> None:
     with stage(options=OPTIONS) as on:
         peer, subscription = follower(on, Marks())
         publish(on, [large(b"a", 100 * KIB)])
-        on.core.commits.turn()
+        on.core.turns.end()
         unfollow(on.core.fan_out, subscription, on.core.catalog.get("t"))
         on.run()
         assert peer.taken == b""

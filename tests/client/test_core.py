@@ -200,7 +200,7 @@ async def test_the_answers_of_a_whole_session_are_what_was_asked_for() -> None:
         assert isinstance(opened, core.Answered)
         number = decode(messages.TopicOpened, opened.payload).number
         assert ask(encode_batch([b"x"], topic=number, partition=1)) == []
-        running.core.commits.turn()
+        running.core.turns.end()
         (acked,) = ask(b"")
         assert isinstance(acked, core.Acked)
         assert [(a.topic, a.partition, a.base_offset) for a in acked.acks] == [(number, 1, 0)]
@@ -259,7 +259,7 @@ async def test_a_batch_with_any_flipped_bit_is_not_taken() -> None:
                 session.feed(bytes(bad))
                 # A length that grew waits for more, which comes.
                 session.feed(bytes(1 << 16))
-        running.core.commits.turn()
+        running.core.turns.end()
         assert topic.partitions[0].visible_end == 0
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 import fanlog
-from fanlog.broker.core import Broker as Core
+from fanlog.broker.broker_core import BrokerCore as Core
 from fanlog.client.blocking.client import Subscription as BlockingSubscription
 from fanlog.client.blocking.groups import GroupMember as BlockingMember
 from fanlog.config import ListenerOptions

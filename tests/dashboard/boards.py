@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import axe_playwright_python
 import msgspec
-from playwright.async_api import Browser, BrowserContext, Page, ViewportSize, expect
+from playwright.async_api import Browser, Page, ViewportSize, expect
 
 import fanlog
 from fanlog.cli.live import ServedSettings
@@ -136,34 +136,23 @@ class Board:
         wait: bool = True,
     ) -> AsyncIterator[Page]:
         """A page that has its heading already, unless `wait` is False."""
-        context = await new_context(
+        # Without a login the first question of a page is answered with 401.
+        statuses = {*allow, 401} if self.key and not login else set(allow)
+        async with visited(
             self.browser,
-            viewport=PHONE if phone else DESKTOP,
-            color_scheme="dark" if dark else "light",
-            has_touch=phone,
-            reduced_motion="reduce",
-            permissions=["clipboard-read", "clipboard-write"],
-        )
-        try:
-            await context.add_init_script(_REPORT_CSP)
-            if self.key and login:
-                await self._log_in(context, login)
-            page = await context.new_page()
-            faults = Faults()
-            host = urlsplit(self.url).netloc
-            # Without a login the first question of a page is answered with 401.
-            statuses = {*allow, 401} if self.key and not login else set(allow)
-            faults.watch(page, host, statuses, allow_lost=allow_lost)
-            await page.goto(f"{self.url}/#{path}")
-            if wait:
-                await _until_there(page, faults)
+            self.url,
+            path,
+            dark=dark,
+            phone=phone,
+            allow=statuses,
+            allow_lost=allow_lost,
+            wait=wait,
+            cookie=await self._log_in(login) if self.key and login else "",
+        ) as page:
             yield page
-            assert not faults, "\n".join(faults)
-        finally:
-            await context.close()
 
-    async def _log_in(self, context: BrowserContext, name: str) -> None:
-        """As the login page does it; the browser then has the session's cookie."""
+    async def _log_in(self, name: str) -> str:
+        """As the login page does it; the session's cookie."""
         body = {"key": self.key} if name == "admin" else {"user": name, "password": PASSWORD}
         plain = aiohttp.DummyCookieJar()
         async with (
@@ -171,8 +160,45 @@ class Board:
             http.post("/v1/login", json=body, headers=SAME_PAGE) as answer,
         ):
             assert answer.status == 200, await answer.text()
-            value = answer.cookies["fanlog_session"].value
-        await context.add_cookies([{"name": "fanlog_session", "value": value, "url": self.url}])
+            return answer.cookies["fanlog_session"].value
+
+
+@asynccontextmanager
+async def visited(
+    browser: Browser,
+    url: str,
+    path: str = "/",
+    *,
+    dark: bool = False,
+    phone: bool = False,
+    allow: Collection[int] = (),
+    allow_lost: bool = False,
+    wait: bool = True,
+    cookie: str = "",
+) -> AsyncIterator[Page]:
+    """A page of any broker's dashboard; see `Board.visit`."""
+    context = await new_context(
+        browser,
+        viewport=PHONE if phone else DESKTOP,
+        color_scheme="dark" if dark else "light",
+        has_touch=phone,
+        reduced_motion="reduce",
+        permissions=["clipboard-read", "clipboard-write"],
+    )
+    try:
+        await context.add_init_script(_REPORT_CSP)
+        if cookie:
+            await context.add_cookies([{"name": "fanlog_session", "value": cookie, "url": url}])
+        page = await context.new_page()
+        faults = Faults()
+        faults.watch(page, urlsplit(url).netloc, allow, allow_lost=allow_lost)
+        await page.goto(f"{url}/#{path}")
+        if wait:
+            await _until_there(page, faults)
+        yield page
+        assert not faults, "\n".join(faults)
+    finally:
+        await context.close()
 
 
 async def _until_there(page: Page, faults: Faults) -> None:

@@ -173,10 +173,10 @@ async def test_a_repeat_is_acknowledged_although_its_publisher_may_store_no_more
         first = encode_batch([b"x" * 2000], topic=number, producer_id=7, first_sequence=0)
         second = encode_batch([b"y"], topic=number, producer_id=7, first_sequence=1)
         core.take(first, 0, origin)
-        core.commits.turn()
+        core.turns.end()
         origin.limited = RateLimitedError("too fast") if why == "rate" else None
         core.take(first + second, 0, origin)
-        core.commits.turn()
+        core.turns.end()
         assert len(origin.acks) == 2
         (refusal,) = origin.refusals
         assert isinstance(refusal, QuotaExceededError if why == "quota" else RateLimitedError)

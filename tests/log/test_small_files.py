@@ -15,7 +15,7 @@ from fanlog.errors import FolderUnusableError, FormatError
 from fanlog.log import small_files
 from fanlog.log.commit import GroupCommit
 from fanlog.log.files import make_folders
-from fanlog.log.marks import Compacted, save_compacted
+from fanlog.log.partition_notes import Compacted, save_compacted
 from fanlog.log.store import LogStore
 from fanlog.model import KIB, TopicSettings
 from tests.log.pieces import OPTIONS, append, fill, make_batch, read_around_damage, segments

@@ -79,7 +79,7 @@ async def test_slow_work_of_a_broker_names_its_topic_and_its_client(
         await broker.publish("orders", "x")
         metrics = node.core.metrics
         metrics.slow.on = True
-        metrics.slow.request_ns = node.core.commits.slow_ns = 0
+        metrics.slow.request_ns = node.core.turns.slow_ns = 0
         assert node._group is not None
         node._group.slow_ns = 0
         url = f"fanlog://127.0.0.1:{listener.port}"

@@ -18,8 +18,7 @@ from fanlog.bench.operations import Scale
 from fanlog.bench.plot import save_plot
 from fanlog.bench.publishers import PublishersOptions, run_publishers
 from fanlog.bench.rate import RateOptions, run_rate
-from fanlog.bench.report import progress_bar, render
-from fanlog.bench.reports import Report, load_report, save_report, to_json
+from fanlog.bench.results import Report, load_report, save_report, to_json
 from fanlog.bench.schedule import ScheduleOptions, run_schedule
 from fanlog.bench.spark import SparkOptions, run_spark
 from fanlog.bench.stall import StallOptions, run_stall
@@ -27,6 +26,7 @@ from fanlog.bench.stalls import StallsOptions, run_stalls
 from fanlog.bench.startup import SHAPES as STARTUP_SHAPES
 from fanlog.bench.startup import StartupOptions, run_startup
 from fanlog.bench.systems import BenchError, SystemUnavailableError
+from fanlog.bench.tables import progress_bar, render
 from fanlog.bench.topics import TopicsOptions, run_topics
 from fanlog.bench.web import WebFanoutOptions, WebLatencyOptions, run_web_fanout, run_web_latency
 

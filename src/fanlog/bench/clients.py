@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import uvloop
 
 from fanlog.bench.client_roles import PUBLISHERS, SUBSCRIBERS
-from fanlog.bench.reports import ClientsReport, ClientsRow, LeftOut
+from fanlog.bench.results import ClientsReport, ClientsRow, LeftOut
 from fanlog.bench.runner import (
     Progress,
     RunOptions,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fanlog.bench.acked import measure_acked
-from fanlog.bench.reports import DurableReport, DurableRow
+from fanlog.bench.results import DurableReport, DurableRow
 from fanlog.bench.runner import (
     Progress,
     TimedOptions,

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fanlog.bench.load import FanoutLoad
-from fanlog.bench.reports import EdgesReport, EdgesRow
+from fanlog.bench.results import EdgesReport, EdgesRow
 from fanlog.bench.runner import (
     LoadProcess,
     Progress,

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 import uvloop
 
 import fanlog
-from fanlog.bench.reports import EmbeddedReport, EmbeddedRow
+from fanlog.bench.results import EmbeddedReport, EmbeddedRow
 from fanlog.bench.runner import (
     Progress,
     RunOptions,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fanlog.bench.load import FanoutCounts, FanoutLoad, Receive, connected, measure_fanout
-from fanlog.bench.reports import FanoutReport, FanoutRow, LeftOut
+from fanlog.bench.results import FanoutReport, FanoutRow, LeftOut
 from fanlog.bench.runner import (
     LoadProcess,
     Progress,

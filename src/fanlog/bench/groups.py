@@ -20,7 +20,7 @@ from fanlog.bench.clients import CLIENT_NAMES, client_installed
 from fanlog.bench.crew import Crew, Part, crew_of
 from fanlog.bench.exactly_once import Publishing, measure_clients, measure_wire
 from fanlog.bench.group_roles import Acking, Iteration, Reading, Working
-from fanlog.bench.reports import GroupsPart, GroupsReport, GroupsRow, LeftOut
+from fanlog.bench.results import GroupsPart, GroupsReport, GroupsRow, LeftOut
 from fanlog.bench.runner import (
     LoadProcess,
     Progress,

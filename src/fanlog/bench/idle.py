@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 
 from fanlog.bench.environment import raise_open_files_limit
-from fanlog.bench.reports import IdleReport, IdleRow
+from fanlog.bench.results import IdleReport, IdleRow
 from fanlog.bench.runner import Progress, RunOptions, environment_of, load_process, silent
 from fanlog.bench.systems import (
     BenchError,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fanlog.bench.load import connected, measure_latency
-from fanlog.bench.reports import LatencyReport, LatencyRow
+from fanlog.bench.results import LatencyReport, LatencyRow
 from fanlog.bench.runner import (
     Progress,
     TimedOptions,

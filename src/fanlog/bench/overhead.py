@@ -1,5 +1,5 @@
-"""What logins, metrics, the audit log, traces and limits cost: one broker with all of them beside
-one with none, at full speed.
+"""What logins, metrics, the audit log, traces, limits and open dashboards cost: one broker with all
+of them beside one with none, at full speed.
 
 Law: both brokers run at the same time on the same core, and are measured in short slices in turn,
 so that whatever else the machine does concerns both. A slice ends when every byte has arrived, so
@@ -7,8 +7,9 @@ that neither works during the other's. Each pair of slices makes a ratio, and th
 Two equal brokers differ by a few percent for as long as they run, by where their memory came to
 lie. So both are started several times, and neither always first.
 Both have the same listeners, so that what is measured is the features and nothing else.
-What happens once a second (a scrape, a bounded number of traces) happens once for each second that
-the broker was on its core: on a busy machine that is longer, and its share of the work the same.
+What happens once a second (a scrape, a bounded number of traces, what dashboards ask) happens once
+for each second that the broker was on its core: on a busy machine that is longer, and its share of
+the work the same.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from pathlib import Path
 from typing import Literal
 
 from fanlog.bench.acked import acked_load
+from fanlog.bench.dashboards import Dashboards, dashboards, furnish
 from fanlog.bench.marked import MarkedAcked, MarkedFanout, Sampler
-from fanlog.bench.reports import OverheadReport, OverheadRow
+from fanlog.bench.results import OverheadReport, OverheadRow
 from fanlog.bench.runner import (
     LoadProcess,
     Progress,
@@ -93,8 +95,8 @@ def features_named(text: str) -> tuple[Feature, ...]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverheadOptions(RunOptions):
     """`features` are what the second broker has. It is scraped once a second, and `sampled` of its
-    messages belong to a trace. `subscribers` are those of the fan-out; 0 is a publisher that waits
-    for acknowledgements, and no subscriber."""
+    messages belong to a trace. So many `dashboards` are open on it. `subscribers` are those of the
+    fan-out; 0 is a publisher that waits for acknowledgements, and no subscriber."""
 
     features: tuple[Feature, ...] = FEATURES
     subscribers: tuple[int, ...] = (0, 1, 100)
@@ -104,6 +106,7 @@ class OverheadOptions(RunOptions):
     sampled: float = 0.01
     rounds: int = 16
     slice_s: float = 0.5
+    dashboards: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +125,16 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A broker as the load sees it. `scraped` is the port of its web listener, or 0."""
+    """A broker as the load sees it. `scraped` is the port of its web listener, or 0. `web` is the
+    same port, for `dashboards`."""
 
     port: int
     pid: int
     key: str = ""
     scraped: int = 0
     sampled: float = 0.0
+    web: int = 0
+    dashboards: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +204,12 @@ def _brokers(
         off, on = running[plain], running[spec]
         scraped = on.port if "metrics" in having else 0
         sampled = options.sampled if "tracing" in having else 0.0
-        yield Side(ports[0], off.pid), Side(ports[1], on.pid, key, scraped, sampled)
+        side = Side(ports[1], on.pid, key, scraped, sampled, on.port, options.dashboards)
+        if options.dashboards:
+            # On both, so that only the dashboards make a difference.
+            furnish(ports[0])
+            furnish(ports[1], key)
+        yield Side(ports[0], off.pid), side
 
 
 def _serving(port: int, config: str) -> SystemSpec:
@@ -226,8 +237,15 @@ def generate(
 class _Run:
     """A load on one broker, and who scrapes that."""
 
-    def __init__(self, load: MarkedFanout | MarkedAcked, batch: int, side: Side) -> None:
+    def __init__(
+        self,
+        load: MarkedFanout | MarkedAcked,
+        batch: int,
+        side: Side,
+        opened: Dashboards | None = None,
+    ) -> None:
         self._load = load
+        self._dashboards = opened
         self._batch = batch
         self._side = side
         # On its core, in the last slice and since the last scrape.
@@ -251,7 +269,11 @@ class _Run:
             # The broker answers while it is measured; the answer is read when that is over.
             headers = {"Authorization": f"Bearer {self._side.key}"} if self._side.key else {}
             self._web.request("GET", "/metrics", headers=headers)
+        if self._dashboards is not None:
+            self._dashboards.ask(self._busy_s)
         took_s = self._load.slice(slice_s)
+        if self._dashboards is not None:
+            self._dashboards.read()
         if scrapes:
             answer = self._web.getresponse()
             body = answer.read()
@@ -302,9 +324,17 @@ def _running(cell: Cell, options: OverheadOptions, side: Side) -> Generator[_Run
             topic = FanlogTopic(payload, cell.batch, "memory", 1, key=side.key)
             acked = stack.enter_context(acked_load(topic, side.port, options.window_messages))
             load = MarkedAcked.of(acked, sampler)
-        run = _Run(load, cell.batch, side)
+        opened = None
+        if side.dashboards:
+            opened = stack.enter_context(dashboards(side.web, side.key, side.dashboards))
+        run = _Run(load, cell.batch, side, opened)
         stack.callback(run.close)
         yield run
+
+
+def _features(options: OverheadOptions) -> list[str]:
+    opened = [f"{options.dashboards} dashboards"] if options.dashboards else []
+    return [*options.features, *opened]
 
 
 def _row(cell: Cell, found: list[Pairs], options: OverheadOptions) -> OverheadRow:
@@ -314,7 +344,7 @@ def _row(cell: Cell, found: list[Pairs], options: OverheadOptions) -> OverheadRo
     readers = cell.subscribers or 1
     costs = [statistics.fmean(pairs.cost_ns[side] for pairs in found) for side in (0, 1)]
     return OverheadRow(
-        features=list(options.features),
+        features=_features(options),
         subscribers=cell.subscribers,
         batch=cell.batch,
         payload=options.payload_bytes,

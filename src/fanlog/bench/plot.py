@@ -27,14 +27,7 @@ from fanlog.bench.drawing import (
 )
 from fanlog.bench.figures import count, system_label
 from fanlog.bench.port_report import draw_publishers, draw_rate
-from fanlog.bench.report import (
-    GROUPS_RATIOS,
-    GROUPS_TITLES,
-    fanout_title,
-    log_label,
-    ratio_beside,
-)
-from fanlog.bench.reports import (
+from fanlog.bench.results import (
     ClientsReport,
     DurableReport,
     DurableRow,
@@ -61,6 +54,13 @@ from fanlog.bench.reports import (
     TopicsReport,
 )
 from fanlog.bench.systems import BenchError
+from fanlog.bench.tables import (
+    GROUPS_RATIOS,
+    GROUPS_TITLES,
+    fanout_title,
+    log_label,
+    ratio_beside,
+)
 
 PHASE_COLOURS = {"stopped": "#c6302b", "catching up": "#3a6ea5"}
 MIB = 1 << 20

@@ -21,7 +21,7 @@ from fanlog.bench.drawing import (
     plain_tick,
 )
 from fanlog.bench.figures import count, new_table, times
-from fanlog.bench.reports import PublishersReport, PublishersRow, RateReport, RateRow
+from fanlog.bench.results import PublishersReport, PublishersRow, RateReport, RateRow
 
 
 def rate_table(report: RateReport) -> Table:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fanlog.bench.answered import AnsweredCounts, answered_load, measure_answered
-from fanlog.bench.reports import PublishersReport, PublishersRow
+from fanlog.bench.results import PublishersReport, PublishersRow
 from fanlog.bench.runner import (
     Progress,
     TimedOptions,

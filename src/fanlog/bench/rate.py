@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from fanlog.bench.latency import percentile_us
 from fanlog.bench.open_loop import OpenLoopTimes, open_loop
-from fanlog.bench.reports import RateReport, RateRow
+from fanlog.bench.results import RateReport, RateRow
 from fanlog.bench.runner import (
     Progress,
     TimedOptions,

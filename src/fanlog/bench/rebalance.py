@@ -17,7 +17,7 @@ from typing import Any
 
 from fanlog.bench.operations import HOST, Operation, Scale, create_topics, idle, nothing
 from fanlog.bench.pings import pinging
-from fanlog.bench.reports import StallsReport, StallsRow
+from fanlog.bench.results import StallsReport, StallsRow
 from fanlog.bench.runner import Progress, RunOptions, environment_of, load_process, silent
 from fanlog.bench.stalls import OPERATIONS_CONFIG, measure
 from fanlog.bench.systems import BenchError, SystemSpec, choose_cores, started

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal, ParamSpec, Protocol, TypeVar
 
 from fanlog.bench.environment import Environment, describe_environment, raise_open_files_limit
-from fanlog.bench.reports import LeftOut
+from fanlog.bench.results import LeftOut
 from fanlog.bench.systems import BenchError, Kind, SystemUnavailableError, find_program
 
 # Counting connections send nothing, and to a broker a minute's silence is a dead peer.

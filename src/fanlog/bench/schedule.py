@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import fanlog
-from fanlog.bench.reports import ScheduleReport, ScheduleRow
+from fanlog.bench.results import ScheduleReport, ScheduleRow
 from fanlog.bench.runner import Progress, RunOptions, environment_of, load_process, silent
 from fanlog.bench.startup import StartupCell, cell_in, check_room
 from fanlog.bench.systems import BenchError, choose_cores, resident_bytes

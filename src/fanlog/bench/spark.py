@@ -16,7 +16,7 @@ from pathlib import Path
 import uvloop
 
 from fanlog.bench import spark_jobs
-from fanlog.bench.reports import SparkReport, SparkRow
+from fanlog.bench.results import SparkReport, SparkRow
 from fanlog.bench.runner import Progress, RunOptions, environment_of, load_process, pick_run, silent
 from fanlog.bench.spark_jobs import Place
 from fanlog.bench.startup import check_room

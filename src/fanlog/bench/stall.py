@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from fanlog.bench.load import RECEIVE_BYTES_MAX, FanoutLoad, connected, window_units
-from fanlog.bench.reports import StallReport, StallRow, StallSample
+from fanlog.bench.results import StallReport, StallRow, StallSample
 from fanlog.bench.runner import Progress, RunOptions, environment_of, load_process, silent
 from fanlog.bench.startup import check_room
 from fanlog.bench.systems import BenchError, SystemSpec, choose_cores, resident_bytes, started

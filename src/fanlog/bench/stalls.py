@@ -16,7 +16,7 @@ from tempfile import gettempdir
 
 from fanlog.bench.operations import FULL, HOUSEKEEPING, OPERATIONS, Operation, Scale
 from fanlog.bench.pings import Pinger, pinging
-from fanlog.bench.reports import StallsReport, StallsRow
+from fanlog.bench.results import StallsReport, StallsRow
 from fanlog.bench.runner import (
     LoadProcess,
     Progress,

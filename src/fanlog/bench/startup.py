@@ -26,7 +26,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from fanlog.bench.acked import acked_load
-from fanlog.bench.reports import StartupReport, StartupRow
+from fanlog.bench.results import StartupReport, StartupRow
 from fanlog.bench.runner import Progress, RunOptions, environment_of, load_process, silent
 from fanlog.bench.systems import (
     BenchError,

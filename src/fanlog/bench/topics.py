@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from fanlog.bench.latency import percentile_us
 from fanlog.bench.load import FanoutLoad, connected, measure_fanout, measure_latency
-from fanlog.bench.reports import TopicsReport, TopicsRow
+from fanlog.bench.results import TopicsReport, TopicsRow
 from fanlog.bench.runner import Progress, TimedOptions, environment_of, load_process, silent
 from fanlog.bench.systems import (
     BenchError,

@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 
 from fanlog.bench.latency import percentile_us
 from fanlog.bench.load import FanoutCounts, Receive, connected, measure_latency
-from fanlog.bench.reports import FanoutReport, FanoutRow, LatencyReport, LatencyRow, LeftOut
+from fanlog.bench.results import FanoutReport, FanoutRow, LatencyReport, LatencyRow, LeftOut
 from fanlog.bench.runner import (
     Progress,
     TimedOptions,

@@ -28,7 +28,7 @@ from fanlog.log.store import LogStore
 from fanlog.model import MIB
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
 
 logger = logging.getLogger("fanlog.broker")
 
@@ -76,7 +76,7 @@ class HeldPoint:
 class Backups:
     """The points of one broker."""
 
-    def __init__(self, broker: Broker, store: LogStore, runtime: Runtime) -> None:
+    def __init__(self, broker: BrokerCore, store: LogStore, runtime: Runtime) -> None:
         self._broker = broker
         self._store = store
         self._runtime = runtime

@@ -15,7 +15,7 @@ from fanlog.broker.record_times import UNREADABLE, Asked, RecordTimes
 from fanlog.model import GROUP_PREFIX, GroupKind, GroupState
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.queues.lanes import Lane
     from fanlog.broker.queues.queue import Queue
     from fanlog.broker.topics import Partition
@@ -77,7 +77,7 @@ class GroupRow:
 class GroupScan:
     """Looks at everything. What was read from disk is known the next time."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: BrokerCore) -> None:
         self._broker = broker
         self.times = RecordTimes(broker)
 
@@ -197,14 +197,14 @@ class Ages:
                 row.add_age(time_us or UNREADABLE)
 
 
-def find_partition(broker: Broker, place: Place) -> Partition | None:
+def find_partition(broker: BrokerCore, place: Place) -> Partition | None:
     topic = broker.catalog.find(place[0])
     if topic is None or place[1] >= len(topic.partitions):
         return None
     return topic.partitions[place[1]]
 
 
-def wanted_offset(broker: Broker, partition: Partition, committed: Position | None) -> int:
+def wanted_offset(broker: BrokerCore, partition: Partition, committed: Position | None) -> int:
     """The first record that a group has not committed, as far as the log still has it."""
     start = partition.log.start_offset
     if committed is None:

@@ -28,7 +28,7 @@ from fanlog.broker.queues.spans import Span, State
 from fanlog.model import GROUP_PREFIX
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.cursors import Subscription
     from fanlog.broker.groups.state import Member
     from fanlog.broker.queues.lanes import Lane
@@ -155,7 +155,7 @@ class GroupView:
             ages.add(row, found.partition, found.wanted)
 
 
-async def view_group(broker: Broker, name: str, times: RecordTimes) -> GroupView | None:
+async def view_group(broker: BrokerCore, name: str, times: RecordTimes) -> GroupView | None:
     """A group or queue as it is now; None if there is none."""
     queue = broker.queues.find(name)
     if queue is None and not broker.groups.is_known(name):
@@ -170,7 +170,7 @@ async def view_group(broker: Broker, name: str, times: RecordTimes) -> GroupView
     return view
 
 
-def _group_steps(broker: Broker, view: GroupView, ages: Ages) -> Iterator[None]:
+def _group_steps(broker: BrokerCore, view: GroupView, ages: Ages) -> Iterator[None]:
     name = view.row.name
     group = broker.groups.find(name)
     owners: dict[Place, str] = {}

@@ -24,7 +24,7 @@ from fanlog.format.messages import Position
 from fanlog.model import TopicSettings
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
 
 Done = Callable[[Topic | FanlogError], None]
 
@@ -50,7 +50,7 @@ def wanted_growth(topic: Topic, partitions: int) -> TopicSettings | None:
 
 
 def grow(
-    broker: Broker,
+    broker: BrokerCore,
     topic: Topic,
     partitions: int,
     positions_max: int,
@@ -92,9 +92,9 @@ def grow(
     broker.internal.when_durable(durable)
 
 
-def _grow_now(broker: Broker, topic: Topic, settings: TopicSettings) -> None:
+def _grow_now(broker: BrokerCore, topic: Topic, settings: TopicSettings) -> None:
     # What was published before comes before what will be, also to who follows all partitions.
-    broker.commits.turn()
+    broker.turns.end()
     new = broker.catalog.grow(topic, settings)
     broker.subscriptions.topic_grew(topic, new)
     broker.groups.topic_grew(topic)
@@ -103,7 +103,7 @@ def _grow_now(broker: Broker, topic: Topic, settings: TopicSettings) -> None:
         opener.grew(topic.number, len(topic.partitions))
 
 
-def _commit_places(broker: Broker, topic: Topic, coming: range, positions_max: int) -> bool:
+def _commit_places(broker: BrokerCore, topic: Topic, coming: range, positions_max: int) -> bool:
     """Commits, for all who have committed in the topic and all groups that follow it, that they
     begin with the first record. False if all have a place already."""
     durable = broker.durable

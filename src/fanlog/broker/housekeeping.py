@@ -21,7 +21,7 @@ from fanlog.config import BrokerOptions
 from fanlog.errors import FanlogError
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
 
 logger = logging.getLogger("fanlog.broker")
 
@@ -30,7 +30,11 @@ class Housekeeping:
     """`now_us` is the time that records' ages count by."""
 
     def __init__(
-        self, broker: Broker, options: BrokerOptions, runtime: Runtime, now_us: Callable[[], int]
+        self,
+        broker: BrokerCore,
+        options: BrokerOptions,
+        runtime: Runtime,
+        now_us: Callable[[], int],
     ) -> None:
         self._broker = broker
         self._runtime = runtime
@@ -88,4 +92,4 @@ class Housekeeping:
             log.retain(now_us)
         except FanlogError as fault:
             logger.error("retention of %s failed: %s", partition.name, fault)
-        self._broker.commits.resized(partition, tail_bytes)
+        self._broker.turns.resized(partition, tail_bytes)

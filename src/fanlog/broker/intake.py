@@ -4,7 +4,7 @@ Per batch, whatever it holds: one look at the header, one checksum, one check of
 sequence, one stamp; of a compressed one also a look at the size that it will have (`sizes.py`).
 Only those for compacted topics are decoded first (`checks.py`). A frame that says which records of
 the next batch are sampled is noted on the way (`sampled.py`), so that one call takes a whole read.
-Batches are collected per partition for the turn; `Commits` puts them into
+Batches are collected per partition for the turn; `Turns` puts them into
 the log together.
 """
 
@@ -17,7 +17,6 @@ import google_crc32c
 
 from fanlog.broker.authority import AllowedPartitions
 from fanlog.broker.checks import Checks, Guard, NotYetError, ReplacementFault, Unchecked
-from fanlog.broker.commits import Commits
 from fanlog.broker.metering import Metering
 from fanlog.broker.named_producers import NamedProducers
 from fanlog.broker.ports import Origin
@@ -25,6 +24,7 @@ from fanlog.broker.producers import Producer, forget_longest_idle
 from fanlog.broker.sampled import Sampled
 from fanlog.broker.sizes import Sizes
 from fanlog.broker.topics import Partition, Submission, Topic
+from fanlog.broker.turns import Turns
 from fanlog.config import BrokerOptions
 from fanlog.errors import (
     ChecksumError,
@@ -101,7 +101,7 @@ class Intake:
     def __init__(
         self,
         partitions: dict[int, Partition],
-        commits: Commits,
+        turns: Turns,
         options: BrokerOptions,
         now_us: Callable[[], int],
         *,
@@ -111,8 +111,8 @@ class Intake:
         sampled: Sampled,
     ) -> None:
         self._partitions = partitions
-        self._commits = commits
-        self._dirty = commits.dirty
+        self._turns = turns
+        self._dirty = turns.dirty
         self._options = options
         self._now_us = now_us
         self._named = named
@@ -324,7 +324,7 @@ class Intake:
         return submissions[-1], parts
 
     def _overloaded(self) -> bool:
-        group = self._commits.group
+        group = self._turns.group
         return group is not None and group.pending_bytes > self._options.pending_bytes_max
 
     def _sound_bytes(self, partition: Partition, origin: Origin) -> int:
@@ -335,7 +335,7 @@ class Intake:
             (metering.on and metering.touch(partition, origin) is not None)
             or partition.log.failure is not None
             or _is_read(partition.topic)
-            or (self._commits.group is not None and self._overloaded())
+            or (self._turns.group is not None and self._overloaded())
         ):
             return 0
         return settings.message_bytes_max

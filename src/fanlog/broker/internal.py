@@ -12,10 +12,10 @@ from collections.abc import Callable
 import msgspec
 
 from fanlog.broker.catalog import Catalog
-from fanlog.broker.commits import Commits
 from fanlog.broker.ledger import Done, Ledger
 from fanlog.broker.ports import Runtime
 from fanlog.broker.topics import Partition
+from fanlog.broker.turns import Turns
 from fanlog.errors import FanlogError
 from fanlog.format.batch import stamp
 from fanlog.format.header import read_header
@@ -30,12 +30,10 @@ logger = logging.getLogger("fanlog.broker")
 class InternalTopics:
     """What a `LedgerHost` does."""
 
-    def __init__(
-        self, store: LogStore, catalog: Catalog, commits: Commits, runtime: Runtime
-    ) -> None:
+    def __init__(self, store: LogStore, catalog: Catalog, turns: Turns, runtime: Runtime) -> None:
         self._store = store
         self._catalog = catalog
-        self._commits = commits
+        self._turns = turns
         self._runtime = runtime
         self._ledgers: dict[str, Ledger] = {}
         self._ends: dict[str, int] = {}
@@ -112,7 +110,7 @@ class InternalTopics:
         """See `LedgerHost`. What is `hidden` becomes visible when it is durable."""
         log = partition.log
         if partition.durability is Durability.FSYNC:
-            self._commits.prepare_sync()
+            self._turns.prepare_sync()
         time_us = max(self._runtime.now_us(), log.last_time_us)
         stamped = stamp(
             batch,
@@ -125,7 +123,7 @@ class InternalTopics:
         count = read_header(batch).record_count
         log.append(stamped, log.end_offset + count, time_us, time_us)
         log.tail.trim(partition.topic.settings.tail_bytes)
-        self._commits.resized(partition, before)
+        self._turns.resized(partition, before)
         end = partition.next_offset = log.end_offset
         hidden = hidden and partition.durability is Durability.FSYNC
         if not hidden:
@@ -150,7 +148,7 @@ class InternalTopics:
                 self._tell_waiting()
 
         self._written += 1
-        self._commits.sync(log, stamped, synced)
+        self._turns.sync(log, stamped, synced)
 
     def _tell_waiting(self) -> None:
         while self._waiting and self._waiting[0][0] <= self._answered:

@@ -17,7 +17,7 @@ from fanlog.model import Start
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.topics import Partition
 
 # A page shows far fewer. Every batch of them is looked at.
@@ -44,7 +44,7 @@ def check_last(count: int) -> int:
 
 
 async def last_offsets(
-    broker: Broker, partitions: Sequence[Partition], count: int
+    broker: BrokerCore, partitions: Sequence[Partition], count: int
 ) -> dict[int, int]:
     """For each partition the offset from which on its share of the last `count` messages is."""
     check_last(count)
@@ -72,7 +72,7 @@ def _has_holes(partition: Partition) -> bool:
     return compacted or bool(log.damaged)
 
 
-async def _last_runs(broker: Broker, partition: Partition, count: int) -> list[_Run]:
+async def _last_runs(broker: BrokerCore, partition: Partition, count: int) -> list[_Run]:
     """At least the last `count` records of a partition, if it has so many."""
     end = partition.visible_end
     span = count
@@ -85,12 +85,12 @@ async def _last_runs(broker: Broker, partition: Partition, count: int) -> list[_
         span *= 8
 
 
-async def _start_of(broker: Broker, partition: Partition) -> int:
+async def _start_of(broker: BrokerCore, partition: Partition) -> int:
     # Asked for: an edge does not hold all of a log that it mirrors.
     return min(await broker.find_offset(partition, _EARLIEST), partition.visible_end)
 
 
-async def _runs(broker: Broker, partition: Partition, begin: int, end: int) -> list[_Run]:
+async def _runs(broker: BrokerCore, partition: Partition, begin: int, end: int) -> list[_Run]:
     runs: list[_Run] = []
     offset = begin
     while offset < end:
@@ -114,7 +114,7 @@ async def _runs(broker: Broker, partition: Partition, begin: int, end: int) -> l
     return runs
 
 
-async def _fetched(broker: Broker, partition: Partition, offset: int) -> list[memoryview]:
+async def _fetched(broker: BrokerCore, partition: Partition, offset: int) -> list[memoryview]:
     future: asyncio.Future[list[memoryview]] = asyncio.get_running_loop().create_future()
 
     def done(got: list[memoryview] | FanlogError) -> None:

@@ -27,7 +27,7 @@ from fanlog.format.web import Records
 from fanlog.format.web_views import RecordView, Where, snapshot_chunks
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.ports import Piece
     from fanlog.broker.topics import Partition, Topic
     from fanlog.format.messages import Joined, Notice
@@ -314,7 +314,7 @@ class LatestUse:
 class LatestTables:
     """All tables of a broker. `bytes` is what they hold, and at most `bytes_max`."""
 
-    def __init__(self, broker: Broker, bytes_max: int) -> None:
+    def __init__(self, broker: BrokerCore, bytes_max: int) -> None:
         self.broker = broker
         self.bytes_max = bytes_max
         self.bytes = 0

@@ -31,7 +31,7 @@ from fanlog.telemetry.snapshot import (
 )
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
 
 # Rates are averages over about so long.
 _RATE_SECONDS = 10.0
@@ -66,7 +66,7 @@ class Scanner:
 
     def __init__(
         self,
-        broker: Broker,
+        broker: BrokerCore,
         named_max: int,
         listeners: Callable[[], Sequence[PeerSource]] = tuple,
     ) -> None:
@@ -114,7 +114,7 @@ class _RankedTopic(NamedTuple):
 
 
 class _Topics:
-    def __init__(self, broker: Broker, named_max: int) -> None:
+    def __init__(self, broker: BrokerCore, named_max: int) -> None:
         self._broker = broker
         self._named_max = named_max
         # What topics have published while they were not named: messages, bytes, and what their
@@ -188,7 +188,7 @@ class _Topics:
 
 
 class _Groups:
-    def __init__(self, broker: Broker, named_max: int) -> None:
+    def __init__(self, broker: BrokerCore, named_max: int) -> None:
         self._broker = broker
         self._named_max = named_max
 
@@ -227,7 +227,7 @@ class _Groups:
 
 
 def group_lag(
-    broker: Broker, name: str, group: Group | None
+    broker: BrokerCore, name: str, group: Group | None
 ) -> Generator[None, None, tuple[int, int]]:
     """How far a group is behind, and in how many partitions it reads, in steps."""
     committed = broker.durable.committed(GROUP_PREFIX + name)
@@ -247,7 +247,7 @@ def group_lag(
 
 
 class _Queues:
-    def __init__(self, broker: Broker, named_max: int) -> None:
+    def __init__(self, broker: BrokerCore, named_max: int) -> None:
         self._broker = broker
         self._named_max = named_max
         # What queues have counted while they were not named: delivered, redelivered, dead letters.
@@ -367,7 +367,7 @@ def topic_metrics(topic: Topic) -> TopicMetrics:
     )
 
 
-def lag_of(broker: Broker, name: str, index: int, position: Position | None) -> int:
+def lag_of(broker: BrokerCore, name: str, index: int, position: Position | None) -> int:
     """Messages of a topic partition behind a group's position; all of them if it has none."""
     topic = broker.catalog.find(name)
     if topic is None or index >= len(topic.partitions):

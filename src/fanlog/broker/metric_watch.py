@@ -12,11 +12,11 @@ from fanlog.telemetry.history_series import Owner
 from fanlog.telemetry.snapshot import GroupMetrics, Named, QueueMetrics, TopicMetrics
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
 
 
 def watch_steps(
-    broker: Broker, wanted: Iterable[tuple[Owner, str]]
+    broker: BrokerCore, wanted: Iterable[tuple[Owner, str]]
 ) -> Generator[None, None, Named]:
     """Looks at those that are there."""
     topics: list[TopicMetrics] = []

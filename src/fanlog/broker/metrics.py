@@ -29,7 +29,7 @@ from fanlog.telemetry.snapshot import Levels, ListenerMetrics, Snapshot, Times, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.peers import Peer
     from fanlog.broker.ports import Runtime
     from fanlog.broker.topics import Partition
@@ -78,7 +78,7 @@ class Measured(Protocol):
 class Metrics:
     """Snapshots of one process. `node.py` says which `listeners` there are."""
 
-    def __init__(self, broker: Broker, runtime: Runtime, options: TelemetryOptions) -> None:
+    def __init__(self, broker: BrokerCore, runtime: Runtime, options: TelemetryOptions) -> None:
         self._broker = broker
         self._runtime = runtime
         self.options = options
@@ -87,8 +87,8 @@ class Metrics:
         self.upstream = ""
         self.loop_delay = Histogram(DELAY_US)
         self.slow = SlowLog(options)
-        broker.commits.slow = self._slow_turn
-        broker.commits.slow_ns = self.slow.turn_ns
+        broker.turns.slow = self._slow_turn
+        broker.turns.slow_ns = self.slow.turn_ns
         # Since the start: logins that failed, by listener.
         self.auth_failures: dict[str, int] = {}
         self._scanner = Scanner(broker, options.topics_max, lambda: self.listeners)
@@ -222,8 +222,8 @@ class Metrics:
         for reason, policy in _POLICIES.items():
             slow[policy] = notes.times.get(reason, 0)
         return Totals(
-            published_messages=broker.commits.published_records,
-            published_bytes=broker.commits.published_bytes,
+            published_messages=broker.turns.published_records,
+            published_bytes=broker.turns.published_bytes,
             delivered_messages=broker.fan_out.delivered_records,
             delivered_bytes=broker.fan_out.delivered_bytes,
             fetched_bytes=broker.fetched_bytes,
@@ -247,8 +247,8 @@ class Metrics:
             queues=len(broker.queues.every()),
             connections=broker.connections,
             subscriptions=len(broker.subscriptions),
-            tail_bytes=broker.commits.tail_bytes,
-            pending_bytes=broker.commits.pending_bytes(),
+            tail_bytes=broker.turns.tail_bytes,
+            pending_bytes=broker.turns.pending_bytes(),
             group_lag=scan.group_lag,
             queue_lag=scan.queue_lag,
             delayed_messages=len(broker.schedule),
@@ -256,10 +256,10 @@ class Metrics:
         )
 
     def _times(self) -> Times:
-        commits = self._broker.commits
-        syncs, sizes = _NO_SYNCS if commits.group is None else commits.group.histograms()
+        turns = self._broker.turns
+        syncs, sizes = _NO_SYNCS if turns.group is None else turns.group.histograms()
         return Times(
-            turn_us=commits.turns.read(),
+            turn_us=turns.durations.read(),
             loop_delay_us=self.loop_delay.read(),
             sync_us=syncs.read(),
             sync_bytes=sizes.read(),

@@ -13,11 +13,11 @@ from fanlog.format.patterns import parent_of
 from fanlog.model import INTERNAL_PREFIX, STREAM_PREFIX, MissingPolicy
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.topics import Topic
 
 
-def maybe_topic(broker: Broker, name: str, missing: MissingPolicy) -> Topic | None:
+def maybe_topic(broker: BrokerCore, name: str, missing: MissingPolicy) -> Topic | None:
     """The topic that a reader follows; None if it waits for it. An inbox is its reader's, and is
     made for it."""
     topic = broker.catalog.find(name)
@@ -37,7 +37,7 @@ def maybe_topic(broker: Broker, name: str, missing: MissingPolicy) -> Topic | No
     )
 
 
-def maybe_notice(broker: Broker, target: str, *, wildcard: bool) -> Notice | None:
+def maybe_notice(broker: BrokerCore, target: str, *, wildcard: bool) -> Notice | None:
     """What a reader that begins should know about its target."""
     if not wildcard:
         return Notice("missing", target) if broker.catalog.find(target) is None else None

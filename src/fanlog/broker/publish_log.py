@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fanlog.broker.catalog import Catalog
-    from fanlog.broker.commits import Commits
     from fanlog.broker.topics import Partition
+    from fanlog.broker.turns import Turns
 
 logger = logging.getLogger("fanlog.broker")
 
@@ -21,9 +21,9 @@ logger = logging.getLogger("fanlog.broker")
 class PublishLog:
     """Looks where partitions end, and says what has come since the last look."""
 
-    def __init__(self, catalog: Catalog, commits: Commits) -> None:
+    def __init__(self, catalog: Catalog, turns: Turns) -> None:
         self._catalog = catalog
-        self._commits = commits
+        self._turns = turns
         self._records = -1
         self._ends: dict[Partition, int] = {}
 
@@ -33,7 +33,7 @@ class PublishLog:
             self._records = -1
             self._ends = {}
             return
-        records = self._commits.published_records
+        records = self._turns.published_records
         if records == self._records:
             return
         known, before = self._records >= 0, self._ends

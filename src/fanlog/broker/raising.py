@@ -22,8 +22,8 @@ from fanlog.errors import FanlogError, TopicDeletedError
 from fanlog.model import TopicSettings
 
 if TYPE_CHECKING:
-    from fanlog.broker.commits import Commits
     from fanlog.broker.ports import Runtime
+    from fanlog.broker.turns import Turns
     from fanlog.log.store import LogStore
 
 Done = Callable[[Topic | FanlogError], None]
@@ -32,9 +32,9 @@ Done = Callable[[Topic | FanlogError], None]
 class Raising:
     """The topics whose durability is being raised, and what waits for each."""
 
-    def __init__(self, store: LogStore, commits: Commits, runtime: Runtime) -> None:
+    def __init__(self, store: LogStore, turns: Turns, runtime: Runtime) -> None:
         self._store = store
-        self._commits = commits
+        self._turns = turns
         self._runtime = runtime
         self._waiting: dict[Topic, deque[Callable[[], None]]] = {}
 
@@ -60,7 +60,7 @@ class Raising:
         """Gives a topic these settings, of which the durability is fsync and was os. Raises what
         speaks against it at once."""
         # The journal may have to be made, for which there may be no room.
-        self._commits.prepare_sync()
+        self._turns.prepare_sync()
         self._store.track_unsynced(topic.stored)
         self._waiting[topic] = deque()
 
@@ -75,7 +75,7 @@ class Raising:
 
     def _switch(self, topic: Topic, settings: TopicSettings, done: Done) -> None:
         # What has come in by now is acknowledged as os.
-        self._commits.turn()
+        self._turns.end()
         self._store.raised(topic.stored, settings)
         topic.settings = settings
         for partition in topic.partitions:
@@ -84,7 +84,7 @@ class Raising:
         def durable(fault: FanlogError | None) -> None:
             self._end(topic, fault or topic, done)
 
-        self._commits.adopt(topic.stored.logs, durable)
+        self._turns.adopt(topic.stored.logs, durable)
 
     def _as_fault(self, topic: Topic, result: Exception | None) -> FanlogError | None:
         if topic.deleted:

@@ -14,7 +14,7 @@ from fanlog.errors import FanlogError
 from fanlog.format.header import read_header
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.topics import Partition
 
 # Topic number, partition and offset. It holds on to no partition: the topic may be deleted.
@@ -31,7 +31,7 @@ UNREADABLE = 0
 
 
 class RecordTimes:
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: BrokerCore) -> None:
         self._broker = broker
         self._newer: dict[_Key, int] = {}
         self._older: dict[_Key, int] = {}

@@ -34,7 +34,7 @@ from fanlog.model import HIDDEN_PREFIXES, INTERNAL_PREFIX, PARTITIONS_MAX, Gap, 
 
 if TYPE_CHECKING:
     from fanlog.broker.authority import Permit
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.views import TopicViews
 
 _EARLIEST = Start("earliest")
@@ -50,7 +50,7 @@ class TopicWatcher(Protocol):
 
 
 class Subscriptions:
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: BrokerCore) -> None:
         self._broker = broker
         # By name; a dict, because 100,000 may wait for the same topic, and leave again.
         self._literal: dict[str, dict[Subscription, None]] = {}

@@ -9,7 +9,7 @@ from fanlog.broker.metric_scan import lag_of, lane_lag
 from fanlog.model import GROUP_PREFIX, GroupKind
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.groups.state import Group
     from fanlog.broker.queues.queue import Queue
 
@@ -28,7 +28,7 @@ class TopicLag(NamedTuple):
 TopicLags = dict[str, TopicLag]
 
 
-def scan_lags(broker: Broker) -> Generator[None, None, TopicLags]:
+def scan_lags(broker: BrokerCore) -> Generator[None, None, TopicLags]:
     """By topic, of those that a group or a queue reads: the largest lag."""
     found: TopicLags = {}
     for name in _group_names(broker):
@@ -42,7 +42,7 @@ def scan_lags(broker: Broker) -> Generator[None, None, TopicLags]:
     return found
 
 
-def _group_names(broker: Broker) -> Iterator[str]:
+def _group_names(broker: BrokerCore) -> Iterator[str]:
     names = {
         name.removeprefix(GROUP_PREFIX): None
         for name in broker.durable.names()
@@ -53,7 +53,7 @@ def _group_names(broker: Broker) -> Iterator[str]:
 
 
 def _group_lags(
-    broker: Broker, name: str, group: Group | None
+    broker: BrokerCore, name: str, group: Group | None
 ) -> Generator[None, None, dict[str, int]]:
     """By topic: messages that a group has not committed."""
     lags: dict[str, int] = {}

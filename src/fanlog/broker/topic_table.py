@@ -21,7 +21,7 @@ from fanlog.format.patterns import fits, is_pattern, misplaced_wildcard
 from fanlog.model import HIDDEN_PREFIXES, INTERNAL_PREFIX
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.ports import Runtime
     from fanlog.broker.topics import Topic
     from fanlog.telemetry.snapshot import Snapshot
@@ -77,7 +77,7 @@ class _Topics(NamedTuple):
 class TopicTable:
     """The table of a broker."""
 
-    def __init__(self, broker: Broker, runtime: Runtime) -> None:
+    def __init__(self, broker: BrokerCore, runtime: Runtime) -> None:
         self._broker = broker
         self._results = SharedResults(broker.slices, runtime)
         self._snapshot: asyncio.Task[Snapshot] | None = None

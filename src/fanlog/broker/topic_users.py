@@ -19,7 +19,7 @@ from fanlog.broker.sliced_sort import order_of
 from fanlog.model import GROUP_PREFIX, PRODUCER_ID_MAX, GroupKind, GroupState
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.cursors import Cursor, Subscription
     from fanlog.broker.peers import Peer
     from fanlog.broker.ports import Runtime
@@ -92,7 +92,7 @@ class _Who(NamedTuple):
 class TopicUsers:
     """Asks about the users of topics."""
 
-    def __init__(self, broker: Broker, runtime: Runtime) -> None:
+    def __init__(self, broker: BrokerCore, runtime: Runtime) -> None:
         self._broker = broker
         self._results = SharedResults(broker.slices, runtime)
         self.times = RecordTimes(broker)
@@ -121,7 +121,9 @@ class TopicUsers:
 # Readers
 
 
-def _readers(broker: Broker, topic: Topic) -> Generator[None, None, tuple[list[TopicReader], bool]]:
+def _readers(
+    broker: BrokerCore, topic: Topic
+) -> Generator[None, None, tuple[list[TopicReader], bool]]:
     found: dict[Subscription, TopicReader] = {}
     there = at_end = looked_at = 0
     for partition in topic.partitions:
@@ -168,7 +170,7 @@ def _add(found: dict[Subscription, TopicReader], cursor: Cursor) -> None:
     reader.live = reader.live and cursor.live
 
 
-def _behind(broker: Broker, topic: Topic) -> Iterable[Cursor | None]:
+def _behind(broker: BrokerCore, topic: Topic) -> Iterable[Cursor | None]:
     """Cursors of the topic that may not be at the end; None for each that was in the way."""
     for subscription in broker.subscriptions.following(topic.name):
         for cursor in list(subscription.cursors):
@@ -189,7 +191,7 @@ def _behind(broker: Broker, topic: Topic) -> Iterable[Cursor | None]:
 
 
 def _by_lag(
-    broker: Broker, found: dict[Subscription, TopicReader]
+    broker: BrokerCore, found: dict[Subscription, TopicReader]
 ) -> Generator[None, None, list[TopicReader]]:
     """The readers in their order, with who they are."""
     rows = list(found.values())
@@ -216,7 +218,7 @@ def _who(peer: Peer) -> _Who:
 # Groups and queues
 
 
-def _groups(broker: Broker, topic: Topic) -> Generator[None, None, list[TopicGroup]]:
+def _groups(broker: BrokerCore, topic: Topic) -> Generator[None, None, list[TopicGroup]]:
     found: list[TopicGroup] = []
     names = dict.fromkeys(
         name for name in broker.durable.names_beside(topic.name) if name.startswith(GROUP_PREFIX)
@@ -236,7 +238,7 @@ def _groups(broker: Broker, topic: Topic) -> Generator[None, None, list[TopicGro
     return [found[i] for i in order]
 
 
-def _group(broker: Broker, topic: Topic, name: str) -> Generator[None, None, TopicGroup | None]:
+def _group(broker: BrokerCore, topic: Topic, name: str) -> Generator[None, None, TopicGroup | None]:
     group, offsets = broker.groups.find(name), GROUP_PREFIX + name
     lag = partitions = 0
     for i, partition in enumerate(topic.partitions):

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fanlog.broker.commits import Commits
 from fanlog.broker.topics import Partition, Topic
+from fanlog.broker.turns import Turns
 from fanlog.errors import (
     OffsetOutOfRangeError,
     TopicNotFoundError,
@@ -15,12 +15,10 @@ from fanlog.errors import (
 from fanlog.format.messages import PartitionOffset
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
 
 
-def delete_records(
-    topic: Topic, offsets: dict[int, int], commits: Commits
-) -> list[PartitionOffset]:
+def delete_records(topic: Topic, offsets: dict[int, int], turns: Turns) -> list[PartitionOffset]:
     """Deletes what is before these offsets, one for each partition; where each begins now. Each
     waits for the disk."""
     starts: list[PartitionOffset] = []
@@ -29,12 +27,12 @@ def delete_records(
         try:
             start = partition.log.delete_before(offset)
         finally:
-            commits.resized(partition, tail_bytes)
+            turns.resized(partition, tail_bytes)
         starts.append(PartitionOffset(partition.index, start))
     return starts
 
 
-async def delete_in_thread(broker: Broker, partition: Partition, offset: int) -> int:
+async def delete_in_thread(broker: BrokerCore, partition: Partition, offset: int) -> int:
     """The same for one partition, but a thread waits for the disk; where it begins now."""
     log = partition.log
     # Two deletions of one log must not write down where it begins in the wrong order.
@@ -49,7 +47,7 @@ async def delete_in_thread(broker: Broker, partition: Partition, offset: int) ->
             raise TopicNotFoundError(f"Topic {partition.topic.name!r} was deleted.")
         tail_bytes = log.tail.bytes
         start = log.end_deletion(offset)
-        broker.commits.resized(partition, tail_bytes)
+        broker.turns.resized(partition, tail_bytes)
         broker.metering.recount(partition.topic)
     return start
 

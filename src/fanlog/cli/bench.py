@@ -319,21 +319,31 @@ def edges(
 def overhead(
     *,
     features: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--features",
-            help="What the second broker has. none: two equal brokers, to see what is noise.",
+            help="What the second broker has. none: two equal brokers, to see what is noise. "
+            "Default: auth,metrics,audit,tracing; none with --dashboard.",
             metavar="NAME,NAME,...",
+            show_default=False,
         ),
-    ] = "auth,metrics,audit,tracing",
+    ] = None,
+    dashboard: Annotated[
+        bool, typer.Option("--dashboard", help="Keep dashboards open on the second broker.")
+    ] = False,
+    dashboards: Annotated[
+        int, typer.Option("--dashboards", help="How many, with --dashboard.", min=1, max=100)
+    ] = 10,
     subscribers: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--subscribers",
-            help="How many, in turn; 0 is a publisher that waits for acknowledgements.",
+            help="How many, in turn; 0 is a publisher that waits for acknowledgements. "
+            "Default: 0,1,100; 100 with --dashboard.",
             metavar="N,N,...",
+            show_default=False,
         ),
-    ] = "0,1,100",
+    ] = None,
     batches: Annotated[
         str, typer.Option("--batches", help="Messages of a batch, in turn.", metavar="N,N,...")
     ] = "64,1",
@@ -349,12 +359,21 @@ def overhead(
     json: Json = None,
     plot: Plot = None,
 ) -> None:
-    """What logins, metrics, the audit log and traces cost, beside a broker without them."""
-    from fanlog.bench.overhead import OverheadOptions, features_named, run_overhead  # noqa: PLC0415
+    """What logins, metrics, the audit log and traces cost, beside a broker without them. Or what
+    open dashboards cost."""
+    from fanlog.bench.overhead import (  # noqa: PLC0415
+        FEATURES,
+        NO_FEATURES,
+        OverheadOptions,
+        features_named,
+        run_overhead,
+    )
 
+    usual = (NO_FEATURES, "100") if dashboard else (",".join(FEATURES), "0,1,100")
     options = OverheadOptions(
-        features=features_named(features),
-        subscribers=numbers(subscribers, "--subscribers", least=0),
+        features=features_named(features or usual[0]),
+        dashboards=dashboards if dashboard else 0,
+        subscribers=numbers(subscribers or usual[1], "--subscribers", least=0),
         batches=numbers(batches, "--batches"),
         payload_bytes=payload,
         sampled=sampled,

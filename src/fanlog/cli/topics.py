@@ -16,7 +16,7 @@ from fanlog.cli.session import DEFAULT_URL, AsJson, Url, with_client
 from fanlog.cli.tail import parse_start
 from fanlog.cli.terminal import err, new_table, on_terminal, out, print_json, printable, say_done
 from fanlog.client.aio import Client
-from fanlog.client.starts import ExistOk
+from fanlog.client.arguments import ExistOk
 from fanlog.errors import InvalidArgumentError, no_partition
 from fanlog.model import PartitionInfo, TopicInfo, TopicSettings
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from fanlog.client.starts import checked
+from fanlog.client.arguments import checked
 from fanlog.errors import InvalidArgumentError
 from fanlog.format.accounts import (
     AccountsAsk,

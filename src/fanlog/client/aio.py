@@ -14,6 +14,14 @@ import msgspec
 
 from fanlog.client.accounts import Accounts
 from fanlog.client.address import parse_url
+from fanlog.client.arguments import (
+    StartLike,
+    as_start,
+    checked,
+    checked_priority,
+    event_time_us,
+    topic_name,
+)
 from fanlog.client.core import POLICIES
 from fanlog.client.credentials import check_credentials, split_login
 from fanlog.client.dead_letters import DeadLetters
@@ -33,14 +41,6 @@ from fanlog.client.queues.requests import Handler, Requests, serve
 from fanlog.client.queues.running import JobHandler, check_no_handler, run_worker
 from fanlog.client.queues.worker import Worker
 from fanlog.client.schedules import DelayedMessages, Time
-from fanlog.client.starts import (
-    StartLike,
-    as_start,
-    checked,
-    checked_priority,
-    event_time_us,
-    topic_name,
-)
 from fanlog.client.streams import Stream, StreamMode, StreamSettings, stream_topic
 from fanlog.client.subscription import OnGap, Subscription
 from fanlog.client.topics import TopicCalls

@@ -13,6 +13,9 @@ from typing import Literal, Self
 import msgspec
 
 from fanlog.client import core
+from fanlog.client.arguments import (
+    topic_name,
+)
 from fanlog.client.core import Event
 from fanlog.client.follower import Follower
 from fanlog.client.kept import KeptWarnings
@@ -20,9 +23,6 @@ from fanlog.client.link import Dial
 from fanlog.client.message import MessageBatch
 from fanlog.client.publishing import Publisher
 from fanlog.client.session import Session, SessionHooks
-from fanlog.client.starts import (
-    topic_name,
-)
 from fanlog.client.transactions.stager import KnownTopics, with_partitions
 from fanlog.config import ClientOptions
 from fanlog.errors import (

@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from fanlog.client import core
-from fanlog.client.connection import Connection
-from fanlog.client.starts import (
+from fanlog.client.arguments import (
     ExistOk,
     StartLike,
     as_start,
@@ -16,6 +15,7 @@ from fanlog.client.starts import (
     topic_name,
     topic_settings,
 )
+from fanlog.client.connection import Connection
 from fanlog.errors import (
     ConnectionLostError,
     PartitionNotFoundError,

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 
 from fanlog.broker.authority import Permit
-from fanlog.broker.core import Broker, log_fault
+from fanlog.broker.broker_core import BrokerCore, log_fault
 from fanlog.broker.cursors import Subscription
 from fanlog.broker.ledger import Done
 from fanlog.broker.loader import BlockSource
@@ -93,7 +93,7 @@ class MirrorSubscriptions(Subscriptions):
         self._core.upstream.unfollow(subscription.target, subscription.wildcard)
 
 
-class EdgeCore(Broker):
+class EdgeCore(BrokerCore):
     """`upstream` is set by who makes it, before anybody asks."""
 
     upstream: Upstream
@@ -170,11 +170,11 @@ class EdgeCore(Broker):
 
     def forget_tail(self, partition: Partition) -> None:
         """The partition's tail is given up: it no longer counts."""
-        self.commits.forget(partition)
+        self.turns.forget(partition)
 
     def forget_partition(self, partition: Partition) -> None:
         """The same for a partition that is gone, and for what was fetched of it."""
-        self.commits.forget(partition)
+        self.turns.forget(partition)
         self._loader.forget(partition)
         waiters, partition.waiters = partition.waiters, None
         for wake in waiters or ():

@@ -62,7 +62,7 @@ class Mirror:
 
     def positions(self, feeder: object) -> tuple[Position, ...]:
         """How far the topics are that a feeder brings: where it goes on."""
-        self._core.commits.turn()
+        self._core.turns.end()
         return tuple(
             Position(known.topic.name, p.index, p.next_offset, known.epoch, known.topic.number)
             for known in self._brought_by(feeder)
@@ -111,7 +111,7 @@ class Mirror:
 
     def _give_up(self, known: Mirrored) -> None:
         """Readers wait, and get a gap when there is a topic of that name again."""
-        self._core.commits.turn()
+        self._core.turns.end()
         self._take_out(known)
         self._core.subscriptions.topic_remade(known.topic, None, known.epoch)
 
@@ -130,7 +130,7 @@ class Mirror:
         more = info.partitions[len(topic.partitions) :]
         if more:
             # What was published before comes first.
-            self._core.commits.turn()
+            self._core.turns.end()
             stored.logs += [_log(info, partition, starts) for partition in more]
             new = self._core.catalog.adopt_growth(topic)
             self._core.subscriptions.topic_grew(topic, new)
@@ -140,7 +140,7 @@ class Mirror:
     ) -> Mirrored:
         """Another log has the name, or this one has lost its end: readers get one gap, or none if
         they were not that far."""
-        self._core.commits.turn()
+        self._core.turns.end()
         self._take_out(known)
         made = self._add(info, epoch, starts)
         for feeder in known.feeders:
@@ -164,7 +164,7 @@ class Mirror:
         """The bus has deleted a topic."""
         known = self._by_number.get(number)
         if known is not None:
-            self._core.commits.turn()
+            self._core.turns.end()
             self._take_out(known)
             self._core.subscriptions.topic_vanished(known.topic)
 
@@ -183,7 +183,7 @@ class Mirror:
         for known in brought:
             known.feeders.discard(feeder)
             if not known.feeders:
-                self._core.commits.turn()
+                self._core.turns.end()
                 self._take_out(known)
                 self._core.subscriptions.topic_vanished(known.topic)
 
@@ -215,13 +215,13 @@ class Mirror:
             return
         if ahead > 0:
             self.skip(partition, header.base_offset)
-        self._core.commits.take_stamped(partition, data, header)
+        self._core.turns.take_stamped(partition, data, header)
 
     def skip(self, partition: Partition, offset: int) -> None:
         """The mirror goes on at `offset`. Readers ask the bus for what lies before: it has that, or
         knows why not."""
         core = self._core
-        core.commits.turn()
+        core.turns.end()
         before = partition.visible_end
         core.forget_tail(partition)
         mirror_log(partition).place(offset)
@@ -239,13 +239,13 @@ class Mirror:
     def _take_overlapping(self, partition: Partition, data: bytes, header: BatchHeader) -> None:
         """A batch of which the first records are here already: readers go on in its middle."""
         core = self._core
-        core.commits.turn()
+        core.turns.end()
         before = partition.visible_end
         core.forget_tail(partition)
         log = mirror_log(partition)
         log.place(header.base_offset)
         log.append(data, header.next_offset, header.append_time_us, header.append_time_us)
-        core.commits.count_tail(partition, len(data))
+        core.turns.count_tail(partition, len(data))
         partition.next_offset = partition.visible_end = header.next_offset
         core.fan_out.show(partition, before)
 

@@ -35,9 +35,9 @@ from fanlog.format.messages import decode
 from fanlog.identity import Login
 from fanlog.listeners.admission import Admission
 from fanlog.listeners.native import NativeSession
+from fanlog.listeners.notifier import NativeOutlet
 from fanlog.listeners.pump import Connection
 from fanlog.listeners.server import NativeListener
-from fanlog.listeners.told import NativeOutlet
 
 if TYPE_CHECKING:
     from fanlog.broker.ports import Piece

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fanlog.broker.authority import ALLOW_ALL
-from fanlog.broker.core import Broker as Core
+from fanlog.broker.broker_core import BrokerCore as Core
 from fanlog.broker.gate import OPEN_GATE
 from fanlog.broker.ports import Authority, Gate
 from fanlog.client.address import parse_url

@@ -36,7 +36,7 @@ from fanlog.security.accounts import Accounts
 from fanlog.security.rules import forbidden
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
     from fanlog.listeners.native import NativeSession
 
 # What is written into the audit log for a change.
@@ -52,7 +52,9 @@ ACTIONS: dict[type[AccountsAsk], str] = {
 }
 
 
-async def ask_accounts(broker: Broker, permit: Permit, ask: AccountsAsk) -> msgspec.Struct | None:
+async def ask_accounts(
+    broker: BrokerCore, permit: Permit, ask: AccountsAsk
+) -> msgspec.Struct | None:
     """Does what is asked, if it may be; what is the answer. It is in effect on return, and durable
     with `broker.internal.when_durable`."""
     _check_allowed(permit, ask)

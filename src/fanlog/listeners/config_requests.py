@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fanlog.broker.core import Broker
+from fanlog.broker.broker_core import BrokerCore
 from fanlog.broker.ports import LiveSettings
 from fanlog.errors import NotSupportedError
 from fanlog.format.frames import FrameKind
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fanlog.listeners.native import Handler, NativeSession
 
 
-def settings_of(broker: Broker) -> LiveSettings:
+def settings_of(broker: BrokerCore) -> LiveSettings:
     if broker.settings is None:
         raise NotSupportedError(
             "This broker has its settings from the program that it runs in: change them there."

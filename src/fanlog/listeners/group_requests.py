@@ -22,7 +22,7 @@ from fanlog.identity import Verb
 from fanlog.model import GroupInfo, Start
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
     from fanlog.listeners.native import NativeSession
 
 
@@ -157,7 +157,7 @@ def list_groups(session: NativeSession, request: int, aux: int, payload: memoryv
     session.later(request, listing())
 
 
-def _names(broker: Broker, wanted: messages.ListGroups) -> tuple[list[str], str]:
+def _names(broker: BrokerCore, wanted: messages.ListGroups) -> tuple[list[str], str]:
     """The names on a page, and the one to go on after if there are more."""
     queues = sorted(name for name in broker.queues.names() if name > wanted.after)
     page: list[str] = []

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from fanlog.broker.core import Broker
+from fanlog.broker.broker_core import BrokerCore
 from fanlog.config import ListenerOptions
 from fanlog.errors import FanlogError
 from fanlog.listeners.native import NativeSession
@@ -30,7 +30,7 @@ class LocalLink:
 
     def __init__(
         self,
-        broker: Broker,
+        broker: BrokerCore,
         options: ListenerOptions,
         peer: Peer,
         soon: Callable[[Callable[[], None]], object],

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from fanlog.broker.authority import AllowedPartitions, Permit
+from fanlog.broker.broker_core import BrokerCore
 from fanlog.broker.checks import Checked, NotYetError
-from fanlog.broker.core import Broker
 from fanlog.broker.cursors import Cursor, Subscription
 from fanlog.broker.metering import Meter
 from fanlog.broker.missing import maybe_notice
@@ -75,8 +75,8 @@ from fanlog.listeners.audited import AUDITED, Notes
 from fanlog.listeners.faults import NOTHING_TAKEN, OUR_FAULT
 from fanlog.listeners.fetches import Fetches
 from fanlog.listeners.login_requests import HELLO_BYTES_MAX, LoggingIn, logged_in, maybe_known
+from fanlog.listeners.notifier import NativeOutlet, Notifier, failure_of, retry_after
 from fanlog.listeners.recheck import recheck_permit
-from fanlog.listeners.told import NativeOutlet, Told, failure_of, retry_after
 from fanlog.security.connections import LoggedIn
 
 logger = logging.getLogger("fanlog.listeners")
@@ -96,7 +96,7 @@ class NativeSession:
 
     def __init__(
         self,
-        broker: Broker,
+        broker: BrokerCore,
         outlet: NativeOutlet,
         options: ListenerOptions,
         *,
@@ -600,9 +600,9 @@ class NativeSession:
         else:
             self.subscriptions[number] = subscription
 
-    def told(self, number: int) -> Told:
+    def told(self, number: int) -> Notifier:
         """Who tells the peer what happens to the subscription of this number."""
-        return Told(self.outlet, number, self.subscriptions)
+        return Notifier(self.outlet, number, self.subscriptions)
 
     async def _subscribing(
         self,

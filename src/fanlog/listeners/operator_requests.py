@@ -17,7 +17,7 @@ from fanlog.identity import Verb
 from fanlog.listeners.seen import seen_by
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
     from fanlog.listeners.native import Handler, NativeSession
 
 logger = logging.getLogger("fanlog.listeners")
@@ -27,7 +27,7 @@ _REASON_LENGTH_MAX = 500
 
 
 async def found_peers(
-    broker: Broker, wanted: Connections, listeners: Sequence[PeerSource] | None
+    broker: BrokerCore, wanted: Connections, listeners: Sequence[PeerSource] | None
 ) -> list[Peer]:
     """The connections that are meant, in slices: there may be very many."""
     found: list[Peer] = []
@@ -46,7 +46,7 @@ def _is_meant(peer: Peer, wanted: Connections) -> bool:
 
 
 async def list_connections(
-    broker: Broker, wanted: Connections, listeners: Sequence[PeerSource] | None = None
+    broker: BrokerCore, wanted: Connections, listeners: Sequence[PeerSource] | None = None
 ) -> ConnectionPage:
     """A page of connections, by id: of these listeners, or of all that the broker has."""
     limit = max(1, min(wanted.limit, _LIMIT_MAX))
@@ -59,7 +59,7 @@ async def list_connections(
 
 
 async def close_connections(
-    broker: Broker, wanted: Connections, listeners: Sequence[PeerSource] | None = None
+    broker: BrokerCore, wanted: Connections, listeners: Sequence[PeerSource] | None = None
 ) -> ConnectionPage:
     """Closes all that are meant, and says which."""
     if not (wanted.id or wanted.user is not None or wanted.address or wanted.listener):

@@ -23,7 +23,7 @@ from fanlog.listeners.tls import TlsSocket
 from fanlog.listeners.traffic import count_traffic, describe_traffic
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.cursors import Cursor, Subscription
     from fanlog.broker.ports import Piece
 
@@ -96,7 +96,7 @@ class ConnectionHost(Protocol):
     """The listener, as far as its connections need it. `inlet` is one buffer for all of them:
     what a recv brings is taken out of it at once."""
 
-    broker: Broker
+    broker: BrokerCore
     options: ListenerOptions
     loop: asyncio.AbstractEventLoop
     inlet: memoryview
@@ -213,7 +213,7 @@ class Connection:
                 self._pause()
             elif self._broker.congested():
                 self._pause()
-                self._broker.commits.when_relieved(self._relieved)
+                self._broker.turns.when_relieved(self._relieved)
 
     def read_rest(self) -> None:
         """Takes what the peer has sent already, before a stop."""
@@ -235,7 +235,7 @@ class Connection:
         if self._closing or not self.paused:
             return
         if self._broker.congested():
-            self._broker.commits.when_relieved(self._relieved)
+            self._broker.turns.when_relieved(self._relieved)
         elif not self.full():
             self.paused = False
             self.heard_at = self._loop.time()

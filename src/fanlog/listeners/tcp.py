@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Generic, Protocol, TypeVar
 
-from fanlog.broker.core import Broker
+from fanlog.broker.broker_core import BrokerCore
 from fanlog.config import ListenerOptions
 from fanlog.errors import FanlogError
 from fanlog.listeners.accepting import Acceptor
@@ -37,7 +37,7 @@ S = TypeVar("S", bound=ServedSession)
 class TcpListener(Acceptor, Generic[S]):
     """One address, and the connections that came to it."""
 
-    def __init__(self, broker: Broker, options: ListenerOptions, admission: Admission) -> None:
+    def __init__(self, broker: BrokerCore, options: ListenerOptions, admission: Admission) -> None:
         super().__init__(options.host, options.port, options.connections_max, admission)
         self.broker = broker
         self.options = options
@@ -142,7 +142,7 @@ class TcpListener(Acceptor, Generic[S]):
         for session in list(self._connections.values()):
             session.drain()
         while self.loop.time() < deadline and (  # noqa: ASYNC110 - two counters, no event
-            self.broker.commits.pending_bytes()
+            self.broker.turns.pending_bytes()
             or any(connection.kept_bytes for connection in self._connections)
         ):
             await asyncio.sleep(0.01)

@@ -31,7 +31,7 @@ from fanlog.log.disk import DiskLog
 from fanlog.log.faults import write_error
 from fanlog.log.files import sync_file, sync_folder
 from fanlog.log.lookup import quarantine
-from fanlog.log.marks import Compacted, save_compacted
+from fanlog.log.partition_notes import Compacted, save_compacted
 from fanlog.log.rewrite import Rewriter, Rewritten
 from fanlog.log.scan import Damage, walk_file
 from fanlog.log.segment import Segment, log_path, write_index

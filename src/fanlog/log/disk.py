@@ -23,7 +23,7 @@ from fanlog.log.errands import AtOnce, Errands, Removals
 from fanlog.log.faults import is_full
 from fanlog.log.files import FdPool, remove_if_there, sync_file, sync_folder, write_all
 from fanlog.log.index import Index, IndexCache, SealedIndex
-from fanlog.log.marks import Compacted, save_ranked, save_start
+from fanlog.log.partition_notes import Compacted, save_ranked, save_start
 from fanlog.log.producers import ProducerHistory, write_producers
 from fanlog.log.reserve import Reserve
 from fanlog.log.scan import Owner

@@ -18,7 +18,7 @@ from fanlog.log.epochs import with_batches
 from fanlog.log.files import remove_if_there
 from fanlog.log.index import SealedIndex
 from fanlog.log.lookup import quarantine
-from fanlog.log.marks import RANKED_FILE, load_compacted, load_start, peek_start
+from fanlog.log.partition_notes import RANKED_FILE, load_compacted, load_start, peek_start
 from fanlog.log.producers import ProducerRuns, read_producers
 from fanlog.log.replay import Journaled, Known, mend, replay
 from fanlog.log.scan import NO_STOP, Run, is_zero

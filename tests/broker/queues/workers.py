@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from fanlog.broker.cursors import Subscription
 from fanlog.errors import FanlogError
 from fanlog.format.batch import Batch
+from fanlog.format.batch_cache import BatchCache
 from fanlog.format.dead_letters import Death, read_death
 from fanlog.format.frames import (
     FRAME_HEADER_BYTES,
@@ -18,7 +19,6 @@ from fanlog.format.frames import (
 )
 from fanlog.format.header import KIND_BATCH
 from fanlog.format.messages import Settle, Settled, Verb, Verdict, Work
-from fanlog.format.shelf import BatchShelf
 from fanlog.model import GroupInfo
 from tests.broker.stage import Peer, Stage
 
@@ -54,7 +54,7 @@ class Hand(Peer):
         self.id = id
         self.fenced: FanlogError | None = None
         self.subscription: Subscription
-        self.shelf: BatchShelf[Batch] = BatchShelf()
+        self.batch_cache: BatchCache[Batch] = BatchCache()
         self.batches_sent = 0
         self.leases: list[Lease] = []
         self._cutter = FrameCutter(1 << 30)
@@ -69,7 +69,7 @@ class Hand(Peer):
                 self.batches_sent += 1
                 assert self._lease is not None
                 assert self._lease.base_offset == batch.base_offset
-                self.shelf.put(self._place(self._lease), batch, batch.header.length)
+                self.batch_cache.put(self._place(self._lease), batch, batch.header.length)
                 found += self._jobs(self._lease)
                 self._lease = None
                 continue
@@ -77,7 +77,7 @@ class Hand(Peer):
             lease = read_lease(memoryview(data)[at + FRAME_HEADER_BYTES : end])
             self.leases.append(lease)
             if lease.fresh:
-                assert self.shelf.get(self._place(lease)) is None
+                assert self.batch_cache.get(self._place(lease)) is None
                 self._lease = lease
             else:
                 found += self._jobs(lease)
@@ -87,7 +87,7 @@ class Hand(Peer):
         return lease.number, lease.partition, lease.base_offset
 
     def _jobs(self, lease: Lease) -> list[Job]:
-        batch = self.shelf.get(self._place(lease))
+        batch = self.batch_cache.get(self._place(lease))
         assert batch is not None
         values = dict(zip(batch.offsets, batch.values, strict=True))
         return [

@@ -259,9 +259,9 @@ def test_messages_come_while_others_are_scheduled_and_replaced_all_the_time(data
             # There is always something that is not taken in, and something that was replaced.
             later(on, "busy", b"%d" % i, DUE_US + 3600 * SECOND_US)
             on.core.schedule.tick()
-            on.core.commits.turn()
+            on.core.turns.end()
             on.sync_group.sync()
-            on.core.commits.turn()
+            on.core.turns.end()
             later(on, "other", b"%d" % i, DUE_US + 3600 * SECOND_US)
             on.run()
         found = on.core.catalog.find("t")

@@ -64,7 +64,7 @@ def test_a_broker_in_memory_loses_none_of_many_large_batches(
             records = [record(f"{i}-{j}", "t", b"%d" % (i * 500 + j) * 50) for j in range(500)]
             publish_later(on, records, [DUE_US] * 500)
             for _ in range(3):
-                on.core.commits.turn()
+                on.core.turns.end()
         settle(on)
         assert len(on.core.schedule) == 2500
         on.runtime.time_us = DUE_US

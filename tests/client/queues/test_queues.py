@@ -11,7 +11,7 @@ import pytest
 
 import fanlog
 from fanlog import errors
-from fanlog.broker.core import Broker as Core
+from fanlog.broker.broker_core import BrokerCore as Core
 from fanlog.broker.queues.queue import Queue
 from fanlog.broker.queues.spans import State
 from fanlog.config import ListenerOptions

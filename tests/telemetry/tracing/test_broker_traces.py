@@ -117,7 +117,7 @@ async def test_a_second_has_a_bounded_number_of_traced_messages() -> None:
         number = await peer.open_topic("t")
         marks = [Mark(n, PARENT.trace_id, PARENT.span_id) for n in range(60)]
         await peer.send(traced_frame(marks) + encode_batch([b"x"] * 60, topic=number))
-        await served.until(lambda: served.node.core.commits.published_records == 120)
+        await served.until(lambda: served.node.core.turns.published_records == 120)
         assert len(named(spans, "append t")) <= 20
         assert spans.left_out >= 40
 
@@ -177,7 +177,7 @@ async def test_a_repeat_is_not_appended_twice_and_lies_do_no_harm() -> None:
         await peer.send(traced_frame([mark]) + encode_batch([b"z"], topic=999))
         await peer.send(frame(FrameKind.TRACED, bytes(28)))
         await peer.send(encode_batch([b"w"], topic=number, producer_id=7, first_sequence=2))
-        await served.until(lambda: served.node.core.commits.published_records == 3)
+        await served.until(lambda: served.node.core.turns.published_records == 3)
         assert len(named(spans, "append t")) == 1
 
 
@@ -193,7 +193,7 @@ async def test_the_broker_begins_traces_for_its_share_of_batches() -> None:
         peer = await served.greeted()
         number = await peer.open_topic("t")
         await peer.send(b"".join(encode_batch([b"x"], topic=number) for _ in range(2000)))
-        await served.until(lambda: served.node.core.commits.published_records == 2000)
+        await served.until(lambda: served.node.core.turns.published_records == 2000)
         assert 100 <= len(named(spans, "append t")) <= 320
 
 

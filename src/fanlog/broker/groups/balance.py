@@ -23,7 +23,7 @@ from fanlog.format.messages import Joined, PartitionOffset, Position, Revoke
 from fanlog.model import Gap
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
 
 logger = logging.getLogger("fanlog.broker")
 
@@ -44,7 +44,7 @@ class GroupBalance:
     Where many partitions change hands that takes a while, so it is done in steps. Each looks again
     whether what it is about to do still makes sense."""
 
-    def __init__(self, broker: Broker, clocks: Clocks, revoke_us: int) -> None:
+    def __init__(self, broker: BrokerCore, clocks: Clocks, revoke_us: int) -> None:
         self._broker = broker
         self._clocks = clocks
         self._revoke_us = revoke_us

@@ -60,7 +60,7 @@ from fanlog.model import (
 )
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
 
 logger = logging.getLogger("fanlog.broker")
 
@@ -76,7 +76,7 @@ class Groups:
     """All groups, those with members and those that have only committed. It runs on the loop;
     who reads what is settled after the turn in which something changed."""
 
-    def __init__(self, broker: Broker, runtime: Runtime, options: BrokerOptions) -> None:
+    def __init__(self, broker: BrokerCore, runtime: Runtime, options: BrokerOptions) -> None:
         self._broker = broker
         self._runtime = runtime
         self._options = options

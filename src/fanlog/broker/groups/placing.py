@@ -14,7 +14,7 @@ from fanlog.format.messages import JoinGroup, Position
 from fanlog.model import GROUP_PREFIX, Start
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.groups.state import Group
 
 # A pattern may fit very many topics, and a member joins in one turn. A topic past these is read
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _ENDS_MAX = 1000
 
 
-def note_ends(broker: Broker, group: Group, wanted: JoinGroup) -> None:
+def note_ends(broker: BrokerCore, group: Group, wanted: JoinGroup) -> None:
     """Notes where topics end as a member joins. Partitions are shared out some turns later, and
     nothing that is published meanwhile may be left out."""
     if wanted.reset != "latest":
@@ -34,7 +34,7 @@ def note_ends(broker: Broker, group: Group, wanted: JoinGroup) -> None:
                 group.ends.setdefault(place, partition.visible_end)
 
 
-async def place_group(broker: Broker, wanted: JoinGroup, start: Start) -> None:
+async def place_group(broker: BrokerCore, wanted: JoinGroup, start: Start) -> None:
     """Commits where a group begins. Raises what speaks against it."""
     if start.kind != "time":
         raise InvalidArgumentError(
@@ -58,7 +58,7 @@ async def place_group(broker: Broker, wanted: JoinGroup, start: Start) -> None:
     await broker.begun(broker.internal.when_durable)
 
 
-def _topics(broker: Broker, wanted: JoinGroup) -> Iterator[Topic]:
+def _topics(broker: BrokerCore, wanted: JoinGroup) -> Iterator[Topic]:
     if wanted.wildcard:
         yield from broker.catalog.each_matching(wanted.target)
     elif (topic := broker.catalog.find(wanted.target)) is not None:

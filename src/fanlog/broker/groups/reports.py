@@ -25,11 +25,11 @@ from fanlog.model import (
 )
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
 
 
 async def describe_group(
-    broker: Broker, name: str, group: Group | None, *, waits: bool
+    broker: BrokerCore, name: str, group: Group | None, *, waits: bool
 ) -> GroupInfo:
     """A group with its members, if it has any. `waits`: for members of before the start."""
     committed = {(p.topic, p.partition): p for p in broker.durable.positions(GROUP_PREFIX + name)}
@@ -64,7 +64,7 @@ async def describe_group(
 
 
 async def _describe_partition(
-    broker: Broker, place: Place, committed: Position | None, owner: str
+    broker: BrokerCore, place: Place, committed: Position | None, owner: str
 ) -> GroupPartitionInfo | None:
     topic = broker.catalog.find(place[0])
     if topic is None or place[1] >= len(topic.partitions):
@@ -87,7 +87,7 @@ async def _describe_partition(
     )
 
 
-async def lag_seconds(broker: Broker, partition: Partition, offset: int) -> float:
+async def lag_seconds(broker: BrokerCore, partition: Partition, offset: int) -> float:
     """The age of a record: that of its batch, whose header is all that is looked at."""
     got: asyncio.Future[list[memoryview] | FanlogError]
     got = asyncio.get_running_loop().create_future()
@@ -103,7 +103,7 @@ async def lag_seconds(broker: Broker, partition: Partition, offset: int) -> floa
     return max(0.0, (broker.now_us() - read_header(batches[0]).append_time_us) / 1e6)
 
 
-async def plan_reset(broker: Broker, wanted: ResetGroup) -> list[ResetStep]:
+async def plan_reset(broker: BrokerCore, wanted: ResetGroup) -> list[ResetStep]:
     """Where a reset puts a group, partition by partition. Without a topic, everywhere that it has
     committed; an offset outside of a log becomes the end that is nearer."""
     name = GROUP_PREFIX + wanted.group

@@ -22,9 +22,9 @@ from fanlog.broker.tracing import Traces
 from fanlog.broker.unpacking import Unpacker
 from fanlog.config import BrokerOptions
 from fanlog.errors import FanlogError
+from fanlog.format.batch_cache import BatchCache
 from fanlog.format.frames import Lease, lease_frame
 from fanlog.format.messages import Work
-from fanlog.format.shelf import BatchShelf
 from fanlog.log.partition import Block
 from fanlog.model import Durability, Gap, QueueSettings
 
@@ -76,6 +76,7 @@ class Worker:
     __slots__ = (
         "_bytes",
         "_pieces",
+        "batch_cache",
         "client",
         "doubted",
         "id",
@@ -84,7 +85,6 @@ class Worker:
         "prefetch",
         "queue",
         "reader",
-        "shelf",
         "subscription",
         "target",
         "topics",
@@ -102,7 +102,7 @@ class Worker:
         self.subscription: Subscription | None = None
         self.reader: WorkerReader | None = None
         self.topics: set[int] = set()
-        self.shelf: BatchShelf[bool] = BatchShelf()
+        self.batch_cache: BatchCache[bool] = BatchCache()
         self.listed = False
         self.doubted = False
         self._pieces: list[memoryview] = []
@@ -120,7 +120,7 @@ class Worker:
         self.named = wanted.named
         self.prefetch = wanted.prefetch
         self.topics = set()
-        self.shelf = BatchShelf()
+        self.batch_cache = BatchCache()
         self.doubted = False
 
     def room(self) -> int:
@@ -148,7 +148,7 @@ class Worker:
         header = run.found.header
         number, partition = lane.partition.topic.number, lane.partition.index
         place = (number, partition, header.base_offset)
-        fresh = self.shelf.get(place) is None
+        fresh = self.batch_cache.get(place) is None
         lease = Lease(number, partition, deliveries, header.base_offset, run.first, run.next, fresh)
         self._pieces.append(memoryview(lease_frame(self.subscription.key, lease)))
         traces = self.queue.traces
@@ -162,7 +162,7 @@ class Worker:
                 times=deliveries,
             )
         if fresh:
-            self.shelf.put(place, True, header.length)
+            self.batch_cache.put(place, True, header.length)
             self._pieces.append(run.found.view)
             self._bytes += header.length
         if len(self._pieces) >= _PUSH_PIECES or self._bytes >= _PUSH_BYTES:

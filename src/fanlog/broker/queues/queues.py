@@ -74,13 +74,13 @@ from fanlog.model import (
 )
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
 
 logger = logging.getLogger("fanlog.broker")
 
 
 class Queues:
-    def __init__(self, broker: Broker, runtime: Runtime, options: BrokerOptions) -> None:
+    def __init__(self, broker: BrokerCore, runtime: Runtime, options: BrokerOptions) -> None:
         self._broker = broker
         self._runtime = runtime
         self.options = options

@@ -16,10 +16,10 @@ from fanlog.format.messages import ResetGroup
 from fanlog.model import GroupInfo, GroupMemberInfo, GroupPartitionInfo, ResetStep
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
 
 
-async def describe_queue(broker: Broker, queue: Queue, now_us: int) -> GroupInfo:
+async def describe_queue(broker: BrokerCore, queue: Queue, now_us: int) -> GroupInfo:
     lanes = sorted(queue.lanes.values(), key=lambda lane: _place(lane.partition))
     partitions = [
         await _describe_lane(broker, lane, now_us) async for lane in broker.slices.each(lanes)
@@ -48,7 +48,7 @@ async def describe_queue(broker: Broker, queue: Queue, now_us: int) -> GroupInfo
     )
 
 
-async def _describe_lane(broker: Broker, lane: Lane, now_us: int) -> GroupPartitionInfo:
+async def _describe_lane(broker: BrokerCore, lane: Lane, now_us: int) -> GroupPartitionInfo:
     partition, jobs = lane.partition, lane.jobs
     floor = max(jobs.floor, partition.log.start_offset)
     done_above = sum(next - first for first, next in jobs.done_ranges())
@@ -88,7 +88,7 @@ def _urgent(lane: Lane) -> dict[int, int]:
     return dict(sorted(counts.items(), reverse=True))
 
 
-async def plan_queue_reset(broker: Broker, queue: Queue, wanted: ResetGroup) -> list[ResetStep]:
+async def plan_queue_reset(broker: BrokerCore, queue: Queue, wanted: ResetGroup) -> list[ResetStep]:
     """Where a reset puts a queue, partition by partition; without a topic, everywhere that it has
     worked. An offset outside of a log becomes the end that is nearer."""
     floors = {_place(lane.partition): lane.jobs.floor for lane in queue.lanes.values()}

@@ -47,7 +47,7 @@ from fanlog.format.schedules import Delayed, decode_delayed
 from fanlog.model import KIB, MIB, PRODUCER_ID_MAX
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
 
 logger = logging.getLogger("fanlog.broker")
 
@@ -99,7 +99,7 @@ class Moves:
 
     def __init__(
         self,
-        broker: Broker,
+        broker: BrokerCore,
         intake: Intake,
         pending: Pending,
         records: Records,
@@ -234,7 +234,7 @@ class Moves:
 class _Move:
     """Messages that are moved together, by the partitions that they go to."""
 
-    def __init__(self, broker: Broker, intake: Intake, runs: Runs) -> None:
+    def __init__(self, broker: BrokerCore, intake: Intake, runs: Runs) -> None:
         self._broker = broker
         self._intake = intake
         self._runs = runs

@@ -38,7 +38,7 @@ from fanlog.format.schedules import NONCE_BYTES, RUN_PREFIX, SCHEDULED_TOPIC, re
 from fanlog.model import KIB, MIB, TopicSettings
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
 
 logger = logging.getLogger("fanlog.broker")
 
@@ -76,7 +76,7 @@ _RUN_PREFIX = RUN_PREFIX.encode()
 
 class Schedule:
     def __init__(
-        self, broker: Broker, intake: Intake, options: BrokerOptions, runtime: Runtime
+        self, broker: BrokerCore, intake: Intake, options: BrokerOptions, runtime: Runtime
     ) -> None:
         self._broker = broker
         self._intake = intake
@@ -325,7 +325,7 @@ class Schedule:
         topic = self.open()
         keys, values, times = zip(*records, strict=True)
         batch = encode_batch(values, keys=keys, event_times_us=times, topic=topic.number)
-        self._broker.commits.schedule()
+        self._broker.turns.schedule()
         self._intake.take(batch, 0, Answers(1, done), reserved=True)
 
     def _read_ahead(self, partition: Partition) -> None:

@@ -44,7 +44,7 @@ from fanlog.log.staging import Staged, sweep_staged
 from fanlog.model import MIB, PRODUCER_ID_MAX, TRANSACTION_PREFIX
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
 
 logger = logging.getLogger("fanlog.broker")
 
@@ -62,7 +62,12 @@ _CHECKPOINT_BYTES = 8 * MIB
 
 class TransactionCommits:
     def __init__(
-        self, broker: Broker, intake: Intake, options: BrokerOptions, runtime: Runtime, folder: str
+        self,
+        broker: BrokerCore,
+        intake: Intake,
+        options: BrokerOptions,
+        runtime: Runtime,
+        folder: str,
     ) -> None:
         self._broker = broker
         self._intake = intake
@@ -107,7 +112,7 @@ class TransactionCommits:
             if commit.fault is None:
                 self._go_on(commit)
         if intents:
-            self._broker.commits.turn()
+            self._broker.turns.end()
 
     def _recovered(self, ticket: str, intent: Intent) -> Commit:
         staged: dict[str, Staged] = {}
@@ -195,7 +200,7 @@ class TransactionCommits:
         elif isinstance(piece, bytes):
             self._feed(commit, piece)
         elif self._broker.congested():
-            self._broker.commits.when_relieved(lambda: self._go_on(commit))
+            self._broker.turns.when_relieved(lambda: self._go_on(commit))
         else:
             self._read(commit, piece, _PIECE_BYTES)
 
@@ -259,7 +264,7 @@ class TransactionCommits:
         if not batches:
             self._fed(commit, size, None)
             return
-        self._broker.commits.schedule()
+        self._broker.turns.schedule()
         answers = Answers(batches, lambda fault: self._fed(commit, size, fault))
         self._intake.take(piece, 0, answers, reserved=True, staged=True)
 

@@ -45,7 +45,7 @@ from fanlog.log.staging import Staged
 from fanlog.model import GROUP_PREFIX, PRODUCER_ID_MAX, TRANSACTION_ID_BYTES_MAX
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.topics import Partition, Topic
 
 logger = logging.getLogger("fanlog.broker")
@@ -109,7 +109,7 @@ class _Open:
 class Transactions:
     def __init__(
         self,
-        broker: Broker,
+        broker: BrokerCore,
         intake: Intake,
         options: BrokerOptions,
         runtime: Runtime,

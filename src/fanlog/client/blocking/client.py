@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, cast, overload
 
 from fanlog.client import aio
+from fanlog.client.arguments import ExistOk, StartLike
 from fanlog.client.blocking.accounts import Accounts
 from fanlog.client.blocking.dead_letters import DeadLetters
 from fanlog.client.blocking.groups import (
@@ -43,7 +44,6 @@ from fanlog.client.publishing import Headers, PublishOptions, Value, own_headers
 from fanlog.client.queues.options import WorkOptions
 from fanlog.client.queues.running import check_no_handler
 from fanlog.client.schedules import Time
-from fanlog.client.starts import ExistOk, StartLike
 from fanlog.client.streams import StreamMode
 from fanlog.client.subscription import OnGap
 from fanlog.client.values import Encoding, as_published, check_several

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from types import TracebackType
 from typing import Any, cast
 
+from fanlog.client.arguments import StartLike
 from fanlog.client.blocking.loop import LoopThread, Subscription
 from fanlog.client.blocking.threads import (
     HandlerThreads,
@@ -20,7 +21,6 @@ from fanlog.client.groups.operators import GroupInfos, ResetSteps
 from fanlog.client.groups.options import HandlerOptions, SharedOptions
 from fanlog.client.message import Message
 from fanlog.client.reached import Place
-from fanlog.client.starts import StartLike
 from fanlog.format.messages import GroupOffsets, Position
 from fanlog.model import GroupInfo
 

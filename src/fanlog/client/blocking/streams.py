@@ -9,9 +9,9 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from fanlog.client import streams
+from fanlog.client.arguments import StartLike
 from fanlog.client.blocking.loop import LoopThread
 from fanlog.client.message import Message
-from fanlog.client.starts import StartLike
 from fanlog.errors import ClosedError, FanlogError
 from fanlog.model import MissingPolicy, Receipt
 

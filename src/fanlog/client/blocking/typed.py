@@ -9,6 +9,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar, Unpack, cast, overload
 
+from fanlog.client.arguments import StartLike
 from fanlog.client.blocking.groups import ConsumeOptions, GroupMember, HandledOptions
 from fanlog.client.blocking.loop import Subscription
 from fanlog.client.blocking.queues import Job, Worker
@@ -19,7 +20,6 @@ from fanlog.client.queues.options import WorkOptions
 from fanlog.client.queues.running import check_no_handler
 from fanlog.client.reached import Place
 from fanlog.client.schedules import Time
-from fanlog.client.starts import StartLike
 from fanlog.client.typed.kind import Kind
 from fanlog.client.typed.messages import Reading, TypedMessage
 from fanlog.client.typed.options import (

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Coroutine
 from typing import Any, Protocol, get_args
 
+from fanlog.client.arguments import as_reset, checked, topic_name
 from fanlog.client.groups.burying import Burying, BuryingHost
 from fanlog.client.groups.handled_member import HandledMember
 from fanlog.client.groups.handling import Desk
@@ -19,7 +20,6 @@ from fanlog.client.groups.options import (
 )
 from fanlog.client.groups.running import Handled, MessageHandler, run_member
 from fanlog.client.notices import missing_policy
-from fanlog.client.starts import as_reset, checked, topic_name
 from fanlog.config import ClientOptions
 from fanlog.errors import InvalidArgumentError
 from fanlog.format import messages

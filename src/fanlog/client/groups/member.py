@@ -15,11 +15,11 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from fanlog.client.arguments import StartLike, as_start, checked
 from fanlog.client.groups.commits import GroupCommits
 from fanlog.client.groups.progress import Progress
 from fanlog.client.message import Message, MessageBatch
 from fanlog.client.reached import Place, Reached, as_positions, reached
-from fanlog.client.starts import StartLike, as_start, checked
 from fanlog.client.subscription import Item, OnGap, Subscription, SubscriptionHost
 from fanlog.errors import (
     ClosedError,

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from fanlog.client.starts import StartLike, as_start, checked
+from fanlog.client.arguments import StartLike, as_start, checked
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind
 from fanlog.format.messages import decode

@@ -7,10 +7,10 @@ from typing import Literal, TypedDict, get_args
 
 import msgspec
 
+from fanlog.client.arguments import StartLike
 from fanlog.client.backoff import Backoff
 from fanlog.client.groups.handling import Order
 from fanlog.client.groups.member import CommitMode, OnPartitions
-from fanlog.client.starts import StartLike
 from fanlog.client.subscription import OnGap
 from fanlog.errors import InvalidArgumentError
 from fanlog.model import MissingPolicy, ResetPolicy

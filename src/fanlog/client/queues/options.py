@@ -5,9 +5,9 @@ from __future__ import annotations
 import secrets
 from typing import TypedDict, cast
 
+from fanlog.client.arguments import checked, reset_policy, topic_name
 from fanlog.client.backoff import Backoff
 from fanlog.client.notices import missing_policy
-from fanlog.client.starts import checked, reset_policy, topic_name
 from fanlog.errors import InvalidArgumentError
 from fanlog.format.messages import Work
 from fanlog.format.patterns import is_pattern

@@ -22,6 +22,7 @@ from fanlog.client.queues.jobs import Job, JobBatch, LeaseInHand, said_by
 from fanlog.client.queues.settling import Settling, Stretch
 from fanlog.errors import ClosedError, FanlogError, UnreadableError
 from fanlog.format.batch import Batch
+from fanlog.format.batch_cache import BatchCache
 from fanlog.format.frames import FrameKind, Lease
 from fanlog.format.messages import (
     GapNotice,
@@ -39,7 +40,6 @@ from fanlog.format.messages import (
     Working,
     decode,
 )
-from fanlog.format.shelf import BatchShelf
 from fanlog.model import QueueSettings
 
 logger = logging.getLogger("fanlog.client")
@@ -90,7 +90,7 @@ class Worker:
         self._wake: asyncio.Future[None] | None = None
         self._begun: Iterator[Job] = iter(())
         self._names: dict[int, str] = {}
-        self._shelf: BatchShelf[MessageBatch] = BatchShelf()
+        self._batch_cache: BatchCache[MessageBatch] = BatchCache()
         self._coming: Lease | None = None
         # Weak: jobs that the application has dropped run out, and go to others.
         self._held: weakref.WeakSet[LeaseInHand] = weakref.WeakSet()
@@ -371,7 +371,7 @@ class Worker:
     def resuming(self) -> tuple[FrameKind, msgspec.Struct]:
         """Comes back with what it has. A broker that was restarted has forgotten who has what, and
         hands out again what the application has not got yet."""
-        self._shelf = BatchShelf()
+        self._batch_cache = BatchCache()
         self._coming = None
         if self._note_epoch():
             for lease in self._items:
@@ -407,7 +407,7 @@ class Worker:
         if lease.fresh:
             self._coming = lease
             return
-        batch = self._shelf.get((lease.number, lease.partition, lease.base_offset))
+        batch = self._batch_cache.get((lease.number, lease.partition, lease.base_offset))
         if batch is not None:
             self._take(lease, batch)
 
@@ -418,7 +418,7 @@ class Worker:
         batch.topic_name = self._names.get(lease.number, "")
         decoded = self._host.decoded(batch)
         place = (lease.number, lease.partition, lease.base_offset)
-        self._shelf.put(place, decoded, batch.header.length)
+        self._batch_cache.put(place, decoded, batch.header.length)
         self._take(lease, decoded)
 
     def _take(self, lease: Lease, batch: MessageBatch) -> None:

@@ -13,11 +13,11 @@ from typing import Protocol
 
 import msgspec
 
+from fanlog.client.arguments import checked, checked_priority, event_time_us
 from fanlog.client.message import Message
 from fanlog.client.publishing import Headers, Value
 from fanlog.client.reached import reached
 from fanlog.client.schedules import DelayedRecords, Time
-from fanlog.client.starts import checked, checked_priority, event_time_us
 from fanlog.client.topic_outbox import TopicOutbox
 from fanlog.client.transactions.stager import Stager
 from fanlog.client.values import Encoding, encode_as

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Generic, TypeVar, Union, cast, get_args, get_
 
 import msgspec
 
+from fanlog.client.arguments import topic_name
 from fanlog.client.message import Message
-from fanlog.client.starts import topic_name
 from fanlog.client.values import (
     CONTENT_TYPE,
     CONTENT_TYPES,

@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
+from fanlog.client.arguments import StartLike
 from fanlog.client.groups.member import GroupMember
 from fanlog.client.message import Message
 from fanlog.client.reached import Place
-from fanlog.client.starts import StartLike
 from fanlog.client.subscription import Subscription
 from fanlog.client.typed.kind import Kind
 from fanlog.client.typed.options import OnUndecodable

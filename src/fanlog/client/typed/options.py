@@ -7,8 +7,8 @@ import datetime as dt
 from collections.abc import Callable
 from typing import Literal, TypedDict
 
+from fanlog.client.arguments import StartLike
 from fanlog.client.message import Message
-from fanlog.client.starts import StartLike
 from fanlog.client.subscription import OnGap
 from fanlog.client.values import Headers
 from fanlog.errors import DecodeError

@@ -16,7 +16,7 @@ from fanlog.model import Durability
 
 if TYPE_CHECKING:
     from fanlog.broker.authority import Permit
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.topics import Partition
     from fanlog.listeners.redis.pubsub import PubSub
     from fanlog.listeners.redis.replies import Owed, Replies
@@ -51,7 +51,7 @@ class Gathering:
     """Messages of all connections that the broker has not been given yet. They are handed in at the
     end of its turn. It is the broker's Origin for them, and tells their publishers."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: BrokerCore) -> None:
         self._broker = broker
         # What the next `hand_in` brings.
         self.runs: list[_Run] = []
@@ -59,7 +59,7 @@ class Gathering:
         self._tokens: dict[int, list[_Run]] = {}
         self._last_token = 0
         self._last = 0
-        broker.commits.feeders.append(self.hand_in)
+        broker.turns.feeders.append(self.hand_in)
 
     def add(self, run: _Run, cost_bytes: int) -> None:
         self.runs.append(run)
@@ -71,12 +71,12 @@ class Gathering:
         """All that one read of the connection of this number brought is here. While it alone
         publishes, there is nothing that its messages could share a turn with, and they need not
         wait for its end."""
-        commits = self._broker.commits
+        turns = self._broker.turns
         if number == self._last:
-            commits.turn()
+            turns.end()
         else:
             self._last = number
-            commits.schedule()
+            turns.schedule()
 
     def hand_in(self) -> None:
         """Gives the broker what was gathered, in one batch for each partition."""

@@ -25,7 +25,7 @@ from fanlog.listeners.redis.publishing import Gathering
 from fanlog.model import Gap, SlowPolicy
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.topics import Partition, Topic
     from fanlog.config import RedisOptions
     from fanlog.format.messages import Joined, Notice
@@ -54,7 +54,7 @@ class PubSub:
 
     def __init__(
         self,
-        broker: Broker,
+        broker: BrokerCore,
         options: RedisOptions,
         *,
         create_topics: bool,
@@ -104,8 +104,8 @@ class PubSub:
 
     def end_turn(self) -> None:
         """Everything published so far is handed on now."""
-        if self._broker.commits.dirty or self.gathering.runs:
-            self._broker.commits.turn()
+        if self._broker.turns.dirty or self.gathering.runs:
+            self._broker.turns.end()
 
     def _find_topic(
         self, name: bytes, channel: Channel | None, shard: bool, owner: str

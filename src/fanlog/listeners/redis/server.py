@@ -17,7 +17,7 @@ from fanlog.listeners.redis.state import ServerState
 from fanlog.listeners.tcp import TcpListener
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
     from fanlog.config import ListenerOptions, RedisOptions
     from fanlog.listeners.admission import Admission
 
@@ -79,7 +79,7 @@ class RedisListener(TcpListener[RedisSession]):
 
     def __init__(
         self,
-        broker: Broker,
+        broker: BrokerCore,
         shared: ListenerOptions,
         redis: RedisOptions,
         admission: Admission,

@@ -88,7 +88,7 @@ def _clients(session: RedisSession) -> dict[str, object]:
 
 
 def _memory(session: RedisSession) -> dict[str, object]:
-    used = session.state.broker.commits.tail_bytes
+    used = session.state.broker.turns.tail_bytes
     return {"used_memory": used, "used_memory_human": f"{used / 1048576:.2f}M", "maxmemory": 0}
 
 

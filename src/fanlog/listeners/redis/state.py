@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fanlog.security.gate import SecurityGate
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
     from fanlog.config import RedisOptions
     from fanlog.listeners.redis.session import RedisSession
 
@@ -20,7 +20,7 @@ REDIS_VERSION = "7.2.0"
 class ServerState:
     """`settings` are those of CONFIG: what a client of publish and subscribe asks for."""
 
-    def __init__(self, broker: Broker, options: RedisOptions, now: Callable[[], float]) -> None:
+    def __init__(self, broker: BrokerCore, options: RedisOptions, now: Callable[[], float]) -> None:
         self.broker = broker
         self.options = options
         self.now = now

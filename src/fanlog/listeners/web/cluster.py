@@ -20,7 +20,7 @@ from fanlog.release import VERSION
 from fanlog.telemetry.process import ProcessMetrics, measure_process
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
 
 
 class ListenerCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +77,7 @@ class ClusterAnswer(msgspec.Struct, frozen=True, kw_only=True):
 _measured: Shared[ProcessMetrics] = Shared()
 
 
-async def _measure(broker: Broker) -> ProcessMetrics:
+async def _measure(broker: BrokerCore) -> ProcessMetrics:
     return await broker.threaded(lambda: measure_process(broker.folder))
 
 
@@ -88,7 +88,7 @@ def _memory_total() -> int:
         return 0
 
 
-def _listeners(broker: Broker) -> list[ListenerCard]:
+def _listeners(broker: BrokerCore) -> list[ListenerCard]:
     return [
         ListenerCard(
             name=one.name,

@@ -24,7 +24,7 @@ from fanlog.listeners.web.talks import ENDED, Talk
 from fanlog.security.connections import LoggedIn
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.cursors import Cursor, Subscription
     from fanlog.broker.ports import Piece
     from fanlog.config_web import WebOptions
@@ -46,7 +46,7 @@ class ConnectionHost(Protocol):
     @property
     def options(self) -> WebOptions: ...
     @property
-    def core(self) -> Broker: ...
+    def core(self) -> BrokerCore: ...
     def left(self, stream: WebConnection, /) -> None: ...
 
 
@@ -181,7 +181,7 @@ class WebConnection(asyncio.Protocol):
             self._pause()
         elif self._core.congested():
             self._pause()
-            self._core.commits.when_relieved(self.go_on)
+            self._core.turns.when_relieved(self.go_on)
 
     def _pause(self) -> None:
         self.paused = True
@@ -193,7 +193,7 @@ class WebConnection(asyncio.Protocol):
             return
         if self.paused:
             if self._core.congested():
-                self._core.commits.when_relieved(self.go_on)
+                self._core.turns.when_relieved(self.go_on)
                 return
             self.paused = False
             self.heard_at = self._loop.time()

@@ -40,7 +40,7 @@ from fanlog.listeners.web.routes import Call, Route
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
     from fanlog.client.dead_letters import DeadLetter
     from fanlog.listeners.web.dead_index import DeadLetterIndex
     from fanlog.listeners.web.dead_table import Group, LetterTable
@@ -102,7 +102,7 @@ def _reason(table: LetterTable, group: Group) -> Reason:
     )
 
 
-async def _origins(broker: Broker, table: LetterTable) -> list[Origin]:
+async def _origins(broker: BrokerCore, table: LetterTable) -> list[Origin]:
     numbers = [number for number, count in enumerate(table.source_counts) if count]
     first = await page_of(
         broker.slices,

@@ -18,7 +18,7 @@ from fanlog.listeners.web.dead_reading import read_stretch
 from fanlog.listeners.web.dead_table import LetterTable
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.topics import Partition, Topic
 
 logger = logging.getLogger("fanlog.listeners")
@@ -52,7 +52,7 @@ class _Gates(NamedTuple):
 class DeadLetterIndex:
     """The dead letters of one topic."""
 
-    def __init__(self, broker: Broker, topic: Topic, gates: _Gates) -> None:
+    def __init__(self, broker: BrokerCore, topic: Topic, gates: _Gates) -> None:
         self._broker = broker
         self.topic = topic
         self.table = LetterTable()
@@ -200,7 +200,7 @@ async def _within(task: asyncio.Task[None], until: float | None) -> bool:
 class DeadLetterIndexes:
     """Those of all topics that somebody looks at."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: BrokerCore) -> None:
         self._broker = broker
         self._indexes: dict[int, DeadLetterIndex] = {}
         self._gates = _Gates(asyncio.Semaphore(_AT_A_TIME), asyncio.Semaphore(_AT_A_TIME))

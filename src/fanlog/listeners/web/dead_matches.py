@@ -17,7 +17,7 @@ from fanlog.client.dead_letters import place_of
 from fanlog.listeners.web.dead_reading import TOGETHER, read_letters
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.slices import Slices
     from fanlog.broker.topics import Topic
     from fanlog.client.dead_letters import DeadLetter
@@ -112,7 +112,9 @@ def _look(table: LetterTable, wanted: Wanted) -> _Look:
 class Match:
     """The rows that fit. `seen`: how many rows of the table were looked at."""
 
-    def __init__(self, broker: Broker, topic: Topic, table: LetterTable, wanted: Wanted) -> None:
+    def __init__(
+        self, broker: BrokerCore, topic: Topic, table: LetterTable, wanted: Wanted
+    ) -> None:
         self._broker = broker
         self._topic = topic
         self._table = table

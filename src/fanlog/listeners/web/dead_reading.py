@@ -18,7 +18,7 @@ from fanlog.listeners.web.dead_reasons import group_of
 from fanlog.listeners.web.dead_table import Found, Record
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.topics import Partition, Topic
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ class Stretch(NamedTuple):
     next_offset: int
 
 
-async def read_stretch(broker: Broker, partition: Partition, offset: int) -> Stretch:
+async def read_stretch(broker: BrokerCore, partition: Partition, offset: int) -> Stretch:
     """The next records from an offset on, as a table of dead letters takes them."""
     try:
         pieces = await _fetch(broker, partition, offset, _SCAN_BYTES)
@@ -66,7 +66,7 @@ async def read_stretch(broker: Broker, partition: Partition, offset: int) -> Str
     return await _in_thread(broker, size, decode)
 
 
-def _unpacked(broker: Broker, pieces: list[memoryview]) -> int:
+def _unpacked(broker: BrokerCore, pieces: list[memoryview]) -> int:
     return sum(broker.unpacker.decoding_bytes(piece) for piece in pieces)
 
 
@@ -122,7 +122,7 @@ _MICROSECOND = dt.timedelta(microseconds=1)
 
 
 async def read_letters(
-    broker: Broker, topic: Topic, places: Sequence[tuple[int, int]]
+    broker: BrokerCore, topic: Topic, places: Sequence[tuple[int, int]]
 ) -> AsyncIterator[list[DeadLetter]]:
     """The dead letters at these partitions and offsets, some at a time. Those that the log does
     not have any more are left out. It is fast if they are in the order of the log."""
@@ -145,7 +145,7 @@ async def read_letters(
 class _Reader:
     """Keeps the batches that were read last: the next dead letter is mostly among them."""
 
-    def __init__(self, broker: Broker, topic: Topic) -> None:
+    def __init__(self, broker: BrokerCore, topic: Topic) -> None:
         self._broker = broker
         self._topic = topic
         self._partition = -1
@@ -211,7 +211,7 @@ class _Reader:
 
 
 async def _fetch(
-    broker: Broker, partition: Partition, offset: int, bytes_max: int
+    broker: BrokerCore, partition: Partition, offset: int, bytes_max: int
 ) -> list[memoryview]:
     got: asyncio.Future[list[memoryview] | FanlogError] = asyncio.get_running_loop().create_future()
 
@@ -226,7 +226,7 @@ async def _fetch(
     return result
 
 
-def _batches(broker: Broker, partition: Partition, pieces: list[memoryview]) -> list[Batch]:
+def _batches(broker: BrokerCore, partition: Partition, pieces: list[memoryview]) -> list[Batch]:
     limits, name = broker.unpacker.limits, partition.topic.name
     return [
         Batch(piece[at : at + header.length], header, name, limits)
@@ -235,7 +235,7 @@ def _batches(broker: Broker, partition: Partition, pieces: list[memoryview]) -> 
     ]
 
 
-async def _in_thread(broker: Broker, size: int, work: Callable[[], T]) -> T:
+async def _in_thread(broker: BrokerCore, size: int, work: Callable[[], T]) -> T:
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
     def done(result: T | Exception) -> None:

@@ -18,7 +18,7 @@ from fanlog.listeners.web.dead_reading import read_letters
 
 if TYPE_CHECKING:
     from fanlog.broker.authority import Permit
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
     from fanlog.client.aio import Client
     from fanlog.client.dead_letters import DeadLetter
     from fanlog.client.transactions.transaction import Transaction
@@ -48,7 +48,7 @@ class Settling:
 
     def __init__(
         self,
-        broker: Broker,
+        broker: BrokerCore,
         client: Client,
         index: DeadLetterIndex,
         permit: Permit,

@@ -34,7 +34,7 @@ from fanlog.model import TOPIC_NAME_BYTES_MAX, PendingMessage
 
 if TYPE_CHECKING:
     from fanlog.broker.authority import Permit
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
 
 # Messages that are looked at for one answer, some at a time: those for other topics are left out.
 _LOOKED_AT_MAX = 5000
@@ -209,7 +209,7 @@ def _answer(permit: Permit, one: PendingMessage) -> DelayedAnswer:
     )
 
 
-async def _page(broker: Broker, wanted: ListScheduled) -> ScheduledPage:
+async def _page(broker: BrokerCore, wanted: ListScheduled) -> ScheduledPage:
     ended: asyncio.Future[ScheduledPage] = asyncio.get_running_loop().create_future()
 
     def listed(got: ScheduledPage | FanlogError) -> None:

@@ -33,7 +33,7 @@ from fanlog.security.tickets import Tickets, TicketUse
 from fanlog.telemetry.callers import CALLER
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
     from fanlog.config_security import SecurityOptions
     from fanlog.listeners.web.server import WebListener
     from fanlog.security.oidc import Oidc
@@ -93,7 +93,7 @@ class Guest:
     __slots__ = ("_core", "_entrance", "permit", "revoked", "session", "spared")
 
     def __init__(
-        self, entrance: Entrance, core: Broker, who: Identity, session: Session | None = None
+        self, entrance: Entrance, core: BrokerCore, who: Identity, session: Session | None = None
     ) -> None:
         self._entrance = entrance
         self._core = core
@@ -172,7 +172,7 @@ class Entrance:
         self._asking: dict[int, _Asking] = {}
 
     @property
-    def _core(self) -> Broker:
+    def _core(self) -> BrokerCore:
         return self._listener.core
 
     @property

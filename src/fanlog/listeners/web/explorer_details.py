@@ -35,7 +35,7 @@ from fanlog.listeners.web.routes import Call, Route
 from fanlog.model import PARTITIONS_MAX
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.topics import Partition
 
 _OFFSET_MAX = (1 << 63) - 1
@@ -244,7 +244,7 @@ async def show_range(call: Call[RangeQuery, None]) -> ExploredRange:
     )
 
 
-async def _oldest_us(core: Broker, partitions: Sequence[Partition]) -> int:
+async def _oldest_us(core: BrokerCore, partitions: Sequence[Partition]) -> int:
     """When the oldest message came, as far as that can be read."""
     room = asyncio.Semaphore(_READS_AT_A_TIME)
 
@@ -261,7 +261,7 @@ async def _oldest_us(core: Broker, partitions: Sequence[Partition]) -> int:
 
 
 async def _counts(
-    core: Broker, partitions: Sequence[Partition], oldest_us: int, newest_us: int, buckets: int
+    core: BrokerCore, partitions: Sequence[Partition], oldest_us: int, newest_us: int, buckets: int
 ) -> list[int]:
     """How many messages came in each part of a time, by their offsets."""
     step_us = max(1, (newest_us - oldest_us) // buckets + 1)

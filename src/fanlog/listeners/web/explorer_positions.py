@@ -8,13 +8,13 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from fanlog.client.starts import as_start
+from fanlog.client.arguments import as_start
 from fanlog.errors import InvalidArgumentError
 from fanlog.listeners.web.explorer_look import Gap, Reach
 from fanlog.model import Start
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.topics import Partition
 
 TOKEN_LENGTH_MAX = 24_000
@@ -43,7 +43,7 @@ class Began(NamedTuple):
     gaps: list[tuple[Reach, Gap]]
 
 
-async def begin(core: Broker, given: Given, partitions: list[Partition]) -> Began:
+async def begin(core: BrokerCore, given: Given, partitions: list[Partition]) -> Began:
     """Where each partition begins."""
     if given.after is not None:
         return _since(parse_token(given.after), partitions)

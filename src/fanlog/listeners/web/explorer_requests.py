@@ -28,7 +28,7 @@ from fanlog.listeners.web.routes import Call
 from fanlog.model import PARTITIONS_MAX
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
 
 # Scans that run at a time, and that may wait for it.
 _SCANS_MAX = 4
@@ -71,7 +71,7 @@ class TopicsQuery(msgspec.Struct, frozen=True, kw_only=True):
 class Explorer:
     """What the requests of one listener share: patterns, and the room for scans."""
 
-    def __init__(self, core: Broker) -> None:
+    def __init__(self, core: BrokerCore) -> None:
         self.topics = ExploredTopics(core)
         self._room = asyncio.Semaphore(_SCANS_MAX)
         self._waiting = 0
@@ -93,7 +93,7 @@ class Explorer:
             self._room.release()
 
 
-_explorers: WeakKeyDictionary[Broker, Explorer] = WeakKeyDictionary()
+_explorers: WeakKeyDictionary[BrokerCore, Explorer] = WeakKeyDictionary()
 
 
 def explorer_of(call: Call[Any, Any]) -> Explorer:

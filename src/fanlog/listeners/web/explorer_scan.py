@@ -14,7 +14,7 @@ from fanlog.listeners.web.explorer_look import Found, Gap, Look, Plan, Reach, ne
 from fanlog.log.lookup import out_of_range
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.topics import Partition
     from fanlog.log.partition import Block
 
@@ -38,7 +38,7 @@ class Scan:
     """One scan over some partitions."""
 
     def __init__(
-        self, core: Broker, plan: Plan, reaches: Sequence[Reach], *, seconds_max: float
+        self, core: BrokerCore, plan: Plan, reaches: Sequence[Reach], *, seconds_max: float
     ) -> None:
         self._core = core
         self._plan = plan
@@ -162,7 +162,7 @@ class Scan:
 
 
 async def read_pieces(
-    core: Broker, partition: Partition, offset: int, high: int, bytes_max: int
+    core: BrokerCore, partition: Partition, offset: int, high: int, bytes_max: int
 ) -> tuple[list[memoryview], int] | Gap:
     """Batches from the one with an offset on, and the offset behind them; or what can't be read
     there. What is on disk comes in blocks, whatever is wanted."""
@@ -190,7 +190,7 @@ async def read_pieces(
     return [block.data], block.next_offset
 
 
-async def _block(core: Broker, partition: Partition, offset: int) -> Block:
+async def _block(core: BrokerCore, partition: Partition, offset: int) -> Block:
     future: asyncio.Future[Block] = asyncio.get_running_loop().create_future()
 
     def done(got: Block | Exception) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from fanlog.broker.authority import Permit
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.topics import Partition, Topic
     from fanlog.identity import Account
 
@@ -59,7 +59,7 @@ class Chosen(NamedTuple):
 class ExploredTopics:
     """The patterns that one broker was asked about lately."""
 
-    def __init__(self, core: Broker) -> None:
+    def __init__(self, core: BrokerCore) -> None:
         self._core = core
         self._kept: OrderedDict[tuple[str, str, int, int], _Fitting] = OrderedDict()
 
@@ -144,7 +144,7 @@ class ExploredTopics:
 class _Pages:
     """The topics that fit a pattern, page by page; how many there were, and how long that took."""
 
-    def __init__(self, core: Broker, pattern: str) -> None:
+    def __init__(self, core: BrokerCore, pattern: str) -> None:
         self._core = core
         self._pattern = pattern
         self.count = 0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from fanlog.broker.missing import maybe_notice
-from fanlog.client.starts import as_start
+from fanlog.client.arguments import as_start
 from fanlog.errors import ClosedError, InvalidArgumentError, LimitError, allow_more
 from fanlog.format.messages import Joined, Position, Subscribe
 from fanlog.format.patterns import is_pattern

@@ -16,7 +16,7 @@ from fanlog.listeners.web.shared import Shared
 
 if TYPE_CHECKING:
     from fanlog.broker.authority import Permit
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
 
 # Views that are kept, and accounts of which it is known what they may see.
 _VIEWS_MAX = 64
@@ -68,7 +68,7 @@ class _Seen:
 class GroupTables:
     """Those of one broker."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: BrokerCore) -> None:
         self._broker = broker
         self._scan = GroupScan(broker)
         self.times = self._scan.times

@@ -18,7 +18,7 @@ from fanlog.listeners.web.ports import Hear, Incoming, Outgoing, Published
 from fanlog.listeners.web.waiting import wait_for_more
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
     from fanlog.client.link import Dial
 
 # It is in the same process: what waits is sent at the end of the turn.
@@ -37,7 +37,7 @@ class LocalBus:
     name = "fanlog"
     is_broker = True
 
-    def __init__(self, core: Broker, dial: Dial) -> None:
+    def __init__(self, core: BrokerCore, dial: Dial) -> None:
         self.process = secrets.token_hex(8)
         self.core = core
         self.up = True

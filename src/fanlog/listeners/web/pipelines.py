@@ -21,7 +21,7 @@ from fanlog.model import GROUP_PREFIX
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
     from fanlog.format.messages import Position
     from fanlog.format.pipelines import PipelineRun
 
@@ -143,7 +143,7 @@ async def show_pipelines(call: Call[PipelinesQuery, None]) -> PipelinesAnswer:
     )
 
 
-def _groups(broker: Broker) -> list[str]:
+def _groups(broker: BrokerCore) -> list[str]:
     """Groups of pipelines that have committed, also before this start."""
     first = GROUP_PREFIX + _PREFIX
     found: list[str] = []
@@ -154,7 +154,7 @@ def _groups(broker: Broker) -> list[str]:
     return found
 
 
-def _lag(broker: Broker, committed: list[Position]) -> Generator[None, None, int]:
+def _lag(broker: BrokerCore, committed: list[Position]) -> Generator[None, None, int]:
     lag = 0
     for i, position in enumerate(committed):
         if i and not i % _A_STEP:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
     from fanlog.client.aio import Client
 
 
@@ -46,7 +46,7 @@ class Bus(Protocol):
 
     name: str
     process: str
-    core: Broker
+    core: BrokerCore
     up: bool
     on_state: list[Callable[[bool], None]]
     # Whether `core` is the broker itself, and not an edge's.

@@ -27,7 +27,7 @@ from fanlog.listeners.web.shared import Shared
 from fanlog.model import GroupState, PendingMessage, QueueSettings
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.group_view import GroupView, LeaseRow, MemberRow
     from fanlog.broker.queues.queue import Queue
 
@@ -314,7 +314,7 @@ async def scheduled(call: Call[Nothing, None]) -> ScheduledList:
     )
 
 
-async def _pending(broker: Broker) -> _Scheduled:
+async def _pending(broker: BrokerCore) -> _Scheduled:
     """The first messages that are scheduled, for whatever topic; and whether that is all."""
     found: list[PendingMessage] = []
     after, looked_at = "", 0
@@ -327,7 +327,7 @@ async def _pending(broker: Broker) -> _Scheduled:
     return found, False
 
 
-async def _page(broker: Broker, wanted: ListScheduled) -> ScheduledPage:
+async def _page(broker: BrokerCore, wanted: ListScheduled) -> ScheduledPage:
     got: asyncio.Future[ScheduledPage] = asyncio.get_running_loop().create_future()
 
     def listed(page: ScheduledPage | FanlogError) -> None:

@@ -18,7 +18,7 @@ from fanlog.listeners.web.operations import (
 from fanlog.model import Gap, GapReason
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
     from fanlog.listeners.web.connection import WebConnection
 
 
@@ -28,7 +28,7 @@ class JsonReader:
     __slots__ = ("_connection", "_core", "_filter", "_numbered", "_target", "_wanted")
 
     def __init__(
-        self, core: Broker, connection: WebConnection, wanted: Wanted, *, numbered: bool
+        self, core: BrokerCore, connection: WebConnection, wanted: Wanted, *, numbered: bool
     ) -> None:
         self._core = core
         self._connection = connection

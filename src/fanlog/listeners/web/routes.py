@@ -37,7 +37,7 @@ from fanlog.listeners.web.mistakes import explained
 
 if TYPE_CHECKING:
     from fanlog.broker.authority import Permit
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
     from fanlog.client.aio import Client
     from fanlog.listeners.web.entrance import Guest
     from fanlog.listeners.web.ports import Bus
@@ -76,7 +76,7 @@ class Call(Generic[Q, B]):
         return client
 
     @property
-    def broker(self) -> Broker:
+    def broker(self) -> BrokerCore:
         """The broker itself, where this process has it."""
         if not self.bus.is_broker:
             raise NotSupportedError("This is an edge, which can't tell. Ask the broker behind it.")

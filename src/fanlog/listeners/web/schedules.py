@@ -35,7 +35,7 @@ from fanlog.model import TOPIC_NAME_BYTES_MAX, ScheduleInfo
 
 if TYPE_CHECKING:
     from fanlog.broker.authority import Permit
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
     from fanlog.format.schedules import Delayed
 
 # Runs of a schedule that are computed ahead.
@@ -182,7 +182,7 @@ def _fields(permit: Permit, one: ScheduleInfo) -> dict[str, Any]:
     }
 
 
-def _ready(broker: Broker) -> asyncio.Future[None]:
+def _ready(broker: BrokerCore) -> asyncio.Future[None]:
     """Done when it is known which schedules there are: after a start that takes a moment."""
     ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     broker.schedule.when_ready(lambda: None if ready.done() else ready.set_result(None))

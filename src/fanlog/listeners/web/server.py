@@ -39,7 +39,7 @@ from fanlog.listeners.web.tls_transport import TlsTransport
 if TYPE_CHECKING:
     from aiohttp.web_protocol import RequestHandler
 
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.peers import PeerSource
     from fanlog.config_web import WebOptions
     from fanlog.identity import Identity
@@ -105,7 +105,7 @@ class WebListener(Acceptor):
         self.group_tables = GroupTables(bus.core)
 
     @property
-    def core(self) -> Broker:
+    def core(self) -> BrokerCore:
         """What the subscriptions read."""
         return self.bus.core
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from fanlog.client.starts import as_start
+from fanlog.client.arguments import as_start
 from fanlog.errors import (
     ConfigError,
     ForbiddenError,

@@ -24,7 +24,7 @@ from fanlog.listeners.web.routes import Call, Nothing, Route
 
 if TYPE_CHECKING:
     from fanlog.broker.authority import Permit
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
     from fanlog.identity import Identity
 
 logger = logging.getLogger("fanlog.listeners")
@@ -107,7 +107,7 @@ Work = Callable[[Running], Awaitable[None]]
 class Tasks:
     """The tasks of one listener."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: BrokerCore) -> None:
         self._broker = broker
         self._tasks: dict[str, Running] = {}
         self._closed = False

@@ -40,7 +40,7 @@ from fanlog.model import PARTITIONS_MAX, GroupKind, ReaderCounters
 
 if TYPE_CHECKING:
     from fanlog.broker.authority import Permit
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.topics import Partition, Topic
     from fanlog.log.segment import SegmentNote
 
@@ -137,7 +137,7 @@ def _summary(
 
 
 async def _section(
-    broker: Broker, topic: Topic, permit: Permit, query: DetailsQuery, limit: int
+    broker: BrokerCore, topic: Topic, permit: Permit, query: DetailsQuery, limit: int
 ) -> msgspec.Struct:
     offset = query.offset
     if query.show == "partitions":
@@ -203,7 +203,7 @@ def _segment(partition: int, note: SegmentNote) -> SegmentDetails:
 
 
 async def _readers(
-    broker: Broker, topic: Topic, permit: Permit, offset: int, limit: int
+    broker: BrokerCore, topic: Topic, permit: Permit, offset: int, limit: int
 ) -> ReadersPage:
     found, complete = await broker.topic_users.readers(topic)
     restricted = not permit.may(Verb.ADMIN, "")
@@ -246,7 +246,7 @@ def _reader(reader: TopicReader) -> ReaderDetails:
 
 
 async def _groups(
-    broker: Broker, topic: Topic, permit: Permit, offset: int, limit: int
+    broker: BrokerCore, topic: Topic, permit: Permit, offset: int, limit: int
 ) -> GroupsPage:
     found = await broker.topic_users.groups(topic)
     if permit.guarded:
@@ -265,7 +265,7 @@ def _group(group: TopicGroup) -> GroupDetails:
 
 
 async def _producers(
-    broker: Broker, topic: Topic, permit: Permit, query: DetailsQuery, limit: int
+    broker: BrokerCore, topic: Topic, permit: Permit, query: DetailsQuery, limit: int
 ) -> ProducersPage:
     found, complete = await broker.topic_users.producers(topic, query.partition)
     some = found[query.offset : query.offset + limit]
@@ -283,7 +283,7 @@ async def _producers(
 
 
 def _producer(
-    broker: Broker, permit: Permit, one: TopicProducer, time_us: int | None
+    broker: BrokerCore, permit: Permit, one: TopicProducer, time_us: int | None
 ) -> ProducerDetails:
     name = broker.producers.name_of(one.id)
     return ProducerDetails(

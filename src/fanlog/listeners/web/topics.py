@@ -11,7 +11,7 @@ import msgspec
 from aiohttp import web
 from msgspec import UNSET, Meta, UnsetType
 
-from fanlog.client.starts import as_start
+from fanlog.client.arguments import as_start
 from fanlog.errors import (
     InvalidArgumentError,
     InvalidNameError,

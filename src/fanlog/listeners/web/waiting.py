@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fanlog.broker.core import Broker
+    from fanlog.broker.broker_core import BrokerCore
 
 
 async def wait_for_more(
-    core: Broker, topic: str, offsets: Mapping[int, int], seconds: float
+    core: BrokerCore, topic: str, offsets: Mapping[int, int], seconds: float
 ) -> None:
     """Returns when there is more than `offsets` in one of these partitions, when the topic goes or
     grows, or after so many seconds."""

@@ -7,7 +7,7 @@ later. Threads make the rest of it.
 from __future__ import annotations
 
 from fanlog.log.disk import DiskLog
-from fanlog.log.marks import Compacted
+from fanlog.log.partition_notes import Compacted
 from fanlog.log.segment import Segment
 
 # Its files, segments, those that are dropped and not removed yet, position in the newest segment,

@@ -17,8 +17,8 @@ import msgspec
 
 from fanlog.errors import BackupError
 from fanlog.log.backup.moment import LogMoment
-from fanlog.log.marks import Compacted
 from fanlog.log.opening import StoredTopic
+from fanlog.log.partition_notes import Compacted
 from fanlog.log.segment import base_name
 from fanlog.log.segment_names import INDEX_SUFFIX, LOG_SUFFIX, PRODUCERS_SUFFIX, plain_stem
 from fanlog.model import INTERNAL_PREFIX, DamagedRange, TopicSettings

@@ -35,7 +35,7 @@ from fanlog.log.catalog import (
 )
 from fanlog.log.ends import SyncedEnds
 from fanlog.log.files import make_folders, read_file, replace_file, sync_folder, write_all
-from fanlog.log.marks import RANKED_FILE
+from fanlog.log.partition_notes import RANKED_FILE
 from fanlog.log.scan import Owner
 from fanlog.model import MIB
 

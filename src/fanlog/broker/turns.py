@@ -1,6 +1,6 @@
-"""The end of a turn: what came in goes into the logs, becomes visible when its durability has
-accepted it, is fanned out, and is acknowledged. One commit a partition and turn, however many
-publishers took part."""
+"""Turns, and what happens at the end of each: what came in goes into the logs, becomes visible when
+its durability has accepted it, is fanned out, and is acknowledged. One append for each partition
+and turn, however many publishers took part."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class SyncGroup(Protocol):
 _Synced = tuple[Partition, bytes, int, list[Submission], FanlogError | None]
 
 
-class Commits:
+class Turns:
     """`dirty` holds the partitions that took something in this turn; `Intake` fills it."""
 
     def __init__(
@@ -71,7 +71,7 @@ class Commits:
         self.tail_bytes = 0
         self.published_records = 0
         self.published_bytes = 0
-        self.turns = Histogram(TURN_US)
+        self.durations = Histogram(TURN_US)
         # Hears of a turn that took longer than `slow_ns`: how long, how much of it until all was in
         # the logs, and what was shown to whom.
         self.slow: Callable[[int, int, Iterable[Partition]], None] | None = None
@@ -83,7 +83,7 @@ class Commits:
         """Ends the turn after everything that is ready now has been read."""
         if not self._scheduled:
             self._scheduled = True
-            self._runtime.soon(self.turn)
+            self._runtime.soon(self.end)
 
     def take_stamped(self, partition: Partition, data: bytes, header: BatchHeader) -> None:
         """Takes a batch that another broker has stamped, as it is. It begins where the partition
@@ -101,7 +101,7 @@ class Commits:
         partition.next_offset = header.next_offset
         partition.last_time_us = max(partition.last_time_us, header.append_time_us)
 
-    def turn(self) -> None:
+    def end(self) -> None:
         begun_ns = perf_counter_ns()
         self.hand_in()
         if self._synced:
@@ -120,7 +120,7 @@ class Commits:
             for origin, entries in acks.items():
                 origin.acknowledge(entries)
         took_ns = perf_counter_ns() - begun_ns
-        self.turns.observe(took_ns // 1000)
+        self.durations.observe(took_ns // 1000)
         if took_ns > self.slow_ns and self.slow is not None:
             self.slow(took_ns, appended_ns - begun_ns, fresh)
 

@@ -30,7 +30,7 @@ class NativeOutlet(Outlet, Protocol):
     def finish(self, why: str = "") -> None: ...
 
 
-class Told:
+class Notifier:
     """Tells one subscription's reader what happens to it. `subscriptions` are all those of its
     connection."""
 

@@ -1,5 +1,5 @@
 """The batches that a worker was sent last. The broker and the worker's client each keep such a
-shelf by the same rule, so that the broker knows what the client still has, and sends a batch of
+cache by the same rule, so that the broker knows what the client still has, and sends a batch of
 which several leases are cut only once."""
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ T = TypeVar("T")
 # A batch's place: the topic's number, the partition and the base offset.
 Place = tuple[int, int, int]
 
-SHELF_BATCHES_MAX = 256
-SHELF_BYTES_MAX = 8 * MIB
+BATCHES_MAX = 256
+BYTES_MAX = 8 * MIB
 
 
-class BatchShelf(Generic[T]):
+class BatchCache(Generic[T]):
     """The last used stays; one batch always does, whatever its size."""
 
     def __init__(self) -> None:
@@ -36,14 +36,12 @@ class BatchShelf(Generic[T]):
         return found[0]
 
     def put(self, place: Place, item: T, size: int) -> None:
-        """Puts a batch of `size` bytes onto the shelf. Those used longest ago make room."""
+        """Puts a batch of `size` bytes onto the cache. Those used longest ago make room."""
         before = self._items.pop(place, None)
         if before is not None:
             self._bytes -= before[1]
         self._items[place] = item, size
         self._bytes += size
-        while len(self._items) > SHELF_BATCHES_MAX or (
-            self._bytes > SHELF_BYTES_MAX and len(self._items) > 1
-        ):
+        while len(self._items) > BATCHES_MAX or (self._bytes > BYTES_MAX and len(self._items) > 1):
             _, (_, gone) = self._items.popitem(last=False)
             self._bytes -= gone

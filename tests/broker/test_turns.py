@@ -197,9 +197,9 @@ def test_who_waits_for_the_disk_goes_on_when_a_ledgers_entry_is_durable(data: Pa
             calls.append("fails")
             raise ValueError
 
-        on.core.commits.when_relieved(fails)
-        on.core.commits.when_relieved(lambda: calls.append("goes on"))
-        on.core.commits.sync(partition.log, b"x" * 8, None)
+        on.core.turns.when_relieved(fails)
+        on.core.turns.when_relieved(lambda: calls.append("goes on"))
+        on.core.turns.sync(partition.log, b"x" * 8, None)
         on.run()
         on.sync_group.sync()
         assert calls == ["fails", "goes on"]

@@ -19,7 +19,7 @@ from rich.text import Text
 from fanlog.bench.environment import Environment
 from fanlog.bench.figures import count, new_table, size, system_label, times
 from fanlog.bench.port_report import publishers_table, rate_table
-from fanlog.bench.reports import (
+from fanlog.bench.results import (
     ClientsReport,
     ClientsRow,
     DurableReport,

@@ -1,5 +1,5 @@
 """The broker: what listeners ask, answered from the catalog, the logs and the cursors. It
-decides; bytes move in `intake`, `commits` and `fanout`."""
+decides; bytes move in `intake`, `turns` and `fanout`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from fanlog.broker.backups import Backups
 from fanlog.broker.catalog import Catalog, changed_settings
 from fanlog.broker.checks import Checks
 from fanlog.broker.clocks import TrustedClock
-from fanlog.broker.commits import Commits, SyncGroup
 from fanlog.broker.compaction import Compactions
 from fanlog.broker.differences import check_same
 from fanlog.broker.drops import DropNotes, Drops
-from fanlog.broker.durable import DurableNames
+from fanlog.broker.durable_names import DurableNames
 from fanlog.broker.expiry import STREAM_SETTINGS, is_stream
 from fanlog.broker.fanout import FanOut
 from fanlog.broker.fetch_memory import FetchMemory
@@ -57,6 +56,7 @@ from fanlog.broker.topics import Partition, Topic
 from fanlog.broker.tracing import Traces
 from fanlog.broker.transactions.transactions import Transactions
 from fanlog.broker.truncation import check_deletion, delete_records
+from fanlog.broker.turns import SyncGroup, Turns
 from fanlog.broker.unpacking import Unpacker
 from fanlog.broker.views import Renderer
 from fanlog.config import BrokerOptions, LogOptions
@@ -107,7 +107,7 @@ def log_fault(fault: FanlogError | None) -> None:
         logger.error("%s", fault)
 
 
-class Broker:
+class BrokerCore:
     """The core without a network. `node.py` builds it, listeners and the embedded API use it."""
 
     # Keys and users; None where nobody has to log in.
@@ -153,10 +153,10 @@ class Broker:
         self.renderer = Renderer(options.view_cache_bytes, self.drop_notes, self.unpacker)
         self.traces = Traces(telemetry, runtime.now_us)
         self.fan_out = FanOut(runtime, self._loader, self.renderer, self.drop_notes, self.traces)
-        self.commits = Commits(runtime, self.fan_out, sync_group, log_options.tail_total_bytes)
+        self.turns = Turns(runtime, self.fan_out, sync_group, log_options.tail_total_bytes)
         self.catalog = Catalog(store, options)
-        self.raising = Raising(store, self.commits, runtime)
-        self.internal = InternalTopics(store, self.catalog, self.commits, runtime)
+        self.raising = Raising(store, self.turns, runtime)
+        self.internal = InternalTopics(store, self.catalog, self.turns, runtime)
         self.drops = Drops(
             self.drop_notes, self.internal, options, runtime.monotonic_us, self.fan_out.show
         )
@@ -177,7 +177,7 @@ class Broker:
         )
         self._intake = Intake(
             self.catalog.partitions,
-            self.commits,
+            self.turns,
             options,
             runtime.now_us,
             named=self.producers,
@@ -203,7 +203,7 @@ class Broker:
             self.unpacker.limits,
         )
         self._looked_for_room_us = 0
-        self._publish_log = PublishLog(self.catalog, self.commits)
+        self._publish_log = PublishLog(self.catalog, self.turns)
         self._housekeeping = Housekeeping(self, options, runtime, self._trusted.now_us)
         self.fetch_memory = FetchMemory(
             options.fetch_memory_bytes, options.fetch_stall_seconds, runtime.monotonic_us
@@ -341,7 +341,7 @@ class Broker:
 
     def take(self, data: bytes, at: int, origin: Origin) -> int:
         """Takes whole batches from a publisher's bytes; see `Intake.take`."""
-        self.commits.schedule()
+        self.turns.schedule()
         traces = self.traces
         sampled = traces.sampled
         try:
@@ -360,7 +360,7 @@ class Broker:
 
     def congested(self) -> bool:
         """Whether so much waits for the disk that publishers should not be read for now."""
-        group = self.commits.group
+        group = self.turns.group
         return group is not None and group.pending_bytes > self._options.pending_bytes_pause
 
     # Topics
@@ -445,7 +445,7 @@ class Broker:
             done(result)
 
         # What has come in was checked by the old settings.
-        self.commits.turn()
+        self.turns.end()
         if altered.durability != topic.settings.durability:
             self.raising.begin(topic, altered, retained)
         else:
@@ -457,16 +457,16 @@ class Broker:
         """Deletes a topic: on return it is gone for everybody, and its name is free. `done` hears
         when that is durable."""
         topic = self.catalog.get(check_not_internal(name), creatable=False)
-        self.commits.hand_in()
+        self.turns.hand_in()
         self._publish_log.tick()
         self.catalog.remove(topic)
-        self.commits.turn()
+        self.turns.end()
         self.metering.drop(topic)
         self.subscriptions.topic_vanished(topic)
         self.groups.topic_vanished(topic)
         self.queues.topic_vanished(topic)
         for partition in topic.partitions:
-            self.commits.forget(partition)
+            self.turns.forget(partition)
             waiters, partition.waiters = partition.waiters, None
             for wake in waiters or ():
                 wake()
@@ -476,7 +476,7 @@ class Broker:
     def delete_records(self, name: str, offsets: dict[int, int]) -> list[PartitionOffset]:
         """Deletes what is before these offsets, one for each partition; where each begins now."""
         topic = self.catalog.get(check_not_internal(name))
-        began = delete_records(topic, offsets, self.commits)
+        began = delete_records(topic, offsets, self.turns)
         self.metering.recount(topic)
         return began
 
@@ -488,7 +488,7 @@ class Broker:
         """Readers get what is before an offset from its files: they have changed."""
         tail_bytes = partition.log.tail.bytes
         partition.log.tail.drop_before(offset)
-        self.commits.resized(partition, tail_bytes)
+        self.turns.resized(partition, tail_bytes)
         self._loader.forget(partition)
 
     async def compact(self, name: str) -> TopicInfo:
@@ -675,9 +675,9 @@ class Broker:
             topics=self.catalog.public_count,
             connections=self.connections,
             subscriptions=len(self.subscriptions),
-            tail_bytes=self.commits.tail_bytes,
-            pending_bytes=self.commits.pending_bytes(),
-            published_records=self.commits.published_records,
+            tail_bytes=self.turns.tail_bytes,
+            pending_bytes=self.turns.pending_bytes(),
+            published_records=self.turns.published_records,
             delivered_bytes=self.fan_out.delivered_bytes,
             problems=tuple(problems[:100]),
         )

@@ -10,7 +10,7 @@ import pytest
 
 from fanlog import errors
 from fanlog.cli.tail import parse_start
-from fanlog.client.starts import as_start
+from fanlog.client.arguments import as_start
 from fanlog.model import Start
 from tests.client.ways import PATIENCE_SECONDS, WAYS, Way, take
 
