@@ -76,6 +76,8 @@ async def test_all_connections_of_a_user_are_closed(dashboard: Dashboard) -> Non
             await two.ask(op="subscribe", target="orders")
             async with board.visit("/clients") as page:
                 await expect(page.get_by_role("row", name="ann")).to_have_count(2)
+                await page.get_by_role("link", name="ann 2").click()
+                await expect(page.get_by_role("button", name="Only user ann")).to_be_visible()
                 await page.get_by_role("button", name="Close ann").first.click()
                 dialog = page.get_by_role("dialog")
                 await dialog.get_by_label("All connections of ann (2)").check()

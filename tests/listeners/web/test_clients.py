@@ -51,6 +51,7 @@ async def test_clients_are_listed_with_what_they_follow_send_and_take(serving: S
         assert by_listener["web"]["subscriptions"] == ["a"]
         assert by_listener["native"]["subscriptions"] == ["b"]
         assert {"user": "ann", "connections": 1} in found["users"]
+        assert found["hosts"] == [{"host": "127.0.0.1", "connections": 2}]
         for one in found["clients"]:
             assert one["received_bytes"] > 0
             assert one["sent_bytes"] > 0
@@ -65,6 +66,8 @@ async def test_clients_are_listed_with_what_they_follow_send_and_take(serving: S
         ("?listener=native", ["native"]),
         ("?user=ann", ["web"]),
         ("?user=nobody", []),
+        ("?address=127.0.0.1", ["native", "web"]),
+        ("?address=127.0.0.2", []),
         ("?behind=true", []),
         ("?sort=subscriptions&limit=1&offset=2", []),
     ],

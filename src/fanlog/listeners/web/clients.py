@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 # Counts that are older say nothing about what a connection does now.
 _COUNTS_SECONDS_MAX = 60.0
 _COUNTS_SECONDS_MIN = 0.5
-# Users that are named with how many connections they have.
-_USERS_MAX = 20
+# Users and hosts that are named with how many connections they have.
+_COUNTED_MAX = 20
 
 ClientSort = Literal[
     "behind_bytes",
@@ -90,6 +90,11 @@ class UserCount(msgspec.Struct, frozen=True):
     connections: int
 
 
+class HostCount(msgspec.Struct, frozen=True):
+    host: str
+    connections: int
+
+
 class ClientsAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A page of the clients that fit, and what there is in all."""
 
@@ -99,6 +104,7 @@ class ClientsAnswer(msgspec.Struct, frozen=True, kw_only=True):
     connections: Annotated[int, Meta(description="All clients that are connected.")]
     listeners: Annotated[dict[str, int], Meta(description="How many, by listener.")]
     users: Annotated[list[UserCount], Meta(description="The users with most connections.")]
+    hosts: Annotated[list[HostCount], Meta(description="The addresses with most connections.")]
     behind_bytes: Annotated[int, Meta(description="Bytes that all of them are behind.")]
     processes: Annotated[
         int,
@@ -119,6 +125,9 @@ class ClientsQuery(msgspec.Struct, frozen=True, kw_only=True):
         Literal["", "native", "redis", "web"], Meta(description="Only those of this listener.")
     ] = ""
     user: Annotated[str, Meta(max_length=255, description="Only this user's.")] | None = None
+    address: Annotated[
+        str, Meta(max_length=64, description="Only those from this host, or host and port.")
+    ] = ""
     behind: Annotated[bool, Meta(description="Only those that are behind.")] = False
     requests: Annotated[
         bool, Meta(description="Also HTTP connections that only send requests.")
@@ -145,6 +154,7 @@ class _Scan(msgspec.Struct, frozen=True):
     found: list[_Found]
     listeners: dict[str, int]
     users: list[UserCount]
+    hosts: list[HostCount]
     behind_bytes: int
 
 
@@ -176,6 +186,7 @@ async def _scan(listener: WebListener) -> _Scan:
     found: list[_Found] = []
     listeners: Counter[str] = Counter()
     users: Counter[str] = Counter()
+    hosts: Counter[str] = Counter()
     behind, now_us = 0, core.now_us()
     for source in listener.all_listeners():
         async for peer in core.slices.each(source.peers()):
@@ -184,11 +195,17 @@ async def _scan(listener: WebListener) -> _Scan:
             if one.info.transport != "http":
                 listeners[one.info.listener] += 1
                 users[one.info.user] += 1
+                hosts[one.info.address.rpartition(":")[0]] += 1
                 behind += one.info.behind_bytes
     if elapsed >= _COUNTS_SECONDS_MIN:
         before.at, before.by_id = now, counts
-    most = [UserCount(name, count) for name, count in users.most_common(_USERS_MAX)]
-    return _Scan(found, dict(listeners), most, behind)
+    return _Scan(
+        found,
+        dict(listeners),
+        [UserCount(*one) for one in users.most_common(_COUNTED_MAX)],
+        [HostCount(*one) for one in hosts.most_common(_COUNTED_MAX)],
+        behind,
+    )
 
 
 def _look(
@@ -221,6 +238,8 @@ def _fits(one: _Found, query: ClientsQuery, text: str) -> bool:
     if query.listener and info.listener != query.listener:
         return False
     if query.user is not None and info.user != query.user:
+        return False
+    if query.address and query.address not in (info.address, info.address.rpartition(":")[0]):
         return False
     if query.behind and not info.behind_bytes and not info.behind_messages:
         return False
@@ -294,6 +313,7 @@ async def clients(call: Call[ClientsQuery, None]) -> ClientsAnswer:
         connections=sum(scan.listeners.values()),
         listeners=scan.listeners,
         users=scan.users,
+        hosts=scan.hosts,
         behind_bytes=scan.behind_bytes,
         processes=listener.presence.roster.processes - 1,
     )

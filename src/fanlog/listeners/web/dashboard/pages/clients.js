@@ -23,6 +23,7 @@ export default function ClientsPage() {
   const [search, setSearch] = useParam("search");
   const [listener, setListener] = useParam("listener");
   const [user, setUser] = useParam("user");
+  const [address, setAddress] = useParam("address");
   const [behind] = useParam("behind");
   const [requests] = useParam("requests");
   const [sort] = useParam("sort", "behind_bytes");
@@ -30,7 +31,7 @@ export default function ClientsPage() {
   const [offset, setOffset] = useParam("offset", "0");
   const may = useMay("admin", "");
   const params = {
-    search, listener, user, sort, limit: LIMIT,
+    search, listener, user, address, sort, limit: LIMIT,
     behind: behind || undefined,
     requests: requests || undefined,
     descending: order === "down",
@@ -59,7 +60,9 @@ export default function ClientsPage() {
       <${Toggle} label="Only behind" checked=${behind === "true"} onChange=${(on) => change({ behind: on ? "true" : undefined })} />
       <${Toggle} label="HTTP requests too" checked=${requests === "true"} onChange=${(on) => change({ requests: on ? "true" : undefined })} />
       ${user && html`<${Button} icon="close" onClick=${() => setUser("")}>Only user ${user}<//>`}
+      ${address && html`<${Button} icon="close" onClick=${() => setAddress("")}>Only from ${address}<//>`}
     </div>
+    ${data?.connections > 1 && html`<${Most} data=${data} />`}
     <div class="row finders" role="group" aria-label="Find a client">
       <span class="soft">Find who</span>
       ${FINDERS.map(([key, text]) => html`<${Button} key=${key} class="small" kind=${sort === key && order === "down" ? "primary" : ""} aria-pressed=${sort === key && order === "down" ? "true" : "false"} onClick=${() => sortBy(key, true)}>${text}<//>`)}
@@ -74,10 +77,20 @@ export default function ClientsPage() {
       onSort=${sortBy}
       onOpen=${(row) => openClient(row, data, reload)}
       busy=${loading && data !== undefined}
-      empty=${search || listener || behind || user ? "No client fits. Change the search." : "Nobody is connected, apart from pages such as this one."}
+      empty=${search || listener || behind || user || address ? "No client fits. Change the search." : "Nobody is connected, apart from pages such as this one."}
     />
     <${Pager} offset=${Number(offset)} limit=${LIMIT} total=${data?.total} noun=${data?.total === 1 ? "client" : "clients"} onChange=${setOffset} />
   <//>`;
+}
+
+// Who has many connections: one host that opens thousands is noisy too.
+function Most({ data }) {
+  const users = data.users.filter((one) => one.user).slice(0, 5);
+  const chip = (text, count, params) => html`<a key=${text} class="badge quiet" href=${href("/clients", params)}>${text} <strong>${fmt.count(count)}</strong></a>`;
+  return html`<div class="most">
+    ${users.length > 0 && html`<div class="row"><span class="soft">Most connections by user</span>${users.map((one) => chip(one.user, one.connections, { user: one.user }))}</div>`}
+    <div class="row"><span class="soft">Most connections by address</span>${data.hosts.slice(0, 5).map((one) => chip(one.host, one.connections, { address: one.host }))}</div>
+  </div>`;
 }
 
 function Help() {
