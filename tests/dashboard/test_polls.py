@@ -1,0 +1,51 @@
+"""What `fanlog bench overhead --dashboard` sends is what the pages send, as often."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from fanlog.bench.dashboards import OPENED, PAGES, dashboards
+from tests.dashboard.conftest import Dashboard
+from tests.dashboard.polls import bare, polls_of, prepare, publish_on
+
+# A timer of the browser may be early by its own resolution, and no more.
+EARLY = 0.95
+
+
+def test_every_dashboard_that_is_measured_has_its_page() -> None:
+    assert len(OPENED) == 10
+    assert set(OPENED) == set(PAGES)
+
+
+@pytest.mark.parametrize("path", PAGES)
+async def test_a_page_asks_what_the_benchmark_asks(dashboard: Dashboard, path: str) -> None:
+    async with dashboard() as board:
+        await prepare(board)
+        publishing = asyncio.create_task(publish_on(board))
+        found = await polls_of(board, path)
+        publishing.cancel()
+    wanted = {bare(poll.path): poll.every_s for poll in PAGES[path]}
+    assert set(found) == set(wanted)
+    # A busy machine may make it slower.
+    for url, seconds in found.items():
+        assert seconds >= EARLY * wanted[url], f"{url} is asked every {seconds:.2f} s"
+
+
+async def test_the_broker_answers_what_the_benchmark_asks(dashboard: Dashboard) -> None:
+    async with dashboard() as board:
+        await prepare(board)
+        await board.broker.publish("bench", b"one")
+
+        def ask() -> int:
+            with dashboards(board.listener.port, "", len(OPENED)) as opened:
+                for _ in range(40):
+                    opened.ask(0.5)
+                    opened.read()
+                return opened.requests
+
+        asked = await asyncio.to_thread(ask)
+        polls = [poll for path in OPENED for poll in PAGES[path]]
+        expected = sum(20 / poll.every_s for poll in polls)
+        assert 0.9 * expected <= asked <= expected + len(polls)
