@@ -63,6 +63,13 @@ checks.positive_data_acceptance.expected-statuses = [
   "2xx", "3xx", "400", "401", "403", "404", "409", "416", "429", "5xx"
 ]
 
+# A time begins before it ends.
+[[operations]]
+include-name = "GET /v1/metrics/history"
+checks.positive_data_acceptance.expected-statuses = [
+  "2xx", "3xx", "400", "401", "403", "404", "409", "429", "5xx"
+]
+
 # A receipt has a meaning that a pattern does not show.
 [[operations]]
 include-path-regex = "/v1/queues/.*/(ack|nack|reject|extend)$"
@@ -73,6 +80,13 @@ checks.positive_data_acceptance.expected-statuses = [
 # Names and patterns of rules have a meaning too, and a password is one that nobody guesses.
 [[operations]]
 include-path-regex = "/v1/(keys|users).*"
+checks.positive_data_acceptance.expected-statuses = [
+  "2xx", "3xx", "400", "401", "403", "404", "409", "429", "5xx"
+]
+
+# A cron expression, a time zone, and where a page goes on have a meaning, too.
+[[operations]]
+include-path-regex = "/v1/(schedules|delayed).*"
 checks.positive_data_acceptance.expected-statuses = [
   "2xx", "3xx", "400", "401", "403", "404", "409", "429", "5xx"
 ]

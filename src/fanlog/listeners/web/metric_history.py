@@ -14,7 +14,7 @@ from fanlog.errors import ForbiddenError, InvalidArgumentError, NotSupportedErro
 from fanlog.identity import Verb
 from fanlog.listeners.web.routes import Call, Route
 from fanlog.telemetry.history_reading import Captured, Grid, make_grid
-from fanlog.telemetry.history_series import Kind, Name, Owner, Unit, maybe_parse
+from fanlog.telemetry.history_series import BROKER, OWNED, Kind, Name, Owner, Unit, maybe_parse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -28,6 +28,11 @@ _NAMES_MAX = 50
 # A name of 255 bytes, and what is before and behind it.
 _NAME_LENGTH_MAX = 280
 _SECONDS_MAX = 10_000_000_000
+_KEPT_SECONDS = 15 * 86_400
+_NAME_PATTERN = "^({}|{})$".format(
+    "|".join(BROKER),
+    "|".join(rf"{owner}\.[^\0]+\.({'|'.join(fields)})" for owner, fields in OWNED.items()),
+)
 # An answer is good for others who ask the same for so long. Samples are 5 s apart.
 _GOOD_SECONDS = 2.0
 _ANSWERS_MAX = 64
@@ -37,7 +42,16 @@ _Seconds = Annotated[float, Meta(ge=0, le=_SECONDS_MAX)]
 
 class HistoryQuery(msgspec.Struct, frozen=True, kw_only=True):
     name: Annotated[
-        list[Annotated[str, Meta(min_length=1, max_length=_NAME_LENGTH_MAX)]],
+        list[
+            Annotated[
+                str,
+                Meta(
+                    min_length=1,
+                    max_length=_NAME_LENGTH_MAX,
+                    extra_json_schema={"pattern": _NAME_PATTERN},
+                ),
+            ]
+        ],
         Meta(
             min_length=1,
             max_length=_NAMES_MAX,
@@ -49,11 +63,13 @@ class HistoryQuery(msgspec.Struct, frozen=True, kw_only=True):
     from_: (
         Annotated[
             _Seconds,
-            Meta(description="Begin, in seconds since 1970, with `to` and instead of `range`."),
+            Meta(description="Begin, in seconds since 1970, instead of `range`."),
         ]
         | None
     ) = msgspec.field(default=None, name="from")
-    to: Annotated[_Seconds, Meta(description="End, in seconds since 1970.")] | None = None
+    to: (
+        Annotated[_Seconds, Meta(description="End, in seconds since 1970. Without it: now.")] | None
+    ) = None
     before: Annotated[
         int,
         Meta(
@@ -193,13 +209,12 @@ def _may_see(permit: Permit, name: Name) -> bool:
 
 
 def _window(query: HistoryQuery, now: float) -> tuple[float, float]:
-    if query.from_ is None and query.to is None:
-        return now - SPANS[query.range], now
-    if query.from_ is None or query.to is None or query.from_ >= query.to:
-        raise InvalidArgumentError("Give both `from` and `to`, and `from` before `to`.")
-    # Nothing is kept for longer, and nothing is known of the future.
-    end = min(query.to, now)
-    return min(max(query.from_, now - 60 * 86_400), end), end
+    # Nothing is known of the future, and nothing is kept for longer than two weeks.
+    end = now if query.to is None else min(query.to, now)
+    begin = end - SPANS[query.range] if query.from_ is None else query.from_
+    if query.from_ is not None and query.to is not None and query.from_ >= query.to:
+        raise InvalidArgumentError("`from` must be before `to`.")
+    return min(max(begin, now - _KEPT_SECONDS), end), end
 
 
 def _label(name: Name, kind: Kind) -> str:
