@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 
 import pytest
 from playwright.async_api import expect
@@ -99,6 +100,26 @@ async def test_clients_are_searched_and_filtered(dashboard: Dashboard) -> None:
         await expect(page.get_by_text("No client fits.")).to_be_visible()
         await page.get_by_label("Listener").select_option("web")
         await expect(page.get_by_text("4 clients")).to_be_visible()
+
+
+async def test_clients_of_all_processes_are_listed_page_by_page(dashboard: Dashboard) -> None:
+    async with dashboard() as board, AsyncExitStack() as stack:
+        url = board.url.replace("http", "ws") + "/v1/ws?user="
+        for number in range(60):
+            await stack.enter_async_context(talking(f"{url}user{number}"))
+        async with board.visit("/clients?edges=true") as page:
+            rows = page.get_by_role("table", name="Clients of all processes").get_by_role("row")
+            await expect(rows).to_have_count(51)
+            await expect(page.get_by_text("60 in all")).to_be_visible()
+            await page.get_by_role("button", name="Next page").click()
+            await expect(rows).to_have_count(11)
+            await page.get_by_role("button", name="Previous page").click()
+            await expect(rows).to_have_count(51)
+            await page.get_by_label("User", exact=True).fill("user7")
+            await expect(rows).to_have_count(2)
+            await page.get_by_role("button", name="Close user7").click()
+            await page.locator("dialog footer").get_by_role("button", name="Close").click()
+            await expect(page.get_by_text("No client fits.")).to_be_visible()
 
 
 async def test_a_viewer_sees_nobody(dashboard: Dashboard) -> None:

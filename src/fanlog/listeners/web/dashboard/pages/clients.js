@@ -20,6 +20,47 @@ const FINDERS = [
 
 export default function ClientsPage() {
   useStyles("clients");
+  const [edges] = useParam("edges");
+  return edges ? html`<${AllProcesses} />` : html`<${ThisProcess} />`;
+}
+
+// Connections of edges too. Each process answers for itself, so they are in the order of their ids.
+function AllProcesses() {
+  const [user, setUser] = useParam("user");
+  const [listener, setListener] = useParam("listener");
+  const [pages, setPages] = useState([""]);
+  const params = { user: user || undefined, listener, after: pages.at(-1), limit: LIMIT };
+  const { data, error, loading, reload } = usePoll("/v1/connections", params, EVERY_MS);
+  const begin = (set) => (value) => {
+    setPages([""]);
+    set(value);
+  };
+  return html`<${Page} title="Clients of all processes" subtitle="Connections of the broker and of its edges." actions=${html`<${Button} href="#/clients">Only the broker's<//>`}>
+    <${Problem} error=${error} onRetry=${reload} />
+    <div class="toolbar">
+      <${Search} value=${user} onInput=${begin(setUser)} placeholder="Whole name of a user" label="User" />
+      <${Select} label="Listener" hideLabel value=${listener} options=${LISTENERS} onChange=${begin(setListener)} />
+    </div>
+    <${Table}
+      caption="Clients of all processes"
+      columns=${[
+        ...columns(reload).filter((one) => !one.key.endsWith("_rate")).map((one) => ({ ...one, sort: undefined })),
+        { key: "process", label: "Process", hideOnPhone: true, cell: (row) => html`<code>${row.process}</code>` },
+      ]}
+      rows=${data?.connections}
+      id=${(row) => `${row.process} ${row.id}`}
+      busy=${loading && data !== undefined}
+      empty="No client fits."
+    />
+    <div class="row">
+      <${Button} disabled=${pages.length < 2} onClick=${() => setPages(pages.slice(0, -1))}>Previous page<//>
+      <${Button} disabled=${!data?.next} onClick=${() => setPages([...pages, data.next])}>Next page<//>
+      <span class="hint">${data && `${fmt.count(data.total)} in all`}</span>
+    </div>
+  <//>`;
+}
+
+function ThisProcess() {
   const [search, setSearch] = useParam("search");
   const [listener, setListener] = useParam("listener");
   const [user, setUser] = useParam("user");
@@ -52,7 +93,7 @@ export default function ClientsPage() {
       ${LISTENERS.slice(1).map(([id, name]) => html`<${Stat} key=${id} label=${name} value=${fmt.count(data ? (data.listeners[id] ?? 0) : undefined)} href=${href("/clients", { listener: id })} />`)}
       <${Stat} label="Bytes behind" value=${fmt.bytes(data?.behind_bytes)} kind=${data?.behind_bytes > 0 ? "warn" : ""} hint="of all clients" href=${href("/clients", { behind: "true" })} />
     <//>
-    ${data?.processes > 0 && html`<p class="notice">${fmt.plural(data.processes, "edge")} of this broker ${data.processes === 1 ? "has" : "have"} clients of their own. This list has those of the broker itself; <code>fanlog connections</code> lists all.</p>`}
+    ${data?.processes > 0 && html`<p class="notice">${fmt.plural(data.processes, "edge")} of this broker ${data.processes === 1 ? "has" : "have"} clients of ${data.processes === 1 ? "its" : "their"} own. This list has those of the broker itself. <${Link} to="/clients?edges=true">List those of all processes<//></p>`}
     <${Help} />
     <div class="toolbar">
       <${Search} value=${search} onInput=${(text) => { setSearch(text); setParams({ offset: undefined }); }} placeholder="User, client, address or topic" label="Search clients" />
@@ -64,7 +105,7 @@ export default function ClientsPage() {
     </div>
     ${data?.connections > 1 && html`<${Most} data=${data} />`}
     <div class="row finders" role="group" aria-label="Find a client">
-      <span class="soft">Find who</span>
+      <span class="soft">Show first</span>
       ${FINDERS.map(([key, text]) => html`<${Button} key=${key} class="small" kind=${sort === key && order === "down" ? "primary" : ""} aria-pressed=${sort === key && order === "down" ? "true" : "false"} onClick=${() => sortBy(key, true)}>${text}<//>`)}
     </div>
     <${Table}
@@ -126,7 +167,7 @@ const columns = (reload, data) => [
 ];
 
 const accountPath = (row) =>
-  row.account === "key" || row.account === "user"
+  row.account_name && (row.account === "key" || row.account === "user")
     ? { tab: row.account === "key" ? "keys" : "users", search: row.account_name, edit: row.account_name }
     : null;
 
