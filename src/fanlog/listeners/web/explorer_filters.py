@@ -1,8 +1,9 @@
 """Conditions on messages, for the explorer: on key, headers, payload, a path in JSON, and a trace.
 
-Each condition says two things: whether a batch may have a record that fits, by one look at a whole
-column, and whether one record fits. None of them takes regular expressions: what somebody types
-must not decide how long a look takes.
+Each condition says three things, the cheapest first: whether a batch may have a record that fits,
+by its bytes as they are stored; the same by one look at a whole column; and whether one record
+fits. None of them takes regular expressions: what somebody types must not decide how long a look
+takes.
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ _parse = msgspec.json.Decoder().decode
 
 
 class Condition(Protocol):
+    def may_be_in(self, data: bytes) -> bool:
+        """False if no record of a batch that is not compressed fits, by its bytes."""
+        ...
+
     def possible(self, records: BatchRecords) -> bool:
         """False if no record of the batch fits."""
         ...
@@ -58,14 +63,17 @@ class Needle:
             return self._bytes in data.lower()
         return self._folded in data.decode(errors="replace").casefold()
 
-    def may_be_in(self, column: BinaryColumn | None) -> bool:
+    def may_be_in(self, data: bytes) -> bool:
+        """Whether something in these bytes, text or not, may hold it."""
+        if self._folded is not None or len(data) > _COLUMN_BYTES_MAX:
+            return True
+        return self._bytes in (data if self.case else data.lower())
+
+    def may_be_in_column(self, column: BinaryColumn | None) -> bool:
         """Whether some entry of a column may hold it."""
         if column is None:
             return False
-        if self._folded is not None or len(column.data) > _COLUMN_BYTES_MAX:
-            return True
-        data = column.data.tobytes()
-        return self._bytes in (data if self.case else data.lower())
+        return len(column.data) > _COLUMN_BYTES_MAX or self.may_be_in(column.data.tobytes())
 
 
 def _utf8(text: str) -> bytes:
@@ -94,10 +102,13 @@ class KeyCondition:
             wanted = given if match == "exact" else _decoded(text)
             self._fits = lambda key: key == wanted
 
+    def may_be_in(self, data: bytes) -> bool:
+        return self._needle is None or self._needle.may_be_in(data)
+
     def possible(self, records: BatchRecords) -> bool:
         if records.key_column is None:
             return False
-        return self._needle is None or self._needle.may_be_in(records.key_column)
+        return self._needle is None or self._needle.may_be_in_column(records.key_column)
 
     def fits(self, records: BatchRecords, i: int) -> bool:
         key = records.key(i)
@@ -116,7 +127,7 @@ def _decoded(text: str) -> bytes:
 class HeaderCondition:
     """`name` for a header that is there, `name=value`, or `name~part` for one that contains it."""
 
-    __slots__ = ("_column", "_fits", "_name")
+    __slots__ = ("_fits", "_name", "_name_needle")
 
     def __init__(self, text: str, *, case: bool) -> None:
         at = min((text.index(sign) for sign in "=~" if sign in text), default=len(text))
@@ -126,7 +137,7 @@ class HeaderCondition:
                 f"{text[:80]!r} names no header. Write name, name=value or name~part."
             )
         self._name = _utf8(name).lower()
-        self._column = Needle(name, case=False)
+        self._name_needle = Needle(name, case=False)
         self._fits: Callable[[bytes], bool]
         if not sign:
             self._fits = lambda content: True
@@ -136,9 +147,12 @@ class HeaderCondition:
         else:
             self._fits = Needle(wanted, case=case).is_in
 
+    def may_be_in(self, data: bytes) -> bool:
+        return self._name_needle.may_be_in(data)
+
     def possible(self, records: BatchRecords) -> bool:
         columns = records.headers_column
-        return columns is not None and self._column.may_be_in(columns[1])
+        return columns is not None and self._name_needle.may_be_in_column(columns[1])
 
     def fits(self, records: BatchRecords, i: int) -> bool:
         return any(
@@ -150,15 +164,18 @@ class HeaderCondition:
 class TraceCondition:
     """Messages of one trace, by its id."""
 
-    __slots__ = ("_column", "_id")
+    __slots__ = ("_id", "_needle")
 
     def __init__(self, trace_id: str) -> None:
         self._id = trace_id.lower()
-        self._column = Needle(self._id, case=True)
+        self._needle = Needle(self._id, case=True)
+
+    def may_be_in(self, data: bytes) -> bool:
+        return self._needle.may_be_in(data)
 
     def possible(self, records: BatchRecords) -> bool:
         columns = records.headers_column
-        return columns is not None and self._column.may_be_in(columns[2])
+        return columns is not None and self._needle.may_be_in_column(columns[2])
 
     def fits(self, records: BatchRecords, i: int) -> bool:
         return trace_of(records.headers(i)) == self._id
@@ -172,8 +189,11 @@ class TextCondition:
     def __init__(self, text: str, *, case: bool) -> None:
         self._needle = Needle(text, case=case)
 
+    def may_be_in(self, data: bytes) -> bool:
+        return self._needle.may_be_in(data)
+
     def possible(self, records: BatchRecords) -> bool:
-        return self._needle.may_be_in(records.value_column)
+        return self._needle.may_be_in_column(records.value_column)
 
     def fits(self, records: BatchRecords, i: int) -> bool:
         value = records.value(i)
@@ -207,15 +227,15 @@ class JsonCondition:
         column = records.value_column
         if len(column.data) > _COLUMN_BYTES_MAX:
             return True
-        return self._may_be_in(column.data.tobytes())
+        return self.may_be_in(column.data.tobytes())
 
-    def _may_be_in(self, data: bytes) -> bool:
+    def may_be_in(self, data: bytes) -> bool:
         # A name may be written with escapes.
         return self._name in data or b"\\" in data
 
     def fits(self, records: BatchRecords, i: int) -> bool:
         value = records.value(i)
-        if not value or len(value) > JSON_BYTES_MAX or not self._may_be_in(value):
+        if not value or len(value) > JSON_BYTES_MAX or not self.may_be_in(value):
             return False
         try:
             found = _at(_parse(value), self._steps)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 # The clock is looked at after so many records.
 _RECORDS_PER_CLOCK = 64
+# Up to this size a batch is looked through as it is stored, before anything of it is decoded.
+_BYTES_LOOKED_THROUGH = 256 * 1024
 # What a record costs beside its bytes: as much as this many of them.
 _RECORD_BYTES = 16
 
@@ -209,6 +211,10 @@ class Look:
             plan = self._plan
             self._found.bytes += decoding_bytes(data, 0, header, plan.limits)
             self._found.bytes += 0 if header.codec else header.length
+            if plan.conditions and not header.codec and header.length <= _BYTES_LOOKED_THROUGH:
+                stored = bytes(data)
+                if not all(one.may_be_in(stored) for one in plan.conditions):
+                    return None
             records = BatchRecords(Batch(data, header, reach.partition.topic.name, plan.limits))
             reach.opened = records, all(one.possible(records) for one in plan.conditions)
         records, possible = reach.opened

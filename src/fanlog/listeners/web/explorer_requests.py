@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
 
 # Scans that run at a time, and that may wait for it.
-_SCANS_MAX = 4
+_SCANS_MAX = 2
 _WAITING_MAX = 64
 
 Target = Annotated[str, Meta(extra_json_schema=TARGET_SCHEMA)]

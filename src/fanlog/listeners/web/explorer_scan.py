@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 Ended = Literal["end", "limit", "budget"]
 # What one look may unpack, unless the first batch alone is larger, and how long it may take. Others
-# have their batches unpacked by the same threads.
+# have their batches unpacked by the same threads. Between two looks a scan rests as long as it has
+# looked: a thread that computes slows down the loop.
 _LOOK_BYTES = 2 << 20
-_LOOK_SECONDS = 0.05
+_LOOK_SECONDS = 0.02
 # What is fetched of a partition at a time, where much is looked at, and at least.
 _FETCH_BYTES = 512 * 1024
 _FETCH_BYTES_MIN = 16 * 1024
@@ -52,7 +53,7 @@ class Scan:
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
         until = loop.time() + self._seconds_max
-        plan, found = self._plan, self.found
+        plan, found, rest = self._plan, self.found, 0.0
         while (reach := next_reach(self.reaches, backward=plan.backward)) is not None:
             if len(found.rows) >= plan.rows_max or found.row_bytes >= plan.row_bytes_max:
                 self.ended = "limit"
@@ -64,7 +65,10 @@ class Scan:
             if reach.is_dry:
                 await self._fetch_dry(reach)
             else:
+                await asyncio.sleep(rest)
+                began = loop.time()
                 await self._look(min(left, _LOOK_SECONDS))
+                rest = min(loop.time() - began, _LOOK_SECONDS)
 
     async def _look(self, seconds: float) -> None:
         size = min(_LOOK_BYTES, max(1, self._plan.bytes_max - self.found.bytes))

@@ -7,6 +7,8 @@ import { api } from "/dashboard/core/api.js";
 export const ROWS_MAX = 500;
 const PAGE = 100;
 const LIVE_MS = 1000;
+// What a second of a live tail may cost the broker, with conditions.
+const LIVE_SCAN_BYTES = 4 * 1024 * 1024;
 const BACK_OFF_MS = 15_000;
 // A search goes on by itself for so many questions; then somebody has to say so.
 const SEARCHES_MAX = 40;
@@ -57,7 +59,7 @@ function useLive(query, active, resting, round) {
       if (document.hidden || control.signal.aborted) return;
       const after = latest.current.after;
       try {
-        const page = await api.get("/v1/explore", { ...query, limit: PAGE, after: after || undefined }, { signal: control.signal });
+        const page = await api.get("/v1/explore", { ...query, limit: PAGE, scan_bytes: LIVE_SCAN_BYTES, after: after || undefined }, { signal: control.signal });
         if (control.signal.aborted) return;
         failures = 0;
         set({ ...merged(latest.current, page, { prepend: true, keep: Boolean(after) }), arrived: after ? page.messages.length : 0 });
