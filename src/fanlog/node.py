@@ -232,7 +232,6 @@ class Node:
                 _every(lambda: log.retention_check_seconds, self.core.housekeeping)
             ),
             asyncio.create_task(_every(_EXPIRY_SECONDS, self._tick_security)),
-            asyncio.create_task(self.core.overviews.watch()),
         ]
         if (certificates := self.certificates) is not None:
             self.core.look_after = lambda: certificates.problem
@@ -364,6 +363,8 @@ class Node:
 
         posix.require()
         self._begin_history()
+        if not self.core.overviews.watched:
+            self._tasks.append(asyncio.create_task(self.core.overviews.watch()))
         bus = LocalBus(self.core, self.dial_local)
         listener = WebListener(bus, self._config.web, self._admission, self._config.security)
         listener.certificates = self.certificates

@@ -2,7 +2,7 @@
 what is furthest behind, and what needs attention.
 
 Snapshots feed the memory of the last minutes, whoever asks for them. So that there is something to
-remember when somebody looks for the first time, one is made every ten seconds.
+remember when somebody looks for the first time, one is made every ten seconds if nobody asks.
 """
 
 from __future__ import annotations
@@ -68,17 +68,23 @@ class Overviews:
         self._kept: Overview | None = None
         self._kept_until_us = 0
         self._making: asyncio.Task[Overview] | None = None
+        self._fed_us = 0
+        self.watched = False
 
     async def watch(self) -> None:
-        """Feeds the memory, as long as the broker runs."""
+        """Feeds the memory, unless others do, as long as the broker runs."""
+        self.watched = True
         while True:
             await asyncio.sleep(WATCH_SECONDS)
+            if self._runtime.work_us() - self._fed_us < WATCH_SECONDS * 1e6:
+                continue
             try:
                 await self._broker.metrics.snapshot()
             except Exception:
                 logger.exception("looking at the broker failed")
 
     def _take(self, snapshot: Snapshot) -> None:
+        self._fed_us = self._runtime.work_us()
         self.recent.take(snapshot)
         lockout = self._broker.metering.logins.lockout
         self.recent.count(snapshot.uptime_seconds, {"lockouts": lockout.refused})

@@ -100,7 +100,7 @@ function useActions(reload) {
 
 function RowActions({ row, act }) {
   return html`<${Allowed} verb="schedule" name=${row.name}><${Allowed} verb="publish" name=${row.topic}>
-    <span class="nowrap">
+    <span class="row-actions">
       <${Button} kind="quiet small" onClick=${() => act.run(row)} aria-label=${`Run ${row.name} now`}>Run now<//>
       <${Button} kind="quiet small" onClick=${() => act.edit(row)} aria-label=${`Change ${row.name}`}>Change<//>
       <${Button} kind="quiet small" onClick=${() => act.remove(row)} aria-label=${`Remove ${row.name}`}>Remove<//>
