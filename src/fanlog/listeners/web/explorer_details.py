@@ -68,7 +68,9 @@ class MessageDetail(msgspec.Struct, frozen=True, kw_only=True):
     time: Annotated[str, Meta(description="When the broker appended it, RFC 3339 in UTC.")]
     event_time: Annotated[str, Meta(description="When its publisher says it happened.")]
     key_base64: Annotated[str, Meta(description="The key.")] | None
-    headers: Annotated[list[tuple[str, str]], Meta(description="Names, and contents as base64.")]
+    headers: Annotated[
+        list[list[str]], Meta(description="Of each header its name, and its content as base64.")
+    ]
     trace: str
     format: Annotated[str, Meta(description="json, text, binary or deleted.")]
     value_base64: Annotated[str, Meta(description="The value, or its beginning.")] | None
@@ -170,7 +172,7 @@ def _rendered(partition: Partition, batch: Batch, query: MessageQuery) -> bytes:
             event_time="" if times is None else rfc3339(times[i]),
             key_base64=None if key is None else b64encode(key).decode(),
             headers=[
-                (name.decode(errors="replace"), b64encode(content).decode())
+                [name.decode(errors="replace"), b64encode(content).decode()]
                 for name, content in headers
             ],
             trace=trace_of(headers),
