@@ -163,8 +163,8 @@ def _count(listener: WebListener):
     return count
 
 
-# They wait for messages, or for an answer of somebody else.
-_WAITING = ("stream", "/v1/ws", "/v1/request/", "/take", "/v1/streams/")
+# They wait for messages, for an answer of somebody else, or for who takes a large file.
+_WAITING = ("stream", "/v1/ws", "/v1/request/", "/take", "/v1/streams/", "/export")
 
 
 def _waits(request: web.Request) -> bool:

@@ -32,7 +32,7 @@ _MATCHES_MAX = 8
 # Topics that are read at the same time, and searches that read.
 _AT_A_TIME = 2
 # How long an answer waits for what is not known yet.
-PATIENCE_SECONDS = 1.5
+PATIENCE_SECONDS = 0.8
 
 
 class Progress(NamedTuple):

@@ -29,7 +29,7 @@ _READ_BYTES = 64 * 1024
 # What takes longer than the loop can wait for is done in a thread.
 _LOOP_BYTES_MAX = 8 * 1024
 # Dead letters in full that are in memory at once.
-TOGETHER = 200
+TOGETHER = 100
 TOGETHER_BYTES = 4 << 20
 
 

@@ -274,4 +274,9 @@ class LetterTable:
             own |= {key: new_rows[row] for key, row in rows.items() if self.live[row]}
             yield
         fresh.removed, fresh.generation = self.removed, self.generation + 1
+        old = self._rows
         self.__dict__.update(fresh.__dict__)
+        # To free all keys at once takes long as well.
+        while old:
+            old.pop()
+            yield
