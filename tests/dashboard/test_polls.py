@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from fanlog.bench.dashboards import OPENED, PAGES, dashboards
+from fanlog.bench.dashboards import ACCEPTED, OPENED, PAGES, dashboards
 from tests.dashboard.conftest import Dashboard
 from tests.dashboard.polls import bare, polls_of, prepare, publish_on
 
@@ -33,10 +33,20 @@ async def test_a_page_asks_what_the_benchmark_asks(dashboard: Dashboard, path: s
         assert seconds >= EARLY * wanted[url], f"{url} is asked every {seconds:.2f} s"
 
 
+async def test_the_benchmark_takes_what_chromium_takes(dashboard: Dashboard) -> None:
+    async with dashboard() as board, board.visit("/") as page:
+        async with page.expect_request("**/v1/overview") as asked:
+            pass
+        headers = await (await asked.value).all_headers()
+        assert headers["accept-encoding"] == ACCEPTED
+        assert headers["accept"] == "application/json"
+
+
 async def test_the_broker_answers_what_the_benchmark_asks(dashboard: Dashboard) -> None:
     async with dashboard() as board:
         await prepare(board)
-        await board.broker.publish("bench", b"one")
+        # Enough that answers are packed.
+        await board.broker.publish_many("bench", [b"x" * 128] * 200)
 
         def ask() -> int:
             with dashboards(board.listener.port, "", len(OPENED)) as opened:

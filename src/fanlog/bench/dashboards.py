@@ -11,18 +11,22 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import zlib
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
 import msgspec
+import zstandard
 
 import fanlog
 from fanlog.bench.systems import HOST, BenchError
 from fanlog.bench.wires.fanlog import NAME
 
 ANSWER_TIMEOUT_S = 20.0
+# What Chromium takes.
+ACCEPTED = "gzip, deflate, br, zstd"
 # What a small shop has, so that lists have something to list.
 _TOPICS = 100
 _GROUPS = 20
@@ -170,7 +174,7 @@ class Dashboards:
 
     def ask(self, busy_s: float) -> None:
         """Sends what is due after so many more seconds."""
-        headers = {"Accept": "application/json", "Accept-Encoding": "gzip, deflate, br, zstd"}
+        headers = {"Accept": "application/json", "Accept-Encoding": ACCEPTED}
         if self.key:
             headers["Authorization"] = f"Bearer {self.key}"
         for one in self._asked:
@@ -205,10 +209,10 @@ class Dashboards:
 
 
 def _token(body: bytes, name: str, encoding: str | None) -> str:
-    if encoding == "gzip":
-        import gzip  # noqa: PLC0415 - only large answers are packed
-
-        body = gzip.decompress(body)
+    if encoding == "zstd":
+        body = zstandard.ZstdDecompressor().decompressobj().decompress(body)
+    elif encoding:
+        body = zlib.decompress(body, zlib.MAX_WBITS | 32)
     found: Any = msgspec.json.decode(body)
     return str(found[name])
 
