@@ -35,7 +35,7 @@ from fanlog.listeners.web.explorer_positions import (
     print_token,
 )
 from fanlog.listeners.web.explorer_records import ExploredMessage
-from fanlog.listeners.web.explorer_requests import ERRORS, TopicsQuery, explorer_of
+from fanlog.listeners.web.explorer_requests import ERRORS, ExploredQuery, explorer_of
 from fanlog.listeners.web.explorer_scan import Scan
 from fanlog.listeners.web.explorer_topics import Chosen
 from fanlog.listeners.web.openapi_names import START_SCHEMAS
@@ -55,7 +55,7 @@ Token = Annotated[
 _Text = Annotated[str, Meta(min_length=1, max_length=1024)]
 
 
-class ExploreQuery(TopicsQuery, frozen=True, kw_only=True):
+class ExploreQuery(ExploredQuery, frozen=True, kw_only=True):
     """Where to begin, which way to go, what must fit, and what it may cost."""
 
     start: Annotated[

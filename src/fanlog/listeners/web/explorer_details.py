@@ -28,7 +28,7 @@ from fanlog.format.web import rfc3339
 from fanlog.identity import Verb
 from fanlog.listeners.web.explorer_look import Gap
 from fanlog.listeners.web.explorer_records import BatchRecords, trace_of, value_format
-from fanlog.listeners.web.explorer_requests import ERRORS, TopicsQuery, explorer_of
+from fanlog.listeners.web.explorer_requests import ERRORS, ExploredQuery, explorer_of
 from fanlog.listeners.web.explorer_scan import read_pieces
 from fanlog.listeners.web.openapi_names import PATH_SCHEMAS
 from fanlog.listeners.web.routes import Call, Route
@@ -192,7 +192,7 @@ def _rendered(partition: Partition, batch: Batch, query: MessageQuery) -> bytes:
     )
 
 
-class RangeQuery(TopicsQuery, frozen=True, kw_only=True):
+class RangeQuery(ExploredQuery, frozen=True, kw_only=True):
     buckets: Annotated[
         int,
         Meta(

@@ -49,7 +49,7 @@ ERRORS = (
 )
 
 
-class TopicsQuery(msgspec.Struct, frozen=True, kw_only=True):
+class ExploredQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Which topics, and which of their partitions."""
 
     topic: Annotated[
