@@ -76,7 +76,7 @@ class DetailsQuery(msgspec.Struct, frozen=True, kw_only=True):
     limit: Annotated[int, Meta(ge=1, description="Most entries in the answer.")] = 50
 
 
-async def describe(call: Call[DetailsQuery, None]) -> TopicDetails:
+async def look_into(call: Call[DetailsQuery, None]) -> TopicDetails:
     name, query, permit = call.path("topic"), call.query, call.permit
     permit.ask(Verb.DESCRIBE, name)
     broker = call.broker
@@ -303,7 +303,7 @@ ROUTES: list[Route] = [
     Route(
         "GET",
         "/v1/topics/{topic}/details",
-        describe,
+        look_into,
         "Look into a topic",
         "topics",
         description="A summary of a topic, however many partitions it has, and a page of one list: "

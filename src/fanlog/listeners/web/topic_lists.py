@@ -85,7 +85,7 @@ class TopicList(msgspec.Struct, frozen=True, kw_only=True):
     offset: int
 
 
-async def list_topics(call: Call[TopicListQuery, None]) -> TopicList:
+async def search_topics(call: Call[TopicListQuery, None]) -> TopicList:
     query, permit = call.query, call.permit
     broker = call.broker
     try:
@@ -146,7 +146,7 @@ ROUTES: list[Route] = [
     Route(
         "GET",
         "/v1/topic-list",
-        list_topics,
+        search_topics,
         "Search and sort topics",
         "topics",
         description="A page of a table of all topics, with what is stored, rates, readers and lag. "
