@@ -25,7 +25,7 @@ class FailedLog(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class PartitionDetails(msgspec.Struct, frozen=True, kw_only=True):
+class TopicPartitionDetails(msgspec.Struct, frozen=True, kw_only=True):
     """A partition. `end_offset` is the offset that the next message gets, `newest_us` when the last
     one came; 0: none did."""
 
@@ -42,7 +42,7 @@ class PartitionDetails(msgspec.Struct, frozen=True, kw_only=True):
     state: TopicState
 
 
-class SegmentDetails(msgspec.Struct, frozen=True, kw_only=True):
+class TopicSegmentDetails(msgspec.Struct, frozen=True, kw_only=True):
     """A file of a partition's log. The active one is written to, and has no `next_offset` yet.
     `newest_us` is null where nobody has looked into the file since the start. `generation` says how
     often it was compacted."""
@@ -57,7 +57,7 @@ class SegmentDetails(msgspec.Struct, frozen=True, kw_only=True):
     active: bool
 
 
-class ReaderDetails(msgspec.Struct, frozen=True, kw_only=True):
+class TopicReaderDetails(msgspec.Struct, frozen=True, kw_only=True):
     """A subscription that reads the topic. `position` is its next offset, if it reads one partition
     only. One without a connection runs in the broker's own process."""
 
@@ -75,7 +75,7 @@ class ReaderDetails(msgspec.Struct, frozen=True, kw_only=True):
     live: bool
 
 
-class GroupDetails(msgspec.Struct, frozen=True, kw_only=True):
+class TopicGroupDetails(msgspec.Struct, frozen=True, kw_only=True):
     """A group or queue that reads the topic. `lag` is what it has left to do there, `members` are
     all that it has, also for other topics."""
 
@@ -89,7 +89,7 @@ class GroupDetails(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int
 
 
-class ProducerDetails(msgspec.Struct, frozen=True, kw_only=True):
+class TopicProducerDetails(msgspec.Struct, frozen=True, kw_only=True):
     """A producer that the topic remembers, and its last message: its sequence number, offset and
     time. The time is null if the message is not kept any more. `transaction` says that the id is
     the broker's own, for one that was committed."""
@@ -105,23 +105,23 @@ class ProducerDetails(msgspec.Struct, frozen=True, kw_only=True):
     time_us: int | None
 
 
-class PartitionsPage(msgspec.Struct, frozen=True, kw_only=True):
-    rows: list[PartitionDetails]
+class TopicPartitionsPage(msgspec.Struct, frozen=True, kw_only=True):
+    rows: list[TopicPartitionDetails]
     total: int
     offset: int
 
 
-class SegmentsPage(msgspec.Struct, frozen=True, kw_only=True):
-    rows: list[SegmentDetails]
+class TopicSegmentsPage(msgspec.Struct, frozen=True, kw_only=True):
+    rows: list[TopicSegmentDetails]
     total: int
     offset: int
 
 
-class ReadersPage(msgspec.Struct, frozen=True, kw_only=True):
+class TopicReadersPage(msgspec.Struct, frozen=True, kw_only=True):
     """Those that are furthest behind first. Only admins see who they are: for others `restricted`
     is true, and there are no rows. If not `complete`, there are more than were looked at."""
 
-    rows: list[ReaderDetails]
+    rows: list[TopicReaderDetails]
     total: int
     offset: int
     restricted: bool
@@ -129,18 +129,18 @@ class ReadersPage(msgspec.Struct, frozen=True, kw_only=True):
     behind: int
 
 
-class GroupsPage(msgspec.Struct, frozen=True, kw_only=True):
+class TopicGroupsPage(msgspec.Struct, frozen=True, kw_only=True):
     """Those with the largest lag first. Groups and queues that you may not see are left out."""
 
-    rows: list[GroupDetails]
+    rows: list[TopicGroupDetails]
     total: int
     offset: int
 
 
-class ProducersPage(msgspec.Struct, frozen=True, kw_only=True):
+class TopicProducersPage(msgspec.Struct, frozen=True, kw_only=True):
     """Those that published last first. If not `complete`, there are more than were looked at."""
 
-    rows: list[ProducerDetails]
+    rows: list[TopicProducerDetails]
     total: int
     offset: int
     complete: bool
@@ -170,8 +170,8 @@ class TopicDetails(msgspec.Struct, frozen=True, kw_only=True):
     damaged: list[DamagedPart]
     failed: list[FailedLog]
     counters: ReaderCounters
-    partitions: PartitionsPage | None = None
-    segments: SegmentsPage | None = None
-    readers: ReadersPage | None = None
-    groups: GroupsPage | None = None
-    producers: ProducersPage | None = None
+    partitions: TopicPartitionsPage | None = None
+    segments: TopicSegmentsPage | None = None
+    readers: TopicReadersPage | None = None
+    groups: TopicGroupsPage | None = None
+    producers: TopicProducersPage | None = None

@@ -24,17 +24,17 @@ from fanlog.listeners.web.routes import Call, Route
 from fanlog.listeners.web.topic_answers import (
     DamagedPart,
     FailedLog,
-    GroupDetails,
-    GroupsPage,
-    PartitionDetails,
-    PartitionsPage,
-    ProducerDetails,
-    ProducersPage,
-    ReaderDetails,
-    ReadersPage,
-    SegmentDetails,
-    SegmentsPage,
     TopicDetails,
+    TopicGroupDetails,
+    TopicGroupsPage,
+    TopicPartitionDetails,
+    TopicPartitionsPage,
+    TopicProducerDetails,
+    TopicProducersPage,
+    TopicReaderDetails,
+    TopicReadersPage,
+    TopicSegmentDetails,
+    TopicSegmentsPage,
 )
 from fanlog.model import PARTITIONS_MAX, GroupKind, ReaderCounters
 
@@ -143,7 +143,7 @@ async def _section(
     if query.show == "partitions":
         some = topic.partitions[offset : offset + limit]
         rows = [_partition(one) async for one in broker.slices.each(some)]
-        return PartitionsPage(rows=rows, total=len(topic.partitions), offset=offset)
+        return TopicPartitionsPage(rows=rows, total=len(topic.partitions), offset=offset)
     if query.show == "segments":
         return await broker.slices.result(_segments(topic, query.partition, offset, limit))
     if query.show == "readers":
@@ -153,10 +153,10 @@ async def _section(
     return await _producers(broker, topic, permit, query, limit)
 
 
-def _partition(partition: Partition) -> PartitionDetails:
+def _partition(partition: Partition) -> TopicPartitionDetails:
     log, end = partition.log, partition.visible_end
     state: TopicState = "ok" if log.failure is None else "failed"
-    return PartitionDetails(
+    return TopicPartitionDetails(
         partition=partition.index,
         start_offset=log.start_offset,
         end_offset=end,
@@ -173,8 +173,8 @@ def _partition(partition: Partition) -> PartitionDetails:
 
 def _segments(
     topic: Topic, only: int | None, offset: int, limit: int
-) -> Generator[None, None, SegmentsPage]:
-    rows: list[SegmentDetails] = []
+) -> Generator[None, None, TopicSegmentsPage]:
+    rows: list[TopicSegmentDetails] = []
     total = 0
     partitions = topic.partitions if only is None else [topic.partitions[only]]
     for i, partition in enumerate(partitions):
@@ -186,11 +186,11 @@ def _segments(
             continue
         notes = partition.log.segment_notes(first, limit - len(rows))
         rows += [_segment(partition.index, note) for note in notes]
-    return SegmentsPage(rows=rows, total=total, offset=offset)
+    return TopicSegmentsPage(rows=rows, total=total, offset=offset)
 
 
-def _segment(partition: int, note: SegmentNote) -> SegmentDetails:
-    return SegmentDetails(
+def _segment(partition: int, note: SegmentNote) -> TopicSegmentDetails:
+    return TopicSegmentDetails(
         partition=partition,
         file=note.file,
         base_offset=note.base,
@@ -204,13 +204,13 @@ def _segment(partition: int, note: SegmentNote) -> SegmentDetails:
 
 async def _readers(
     broker: BrokerCore, topic: Topic, permit: Permit, offset: int, limit: int
-) -> ReadersPage:
+) -> TopicReadersPage:
     found, complete = await broker.topic_users.readers(topic)
     restricted = not permit.may(Verb.ADMIN, "")
     some = [] if restricted else found[offset : offset + limit]
     # They are in the order of their lag.
     behind = _count_behind(found)
-    return ReadersPage(
+    return TopicReadersPage(
         rows=[_reader(one) for one in some],
         total=len(found),
         offset=offset,
@@ -228,8 +228,8 @@ def _count_behind(found: list[TopicReader]) -> int:
     return low
 
 
-def _reader(reader: TopicReader) -> ReaderDetails:
-    return ReaderDetails(
+def _reader(reader: TopicReader) -> TopicReaderDetails:
+    return TopicReaderDetails(
         connection=reader.connection,
         transport=reader.transport,
         user=reader.user,
@@ -247,7 +247,7 @@ def _reader(reader: TopicReader) -> ReaderDetails:
 
 async def _groups(
     broker: BrokerCore, topic: Topic, permit: Permit, offset: int, limit: int
-) -> GroupsPage:
+) -> TopicGroupsPage:
     found = await broker.topic_users.groups(topic)
     if permit.guarded:
         verbs: dict[GroupKind, Verb] = {"stream": Verb.GROUP, "queue": Verb.QUEUE}
@@ -257,16 +257,16 @@ async def _groups(
             if permit.may_see(verbs[one.kind], one.name)
         ]
     rows = [_group(one) for one in found[offset : offset + limit]]
-    return GroupsPage(rows=rows, total=len(found), offset=offset)
+    return TopicGroupsPage(rows=rows, total=len(found), offset=offset)
 
 
-def _group(group: TopicGroup) -> GroupDetails:
-    return GroupDetails(**group._asdict())
+def _group(group: TopicGroup) -> TopicGroupDetails:
+    return TopicGroupDetails(**group._asdict())
 
 
 async def _producers(
     broker: BrokerCore, topic: Topic, permit: Permit, query: DetailsQuery, limit: int
-) -> ProducersPage:
+) -> TopicProducersPage:
     found, complete = await broker.topic_users.producers(topic, query.partition)
     some = found[query.offset : query.offset + limit]
     times = broker.topic_users.times
@@ -279,14 +279,14 @@ async def _producers(
     await times.load(kept)
     known = {(p.index, offset): times.maybe_time(p, offset) for p, offset in kept}
     rows = [_producer(broker, permit, one, known.get((one.partition, one.offset))) for one in some]
-    return ProducersPage(rows=rows, total=len(found), offset=query.offset, complete=complete)
+    return TopicProducersPage(rows=rows, total=len(found), offset=query.offset, complete=complete)
 
 
 def _producer(
     broker: BrokerCore, permit: Permit, one: TopicProducer, time_us: int | None
-) -> ProducerDetails:
+) -> TopicProducerDetails:
     name = broker.producers.name_of(one.id)
-    return ProducerDetails(
+    return TopicProducerDetails(
         id=one.id,
         name=name if name and permit.may(Verb.PRODUCER, name) else "",
         epoch=one.epoch,
