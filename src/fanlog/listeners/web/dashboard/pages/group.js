@@ -7,7 +7,7 @@ import { useCommand } from "/dashboard/core/palette.js";
 import { replace, route, useParam } from "/dashboard/core/router.js";
 import { Allowed } from "/dashboard/core/session.js";
 import { fmt } from "/dashboard/core/format.js";
-import { Actions, Age, Connection, Count, LIST_MS, Partitions, State, waited } from "/dashboard/pages/group_parts.js";
+import { Actions, Age, Connection, Count, isLate, LIST_MS, Partitions, State, waited } from "/dashboard/pages/group_parts.js";
 import { openReset } from "/dashboard/pages/group_reset.js";
 
 // The broker keeps the history of those that matter most.
@@ -43,7 +43,7 @@ export default function GroupPage({ parts }) {
 
 function Figures({ group }) {
   return html`<${Stats}>
-    <${Stat} label="Lag" value=${fmt.count(group?.lag)} kind=${Number(group?.lag) ? "warn" : ""} hint="messages not committed" />
+    <${Stat} label="Lag" value=${fmt.count(group?.lag)} kind=${group && isLate(group) ? "warn" : ""} hint="messages not committed" />
     <${Stat} label="Oldest message" value=${group ? html`<${Age} row=${group} />` : "–"} hint=${Number(group?.lag) ? "it waits for so long" : "nothing waits"} />
     <${Stat} label="Members" value=${fmt.count(group?.member_count)} />
     <${Stat} label="Partitions" value=${fmt.count(group?.partition_count)} hint=${group && `of ${fmt.plural(group.topic_count, "topic")}`} />
@@ -55,6 +55,7 @@ function Figures({ group }) {
 function Sentence({ group }) {
   if (!Number(group.lag)) return html`<p class="notice">It keeps up: everything is committed.</p>`;
   const behind = `${fmt.plural(group.lag, "message")} wait${Number(group.lag) === 1 ? "s" : ""}${waited(group)}.`;
+  if (group.member_count && !isLate(group)) return html`<p class="notice">It keeps up: ${fmt.plural(group.lag, "message")} ${Number(group.lag) === 1 ? "is" : "are"} on the way, the oldest for ${fmt.duration(group.lag_seconds)}.</p>`;
   if (!group.member_count) return html`<p class="notice warn">Nobody reads in this group. ${behind} Start its members. If nobody needs it any more, delete it.</p>`;
   const [slowest] = group.members;
   return html`<p class="notice warn">

@@ -37,6 +37,12 @@ export function Age({ row }) {
 
 const ageClass = (seconds) => (seconds >= 300 ? "warn-text nowrap" : "nowrap");
 
+// A group that keeps up has a little lag all the time: what it reads is committed a moment later.
+const LATE_SECONDS = 10;
+export const isLate = (row) =>
+  Number(row.lag) > 0 && (row.lag_seconds === null || row.lag_seconds === undefined || row.lag_seconds >= LATE_SECONDS);
+export const lateText = (row) => (isLate(row) ? "warn-text" : "");
+
 export function Count({ value, kind = "" }) {
   return Number(value) ? html`<span class=${kind}>${fmt.count(value)}</span>` : html`<span class="faint">0</span>`;
 }
@@ -137,7 +143,7 @@ const GROUP_PARTITIONS = [
   place,
   committed("Committed"),
   end,
-  { key: "lag", label: "Lag", sort: true, align: "right", cell: (row) => html`<${Count} value=${row.lag} kind="warn-text" />` },
+  { key: "lag", label: "Lag", sort: true, align: "right", cell: (row) => html`<${Count} value=${row.lag} kind=${lateText(row)} />` },
   age("Oldest"),
   { key: "member", label: "Read by", sort: true, cell: (row) => (row.member ? html`<code>${row.member}</code>` : html`<span class="faint">nobody</span>`) },
 ];

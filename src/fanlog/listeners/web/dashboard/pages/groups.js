@@ -5,13 +5,13 @@ import { usePoll } from "/dashboard/core/api.js";
 import { useCommand } from "/dashboard/core/palette.js";
 import { go, href, route, setParams, useParam } from "/dashboard/core/router.js";
 import { fmt } from "/dashboard/core/format.js";
-import { Age, Count, LIST_MS, State, useList, waited } from "/dashboard/pages/group_parts.js";
+import { Age, Count, isLate, lateText, LIST_MS, State, useList, waited } from "/dashboard/pages/group_parts.js";
 
 const STATES = [["", "All states"], ["active", "Active"], ["rebalancing", "Rebalancing"], ["inactive", "Nobody reads"]];
 
 const COLUMNS = [
   { key: "name", label: "Group", sort: true, cell: (row) => html`<${Link} to=${route`/groups/${row.name}`}><strong>${row.name}</strong><//>` },
-  { key: "lag", label: "Lag", sort: true, align: "right", cell: (row) => html`<${Count} value=${row.lag} kind="warn-text" />` },
+  { key: "lag", label: "Lag", sort: true, align: "right", cell: (row) => html`<${Count} value=${row.lag} kind=${lateText(row)} />` },
   { key: "lag_seconds", label: "Oldest message", sort: true, align: "right", cell: (row) => html`<${Age} row=${row} />` },
   { key: "state", label: "State", sort: true, cell: (row) => html`<${State} kind="stream" state=${row.state} />` },
   { key: "members", label: "Members", sort: true, align: "right", hideOnPhone: true, cell: (row) => html`<${Count} value=${row.members} />` },
@@ -30,7 +30,7 @@ export default function GroupsPage() {
     <${Problem} error=${error} onRetry=${reload} />
     <${Stats}>
       <${Stat} label=${filtered ? "Groups that fit" : "Groups"} value=${fmt.count(data?.total)} />
-      <${Stat} label="Behind" value=${fmt.count(data?.lagging)} kind=${data?.lagging ? "warn" : "ok"} hint=${data && (data.lagging ? "groups with lag" : "all keep up")} href=${href("/groups", { behind: "true" })} />
+      <${Stat} label="Behind" value=${fmt.count(data?.lagging)} hint="groups with any lag" href=${href("/groups", { behind: "true" })} />
       <${Stat} label="Lag" value=${fmt.count(data?.lag)} hint="messages, of all together" />
     <//>
     <${Worst} data=${data} list=${list} />
@@ -61,7 +61,7 @@ function Worst({ data, list }) {
   if (!first || list.sort !== "lag" || !list.descending || list.offset || !data.total) return null;
   if (!Number(first.lag)) return html`<p class="notice">Every group keeps up.</p>`;
   const why = first.members ? `${fmt.plural(first.members, "member")} read${first.members === 1 ? "s" : ""} in it.` : "Nobody reads in it.";
-  return html`<p class="notice warn">
+  return html`<p class="notice ${isLate(first) ? "warn" : ""}">
     <${Link} to=${route`/groups/${first.name}`}>${first.name}<//> is furthest behind: ${fmt.plural(first.lag, "message")}${waited(first)}. ${why}
   </p>`;
 }

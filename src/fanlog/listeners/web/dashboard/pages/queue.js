@@ -8,7 +8,7 @@ import { href, route, useParam } from "/dashboard/core/router.js";
 import { Allowed } from "/dashboard/core/session.js";
 import { fmt } from "/dashboard/core/format.js";
 import { NO_HISTORY, RANGES } from "/dashboard/pages/group.js";
-import { Actions, Age, Connection, Count, LIST_MS, MessageLink, Partitions, State, waited } from "/dashboard/pages/group_parts.js";
+import { Actions, Age, Connection, Count, isLate, LIST_MS, MessageLink, Partitions, State, waited } from "/dashboard/pages/group_parts.js";
 import { openReset } from "/dashboard/pages/group_reset.js";
 
 const LIMIT = 20;
@@ -61,7 +61,7 @@ function Figures({ queue }) {
 function Sentence({ queue }) {
   if (!Number(queue.lag)) return html`<p class="notice">Every job is done.</p>`;
   if (queue.state === "inactive") return html`<p class="notice warn">No worker is here. ${fmt.plural(queue.lag, "job")} wait${Number(queue.lag) === 1 ? "s" : ""}${waited(queue)}. Start a worker. If nobody needs the queue any more, delete it.</p>`;
-  if (queue.waiting > queue.in_flight) return html`<p class="notice warn">${fmt.plural(queue.waiting, "job")} wait${Number(queue.waiting) === 1 ? "s" : ""}${waited(queue)}. Start more workers if that number grows. Workers that hold jobs for long are first in the list below.</p>`;
+  if (queue.waiting > queue.in_flight && isLate(queue)) return html`<p class="notice warn">${fmt.plural(queue.waiting, "job")} wait${Number(queue.waiting) === 1 ? "s" : ""}${waited(queue)}. Start more workers if that number grows. Workers that hold jobs for long are first in the list below.</p>`;
   return null;
 }
 

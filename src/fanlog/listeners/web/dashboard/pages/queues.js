@@ -1,10 +1,10 @@
 // Queues: how many jobs wait, for how long, and which fail.
 
-import { html, Link, Page, Pager, Problem, Search, Select, Stat, Stats, Table, Toggle } from "/dashboard/core/ui.js";
+import { Button, html, Link, Page, Pager, Problem, Search, Select, Stat, Stats, Table, Toggle } from "/dashboard/core/ui.js";
 import { usePoll } from "/dashboard/core/api.js";
 import { go, href, route, useParam } from "/dashboard/core/router.js";
 import { fmt } from "/dashboard/core/format.js";
-import { Age, Count, LIST_MS, State, useList, waited } from "/dashboard/pages/group_parts.js";
+import { Age, Count, isLate, LIST_MS, State, useList, waited } from "/dashboard/pages/group_parts.js";
 
 const STATES = [["", "All states"], ["active", "Active"], ["inactive", "No workers"]];
 
@@ -25,13 +25,12 @@ export default function QueuesPage() {
   const [state] = useParam("state");
   const { data, error, loading, reload } = usePoll("/v1/group-list", { kind: "queue", state, ...list.params }, LIST_MS);
   const filtered = Boolean(list.search || state || list.behind);
-  return html`<${Page} title="Queues" subtitle="Each message of a queue's topics is a job. One free worker gets it, and says when it is done; a job that fails is tried again.">
+  return html`<${Page} title="Queues" subtitle="Each message of a queue's topics is a job. One free worker gets it, and says when it is done; a job that fails is tried again." actions=${html`<${Button} href=${href("/dead")} icon="dead">Dead letters<//>`}>
     <${Problem} error=${error} onRetry=${reload} />
     <${Stats}>
       <${Stat} label=${filtered ? "Queues that fit" : "Queues"} value=${fmt.count(data?.total)} />
       <${Stat} label="With jobs" value=${fmt.count(data?.lagging)} hint="queues that have work" href=${href("/queues", { behind: "true" })} />
       <${Stat} label="Jobs not done" value=${fmt.count(data?.lag)} hint="waiting or in flight, of all" />
-      <${Stat} label="Dead letters" value="Look" hint="jobs that failed for good" href=${href("/dead")} />
     <//>
     <${Worst} data=${data} list=${list} />
     <div class="toolbar">
@@ -61,7 +60,7 @@ function Worst({ data, list }) {
   if (!first || list.sort !== "waiting" || !list.descending || list.offset) return null;
   if (!Number(first.waiting)) return html`<p class="notice">No job waits for a worker.</p>`;
   const why = first.members ? `${fmt.plural(first.members, "worker")} take${first.members === 1 ? "s" : ""} jobs.` : "It has no workers.";
-  return html`<p class="notice warn">
+  return html`<p class="notice ${isLate(first) ? "warn" : ""}">
     Most jobs wait in <${Link} to=${route`/queues/${first.name}`}>${first.name}<//>: ${fmt.count(first.waiting)}${waited(first)}. ${why}
   </p>`;
 }
