@@ -210,6 +210,31 @@ async def test_a_reset_may_be_of_one_topic_or_some_partitions(dashboard: Dashboa
             assert await committed(board, "late") == expected
 
 
+async def test_a_group_with_very_many_partitions_stays_readable(dashboard: Dashboard) -> None:
+    async with dashboard() as board:
+        await board.broker.create_topic("wide", partitions=1000)
+        await board.broker.publish("wide", b"x", partition=777)
+        await board.broker.groups.reset("wide-readers", "earliest", "wide")
+        async with board.visit("/groups/wide-readers") as page:
+            rows = page.get_by_role("table", name="Partitions").locator("tbody tr[data-row]")
+            await expect(rows).to_have_count(50)
+            # The one that is behind comes first.
+            await expect(rows.first).to_contain_text("777")
+            await expect(page.get_by_text("1–50 of 1,000 partitions")).to_be_visible()
+            await page.get_by_role("button", name="Next page").click()
+            await expect(page.get_by_text("51–100 of 1,000 partitions")).to_be_visible()
+            await open_reset(page)
+            await page.get_by_role("combobox", name="Continue at").select_option("latest")
+            await preview(page, "1,000 partitions would be set. 1 message would be skipped.")
+            plan = page.get_by_role("table", name="What would change")
+            await expect(plan.locator("tbody tr[data-row]")).to_have_count(200)
+            await page.get_by_role("button", name="Show more of 1,000").click()
+            await expect(plan.locator("tbody tr[data-row]")).to_have_count(1000)
+            await page.get_by_role("button", name="Reset 1,000 partitions").click()
+            await expect(page.get_by_text("It keeps up")).to_be_visible()
+        assert (await committed(board, "wide-readers"))["wide", 777] == 1
+
+
 async def test_a_group_with_members_says_why_it_can_not_be_changed(dashboard: Dashboard) -> None:
     async with dashboard() as board:
         await fill(board)

@@ -152,6 +152,23 @@ def test_a_time_is_found_in_every_segment(tmp_path: Path) -> None:
     log.close()
 
 
+def test_the_time_of_every_record_is_found(tmp_path: Path) -> None:
+    log = open_log(tmp_path, changed(retention_seconds=1))
+    samples = fill(log, 100)
+    for reopened in (False, True):
+        if reopened:
+            log.close()
+            log = open_log(tmp_path, changed(retention_seconds=1))
+        for sample in samples:
+            assert log.append_time(sample.base, 100) == sample.time_us
+        assert log.append_time(100, 100) is None
+    log.retain(samples[50].time_us + 1_000_000)
+    assert log.append_time(log.start_offset - 1, 100) is None
+    assert log.append_time(log.start_offset, 100) == samples[log.start_offset].time_us
+    log.close()
+    assert PartitionLog(MEMORY, OWNER).append_time(0, 0) is None
+
+
 def test_equal_times_across_segments_give_the_first_offset(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     for i in range(100):
