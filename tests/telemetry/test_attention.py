@@ -228,7 +228,7 @@ def test_what_else_the_broker_knows() -> None:
         in_memory=True,
         troubles=(Trouble("failed", "orders", "orders-0: it failed"),),
         problems=("A ledger lost something.",),
-        certificate="The certificate expires tomorrow.",
+        certificate="The certificate has expired.",
         late=("delayed messages are late",),
         transactions=(OpenTransaction("load", 900.0), OpenTransaction("", 10.0)),
         failed_pipelines=(("archive", "no disk"),),

@@ -95,13 +95,14 @@ class Pipelines:
         query.user, query.client, query.last_us = user, client, now_us
         for step in steps:
             place = (step.topic, step.partition)
-            if place in query.batch or not query.batches:
+            if place in query.batch:
                 query.batch.clear()
                 query.moved = 0
-                query.batches += 1
             query.batch.add(place)
             # A group that is new has been nowhere: what lies before its place was not read.
             more = 0 if step.before is None else max(0, step.after - step.before)
+            # Where a query begins is no batch yet.
+            query.batches += more > 0 and not query.moved
             query.moved += more
             query.records += more
         query.series.add(now_us / _SECOND_US, query.records)
@@ -170,12 +171,16 @@ class Pipelines:
         """All that are kept, the last to begin first."""
         return sorted(self._runs.values(), key=lambda run: (run.started_us, run.name), reverse=True)
 
-    def failed(self) -> Iterable[tuple[str, str]]:
-        """The names whose last run failed, and why."""
+    def last_runs(self) -> dict[str, PipelineRun]:
+        """The last run of each name."""
         last: dict[str, PipelineRun] = {}
         for run in self.runs():
             last.setdefault(run.name, run)
-        return [(run.name, run.why) for run in last.values() if run.state == "failed"]
+        return last
+
+    def failed(self) -> Iterable[tuple[str, str]]:
+        """The names whose last run failed, and why."""
+        return [(run.name, run.why) for run in self.last_runs().values() if run.state == "failed"]
 
     def _take(self, key: bytes, value: bytes | None) -> None:
         self._runs.pop(key.decode(), None)

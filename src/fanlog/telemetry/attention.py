@@ -138,8 +138,9 @@ def _state(snapshot: Snapshot, recent: Recent, facts: Facts) -> Found:
     for problem in facts.late:
         yield Finding(kind="schedule_late", severity=Severity.WARN, text=problem, link="schedules")
     if facts.certificate:
+        severity = Severity.BAD if "has expired" in facts.certificate else Severity.WARN
         yield Finding(
-            kind="certificate", severity=Severity.BAD, text=facts.certificate, link="settings"
+            kind="certificate", severity=severity, text=facts.certificate, link="settings"
         )
     if facts.in_memory and snapshot.levels.topics and snapshot.role == "broker":
         text = (

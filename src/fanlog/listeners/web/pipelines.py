@@ -55,7 +55,11 @@ class QueryAnswer(msgspec.Struct, frozen=True, kw_only=True):
     partitions: int
     lag: Annotated[int, Meta(description="Messages that are there and not read yet.")]
     state: Annotated[
-        str, Meta(description="running: it committed in the last ten minutes. idle: it did not.")
+        str,
+        Meta(
+            description="running: it committed in the last ten minutes. idle: it did not, or its "
+            "last run is over."
+        ),
     ]
     last_batch: dt.datetime | None
     last_batch_records: int
@@ -102,6 +106,9 @@ async def show_pipelines(call: Call[PipelinesQuery, None]) -> PipelinesAnswer:
     admin = permit.may(Verb.ADMIN, "")
     queries: list[QueryAnswer] = []
     progress = {one.group: one for one in broker.pipelines.progress()}
+    at_work = broker.pipelines.committers()
+    # A run that is over says so at once.
+    over = {run.name for run in broker.pipelines.last_runs().values() if run.state != "running"}
     names = [*progress, *(name for name in _groups(broker) if name not in progress)]
     async for name in broker.slices.each(names):
         if (wanted and name != wanted) or not permit.may_see(Verb.GROUP, name):
@@ -111,14 +118,13 @@ async def show_pipelines(call: Call[PipelinesQuery, None]) -> PipelinesAnswer:
         topics = [t for t in sorted({p.topic for p in committed}) if permit.may(Verb.DESCRIBE, t)]
         known = progress.get(name)
         idle = 0.0 if known is None else known.idle_seconds
-        at_work = known is not None and name in broker.pipelines.committers()
         queries.append(
             QueryAnswer(
                 group=name,
                 topics=topics[:_TOPICS_MAX],
                 partitions=len(committed),
                 lag=lag,
-                state="running" if at_work else "idle",
+                state="running" if name in at_work and name not in over else "idle",
                 last_batch=None if known is None else moment(broker.now_us() - int(idle * 1e6)),
                 last_batch_records=0 if known is None else known.last_batch_records,
                 batches=0 if known is None else known.batches,
