@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +191,30 @@ async def test_very_many_groups_are_paged_through(serving: Serving) -> None:
             found += names(page)
         expected = sorted(range(2500), key=lambda i: (i % 10, i))
         assert found == [f"g{i:05}" for i in expected]
+
+
+@pytest.mark.parametrize("path", ["/v1/group-list", "/v1/groups/wide/overview"])
+async def test_a_large_group_is_looked_at_in_many_turns(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    # Then every step is a turn of its own.
+    monkeypatch.setattr("fanlog.broker.slices.SLICE_US", 0)
+    async with serving() as site:
+        await site.broker.create_topic("wide", partitions=1000)
+        for partition in range(1000):
+            commit(site.listener, "wide", "wide", 0, partition)
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                await asyncio.sleep(0)
+                turns += 1
+
+        counting = asyncio.create_task(count())
+        assert await get(site, path)
+        counting.cancel()
+        assert turns > 60
 
 
 async def test_ages_are_read_from_disk_after_a_restart(serving: Serving, tmp_path: Path) -> None:
