@@ -333,7 +333,14 @@ async def shell_words(code: str, program: str) -> tuple[list[bytes], bytes]:
     return words, rest
 
 
-VALUES = [NASTY.encode(), b"", b"\xff\x00'\"\\\n$(id)", b'{"a": [1, 2.50, "\'"]}', None]
+VALUES = [
+    NASTY.encode(),
+    b"",
+    b'{"a": "\\\n"}',
+    b"\xff\x00'\"\\\n$(id)",
+    b'{"a": [1, 2.50, "\'"]}',
+    None,
+]
 
 
 @pytest.mark.parametrize("value", VALUES)

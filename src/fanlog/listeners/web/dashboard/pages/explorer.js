@@ -53,9 +53,15 @@ const Key = ({ row }) => {
   return row.key === undefined ? html`<span class="faint">–</span>` : html`<code>${row.key}</code>`;
 };
 
+// Of another day the date, too.
+function shownTime(time) {
+  const text = fmt.time(time, { ms: true });
+  return text.slice(0, 10) === fmt.time(new Date()).slice(0, 10) ? text.slice(11) : text.slice(5);
+}
+
 function columnsOf(several) {
   return [
-    { key: "time", label: "Time", class: "nowrap", cell: (row) => html`<time datetime=${row.time} title=${fmt.time(row.time, { ms: true })}>${fmt.time(row.time, { ms: true }).slice(11)}</time>` },
+    { key: "time", label: "Time", class: "nowrap", cell: (row) => html`<time datetime=${row.time} title=${fmt.time(row.time, { ms: true })}>${shownTime(row.time)}</time>` },
     several && { key: "topic", label: "Topic", class: "message-topic", cell: (row) => html`<${Link} to=${route`/topics/${row.topic}`}>${row.topic}<//>` },
     { key: "partition", label: "Partition", align: "right", hideOnPhone: true, class: "when-alone", cell: (row) => String(row.partition) },
     { key: "offset", label: "Offset", align: "right", class: "message-offset", cell: (row) => fmt.count(row.offset) },
@@ -135,7 +141,7 @@ export default function ExplorerPage() {
     if (mode === "history") range.reload();
   };
   const begin = (changes) => change({ mode: "history", ...changes });
-  const pause = () => live && rest(!resting);
+  const pause = () => live && rest((before) => !before);
   const publish = () => openPublish({ topic: only }, () => !live && feed.reload());
   const compare = () => openComparison(feed.rows.filter((row) => selected.has(idOf(row))));
 

@@ -6,29 +6,36 @@ import { fromBase64, maybeJson, maybeText, toBase64 } from "/dashboard/pages/exp
 // For a POSIX shell: nothing in single quotes means anything, but for the quote itself.
 export const shellQuoted = (text) => (/^[A-Za-z0-9_./:@%+=-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
 
-const PYTHON_ESCAPES = { "\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t" };
+const PYTHON_ESCAPES = { "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t" };
+
+// The quote that needs no escapes, as Python itself chooses it: JSON stays readable.
+const quoteFor = (text) => (text.includes('"') && !text.includes("'") ? "'" : '"');
 
 export function pythonText(text) {
+  const quote = quoteFor(text);
   let made = "";
   for (const one of text) {
     const code = one.codePointAt(0);
-    if (PYTHON_ESCAPES[one]) made += PYTHON_ESCAPES[one];
+    if (one === quote) made += `\\${one}`;
+    else if (PYTHON_ESCAPES[one]) made += PYTHON_ESCAPES[one];
     else if (code < 32 || code === 127) made += `\\x${code.toString(16).padStart(2, "0")}`;
     // Marks that change how a line looks are shown, not used.
     else if (/\p{C}|\p{Zl}|\p{Zp}/u.test(one)) made += code > 0xffff ? `\\U${code.toString(16).padStart(8, "0")}` : `\\u${code.toString(16).padStart(4, "0")}`;
     else made += one;
   }
-  return `"${made}"`;
+  return `${quote}${made}${quote}`;
 }
 
 export function pythonBytes(bytes) {
+  const quote = bytes.includes(34) && !bytes.includes(39) ? "'" : '"';
   let made = "";
   for (const byte of bytes) {
     const one = String.fromCharCode(byte);
-    if (PYTHON_ESCAPES[one]) made += PYTHON_ESCAPES[one];
+    if (one === quote) made += `\\${one}`;
+    else if (PYTHON_ESCAPES[one]) made += PYTHON_ESCAPES[one];
     else made += byte >= 32 && byte < 127 ? one : `\\x${byte.toString(16).padStart(2, "0")}`;
   }
-  return `b"${made}"`;
+  return `b${quote}${made}${quote}`;
 }
 
 const pythonValue = (bytes) => {
