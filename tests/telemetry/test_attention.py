@@ -9,15 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanlog.telemetry.attention import (
-    FINDINGS_MAX,
-    Facts,
-    Finding,
-    OpenTransaction,
-    Severity,
-    Trouble,
-    find,
-)
+from fanlog.telemetry.attention import FINDINGS_MAX, find
+from fanlog.telemetry.findings import Facts, Finding, OpenTransaction, Severity, Trouble
 from fanlog.telemetry.histograms import DELAY_US, SYNC_BYTES, SYNC_US, TURN_US, Histogram
 from fanlog.telemetry.process import ProcessMetrics
 from fanlog.telemetry.recent import NAMED_MAX, Recent

@@ -15,14 +15,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fanlog.format.dead_letters import TOPIC_PREFIX as DEAD_LETTER_PREFIX
-from fanlog.telemetry.attention import (
-    Facts,
-    Finding,
-    OpenTransaction,
-    Trouble,
-    find,
-    seconds_until_full,
-)
+from fanlog.telemetry.attention import find, seconds_until_full
+from fanlog.telemetry.findings import Facts, Finding, OpenTransaction, Trouble
 from fanlog.telemetry.recent import History, Latencies, Rates, Recent
 from fanlog.telemetry.snapshot import Snapshot
 

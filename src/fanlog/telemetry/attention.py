@@ -9,10 +9,8 @@ to those who may know them; `admin` findings only to operators.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from enum import StrEnum
 
-import msgspec
-
+from fanlog.telemetry.findings import Facts, Finding, Severity, bytes_text, duration_text, rate_text
 from fanlog.telemetry.recent import RECENT_SECONDS, Recent
 from fanlog.telemetry.snapshot import OTHERS, Snapshot
 from fanlog.telemetry.trends import Series, growth, maybe_seconds_left, rise
@@ -49,64 +47,7 @@ _MISSED = {
     "retention": "were deleted by retention before their readers got them",
 }
 
-
-class Severity(StrEnum):
-    BAD = "bad"
-    WARN = "warn"
-    INFO = "info"
-
-
 _ORDER = {Severity.BAD: 0, Severity.WARN: 1, Severity.INFO: 2}
-
-
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """`link` is the kind of page where it can be fixed, `about` the name that the page is of."""
-
-    kind: str
-    severity: Severity
-    text: str
-    link: str
-    about: str = ""
-    # The dead-letter topic of the queue that it is about.
-    target: str = ""
-    admin: bool = False
-
-
-class OpenTransaction(msgspec.Struct, frozen=True):
-    """As much of one as is needed here."""
-
-    name: str
-    age_seconds: float
-
-
-class Trouble(msgspec.Struct, frozen=True):
-    """A partition that is not well: `kind` is failed, damaged or unreadable."""
-
-    kind: str
-    topic: str
-    text: str
-
-
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a snapshot does not say."""
-
-    in_memory: bool = False
-    disk_full: bool = False
-    troubles: tuple[Trouble, ...] = ()
-    # Sentences about the broker's own files, and about delayed messages and transactions.
-    problems: tuple[str, ...] = ()
-    certificate: str = ""
-    late: tuple[str, ...] = ()
-    # Dead letters by topic, those with the most first; None if nobody has counted them.
-    dead_letters: tuple[tuple[str, int], ...] | None = None
-    # Where queues put their dead letters.
-    dead_letter_topics: dict[str, str] = {}
-    # The oldest open ones first.
-    transactions: tuple[OpenTransaction, ...] = ()
-    # Groups that a program moves without being a member, such as a Spark query: seconds since.
-    committers: dict[str, float] = {}
-    failed_pipelines: tuple[tuple[str, str], ...] = ()
-
 
 Found = Iterator[Finding]
 
@@ -191,8 +132,8 @@ def _lagging(
             unit = "messages" if what == "group" else "jobs"
             text = (
                 f"The {what} {name} falls behind: {lag:,} {unit} wait, and the lag has grown for "
-                f"{_duration(rising.seconds)} by about {_rate(rising.per_second)}. It needs more "
-                f"{'members' if what == 'group' else 'workers'}, or faster ones."
+                f"{duration_text(rising.seconds)} by about {rate_text(rising.per_second)}. It "
+                f"needs more {'members' if what == 'group' else 'workers'}, or faster ones."
             )
             yield Finding(
                 kind="lag_growing", severity=Severity.WARN, text=text, link=what, about=name
@@ -296,7 +237,7 @@ def _readers(snapshot: Snapshot, recent: Recent, facts: Facts) -> Found:
     for reader in far[:3]:
         who = reader.user or reader.client or reader.connection
         text = (
-            f"The reader {who} of {reader.target} is {_bytes(reader.bytes)} behind "
+            f"The reader {who} of {reader.target} is {bytes_text(reader.bytes)} behind "
             f"({reader.messages:,} messages)."
         )
         yield Finding(
@@ -328,16 +269,16 @@ def _disk(snapshot: Snapshot, recent: Recent, facts: Facts) -> Found:
     if left is not None and left < _DISK_SOON_SECONDS:
         severity = Severity.BAD if left < _DISK_URGENT_SECONDS else Severity.WARN
         text = (
-            f"The disk is full in about {_duration(left)} if it goes on like this: "
-            f"{_bytes(process.disk_free_bytes)} are free. Shorten the retention of large topics, "
-            "or give the broker a larger disk."
+            f"The disk is full in about {duration_text(left)} if it goes on like this: "
+            f"{bytes_text(process.disk_free_bytes)} are free. Shorten the retention of large "
+            "topics, or give the broker a larger disk."
         )
         yield Finding(kind="disk_filling", severity=severity, text=text, link="disk")
     elif share < _DISK_SHARE_MIN:
         severity = Severity.BAD if share < _DISK_SHARE_URGENT else Severity.WARN
         text = (
-            f"Only {share:.0%} of the disk is free ({_bytes(process.disk_free_bytes)}). Shorten "
-            "the retention of large topics, or give the broker a larger disk."
+            f"Only {share:.0%} of the disk is free ({bytes_text(process.disk_free_bytes)}). "
+            "Shorten the retention of large topics, or give the broker a larger disk."
         )
         yield Finding(kind="disk_low", severity=severity, text=text, link="disk")
 
@@ -411,7 +352,7 @@ def _work(snapshot: Snapshot, recent: Recent, facts: Facts) -> Found:
         word = "transaction has" if len(old) == 1 else "transactions have"
         text = (
             f"{len(old):,} {word} been open for more than 5 minutes, the oldest for "
-            f"{_duration(old[0].age_seconds)}."
+            f"{duration_text(old[0].age_seconds)}."
         )
         yield Finding(
             kind="transaction_old",
@@ -438,27 +379,3 @@ def _new(recent: Recent, counter: str) -> int:
 
 
 _LOOKS = (_state, _disk, _missed, _dead, _lag, _readers, _process, _security, _work)
-
-
-# Words
-
-
-def _duration(seconds: float) -> str:
-    for unit, size in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} seconds"
-
-
-def _bytes(size: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if size >= 10 or unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
-
-
-def _rate(per_second: float) -> str:
-    if per_second >= 1:
-        return f"{per_second:,.0f} per second"
-    return f"{per_second * 60:,.0f} per minute" if per_second * 60 >= 1 else "a few per hour"

@@ -13,7 +13,7 @@ import fanlog
 from fanlog.broker.broker_core import BrokerCore as Core
 from fanlog.broker.overviews import Overviews
 from fanlog.identity import Role
-from fanlog.telemetry.attention import Facts, Finding, Severity, Trouble
+from fanlog.telemetry.findings import Facts, Finding, Severity, Trouble
 from fanlog.telemetry.snapshot import Snapshot
 from tests.listeners.web.conftest import Serving, Site
 from tests.listeners.web.guarded import guarded

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,12 @@ from fanlog.broker.intake import Intake, partition_key
 from fanlog.broker.ports import Runtime
 from fanlog.broker.transactions.commits import TransactionCommits
 from fanlog.broker.transactions.intents import Commit, Intent, Outcome, Part
-from fanlog.broker.transactions.listing import TransactionInfo, public_number
+from fanlog.broker.transactions.listing import (
+    TransactionInfo,
+    public_number,
+    shown_id,
+    transaction_info,
+)
 from fanlog.config import BrokerOptions
 from fanlog.errors import (
     FanlogError,
@@ -46,7 +51,7 @@ from fanlog.model import GROUP_PREFIX, PRODUCER_ID_MAX, TRANSACTION_ID_BYTES_MAX
 
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
-    from fanlog.broker.topics import Partition, Topic
+    from fanlog.broker.topics import Topic
 
 logger = logging.getLogger("fanlog.broker")
 
@@ -273,13 +278,13 @@ class Transactions:
         """The open ones, the oldest first. Whoever goes through them slowly takes a list first."""
         now_us = self._runtime.monotonic_us()
         partitions = self._broker.catalog.partitions
-        return (_info(one, partitions, now_us) for one in list(self._open.values()))
+        return (transaction_info(one, partitions, now_us) for one in list(self._open.values()))
 
     def oldest_seconds(self) -> list[tuple[str, float]]:
         """The ids and ages of the first few, the oldest first."""
         now_us = self._runtime.monotonic_us()
         some = islice(self._open.values(), _OLDEST)
-        return [(_shown_id(one), (now_us - one.begun_us) / _SECOND_US) for one in some]
+        return [(shown_id(one), (now_us - one.begun_us) / _SECOND_US) for one in some]
 
     def abort_listed(self, number: str) -> bool:
         """Aborts the one that a list shows under this number; whether there was one."""
@@ -455,33 +460,6 @@ class Transactions:
         del self._open[transaction.ticket]
         self._memory_bytes -= transaction.staged.memory_bytes
         transaction.staged.discard()
-
-
-def _shown_id(transaction: _Open) -> str:
-    """The id that its program has given it. The ticket is a secret: who has it may commit."""
-    return "" if transaction.id == transaction.ticket else transaction.id
-
-
-def _info(transaction: _Open, partitions: Mapping[int, Partition], now_us: int) -> TransactionInfo:
-    messages: dict[str, int] = {}
-    for key, count in transaction.sequences.items():
-        partition = partitions.get(key)
-        name = "" if partition is None else partition.topic.name
-        messages[name] = messages.get(name, 0) + count
-    return TransactionInfo(
-        number=public_number(transaction.ticket),
-        id=_shown_id(transaction),
-        who=transaction.who,
-        client=transaction.client,
-        age_seconds=(now_us - transaction.begun_us) / _SECOND_US,
-        idle_seconds=(now_us - transaction.active_us) / _SECOND_US,
-        timeout_seconds=transaction.timeout_us / _SECOND_US,
-        topics=messages,
-        messages=sum(messages.values()),
-        bytes=transaction.staged.length,
-        in_file=transaction.staged.in_file,
-        committing=transaction.deciding,
-    )
 
 
 def _checked_id(id: str) -> str:

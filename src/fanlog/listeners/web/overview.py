@@ -16,7 +16,7 @@ from fanlog.errors import FanlogError, ForbiddenError, NotSupportedError
 from fanlog.format.dead_letters import TOPIC_PREFIX as DEAD_LETTER_PREFIX
 from fanlog.identity import Verb
 from fanlog.listeners.web.routes import Call, Nothing, Route
-from fanlog.telemetry.attention import Severity
+from fanlog.telemetry.findings import Severity
 from fanlog.telemetry.recent import History, Latencies, Rates
 from fanlog.telemetry.snapshot import (
     OTHERS,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fanlog.broker.overviews import Overview
     from fanlog.broker.topics import Topic
     from fanlog.listeners.web.server import WebListener
-    from fanlog.telemetry.attention import Finding
+    from fanlog.telemetry.findings import Finding
 
 # Of each list in the overview.
 _LISTED_MAX = 10
