@@ -51,9 +51,11 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = ""
     since: (
-        Annotated[dt.datetime, Meta(description="Only those that died then or later.")] | None
+        Annotated[dt.datetime, Meta(tz=True, description="Only those that died since.")] | None
     ) = None
-    until: Annotated[dt.datetime, Meta(description="Only those that died before.")] | None = None
+    until: (
+        Annotated[dt.datetime, Meta(tz=True, description="Only those that died before.")] | None
+    ) = None
 
     def wanted(self) -> Wanted:
         for name in ("group", "reason", "queue", "origin", "key", "text"):

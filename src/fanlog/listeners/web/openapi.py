@@ -50,6 +50,7 @@ _ONE_VALUE: Schema = {
 _CHOSEN_LETTERS: Schema = {
     "oneOf": [
         {"required": ["ids"]},
+        {"required": ["where"]},
         {"required": ["all"], "properties": {"all": {"const": True}}},
     ]
 }
