@@ -86,12 +86,7 @@ class TopicTable:
         """So many rows from the one at `offset` on, and how many there are in all."""
         self._measure_rates()
         names = await self._results.get("names", self._collect, self._is_of_now, lasting=True)
-        seen = await self._results.get(
-            ("seen", wanted.search, wanted.internal, wanted.viewer),
-            lambda: _seen(names, wanted),
-            lambda kept: kept.changes == names.changes,
-            lasting=True,
-        )
+        seen = await self._seen(names, wanted)
         lags = await self.lags()
         count = len(seen.topics)
         if wanted.sort == "name":
@@ -110,6 +105,24 @@ class TopicTable:
     async def lags(self) -> TopicLags:
         """The largest lag of each topic, at most a few seconds old."""
         return await self._results.get("lags", lambda: scan_lags(self._broker))
+
+    async def _seen(self, names: _Topics, wanted: Wanted) -> _Topics:
+        """The topics that somebody searches for. What they may see is asked once for all of their
+        searches, because that takes longest."""
+        visible = await self._results.get(
+            ("visible", wanted.internal, wanted.viewer),
+            lambda: _visible(names, wanted),
+            lambda kept: kept.changes == names.changes,
+            lasting=True,
+        )
+        if not wanted.search:
+            return visible
+        return await self._results.get(
+            ("found", wanted.search, wanted.internal, wanted.viewer),
+            lambda: _found(visible, wanted.search),
+            lambda kept: kept.changes == visible.changes,
+            lasting=True,
+        )
 
     def _is_of_now(self, kept: _Topics) -> bool:
         """Whether no topic has come or gone since."""
@@ -138,9 +151,9 @@ class TopicTable:
             self._snapshot = asyncio.get_running_loop().create_task(metrics.snapshot())
 
 
-def _seen(names: _Topics, wanted: Wanted) -> Generator[None, None, _Topics]:
-    """The topics that somebody searches for, and may see."""
-    matches, may_see = matcher(wanted.search), wanted.may_see
+def _visible(names: _Topics, wanted: Wanted) -> Generator[None, None, _Topics]:
+    """The topics that somebody may see."""
+    may_see = wanted.may_see
     found: list[Topic] = []
     step = _NAMES_A_STEP if may_see is None else _TOPICS_A_STEP
     for i, topic in enumerate(names.topics):
@@ -150,11 +163,21 @@ def _seen(names: _Topics, wanted: Wanted) -> Generator[None, None, _Topics]:
         if (
             not topic.deleted
             and (wanted.internal or not name.startswith(_OWN_PREFIXES))
-            and (matches is None or matches(name))
             and (may_see is None or may_see(name))
         ):
             found.append(topic)
     return _Topics(found, names.changes)
+
+
+def _found(visible: _Topics, search: str) -> Generator[None, None, _Topics]:
+    """Those of them that a search finds."""
+    matches = matcher(search)
+    found: list[Topic] = []
+    for first in range(0, len(visible.topics), _TOPICS_A_STEP):
+        some = visible.topics[first : first + _TOPICS_A_STEP]
+        found += [topic for topic in some if matches is None or matches(topic.name)]
+        yield
+    return _Topics(found, visible.changes)
 
 
 def matcher(search: str) -> Callable[[str], bool] | None:
