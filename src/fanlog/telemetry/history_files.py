@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -111,6 +112,8 @@ class HistoryFiles:
         for at, parts in enumerate(found):
             for row, names in (one for part in parts for one in part.rows):
                 history.restore(at, row, names)
+                # The event loop of a broker that starts is not to wait for this.
+                time.sleep(0)
             if any(part.damaged for part in parts):
                 self._files[at].begin()
                 again += [NewRow(at, row, history.names) for row in history.rings[at].rows]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import isnan
 from typing import NamedTuple
 
@@ -55,13 +55,17 @@ class Captured:
         self._held = [_Held(ring.tier, ring.first, list(ring.rows)) for ring in history.rings]
         self._columns = {name: history.columns.get(name) for name in names}
 
-    def read(self, grid: Grid, now: float) -> dict[str, list[float | None]]:
-        """The values of each series in each cell; None where there is none."""
+    def read(
+        self, grid: Grid, now: float, pause: Callable[[], object] = lambda: None
+    ) -> dict[str, list[float | None]]:
+        """The values of each series in each cell; None where there is none. `pause` is called after
+        each series: a thread lets others work then."""
         parts = self._parts(grid, now)
-        return {
-            name: [None] * grid.cells if column is None else _values(column, grid, parts)
-            for name, column in self._columns.items()
-        }
+        found: dict[str, list[float | None]] = {}
+        for name, column in self._columns.items():
+            pause()
+            found[name] = [None] * grid.cells if column is None else _values(column, grid, parts)
+        return found
 
     def _parts(self, grid: Grid, now: float) -> list[_Part]:
         """The rows that fall on a grid: of the finest tier that goes back so far. What a coarser

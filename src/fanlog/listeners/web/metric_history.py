@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from weakref import WeakKeyDictionary
 
@@ -221,11 +222,16 @@ def _label(name: Name, kind: Kind) -> str:
     return kind.label if name.owner is None else f"{kind.label} of {name.of}"
 
 
+def _yield() -> None:
+    """Lets the event loop run: otherwise a thread keeps the interpreter for 5 ms at a time."""
+    time.sleep(0)
+
+
 def _encode(
     captured: Captured, labels: dict[str, tuple[str, Unit]], grid: Grid, before: int, now: float
 ) -> bytes:
-    values = captured.read(grid, now)
-    earlier = captured.read(grid.earlier(before), now) if before else {}
+    values = captured.read(grid, now, _yield)
+    earlier = captured.read(grid.earlier(before), now, _yield) if before else {}
     answer = HistoryAnswer(
         from_=grid.start,
         to=grid.end,
