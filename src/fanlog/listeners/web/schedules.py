@@ -50,8 +50,8 @@ class SchedulesQuery(msgspec.Struct, frozen=True, kw_only=True):
     search: Annotated[
         str, Meta(max_length=255, description="Part of a name or of a topic, in any case.")
     ] = ""
-    sort: ScheduleSort = "next"
-    descending: bool = False
+    sort: Annotated[ScheduleSort, Meta(description="`next` and `last` are times of runs.")] = "next"
+    descending: Annotated[bool, Meta(description="The last first.")] = False
     offset: Annotated[int, Meta(ge=0, le=10_000_000, description="Schedules to leave out.")] = 0
     limit: Annotated[int, Meta(ge=1, description="Most schedules in the answer.")] = 50
 
