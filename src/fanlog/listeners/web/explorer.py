@@ -14,6 +14,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta, Raw
 
+from fanlog.broker.stretches import Gap
 from fanlog.errors import LimitError
 from fanlog.listeners.web import explorer_details
 from fanlog.listeners.web.explorer_filters import (
@@ -25,7 +26,7 @@ from fanlog.listeners.web.explorer_filters import (
     TextCondition,
     TraceCondition,
 )
-from fanlog.listeners.web.explorer_look import Gap, Plan, Reach
+from fanlog.listeners.web.explorer_look import Plan, Reach
 from fanlog.listeners.web.explorer_positions import (
     TOKEN_LENGTH_MAX,
     TOKEN_PATTERN,

@@ -14,6 +14,7 @@ from aiohttp import web
 from msgspec import Meta
 
 from fanlog.broker.names import check_name
+from fanlog.broker.stretches import Gap, read_pieces
 from fanlog.errors import (
     DamagedError,
     FormatError,
@@ -26,10 +27,8 @@ from fanlog.format.codecs import Codec, UnpackLimits
 from fanlog.format.header import read_header
 from fanlog.format.web import rfc3339
 from fanlog.identity import Verb
-from fanlog.listeners.web.explorer_look import Gap
 from fanlog.listeners.web.explorer_records import BatchRecords, trace_of, value_format
 from fanlog.listeners.web.explorer_requests import ERRORS, ExploredQuery, explorer_of
-from fanlog.listeners.web.explorer_scan import read_pieces
 from fanlog.listeners.web.openapi_names import PATH_SCHEMAS
 from fanlog.listeners.web.routes import Call, Route
 from fanlog.model import PARTITIONS_MAX

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from fanlog.broker.stretches import Gap
 from fanlog.broker.unpacking import decoding_bytes
 from fanlog.errors import FormatError
 from fanlog.format.batch import Batch, split_batches
@@ -30,14 +31,6 @@ _RECORDS_PER_CLOCK = 64
 _BYTES_LOOKED_THROUGH = 256 * 1024
 # What a record costs beside its bytes: as much as this many of them.
 _RECORD_BYTES = 16
-
-
-class Gap(NamedTuple):
-    """Offsets from `first` up to, not including, `next` that can't be read."""
-
-    first: int
-    next: int
-    reason: str
 
 
 class _Held(NamedTuple):

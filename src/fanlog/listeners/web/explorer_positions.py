@@ -8,9 +8,10 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from fanlog.broker.stretches import Gap
 from fanlog.client.arguments import as_start
 from fanlog.errors import InvalidArgumentError
-from fanlog.listeners.web.explorer_look import Gap, Reach
+from fanlog.listeners.web.explorer_look import Reach
 from fanlog.model import Start
 
 if TYPE_CHECKING:

@@ -8,15 +8,13 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from fanlog.errors import DamagedError, OffsetOutOfRangeError, TopicDeletedError
+from fanlog.broker.stretches import Gap, read_pieces
 from fanlog.format.batch import split_batches
-from fanlog.listeners.web.explorer_look import Found, Gap, Look, Plan, Reach, next_reach
-from fanlog.log.lookup import out_of_range
+from fanlog.listeners.web.explorer_look import Found, Look, Plan, Reach, next_reach
 
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.topics import Partition
-    from fanlog.log.partition import Block
 
 Ended = Literal["end", "limit", "budget"]
 # What one look may unpack, unless the first batch alone is larger, and how long it may take. Others
@@ -163,50 +161,6 @@ class Scan:
         many = len(self.reaches) > _MANY
         size = _FETCH_BYTES_OF_MANY if many else _FETCH_BYTES
         return await read_pieces(self._core, partition, offset, high, size)
-
-
-async def read_pieces(
-    core: BrokerCore, partition: Partition, offset: int, high: int, bytes_max: int
-) -> tuple[list[memoryview], int] | Gap:
-    """Batches from the one with an offset on, and the offset behind them; or what can't be read
-    there. What is on disk comes in blocks, whatever is wanted."""
-    log = partition.log
-    if partition.topic.deleted:
-        name = partition.topic.name
-        raise TopicDeletedError(f"Topic {name!r} was deleted while it was read.")
-    try:
-        if offset < log.start_offset:
-            raise out_of_range(log.start_offset, offset)
-        tail = log.tail
-        if tail.start_offset <= offset < tail.end_offset:
-            return tail.read(offset, high, bytes_max)
-        block = await _block(core, partition, offset)
-    except DamagedError as fault:
-        if fault.next <= offset:
-            raise
-        return Gap(offset, min(fault.next, high), "damaged")
-    except OffsetOutOfRangeError:
-        # Retention was faster.
-        start = log.start_offset
-        if start <= offset:
-            raise
-        return Gap(offset, min(start, high), "retention")
-    return [block.data], block.next_offset
-
-
-async def _block(core: BrokerCore, partition: Partition, offset: int) -> Block:
-    future: asyncio.Future[Block] = asyncio.get_running_loop().create_future()
-
-    def done(got: Block | Exception) -> None:
-        if future.done():
-            return
-        if isinstance(got, Exception):
-            future.set_exception(got)
-        else:
-            future.set_result(got)
-
-    core.load_block(partition, offset, done)
-    return await future
 
 
 def _beginning(piece: memoryview) -> memoryview:
