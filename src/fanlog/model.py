@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from enum import IntEnum, StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -32,6 +32,13 @@ GROUP_PREFIX = "group/"
 # Under such a name stands that a transaction's positions are committed.
 TRANSACTION_PREFIX = "transaction/"
 TRANSACTION_ID_BYTES_MAX = 255
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic: `topic, partition = ...` takes it apart."""
+
+    topic: str
+    partition: int
 
 
 class Durability(IntEnum):

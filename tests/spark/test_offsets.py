@@ -9,20 +9,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanlog.errors import InvalidArgumentError
-from fanlog.spark.offsets import Place, Range, epochs_from_json, from_json, limited, split, to_json
+from fanlog.spark.offsets import (
+    LogPartition,
+    Range,
+    epochs_from_json,
+    from_json,
+    limited,
+    split,
+    to_json,
+)
 
 SIZES = st.lists(st.integers(0, 1000), min_size=1, max_size=8)
 
 
 def ranges_of(sizes: list[int]) -> list[Range]:
-    return [Range(Place("t", "1", i), 10, 10 + size, 100.0) for i, size in enumerate(sizes)]
+    return [Range(LogPartition("t", "1", i), 10, 10 + size, 100.0) for i, size in enumerate(sizes)]
 
 
 @given(st.dictionaries(st.tuples(st.sampled_from("abc"), st.integers(0, 5)), st.integers(0)))
 def test_offsets_come_back_from_a_checkpoint_as_they_went_in(
     given_offsets: dict[tuple[str, int], int],
 ) -> None:
-    offsets = {Place(topic, f"log of {topic}", p): n for (topic, p), n in given_offsets.items()}
+    offsets = {
+        LogPartition(topic, f"log of {topic}", p): n for (topic, p), n in given_offsets.items()
+    }
     epochs = {place: n + 1 for place, n in offsets.items() if n % 2}
     text = json.dumps(to_json(offsets, epochs))
     assert from_json(json.loads(text)) == offsets
@@ -68,7 +78,7 @@ def test_no_partition_waits_for_another() -> None:
 
 
 def test_large_records_are_not_left_behind_for_ever() -> None:
-    small, large = Place("small", "1", 0), Place("large", "2", 0)
+    small, large = LogPartition("small", "1", 0), LogPartition("large", "2", 0)
     ranges = [Range(small, 0, 1000, 10.0), Range(large, 0, 2, 50_000.0)]
     assert limited(ranges, bytes_max=1000) == {small: 0, large: 1}
 

@@ -18,7 +18,7 @@ import uvloop
 from fanlog.bench import spark_jobs
 from fanlog.bench.results import SparkReport, SparkRow
 from fanlog.bench.runner import Progress, RunOptions, environment_of, load_process, pick_run, silent
-from fanlog.bench.spark_jobs import Place
+from fanlog.bench.spark_jobs import Dataset
 from fanlog.bench.startup import check_room
 from fanlog.bench.systems import HOST, BenchError, SystemSpec, started
 from fanlog.bench.wires import make_payload
@@ -64,7 +64,7 @@ def run_spark(options: SparkOptions, progress: Progress = silent) -> SparkReport
         progress(0, total, "filling the topic")
         url = f"fanlog://{HOST}:{broker.port}"
         records = load.call(fill, url, options)
-        place = Place(
+        place = Dataset(
             url=url,
             data=str(spark_jobs.data_folder(folder)),
             topic=NAME,

@@ -44,7 +44,7 @@ IDLE_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Dataset:
     """Where the records are, and how many are used for what."""
 
     url: str
@@ -68,7 +68,7 @@ def data_folder(folder: Path) -> Path:
     return catalog.parent
 
 
-def _spark(place: Place) -> SparkSession:
+def _spark(place: Dataset) -> SparkSession:
     if not _sessions:
         made = session(place.master, **SETTINGS)
         made.sparkContext.setLogLevel("ERROR")
@@ -86,7 +86,7 @@ def stop() -> None:
         _sessions.pop().stop()
 
 
-def warm_up(place: Place) -> None:
+def warm_up(place: Dataset) -> None:
     """Starts Spark, and lets Java compile what will be measured."""
     records = min(WARM_UP_RECORDS, place.records)
     for way in (CEILING, SCAN, FILES):
@@ -97,12 +97,12 @@ def warm_up(place: Place) -> None:
     _stream(few)
 
 
-def measure(way: str, place: Place) -> float:
+def measure(way: str, place: Dataset) -> float:
     """Records a second; of the idle stream, milliseconds for a look."""
     return WAYS[way](place)
 
 
-def _source(place: Place, way: str, records: int) -> DataFrame:
+def _source(place: Dataset, way: str, records: int) -> DataFrame:
     reader = _spark(place).read
     if way == CEILING:
         return reader.format("ready").options(records=records, payload=place.payload_bytes).load()
@@ -115,7 +115,7 @@ def _source(place: Place, way: str, records: int) -> DataFrame:
     return reader.format("fanlog_rows" if way == ROWS else "fanlog").options(**options).load()
 
 
-def _scan(place: Place, way: str, records: int) -> float:
+def _scan(place: Dataset, way: str, records: int) -> float:
     """Reads every value of so many records, and the rate at which it did."""
     rows = _source(place, way, records)
     began = time.perf_counter()
@@ -135,19 +135,19 @@ def _check(way: str, found: Sequence[int], records: int, payload_bytes: int) -> 
         raise BenchError(f"{way}: {found[0]} of {records} records were found, {found[1]} bytes")
 
 
-def _scanning(way: str) -> Callable[[Place], float]:
-    def scan(place: Place) -> float:
+def _scanning(way: str) -> Callable[[Dataset], float]:
+    def scan(place: Dataset) -> float:
         return _scan(place, way, place.row_records // 2 * 2 if way == ROWS else place.records)
 
     return scan
 
 
-def _stream(place: Place) -> float:
+def _stream(place: Dataset) -> float:
     """The whole of it, as a user who runs it once has it: with the query's start and its end."""
     return place.records / _streamed(place).whole_s
 
 
-def _micro_batch(place: Place) -> float:
+def _micro_batch(place: Dataset) -> float:
     """Only the batch, as a user has it whose query goes on."""
     return place.records / _streamed(place).batches_s
 
@@ -157,7 +157,7 @@ class _Streamed(NamedTuple):
     batches_s: float
 
 
-def _streamed(place: Place) -> _Streamed:
+def _streamed(place: Dataset) -> _Streamed:
     found: list[Sequence[int]] = []
 
     def look(rows: DataFrame, batch: int) -> None:
@@ -185,7 +185,7 @@ def _streamed(place: Place) -> _Streamed:
     return _Streamed(took_s, batches_ms / 1000)
 
 
-def _sink(place: Place) -> float:
+def _sink(place: Dataset) -> float:
     # Rows that cost Spark nothing to make: the sink is measured, not what is before it.
     value = f"X'{make_payload(place.payload_bytes).hex()}' value"
     rows = _spark(place).range(0, place.sink_records, 1, 2).selectExpr(value)
@@ -199,7 +199,7 @@ def _sink(place: Place) -> float:
     return place.sink_records / took_s
 
 
-def _idle(place: Place) -> float:
+def _idle(place: Dataset) -> float:
     checkpoint = tempfile.mkdtemp(dir=place.scratch)
     stream = _spark(place).readStream.format("fanlog").options(url=place.url, topics=place.topic)
     writer = stream.load().writeStream.format("noop").option("checkpointLocation", checkpoint)
@@ -228,7 +228,7 @@ def _idle_progress(progress: Sequence[Any]) -> Iterator[Any]:
             yield told
 
 
-WAYS: dict[str, Callable[[Place], float]] = {
+WAYS: dict[str, Callable[[Dataset], float]] = {
     CEILING: _scanning(CEILING),
     SCAN: _scanning(SCAN),
     FILES: _scanning(FILES),

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
-from fanlog.broker.groups.assignment import Place
 from fanlog.broker.positions import continue_at
 from fanlog.broker.queues.spans import Span, State
 from fanlog.broker.record_times import UNREADABLE, Asked, RecordTimes
-from fanlog.model import GROUP_PREFIX, GroupKind, GroupState
+from fanlog.model import GROUP_PREFIX, GroupKind, GroupState, TopicPartition
 
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
@@ -107,12 +106,12 @@ class GroupScan:
         if group is not None:
             row.members, row.rebalances = len(group.members), group.rebalances
         topics: set[str] = set()
-        known: set[Place] = set()
+        known: set[TopicPartition] = set()
         for i, position in enumerate(broker.durable.each_committed(GROUP_PREFIX + name)):
             if i and not i % _PARTITIONS_A_STEP:
                 yield None
             if group is not None:
-                known.add((position.topic, position.partition))
+                known.add(TopicPartition(position.topic, position.partition))
             topics.add(position.topic)
             self._add(row, position.topic, position.partition, position, ages)
         for i, place in enumerate(list(group.owned) if group is not None else ()):
@@ -197,7 +196,7 @@ class Ages:
                 row.add_age(time_us or UNREADABLE)
 
 
-def find_partition(broker: BrokerCore, place: Place) -> Partition | None:
+def find_partition(broker: BrokerCore, place: TopicPartition) -> Partition | None:
     topic = broker.catalog.find(place[0])
     if topic is None or place[1] >= len(topic.partitions):
         return None

@@ -22,10 +22,9 @@ from fanlog.broker.group_scan import (
     span_steps,
     wanted_offset,
 )
-from fanlog.broker.groups.assignment import Place
 from fanlog.broker.ports import Addressed
 from fanlog.broker.queues.spans import Span, State
-from fanlog.model import GROUP_PREFIX
+from fanlog.model import GROUP_PREFIX, TopicPartition
 
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
@@ -173,7 +172,7 @@ async def view_group(broker: BrokerCore, name: str, times: RecordTimes) -> Group
 def _group_steps(broker: BrokerCore, view: GroupView, ages: Ages) -> Iterator[None]:
     name = view.row.name
     group = broker.groups.find(name)
-    owners: dict[Place, str] = {}
+    owners: dict[TopicPartition, str] = {}
     if group is not None:
         view.row.rebalances = group.rebalances
         owners = {place: owned.member.id for place, owned in group.owned.items()}
@@ -192,7 +191,7 @@ def _group_steps(broker: BrokerCore, view: GroupView, ages: Ages) -> Iterator[No
         yield from in_steps(list(group.members.values()), add_member)
         view.row.members = len(view.members)
 
-    def add(place: Place, committed: Position | None) -> None:
+    def add(place: TopicPartition, committed: Position | None) -> None:
         partition = find_partition(broker, place)
         if partition is not None:
             found = PartitionRow(partition, wanted_offset(broker, partition, committed))
@@ -203,7 +202,7 @@ def _group_steps(broker: BrokerCore, view: GroupView, ages: Ages) -> Iterator[No
 
     yield
     committed = broker.durable.each_committed(GROUP_PREFIX + name)
-    yield from in_steps(committed, lambda at: add((at.topic, at.partition), at))
+    yield from in_steps(committed, lambda at: add(TopicPartition(at.topic, at.partition), at))
     yield from in_steps(list(owners), lambda place: add(place, None))
 
 

@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from fanlog.broker.groups.assignment import Place
 from fanlog.broker.groups.state import Group
 from fanlog.broker.names import is_hidden
 from fanlog.broker.peers import Peer, PeerSource, describe_peer, how_far_behind
@@ -21,7 +20,7 @@ from fanlog.broker.queues.lanes import Lane
 from fanlog.broker.queues.queue import Queue
 from fanlog.broker.topics import Topic
 from fanlog.format.messages import Position
-from fanlog.model import GROUP_PREFIX, INTERNAL_PREFIX
+from fanlog.model import GROUP_PREFIX, INTERNAL_PREFIX, TopicPartition
 from fanlog.telemetry.snapshot import (
     OTHERS,
     GroupMetrics,
@@ -236,7 +235,9 @@ def group_lag(
         if i and not i % _TOPICS_A_STEP:
             yield
         lag += lag_of(broker, position.topic, position.partition, position)
-    known = {(p.topic, p.partition) for p in committed} if group is not None else set[Place]()
+    known = (
+        {(p.topic, p.partition) for p in committed} if group is not None else set[TopicPartition]()
+    )
     for i, place in enumerate(list(group.owned) if group is not None else ()):
         if i and not i % _TOPICS_A_STEP:
             yield

@@ -16,7 +16,7 @@ from fanlog.broker.ports import Addressed
 from fanlog.broker.record_times import RecordTimes
 from fanlog.broker.shared_results import SharedResults
 from fanlog.broker.sliced_sort import order_of
-from fanlog.model import GROUP_PREFIX, PRODUCER_ID_MAX, GroupKind, GroupState
+from fanlog.model import GROUP_PREFIX, PRODUCER_ID_MAX, GroupKind, GroupState, TopicPartition
 
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
@@ -179,7 +179,7 @@ def _behind(broker: BrokerCore, topic: Topic) -> Iterable[Cursor | None]:
         group = broker.groups.find(name.removeprefix(GROUP_PREFIX))
         if group is not None:
             for partition in topic.partitions:
-                owned = group.owned.get((topic.name, partition.index))
+                owned = group.owned.get(TopicPartition(topic.name, partition.index))
                 yield None if owned is None else owned.cursor
     # Those that follow Redis channels are known to their listener alone.
     for listener in broker.metrics.listeners:

@@ -53,7 +53,7 @@ _Key = tuple[AnyView, int, int]
 # What an entry of the cache costs beside its bytes.
 _ENTRY_BYTES = 400
 # A partition, and the form in which a reader follows it.
-Place = tuple["Partition", View]
+ViewKey = tuple["Partition", View]
 
 
 # Hears what was rendered, on the loop.
@@ -71,7 +71,7 @@ class Renderer:
         self._offered: dict[Partition, tuple[int, list[Values]]] = {}
         self._shown: dict[Partition, Values] = {}
         self._decoded: dict[Partition, tuple[bytes, Decoded]] = {}
-        self._composed: dict[tuple[Place, ...], tuple[bytes, int]] = {}
+        self._composed: dict[tuple[ViewKey, ...], tuple[bytes, int]] = {}
         self._cache_bytes_max = cache_bytes_max
         self._cache: OrderedDict[_Key, tuple[int, bytes]] = OrderedDict()
         self._cache_bytes = 0
@@ -123,7 +123,7 @@ class Renderer:
         piece_before, decoded = self._decoded.get(partition, (b"", ()))
         return decoded if piece_before is piece else None
 
-    def compose(self, places: tuple[Place, ...]) -> tuple[bytes, int]:
+    def compose(self, places: tuple[ViewKey, ...]) -> tuple[bytes, int]:
         """What the turn has shown in these views, in the order in which it was published, and how
         many messages that is: for readers of several, who share it if they have the same."""
         composed = self._composed.get(places)

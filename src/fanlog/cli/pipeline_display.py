@@ -20,7 +20,8 @@ from fanlog.cli.session import with_client
 from fanlog.cli.terminal import err, new_table, printable
 from fanlog.client.aio import Client
 from fanlog.errors import FanlogError, TopicNotFoundError
-from fanlog.spark.pipelines.progress import Ends, Place, Progress, look
+from fanlog.model import TopicPartition
+from fanlog.spark.pipelines.progress import Ends, Progress, look
 
 _BAR_COLUMNS = 20
 _EVENT_CHARACTERS_MAX = 100
@@ -45,16 +46,16 @@ def find_bounds(
     topics = sorted({topic for some in streams for topic in some.topics})
 
     async def work(client: Client) -> Bounds:
-        starts: dict[Place, int] = {}
-        ends: dict[Place, int] = {}
+        starts: dict[TopicPartition, int] = {}
+        ends: dict[TopicPartition, int] = {}
         for topic in topics:
             try:
                 info = await client.describe_topic(topic)
             except TopicNotFoundError:
                 continue
             for some in info.partitions:
-                starts[topic, some.partition] = some.start_offset
-                ends[topic, some.partition] = some.visible_end
+                starts[TopicPartition(topic, some.partition)] = some.start_offset
+                ends[TopicPartition(topic, some.partition)] = some.visible_end
         return Bounds(starts, ends)
 
     if not topics:
@@ -94,7 +95,7 @@ class Watching:
         self._before = {some.name: some for some in look(folder)}
         # When a stream was seen to have so many records, and its rate before that.
         self._last: dict[str, tuple[float, int, float]] = {}
-        self._taken: dict[Place, int] = {}
+        self._taken: dict[TopicPartition, int] = {}
         self._written: dict[str, int] = {}
 
     @property

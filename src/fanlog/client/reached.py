@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 from fanlog.format.batch import Batch
 from fanlog.format.messages import Position
-
-Place = tuple[str, int]
+from fanlog.model import TopicPartition
 
 
 class Reached(NamedTuple):
@@ -25,7 +24,7 @@ def reached(batch: Batch, offset: int) -> Reached:
     return Reached(offset, header.leader_epoch, header.topic)
 
 
-def as_positions(places: dict[Place, Reached]) -> tuple[Position, ...]:
+def as_positions(places: dict[TopicPartition, Reached]) -> tuple[Position, ...]:
     return tuple(Position(*place, *at) for place, at in places.items())
 
 
@@ -36,9 +35,9 @@ class Partings:
     __slots__ = ("_parted",)
 
     def __init__(self) -> None:
-        self._parted: dict[Place, tuple[Reached, Reached]] = {}
+        self._parted: dict[TopicPartition, tuple[Reached, Reached]] = {}
 
-    def note(self, place: Place, before: Reached, start: Reached) -> None:
+    def note(self, place: TopicPartition, before: Reached, start: Reached) -> None:
         """The reader was at `before`, and continues at `start` of a log that is another from there
         on."""
         self._parted[place] = before, start
@@ -48,7 +47,7 @@ class Partings:
         if not self._parted:
             return False
         header = batch.header
-        parted = self._parted.get((batch.topic_name, header.partition))
+        parted = self._parted.get(TopicPartition(batch.topic_name, header.partition))
         if parted is None:
             return False
         before, start = parted

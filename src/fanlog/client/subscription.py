@@ -16,7 +16,7 @@ import msgspec
 from fanlog.client.follower import Follower
 from fanlog.client.message import Message, MessageBatch
 from fanlog.client.notices import Notices
-from fanlog.client.reached import Partings, Place, Reached, as_positions, reached
+from fanlog.client.reached import Partings, Reached, as_positions, reached
 from fanlog.errors import (
     ClosedError,
     FanlogError,
@@ -37,7 +37,7 @@ from fanlog.format.messages import (
     Subscribed,
     decode,
 )
-from fanlog.model import Gap, GapReason, SlowPolicy
+from fanlog.model import Gap, GapReason, SlowPolicy, TopicPartition
 
 logger = logging.getLogger("fanlog.client")
 
@@ -73,14 +73,14 @@ class Subscription:
         self._wake: asyncio.Future[None] | None = None
         self._names: dict[int, str] = {}
         self._numbers: dict[str, int] = {}
-        self._next: dict[tuple[str, int], int] = {}
+        self._next: dict[TopicPartition, int] = {}
         # Partitions of which nothing is to be given, whatever is still on its way.
-        self._muted: set[tuple[str, int]] = set()
-        self._epochs: dict[Place, int] = {}
+        self._muted: set[TopicPartition] = set()
+        self._epochs: dict[TopicPartition, int] = {}
         self._partings = Partings()
         self._begun: Iterator[Message] = iter(())
         self._current: Message | None = None
-        self._seen: dict[Place, Reached] = {}
+        self._seen: dict[TopicPartition, Reached] = {}
         self._consumed = 0
         self._granted = wanted.window_bytes
         self._queued_bytes = 0
@@ -241,7 +241,9 @@ class Subscription:
         """Counts a batch as seen by the application."""
         self._current = None
         if not self._partings.is_stale(batch.batch):
-            self._seen[batch.topic, batch.partition] = reached(batch.batch, batch.next_offset)
+            self._seen[TopicPartition(batch.topic, batch.partition)] = reached(
+                batch.batch, batch.next_offset
+            )
         self._free(batch.batch.header.length)
 
     def _free(self, size: int) -> None:
@@ -273,7 +275,9 @@ class Subscription:
         seen = dict(self._seen)
         current = self._current
         if current is not None and not self._partings.is_stale(current.batch):
-            seen[current.topic, current.partition] = reached(current.batch, current.offset + 1)
+            seen[TopicPartition(current.topic, current.partition)] = reached(
+                current.batch, current.offset + 1
+            )
         return as_positions(seen)
 
     async def commit(self, message: Message | None = None) -> None:
@@ -290,7 +294,7 @@ class Subscription:
         if message is None:
             positions = self.positions
         else:
-            place = (message.topic, message.partition)
+            place = TopicPartition(message.topic, message.partition)
             positions = as_positions({place: reached(message.batch, message.offset + 1)})
         if positions:
             await self._host.commit(self._wanted.durable, positions)
@@ -317,7 +321,7 @@ class Subscription:
         self._names[joined.number] = joined.name
         self._numbers[joined.name] = joined.number
         for start in joined.starts:
-            place = (joined.name, start.partition)
+            place = TopicPartition(joined.name, start.partition)
             last = None
             if place in self._next:
                 last = Reached(self._next[place], self._epochs.get(place, 0), before or 0)
@@ -328,7 +332,7 @@ class Subscription:
         if notice.kind == "missing" and self._wanted.start.kind == "offset" and not self._next:
             self._floor = self._wanted.start.value
 
-    def _place(self, place: Place, start: Reached, last: Reached | None) -> None:
+    def _place(self, place: TopicPartition, start: Reached, last: Reached | None) -> None:
         """The broker begins at `start`; `last` is where this reader was, if it comes back."""
         self._next[place] = start.offset
         self._epochs[place] = start.epoch
@@ -350,7 +354,7 @@ class Subscription:
     def delivered(self, batch: Batch) -> None:
         header = batch.header
         name = self._names.get(header.topic)
-        if name is None or (place := (name, header.partition)) in self._muted:
+        if name is None or (place := TopicPartition(name, header.partition)) in self._muted:
             self._consume(header.length)
             return
         wanted = self._next.get(place, 0)
@@ -371,7 +375,7 @@ class Subscription:
     def missed_some(self, notice: GapNotice) -> None:
         name = self._names.get(notice.number, "")
         gap = Gap(name, notice.partition, notice.first, notice.next, notice.reason)
-        self._next[name, notice.partition] = notice.next
+        self._next[TopicPartition(name, notice.partition)] = notice.next
         self.gaps += 1
         self.missed += max(0, notice.next - notice.first)
         if self._on_gap is not None:
@@ -393,7 +397,7 @@ class Subscription:
         wanted = msgspec.structs.replace(self._wanted, resume=resume, missing="wait")
         return FrameKind.SUBSCRIBE, wanted
 
-    def _drop_queued(self, place: tuple[str, int]) -> None:
+    def _drop_queued(self, place: TopicPartition) -> None:
         """Drops what has come of a partition and was not given yet. What came on a connection
         before this one had its bytes counted there."""
         if not self._items:

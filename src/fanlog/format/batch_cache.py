@@ -11,7 +11,7 @@ from fanlog.model import MIB
 
 T = TypeVar("T")
 # A batch's place: the topic's number, the partition and the base offset.
-Place = tuple[int, int, int]
+BatchKey = tuple[int, int, int]
 
 BATCHES_MAX = 256
 BYTES_MAX = 8 * MIB
@@ -21,13 +21,13 @@ class BatchCache(Generic[T]):
     """The last used stays; one batch always does, whatever its size."""
 
     def __init__(self) -> None:
-        self._items: OrderedDict[Place, tuple[T, int]] = OrderedDict()
+        self._items: OrderedDict[BatchKey, tuple[T, int]] = OrderedDict()
         self._bytes = 0
 
     def __len__(self) -> int:
         return len(self._items)
 
-    def get(self, place: Place) -> T | None:
+    def get(self, place: BatchKey) -> T | None:
         """What is there, which is now the last used."""
         found = self._items.get(place)
         if found is None:
@@ -35,7 +35,7 @@ class BatchCache(Generic[T]):
         self._items.move_to_end(place)
         return found[0]
 
-    def put(self, place: Place, item: T, size: int) -> None:
+    def put(self, place: BatchKey, item: T, size: int) -> None:
         """Puts a batch of `size` bytes onto the cache. Those used longest ago make room."""
         before = self._items.pop(place, None)
         if before is not None:

@@ -117,7 +117,7 @@ def parse_event_id(text: str, topic: str = "") -> tuple[Position, ...]:
     return tuple(found)
 
 
-class _Place(NamedTuple):
+class _VectorEntry(NamedTuple):
     """Where in a vector one partition is, in the order of a vector."""
 
     name: str
@@ -130,7 +130,7 @@ class Vector:
 
     __slots__ = ("__weakref__", "reached", "text")
 
-    def __init__(self, text: str, reached: dict[_Place, tuple[int, int]]) -> None:
+    def __init__(self, text: str, reached: dict[_VectorEntry, tuple[int, int]]) -> None:
         self.text = text
         self.reached = reached
 
@@ -154,7 +154,7 @@ class Vectors:
 
     def of(self, positions: Iterable[Position]) -> Vector:
         return self._vector(
-            {_Place(p.topic, p.number, p.partition): (p.offset, p.epoch) for p in positions}
+            {_VectorEntry(p.topic, p.number, p.partition): (p.offset, p.epoch) for p in positions}
         )
 
     def moved(self, vector: Vector, position: Position) -> Vector:
@@ -165,7 +165,7 @@ class Vectors:
             for place, at in vector.reached.items()
             if (place.name, place.partition) != (name, index)
         }
-        others[_Place(name, position.number, index)] = (position.offset, position.epoch)
+        others[_VectorEntry(name, position.number, index)] = (position.offset, position.epoch)
         return self._vector(others)
 
     def without(self, vector: Vector, topic: str) -> Vector:
@@ -208,7 +208,7 @@ class Vectors:
         return after, piece.replace(mark, front).replace(_END, back)
 
     @staticmethod
-    def _place(vector: Vector, number: int, index: int) -> _Place:
+    def _place(vector: Vector, number: int, index: int) -> _VectorEntry:
         for place in vector.reached:
             if place.number == number:
                 return place._replace(partition=index)
@@ -216,7 +216,7 @@ class Vectors:
             f"This vector does not know a topic with the number {number}: it was not joined."
         )
 
-    def _vector(self, reached: dict[_Place, tuple[int, int]]) -> Vector:
+    def _vector(self, reached: dict[_VectorEntry, tuple[int, int]]) -> Vector:
         ordered = dict(sorted(reached.items()))
         text = _print_vector(ordered)
         known = self._known.get(text)
@@ -225,7 +225,7 @@ class Vectors:
         return known
 
 
-def _print_vector(reached: Mapping[_Place, tuple[int, int]]) -> str:
+def _print_vector(reached: Mapping[_VectorEntry, tuple[int, int]]) -> str:
     topics: dict[tuple[str, int], list[str]] = {}
     for place, (offset, epoch) in reached.items():
         entry = f"{place.partition}.{offset}.{epoch}"
@@ -236,7 +236,7 @@ def _print_vector(reached: Mapping[_Place, tuple[int, int]]) -> str:
     )
 
 
-def _around(vector: Vector, place: _Place, own: str) -> tuple[bytes, bytes]:
+def _around(vector: Vector, place: _VectorEntry, own: str) -> tuple[bytes, bytes]:
     """What stands before and behind a partition's own `offset.epoch` in a vector."""
     topic = f"{quote(place.name, safe='')}:{place.number}:"
     at = 0 if vector.text.startswith(topic) else vector.text.index(f";{topic}") + 1

@@ -19,7 +19,7 @@ import msgspec
 from fanlog.errors import InvalidArgumentError
 
 
-class Place(NamedTuple):
+class LogPartition(NamedTuple):
     """One partition of one log."""
 
     topic: str
@@ -27,9 +27,9 @@ class Place(NamedTuple):
     partition: int
 
 
-Offsets = dict[Place, int]
+Offsets = dict[LogPartition, int]
 # The epoch of the record before each offset; 0, or none, if it is not known.
-Epochs = dict[Place, int]
+Epochs = dict[LogPartition, int]
 
 
 class _TopicOffsets(msgspec.Struct):
@@ -39,7 +39,7 @@ class _TopicOffsets(msgspec.Struct):
 
 
 def to_json(
-    offsets: Mapping[Place, int], epochs: Mapping[Place, int] | None = None
+    offsets: Mapping[LogPartition, int], epochs: Mapping[LogPartition, int] | None = None
 ) -> dict[str, Any]:
     """Offsets as Spark stores them, always in the same order: it compares the text."""
     found: dict[str, Any] = {}
@@ -53,7 +53,7 @@ def to_json(
 
 def from_json(given: Mapping[str, Any]) -> Offsets:
     return {
-        Place(name, topic.log, int(partition)): offset
+        LogPartition(name, topic.log, int(partition)): offset
         for name, topic in _topics(given).items()
         for partition, offset in topic.offsets.items()
     }
@@ -61,7 +61,7 @@ def from_json(given: Mapping[str, Any]) -> Offsets:
 
 def epochs_from_json(given: Mapping[str, Any]) -> Epochs:
     return {
-        Place(name, topic.log, int(partition)): epoch
+        LogPartition(name, topic.log, int(partition)): epoch
         for name, topic in _topics(given).items()
         for partition, epoch in topic.epochs.items()
     }
@@ -86,7 +86,7 @@ class Range:
     """Offsets `first` up to, not including, `end` of a partition. `record_bytes` is what a record
     takes there, more or less."""
 
-    place: Place
+    place: LogPartition
     first: int
     end: int
     record_bytes: float = 0.0
@@ -102,7 +102,7 @@ class Range:
 
 def limited(
     ranges: Iterable[Range], *, records_max: int = 0, bytes_max: int = 0
-) -> dict[Place, int]:
+) -> dict[LogPartition, int]:
     """The ends of what may be read at once. Each partition gets a record as far as the limits
     go, those with the most to read first, and its share of what is left: none waits for another,
     however busy, and something always goes on. 0 is no limit."""

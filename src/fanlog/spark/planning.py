@@ -15,7 +15,7 @@ from fanlog.format.patterns import fits
 from fanlog.model import Durability, EpochInfo, Start, TopicInfo
 from fanlog.spark.connecting import open_broker
 from fanlog.spark.filters import Bounds
-from fanlog.spark.offsets import Epochs, Offsets, Place, Range
+from fanlog.spark.offsets import Epochs, LogPartition, Offsets, Range
 from fanlog.spark.options import EARLIEST, LATEST, Places, ReadOptions
 
 logger = logging.getLogger("fanlog.spark")
@@ -29,7 +29,12 @@ class Partition:
     __slots__ = ("end", "epochs", "place", "record_bytes", "start")
 
     def __init__(
-        self, place: Place, start: int, end: int, size: int, epochs: tuple[EpochInfo, ...] = ()
+        self,
+        place: LogPartition,
+        start: int,
+        end: int,
+        size: int,
+        epochs: tuple[EpochInfo, ...] = (),
     ) -> None:
         self.place = place
         self.start = start
@@ -50,7 +55,7 @@ class Partition:
         return Range(self.place, first, end, self.record_bytes)
 
 
-View = dict[Place, Partition]
+View = dict[LogPartition, Partition]
 
 
 def lose(options: ReadOptions, sentence: str, then: str = "") -> None:
@@ -101,7 +106,7 @@ class Planner:
         for topic in topics:
             log = log_of(topic, broker.welcome.epoch)
             for found in topic.partitions:
-                place = Place(topic.name, log, found.partition)
+                place = LogPartition(topic.name, log, found.partition)
                 view[place] = Partition(
                     place, found.start_offset, found.visible_end, found.bytes, found.epochs
                 )
@@ -250,7 +255,7 @@ class Planner:
             ranges.append(partition.range(first, partition.end))
         return ranges
 
-    def _absence(self, place: Place, view: View) -> str:
+    def _absence(self, place: LogPartition, view: View) -> str:
         """Why the query's place is not among what is read."""
         topic, options = place.topic, self._options
         if any(some.topic == topic and some.log != place.log for some in view):
@@ -285,7 +290,7 @@ class Planner:
 
     # Progress
 
-    def commit_to_group(self, group: str, offsets: Mapping[Place, int]) -> None:
+    def commit_to_group(self, group: str, offsets: Mapping[LogPartition, int]) -> None:
         """Moves a group, of which nobody is a member, to these offsets."""
         broker = self.broker
         for place, offset in offsets.items():
@@ -302,7 +307,7 @@ class Planner:
                 logger.info("The topic %r is gone, and its progress with it.", place.topic)
 
 
-def gone(place: Place, first: int, next: int, start: int) -> str:
+def gone(place: LogPartition, first: int, next: int, start: int) -> str:
     """`first` up to, not including, `next` lie before the log's `start`."""
     return (
         f"Offsets {first} to {next - 1} of partition {place.partition} of {place.topic!r} are not "
@@ -310,7 +315,7 @@ def gone(place: Place, first: int, next: int, start: int) -> str:
     )
 
 
-def rewound(place: Place, offset: int, end: int) -> str:
+def rewound(place: LogPartition, offset: int, end: int) -> str:
     return (
         f"The query is at offset {offset} of partition {place.partition} of {place.topic!r}, but "
         f"what it read from offset {end} on is not in the log any more: some of it was lost."

@@ -8,7 +8,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanlog.broker.groups.assignment import Place, assign
+from fanlog.broker.groups.assignment import assign
+from fanlog.model import TopicPartition
 
 TOPIC = "t"
 
@@ -16,21 +17,21 @@ members = st.sets(st.sampled_from([f"m{i}" for i in range(12)]), min_size=1)
 counts = st.integers(1, 40)
 
 
-def places(count: int, topic: str = TOPIC) -> list[Place]:
-    return [(topic, i) for i in range(count)]
+def places(count: int, topic: str = TOPIC) -> list[TopicPartition]:
+    return [TopicPartition(topic, i) for i in range(count)]
 
 
 def everyone_wants(names: set[str]) -> dict[str, set[str]]:
     return {name: {TOPIC} for name in names}
 
 
-def spread(owners: dict[Place, str], names: set[str]) -> int:
+def spread(owners: dict[TopicPartition, str], names: set[str]) -> int:
     """How much more the fullest has than the emptiest."""
     loads = Counter(owners.values())
     return max(loads[name] for name in names) - min(loads[name] for name in names)
 
 
-def fewest_moves(before: dict[Place, str], names: set[str], count: int) -> int:
+def fewest_moves(before: dict[TopicPartition, str], names: set[str], count: int) -> int:
     """Moves between members who stay that no balanced assignment can do without."""
     loads = sorted(Counter(o for o in before.values() if o in names)[n] for n in names)[::-1]
     least, more = divmod(count, len(names))
@@ -91,7 +92,7 @@ def test_members_get_only_topics_that_they_follow_and_share_them_fairly(
 
 def test_fifty_members_that_join_and_leave_a_topic_of_64_partitions_stay_balanced() -> None:
     chance = random.Random(7)
-    owners: dict[Place, str] = {}
+    owners: dict[TopicPartition, str] = {}
     here: set[str] = set()
     for step in range(300):
         before = set(here)

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 import pytest
 
 from fanlog.broker.groups import balance
-from fanlog.broker.groups.assignment import Place, assign
+from fanlog.broker.groups.assignment import assign
+from fanlog.model import TopicPartition
 from tests.broker.groups.members import Member, later
 from tests.broker.stage import Stage, stage
 
@@ -186,7 +187,7 @@ def test_the_time_to_let_go_begins_when_a_member_is_told() -> None:
 def test_64_members_share_10000_topics_fairly_whatever_they_follow() -> None:
     """The time that it takes is measured by `fanlog bench rebalance`."""
     names = [f"area.{i % 100}.device.{i}" for i in range(10_000)]
-    places: list[Place] = [(name, 0) for name in names]
+    places = [TopicPartition(name, 0) for name in names]
     everything = frozenset(names)
     parts = [frozenset(n for n in names if int(n.split(".")[1]) % 10 == i) for i in range(10)]
     wants = {f"m{i}": everything if i % 2 else parts[i % 10] for i in range(64)}

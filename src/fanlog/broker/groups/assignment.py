@@ -15,8 +15,9 @@ from collections.abc import Generator, Iterable, Mapping, Sequence, Set
 from itertools import islice
 from typing import TypeVar
 
+from fanlog.model import TopicPartition
+
 T = TypeVar("T")
-Place = tuple[str, int]
 # A class is known by its members, one bit for each distinct set of topics.
 _Class = int
 # Partitions that are dealt with before the caller may do something else.
@@ -25,9 +26,9 @@ _STEP = 512
 
 def assign(
     wants: Mapping[str, Set[str]],
-    partitions: Sequence[Place],
-    current: Mapping[Place, str],
-) -> dict[Place, str]:
+    partitions: Sequence[TopicPartition],
+    current: Mapping[TopicPartition, str],
+) -> dict[TopicPartition, str]:
     """The owner of each partition. `wants` has the topics that each member follows.
 
     >>> assign({"a": {"t"}, "b": {"t"}}, [("t", 0), ("t", 1)], {("t", 0): "b", ("t", 1): "b"})
@@ -47,15 +48,15 @@ def finished(steps: Generator[None, None, T]) -> T:
 
 def assigning(
     wants: Mapping[str, Set[str]],
-    partitions: Sequence[Place],
-    current: Mapping[Place, str],
-) -> Generator[None, None, dict[Place, str]]:
+    partitions: Sequence[TopicPartition],
+    current: Mapping[TopicPartition, str],
+) -> Generator[None, None, dict[TopicPartition, str]]:
     """The same in small steps, for whoever has other things to do as well. Nothing that it was
     given may change meanwhile."""
     classes, readers = yield from _classes(wants)
     balance = _Balance(wants, readers)
-    owner: dict[Place, str] = {}
-    free: list[Place] = []
+    owner: dict[TopicPartition, str] = {}
+    free: list[TopicPartition] = []
     yield
     places = sorted(partitions)
     # From the last to the first: what is given away first is at the end.
@@ -118,11 +119,13 @@ class _Balance:
 
     def __init__(self, wants: Iterable[str], readers: Mapping[_Class, list[str]]) -> None:
         self.loads = dict.fromkeys(sorted(wants), 0)
-        self.owned: dict[str, dict[_Class, list[Place]]] = {member: {} for member in self.loads}
+        self.owned: dict[str, dict[_Class, list[TopicPartition]]] = {
+            member: {} for member in self.loads
+        }
         self._readers = readers
         self._heaps: dict[_Class, list[tuple[int, str]]] = {}
 
-    def add(self, member: str, kind: _Class, place: Place) -> None:
+    def add(self, member: str, kind: _Class, place: TopicPartition) -> None:
         self.loads[member] += 1
         kept = self.owned[member].get(kind)
         if kept is None:

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 from fanlog.broker.clocks import Clocks
 from fanlog.broker.cursors import Cursor, Subscription
-from fanlog.broker.groups.assignment import Place, assigning
+from fanlog.broker.groups.assignment import assigning
 from fanlog.broker.groups.state import Group, Member, MemberReader, Ownership
 from fanlog.broker.topics import Partition, Topic
 from fanlog.errors import FanlogError, NoPositionError
 from fanlog.format.messages import Joined, PartitionOffset, Position, Revoke
-from fanlog.model import Gap
+from fanlog.model import Gap, TopicPartition
 
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
@@ -67,7 +67,7 @@ class GroupBalance:
                 some = [waiting.popleft() for _ in range(min(_STEP, len(waiting)))]
                 yield self._set_going(group, {member: self._still_waiting(member, some)})
 
-    def _still_waiting(self, member: Member, places: list[Place]) -> list[Place]:
+    def _still_waiting(self, member: Member, places: list[TopicPartition]) -> list[TopicPartition]:
         return [
             place
             for place in places
@@ -102,16 +102,16 @@ class GroupBalance:
         yield from self._take_back(group)
         yield from self._grant(group)
 
-    def _find_target(self, group: Group) -> Generator[Failed, None, dict[Place, str]]:
+    def _find_target(self, group: Group) -> Generator[Failed, None, dict[TopicPartition, str]]:
         """Who should read what. What a member that is away has stays with it, and what is being
         taken back counts as free already, or a newcomer would cause more moves."""
         topics, wants = self._wanted(group.present())
-        places: list[Place] = []
-        current: dict[Place, str] = {}
+        places: list[TopicPartition] = []
+        current: dict[TopicPartition, str] = {}
         yield []
         for i, topic in enumerate(topics.values()):
             for partition in topic.partitions:
-                place = (topic.name, partition.index)
+                place = TopicPartition(topic.name, partition.index)
                 owned = group.owned.get(place)
                 if owned is not None and not owned.revoke_by_us:
                     if owned.member.subscription is None:
@@ -152,9 +152,9 @@ class GroupBalance:
     def _grant(self, group: Group) -> Steps:
         """Grants what is free to whom the target says. Who has not taken what it was told before
         gets its partitions later."""
-        later: dict[Place, int] = {}
+        later: dict[TopicPartition, int] = {}
         while group.freed and not group.stale:
-            granted: dict[Member, list[Place]] = {}
+            granted: dict[Member, list[TopicPartition]] = {}
             for place, since_us in list(islice(group.freed.items(), _STEP)):
                 del group.freed[place]
                 member = group.members.get(group.target.get(place, ""))
@@ -173,11 +173,11 @@ class GroupBalance:
         without end: one that never does is told, and cut off for it."""
         return reader.busy() and self._clocks.monotonic_us() - since_us < self._revoke_us
 
-    def _exists(self, place: Place) -> bool:
+    def _exists(self, place: TopicPartition) -> bool:
         topic = self._broker.catalog.find(place[0])
         return topic is not None and place[1] < len(topic.partitions)
 
-    def _set_going(self, group: Group, granted: dict[Member, list[Place]]) -> Failed:
+    def _set_going(self, group: Group, granted: dict[Member, list[TopicPartition]]) -> Failed:
         failed: Failed = []
         pins: list[Position] = []
         begun: list[_Begun] = []
@@ -216,7 +216,7 @@ class GroupBalance:
             self._broker.subscriptions.start_some(subscription, standing)
 
     def _begin(
-        self, group: Group, member: Member, places: list[Place], pins: list[Position]
+        self, group: Group, member: Member, places: list[TopicPartition], pins: list[Position]
     ) -> _Begun:
         """A member's cursors, which stand where they are to begin."""
         subscription, reader = member.subscription, member.reader
@@ -246,7 +246,7 @@ class GroupBalance:
         if known is None:
             known = self._broker.durable.position(group.offsets, topic, partition.index)
         if known is None:
-            known = group.unpinned.get((topic, partition.index))
+            known = group.unpinned.get(TopicPartition(topic, partition.index))
         if known is not None and owned.member.subscription is not None:
             again = self._broker.subscriptions.again(owned.member.subscription, partition, known)
             return again, True
@@ -259,14 +259,14 @@ class GroupBalance:
                 f"{partition.index} of {topic!r}, and its reset policy is 'none'. Set one with "
                 f"`fanlog group reset`, or choose 'earliest' or 'latest'."
             )
-        end = group.ends.pop((topic, partition.index), partition.visible_end)
+        end = group.ends.pop(TopicPartition(topic, partition.index), partition.visible_end)
         return max(end, partition.log.start_offset), False
 
     def _pin(self, group: Group, pins: list[Position]) -> None:
         """Commits where the group begins in partitions that are new to it: or what comes before
         its first commit would be left out by who takes over."""
         if pins:
-            group.unpinned.update(((pin.topic, pin.partition), pin) for pin in pins)
+            group.unpinned.update((TopicPartition(pin.topic, pin.partition), pin) for pin in pins)
             try:
                 self.pin_again(group)
             except FanlogError as fault:
@@ -285,9 +285,9 @@ class GroupBalance:
             durable.commit([(group.offsets, checked)])
         group.unpinned.clear()
 
-    def move(self, group: Group, places: dict[Place, int]) -> None:
+    def move(self, group: Group, places: dict[TopicPartition, int]) -> None:
         """Puts the cursors of a member's own partitions elsewhere."""
-        moved: dict[Member, list[Place]] = {}
+        moved: dict[Member, list[TopicPartition]] = {}
         self.stop([group.owned[place] for place in places])
         for place, offset in places.items():
             owned = group.owned[place]
@@ -300,7 +300,7 @@ class GroupBalance:
     def _take_back(self, group: Group) -> Steps:
         """Stops cursors, and asks their members to let go. The time that a member has begins when
         it is told."""
-        later: dict[Place, int] = {}
+        later: dict[TopicPartition, int] = {}
         while group.moving and not group.stale:
             told: dict[tuple[Member, str], list[int]] = {}
             stopped: list[Ownership] = []
@@ -330,7 +330,7 @@ class GroupBalance:
         say that it knows of a loss: what it commits until then is of before."""
         if member.reader is not None:
             for partition in partitions if lost else ():
-                place = (topic, partition)
+                place = TopicPartition(topic, partition)
                 member.losses[place] = member.losses.get(place, 0) + 1
             member.reader.revoke(Revoke(topic, tuple(sorted(partitions)), lost))
 

@@ -15,7 +15,6 @@ from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
 from fanlog.broker.cursors import Subscription
-from fanlog.broker.groups.assignment import Place
 from fanlog.broker.groups.balance import GroupBalance, Steps
 from fanlog.broker.groups.placing import note_ends
 from fanlog.broker.groups.reports import describe_group, plan_reset
@@ -57,6 +56,7 @@ from fanlog.model import (
     GroupInfo,
     GroupState,
     ResetStep,
+    TopicPartition,
 )
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ class Groups:
         lost: dict[str, list[int]] = {}
         asked: dict[str, list[int]] = {}
         for claim in claims:
-            place = (claim.topic, claim.partition)
+            place = TopicPartition(claim.topic, claim.partition)
             if place not in group.owned and self._is_free(group, claim):
                 group.own(place, member)
             owned = group.owned.get(place)
@@ -344,7 +344,7 @@ class Groups:
             told: set[Member] = set()
             gone: list[Ownership] = []
             for partition in topic.partitions:
-                place = (topic.name, partition.index)
+                place = TopicPartition(topic.name, partition.index)
                 group.unpinned.pop(place, None)
                 group.ends.pop(place, None)
                 owned = group.disown(place)
@@ -439,7 +439,7 @@ class Groups:
         group, member = self._seat(subscription)
         stopped: list[Ownership] = []
         for partition in released.partitions:
-            place = (released.topic, partition)
+            place = TopicPartition(released.topic, partition)
             if released.lost:
                 member.acknowledge_loss(place)
             elif place in member.owned and place not in member.losses:
@@ -473,12 +473,12 @@ class Groups:
         if member.epoch != offsets.epoch:
             raise taken_over_error(group, member)
         check_owned(group, member, offsets.positions)
-        return tuple(member.owned[p.topic, p.partition] for p in offsets.positions)
+        return tuple(member.owned[TopicPartition(p.topic, p.partition)] for p in offsets.positions)
 
     async def seek(self, subscription: Subscription, wanted: Seek) -> tuple[Position, ...]:
         """Moves cursors of a member's own partitions: all or none of them."""
         group, member = self._seat(subscription)
-        found: dict[Place, int] = {}
+        found: dict[TopicPartition, int] = {}
         for place in seekable(member, wanted):
             partition = self._broker.catalog.get(place[0]).partitions[place[1]]
             found[place] = await self._broker.find_offset(partition, wanted.start)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from fanlog.broker.topics import Topic
 from fanlog.errors import InvalidArgumentError
 from fanlog.format.messages import JoinGroup, Position
-from fanlog.model import GROUP_PREFIX, Start
+from fanlog.model import GROUP_PREFIX, Start, TopicPartition
 
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
@@ -29,7 +29,7 @@ def note_ends(broker: BrokerCore, group: Group, wanted: JoinGroup) -> None:
         return
     for topic in islice(_topics(broker, wanted), _ENDS_MAX):
         for partition in topic.partitions:
-            place = (topic.name, partition.index)
+            place = TopicPartition(topic.name, partition.index)
             if broker.durable.position(group.offsets, *place) is None:
                 group.ends.setdefault(place, partition.visible_end)
 

@@ -7,7 +7,6 @@ import asyncio
 import shlex
 from typing import TYPE_CHECKING
 
-from fanlog.broker.groups.assignment import Place
 from fanlog.broker.groups.state import Group
 from fanlog.broker.names import check_not_internal
 from fanlog.broker.positions import continue_at
@@ -22,6 +21,7 @@ from fanlog.model import (
     GroupPartitionInfo,
     GroupState,
     ResetStep,
+    TopicPartition,
 )
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ async def describe_group(
     broker: BrokerCore, name: str, group: Group | None, *, waits: bool
 ) -> GroupInfo:
     """A group with its members, if it has any. `waits`: for members of before the start."""
-    committed = {(p.topic, p.partition): p for p in broker.durable.positions(GROUP_PREFIX + name)}
+    positions = broker.durable.positions(GROUP_PREFIX + name)
+    committed = {TopicPartition(p.topic, p.partition): p for p in positions}
     owners = {} if group is None else {p: o.member.id for p, o in group.owned.items()}
     partitions = [
         await _describe_partition(broker, place, committed.get(place), owners.get(place, ""))
@@ -64,7 +65,7 @@ async def describe_group(
 
 
 async def _describe_partition(
-    broker: BrokerCore, place: Place, committed: Position | None, owner: str
+    broker: BrokerCore, place: TopicPartition, committed: Position | None, owner: str
 ) -> GroupPartitionInfo | None:
     topic = broker.catalog.find(place[0])
     if topic is None or place[1] >= len(topic.partitions):

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fanlog.broker.groups.assignment import Place
 from fanlog.broker.groups.state import Group, Member
 from fanlog.config import BrokerOptions
 from fanlog.errors import FencedError, GroupActiveError, InvalidArgumentError, InvalidNameError
 from fanlog.format.messages import JoinGroup, Position, Seek
-from fanlog.model import DURABLE_NAME_BYTES_MAX, GROUP_PREFIX
+from fanlog.model import DURABLE_NAME_BYTES_MAX, GROUP_PREFIX, TopicPartition
 
 GROUP_NAME_BYTES_MAX = DURABLE_NAME_BYTES_MAX - len(GROUP_PREFIX)
 _NAMES_SHOWN = 5
@@ -48,7 +47,7 @@ def check_join(wanted: JoinGroup, options: BrokerOptions) -> None:
 def check_owned(group: Group, member: Member, positions: Iterable[Position]) -> None:
     """That a member may commit: the partitions are its own, if only until it lets them go."""
     for position in positions:
-        place = (position.topic, position.partition)
+        place = TopicPartition(position.topic, position.partition)
         owned = group.owned.get(place)
         # One that was taken and given back: what it says may be of what it had read before.
         if owned is None or owned.member is not member or place in member.losses:
@@ -59,7 +58,7 @@ def check_owned(group: Group, member: Member, positions: Iterable[Position]) -> 
             )
 
 
-def seekable(member: Member, wanted: Seek) -> list[Place]:
+def seekable(member: Member, wanted: Seek) -> list[TopicPartition]:
     """The partitions of a member that a seek is about."""
     chosen = [
         place

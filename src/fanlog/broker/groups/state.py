@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from fanlog.broker.groups.assignment import Place
 from fanlog.broker.ports import Reader
 from fanlog.errors import FanlogError
 from fanlog.format.messages import JoinGroup, Position, Revoke
-from fanlog.model import GROUP_PREFIX, ResetPolicy
+from fanlog.model import GROUP_PREFIX, ResetPolicy, TopicPartition
 
 if TYPE_CHECKING:
     from fanlog.broker.cursors import Cursor, Subscription
@@ -63,8 +62,8 @@ class Member:
         self.away_until_us = 0
         self.subscription: Subscription | None = None
         self.reader: MemberReader | None = None
-        self.owned: dict[Place, Ownership] = {}
-        self.losses: dict[Place, int] = {}
+        self.owned: dict[TopicPartition, Ownership] = {}
+        self.losses: dict[TopicPartition, int] = {}
 
     def sit_down(
         self, wanted: JoinGroup, epoch: int, subscription: Subscription, reader: MemberReader
@@ -79,7 +78,7 @@ class Member:
         # What comes over this connection is of after all that went before.
         self.losses = {}
 
-    def acknowledge_loss(self, place: Place) -> None:
+    def acknowledge_loss(self, place: TopicPartition) -> None:
         left = self.losses.pop(place, 0) - 1
         if left > 0:
             self.losses[place] = left
@@ -133,17 +132,17 @@ class Group:
         self.reset: ResetPolicy = reset
         self.epoch = 0
         self.members: dict[str, Member] = {}
-        self.owned: dict[Place, Ownership] = {}
-        self.revoking: dict[Place, Ownership] = {}
-        self.target: dict[Place, str] = {}
+        self.owned: dict[TopicPartition, Ownership] = {}
+        self.revoking: dict[TopicPartition, Ownership] = {}
+        self.target: dict[TopicPartition, str] = {}
         self.stale = True
-        self.moving: dict[Place, int] = {}
-        self.freed: dict[Place, int] = {}
+        self.moving: dict[TopicPartition, int] = {}
+        self.freed: dict[TopicPartition, int] = {}
         self.returned: dict[Member, int] = {}
         self.rests_until_us = 0
         self.fresh: set[str] = set()
-        self.ends: dict[Place, int] = {}
-        self.unpinned: dict[Place, Position] = {}
+        self.ends: dict[TopicPartition, int] = {}
+        self.unpinned: dict[TopicPartition, Position] = {}
         self.rebalances = 0
 
     @property
@@ -165,17 +164,17 @@ class Group:
 
     # Who has what
 
-    def own(self, place: Place, member: Member) -> Ownership:
+    def own(self, place: TopicPartition, member: Member) -> Ownership:
         owned = self.owned[place] = member.owned[place] = Ownership(member)
         return owned
 
-    def disown(self, place: Place) -> Ownership | None:
+    def disown(self, place: TopicPartition) -> Ownership | None:
         owned = self.owned.pop(place, None)
         if owned is not None:
             del owned.member.owned[place]
             self.revoking.pop(place, None)
         return owned
 
-    def revoke(self, place: Place, by_us: int) -> None:
+    def revoke(self, place: TopicPartition, by_us: int) -> None:
         owned = self.revoking[place] = self.owned[place]
         owned.revoke_by_us = by_us

@@ -18,7 +18,7 @@ from fanlog.format.presence import Member
 # Users who leave in one tick. Of very many the others leave with the next ones.
 _LEAVES_A_TICK = 2000
 # A connection: its process, and its id there.
-Place = tuple[str, str]
+ConnectionKey = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,13 +66,13 @@ class _User:
     __slots__ = ("_newest", "absent_since", "info", "places")
 
     def __init__(self) -> None:
-        self.places: dict[Place, Member] = {}
+        self.places: dict[ConnectionKey, Member] = {}
         self.info = b""
         self.absent_since: float | None = None
         # A heap with the newest in front. Of those that have gone or changed, some are still in it.
-        self._newest: list[tuple[int, Place]] = []
+        self._newest: list[tuple[int, ConnectionKey]] = []
 
-    def put(self, place: Place, member: Member) -> None:
+    def put(self, place: ConnectionKey, member: Member) -> None:
         self.places[place] = member
         heapq.heappush(self._newest, (-member.order, place))
         if len(self._newest) > 2 * len(self.places) + 16:
@@ -80,7 +80,7 @@ class _User:
             heapq.heapify(self._newest)
         self._settle()
 
-    def take(self, place: Place) -> bool:
+    def take(self, place: ConnectionKey) -> bool:
         if self.places.pop(place, None) is None:
             return False
         self._settle()
@@ -126,7 +126,7 @@ class Rooms:
 
     # Who comes and goes
 
-    def put(self, topic: str, place: Place, member: Member) -> None:
+    def put(self, topic: str, place: ConnectionKey, member: Member) -> None:
         room = self._rooms.get(topic)
         if room is None:
             room = self._rooms[topic] = _Room()
@@ -140,7 +140,9 @@ class Rooms:
         user.absent_since = None
         self._note(topic, room, member.user)
 
-    def take(self, topic: str, place: Place, name: str, now: float, *, at_once: bool) -> None:
+    def take(
+        self, topic: str, place: ConnectionKey, name: str, now: float, *, at_once: bool
+    ) -> None:
         """A connection of a user has gone. `at_once`: it has been gone for longer than the grace
         time, for all that is known."""
         room = self._rooms.get(topic)

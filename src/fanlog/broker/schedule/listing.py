@@ -26,7 +26,7 @@ _BEGIN = Due(-1, -1)
 _PAGE_BYTES = 8 * MIB
 
 
-class _Place:
+class _ListingPosition:
     """How far a listing is in both orders."""
 
     def __init__(self, epoch: int, after: str) -> None:
@@ -64,7 +64,7 @@ class Listing:
         """Hands a page of the messages for a topic, or for all, to `listed`. It may have fewer
         than were asked for: those for other topics are left out."""
         count, topic = wanted.count, wanted.topic
-        place = _Place(self._epoch, wanted.after)
+        place = _ListingPosition(self._epoch, wanted.after)
         chosen = self._choose(place, count)
 
         def read(got: Found | FanlogError) -> None:
@@ -90,7 +90,7 @@ class Listing:
         offsets = [due.offset for due, _ in chosen]
         self._records.read(partition, offsets, _PAGE_BYTES, read)
 
-    def _choose(self, place: _Place, count: int) -> list[tuple[Due, bool]]:
+    def _choose(self, place: _ListingPosition, count: int) -> list[tuple[Due, bool]]:
         """The next in both orders, and whether each is due by the wall clock."""
         shift_us = self._runtime.now_us() - self._runtime.work_us()
         calendar = islice(self._pending.calendar.after(place.calendar), count)

@@ -20,11 +20,10 @@ from fanlog.client.groups import options as async_
 from fanlog.client.groups.operators import GroupInfos, ResetSteps
 from fanlog.client.groups.options import HandlerOptions, SharedOptions
 from fanlog.client.message import Message
-from fanlog.client.reached import Place
 from fanlog.format.messages import GroupOffsets, Position
-from fanlog.model import GroupInfo
+from fanlog.model import GroupInfo, TopicPartition
 
-OnPartitions = Callable[[tuple[Place, ...]], None]
+OnPartitions = Callable[[tuple[TopicPartition, ...]], None]
 MessageHandler = Callable[[Message], object]
 
 
@@ -66,7 +65,7 @@ def in_thread(callback: OnPartitions | None) -> member.OnPartitions | None:
         return None
     check_plain(callback)
 
-    async def called(places: tuple[Place, ...]) -> None:
+    async def called(places: tuple[TopicPartition, ...]) -> None:
         await call_in_thread(None, callback, places)
 
     return called
@@ -104,7 +103,7 @@ class GroupMember(Subscription):
         return self._member.member
 
     @property
-    def partitions(self) -> tuple[Place, ...]:
+    def partitions(self) -> tuple[TopicPartition, ...]:
         """What this member reads now, as topics and partitions."""
         return self._member.partitions
 

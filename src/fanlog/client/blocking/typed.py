@@ -18,7 +18,6 @@ from fanlog.client.groups.running import Handled
 from fanlog.client.message import Message
 from fanlog.client.queues.options import WorkOptions
 from fanlog.client.queues.running import check_no_handler
-from fanlog.client.reached import Place
 from fanlog.client.schedules import Time
 from fanlog.client.typed.kind import Kind
 from fanlog.client.typed.messages import Reading, TypedMessage
@@ -33,7 +32,7 @@ from fanlog.client.typed.options import (
 from fanlog.client.values import Encoding
 from fanlog.errors import ClosedError, DecodeError
 from fanlog.format.messages import GroupOffsets, Position
-from fanlog.model import QueueSettings, Receipt, Scheduled
+from fanlog.model import QueueSettings, Receipt, Scheduled, TopicPartition
 
 T = TypeVar("T")
 S = TypeVar("S", bound=Subscription)
@@ -131,7 +130,7 @@ class TypedGroupMember(_Typed[T, GroupMember]):
         return self._subscription.member
 
     @property
-    def partitions(self) -> tuple[Place, ...]:
+    def partitions(self) -> tuple[TopicPartition, ...]:
         """What this member reads now, as topics and partitions."""
         return self._subscription.partitions
 

@@ -7,19 +7,23 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from fanlog.client.reached import Place, Reached
+from fanlog.client.reached import Reached
 from fanlog.errors import FanlogError, FencedError
+from fanlog.model import TopicPartition
 
 logger = logging.getLogger("fanlog.client")
 
-Send = Callable[[dict[Place, Reached]], Awaitable[None]]
+Send = Callable[[dict[TopicPartition, Reached]], Awaitable[None]]
 
 
 class GroupCommits:
     """`send` does it, `done` says what may be committed, and `has` which partitions still can."""
 
     def __init__(
-        self, send: Send, done: Callable[[], dict[Place, Reached]], has: Callable[[Place], bool]
+        self,
+        send: Send,
+        done: Callable[[], dict[TopicPartition, Reached]],
+        has: Callable[[TopicPartition], bool],
     ) -> None:
         self._send = send
         self._done = done
@@ -27,10 +31,10 @@ class GroupCommits:
         self._one = asyncio.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
-        self._committed: dict[Place, Reached] = {}
-        self._given: dict[Place, Reached] = {}
+        self._committed: dict[TopicPartition, Reached] = {}
+        self._given: dict[TopicPartition, Reached] = {}
         # Partitions whose log has parted from what was read, while a commit was on its way.
-        self._parted: set[Place] = set()
+        self._parted: set[TopicPartition] = set()
         self._owed = False
         self._error: FanlogError | None = None
 
@@ -38,12 +42,12 @@ class GroupCommits:
         """Notes the loop that commits run on."""
         self._loop = asyncio.get_running_loop()
 
-    def forget(self, place: Place) -> None:
+    def forget(self, place: TopicPartition) -> None:
         """What was committed there says nothing any more: the place was left, or moved."""
         self._committed.pop(place, None)
         self._given.pop(place, None)
 
-    def parted(self, place: Place) -> None:
+    def parted(self, place: TopicPartition) -> None:
         """The broker lost what was read there: what is on its way to be committed is gone, and the
         reader is told so in another way."""
         self.forget(place)
@@ -57,7 +61,7 @@ class GroupCommits:
             self._owed = True
             self._loop.call_soon_threadsafe(self._wake)
 
-    def soon(self, reached: dict[Place, Reached]) -> None:
+    def soon(self, reached: dict[TopicPartition, Reached]) -> None:
         """Commits these."""
         self._given.update(reached)
         self._wake()
@@ -100,7 +104,7 @@ class GroupCommits:
         """Whether there is anything to commit."""
         return bool(self._given) or (done and bool(self._news()))
 
-    def _news(self) -> dict[Place, Reached]:
+    def _news(self) -> dict[TopicPartition, Reached]:
         """What is done since the last commit. Never back: an explicit commit counts the message
         in hand as well."""
         return {
@@ -111,8 +115,8 @@ class GroupCommits:
             or before < reached
         }
 
-    def _wanted(self) -> dict[Place, Reached]:
-        wanted: dict[Place, Reached] = {}
+    def _wanted(self) -> dict[TopicPartition, Reached]:
+        wanted: dict[TopicPartition, Reached] = {}
         if self._owed:
             self._owed = False
             wanted = self._news()
@@ -122,7 +126,7 @@ class GroupCommits:
 
     # In the foreground
 
-    async def now(self, reached: dict[Place, Reached]) -> None:
+    async def now(self, reached: dict[TopicPartition, Reached]) -> None:
         """Commits these, and returns when they are."""
         self.raise_error()
         async with self._one:

@@ -16,12 +16,12 @@ import msgspec
 from fanlog.client.groups.handling import Desk, Parcel
 from fanlog.client.groups.member import GroupMember, MemberHost, MemberOptions
 from fanlog.client.message import MessageBatch
-from fanlog.client.reached import Place, Reached
+from fanlog.client.reached import Reached
 from fanlog.client.subscription import Subscription
 from fanlog.errors import FanlogError
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind
-from fanlog.model import Gap
+from fanlog.model import Gap, TopicPartition
 
 logger = logging.getLogger("fanlog.client")
 
@@ -57,7 +57,7 @@ class HandledMember(GroupMember):
         self._connection = 0
         self._held_bytes = 0
         self._held = True
-        self._parked: dict[Place, _Parked] = {}
+        self._parked: dict[TopicPartition, _Parked] = {}
 
     def _log_gap(self, gap: Gap) -> None:
         logger.error(
@@ -109,9 +109,9 @@ class HandledMember(GroupMember):
             # It is in no log any more, and the application was told of the gap.
             done()
         else:
-            self.desk.put((batch.topic, batch.partition), parcel)
+            self.desk.put(TopicPartition(batch.topic, batch.partition), parcel)
 
-    def handled(self, place: Place) -> None:
+    def handled(self, place: TopicPartition) -> None:
         """A message of this partition is not in hand any more."""
         parked = self._parked.get(place)
         if parked is not None and self.desk.is_drained(place):
@@ -154,7 +154,7 @@ class HandledMember(GroupMember):
         parked = self._parked[place] = _Parked(offset)
         parked.task = asyncio.get_running_loop().create_task(self._park(place, parked))
 
-    async def _park(self, place: Place, parked: _Parked) -> None:
+    async def _park(self, place: TopicPartition, parked: _Parked) -> None:
         try:
             await self.seek("latest", *place)
             await parked.drained.wait()
@@ -165,12 +165,12 @@ class HandledMember(GroupMember):
             # The partition is gone, or the connection is: both say where it continues.
             logger.debug("Group %s could not park %s/%d: %s", self.group, *place, fault)
 
-    def _unpark(self, place: Place) -> None:
+    def _unpark(self, place: TopicPartition) -> None:
         parked = self._parked.pop(place, None)
         if parked is not None and parked.task is not None:
             parked.task.cancel()
 
-    def _place(self, place: Place, start: Reached, last: Reached | None) -> None:
+    def _place(self, place: TopicPartition, start: Reached, last: Reached | None) -> None:
         parked = self._parked.get(place)
         if parked is None:
             super()._place(place, start, last)
@@ -187,6 +187,6 @@ class HandledMember(GroupMember):
         if place not in self._parked:
             super().missed_some(notice)
 
-    def _retire(self, place: Place) -> None:
+    def _retire(self, place: TopicPartition) -> None:
         self._unpark(place)
         super()._retire(place)

@@ -13,10 +13,11 @@ from typing import Literal
 
 from fanlog.client.groups.progress import Progress
 from fanlog.client.message import Message, MessageBatch
-from fanlog.client.reached import Place, Reached, reached
+from fanlog.client.reached import Reached, reached
+from fanlog.model import TopicPartition
 
 Order = Literal["partition", "key"]
-LineName = tuple[Place, Hashable]
+LineName = tuple[TopicPartition, Hashable]
 
 # With order by key: messages of a partition that are looked at, so that a key that waits does not
 # hold up others. All of them may be done again after a crash.
@@ -65,7 +66,7 @@ class Entry:
         self.reason = ""
 
     @property
-    def place(self) -> Place:
+    def place(self) -> TopicPartition:
         return self.line[0]
 
 
@@ -160,15 +161,15 @@ class Desk(Progress):
         super().__init__()
         self._by_key = order == "key"
         self._ahead = _AHEAD_BY_KEY if self._by_key else 1
-        self._tracks: dict[Place, Track] = {}
+        self._tracks: dict[TopicPartition, Track] = {}
         self._lines: dict[LineName, _Line] = {}
         self._ready: deque[LineName] = deque()
-        self._in_hand: dict[Place, int] = {}
-        self._parted: set[Place] = set()
+        self._in_hand: dict[TopicPartition, int] = {}
+        self._parted: set[TopicPartition] = set()
 
     # What comes
 
-    def put(self, place: Place, parcel: Parcel) -> None:
+    def put(self, place: TopicPartition, parcel: Parcel) -> None:
         """A batch has come of a partition that is read."""
         track = self._tracks.get(place)
         if track is None:
@@ -177,7 +178,7 @@ class Desk(Progress):
         track.parcels.append(parcel)
         self._fill(place, track)
 
-    def _fill(self, place: Place, track: Track) -> None:
+    def _fill(self, place: TopicPartition, track: Track) -> None:
         while len(track.unfinished) < self._ahead:
             found = track.next()
             if found is None:
@@ -270,7 +271,7 @@ class Desk(Progress):
 
     # What becomes of partitions
 
-    def begin(self, place: Place, start: Reached) -> None:
+    def begin(self, place: TopicPartition, start: Reached) -> None:
         track = self._tracks.get(place)
         if place in self._parted and track is not None and not track.closed:
             self._parted.discard(place)
@@ -280,7 +281,7 @@ class Desk(Progress):
         self.forget(place)
         self._tracks[place] = Track(start)
 
-    def cut(self, place: Place) -> None:
+    def cut(self, place: TopicPartition) -> None:
         """Nothing more is begun, and nothing tried again; what is in hand still counts."""
         track = self._tracks.get(place)
         if track is not None:
@@ -289,17 +290,17 @@ class Desk(Progress):
             track.drop_parcels()
             self._clear_lines(place, 0)
 
-    def forget(self, place: Place) -> None:
+    def forget(self, place: TopicPartition) -> None:
         self.cut(place)
         self._parted.discard(place)
         self._tracks.pop(place, None)
 
     drop_hand = forget
 
-    def disown_hand(self, place: Place) -> None:
+    def disown_hand(self, place: TopicPartition) -> None:
         self._parted.add(place)
 
-    def _clear_lines(self, place: Place, first: int) -> None:
+    def _clear_lines(self, place: TopicPartition, first: int) -> None:
         """Nothing that waits in lines of this partition, from an offset on, is handled."""
         for name, line in list(self._lines.items()):
             if name[0] != place or not line.entries:
@@ -317,27 +318,27 @@ class Desk(Progress):
 
     # How far it is
 
-    def has(self, place: Place) -> bool:
+    def has(self, place: TopicPartition) -> bool:
         return place in self._tracks
 
-    def holds(self, place: Place) -> bool:
+    def holds(self, place: TopicPartition) -> bool:
         return place in self._in_hand
 
-    def given(self, place: Place) -> int | None:
+    def given(self, place: TopicPartition) -> int | None:
         track = self._tracks.get(place)
         return None if track is None else track.end.offset
 
-    def done(self, current: Message | None) -> dict[Place, Reached]:
+    def done(self, current: Message | None) -> dict[TopicPartition, Reached]:
         return {place: track.position for place, track in self._tracks.items()}
 
-    def is_drained(self, place: Place) -> bool:
+    def is_drained(self, place: TopicPartition) -> bool:
         """Whether all that has come of a partition was begun."""
         track = self._tracks.get(place)
         return track is None or (not track.parcels and len(track.unfinished) < self._ahead)
 
     # Room for others
 
-    def hoarding(self) -> Place | None:
+    def hoarding(self) -> TopicPartition | None:
         """The partition of which most has come that was not begun."""
         most, found = 0, None
         for place, track in self._tracks.items():
@@ -346,7 +347,7 @@ class Desk(Progress):
                 most, found = size, place
         return found
 
-    def drop_waiting(self, place: Place) -> int | None:
+    def drop_waiting(self, place: TopicPartition) -> int | None:
         """Drops what was not begun of a partition; where that begins."""
         track = self._tracks.get(place)
         return None if track is None else track.drop_parcels()

@@ -19,7 +19,7 @@ from fanlog.client.arguments import StartLike, as_start, checked
 from fanlog.client.groups.commits import GroupCommits
 from fanlog.client.groups.progress import Progress
 from fanlog.client.message import Message, MessageBatch
-from fanlog.client.reached import Place, Reached, as_positions, reached
+from fanlog.client.reached import Reached, as_positions, reached
 from fanlog.client.subscription import Item, OnGap, Subscription, SubscriptionHost
 from fanlog.errors import (
     ClosedError,
@@ -31,13 +31,14 @@ from fanlog.errors import (
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind, message_frame
 from fanlog.format.messages import decode
+from fanlog.model import TopicPartition
 
 logger = logging.getLogger("fanlog.client")
 
 CommitMode = Literal["auto", "iterate", "manual"]
 # Releases on their way to the broker: well below what a connection may ask at a time.
 _RELEASES_AT_ONCE = 256
-OnPartitions = Callable[[tuple[Place, ...]], Awaitable[None] | None]
+OnPartitions = Callable[[tuple[TopicPartition, ...]], Awaitable[None] | None]
 
 # Whether `on_assign` or `on_revoke` is what runs: the application may be busy with a message then.
 _called_back: ContextVar[bool] = ContextVar("called_back", default=False)
@@ -94,17 +95,17 @@ class GroupMember(Subscription):
         self._options = options
         self._progress = progress or Progress()
         self._commits = GroupCommits(self._send_commit, self._done, self._progress.has)
-        self._active: set[Place] = set()
-        self._continuing: set[Place] = set()
+        self._active: set[TopicPartition] = set()
+        self._continuing: set[TopicPartition] = set()
         # Where partitions began that came again, after this member had lost or released them.
-        self._had: set[Place] = set()
-        self._floors: dict[Place, int] = {}
+        self._had: set[TopicPartition] = set()
+        self._floors: dict[TopicPartition, int] = {}
         # Being let go: False until the application is told.
-        self._revoking: dict[Place, bool] = {}
-        self._assigned: list[Place] = []
-        self._gone: list[Place] = []
+        self._revoking: dict[TopicPartition, bool] = {}
+        self._assigned: list[TopicPartition] = []
+        self._gone: list[TopicPartition] = []
         # What has come of partitions whose `on_assign` is not through yet.
-        self._opening: dict[Place, list[MessageBatch]] = {}
+        self._opening: dict[TopicPartition, list[MessageBatch]] = {}
         self._attendant: asyncio.Task[None] | None = None
         self._timer: asyncio.Task[None] | None = None
         # From its last words on: all that it has goes with it, and it is told of nothing more.
@@ -123,7 +124,7 @@ class GroupMember(Subscription):
         return self._join.member
 
     @property
-    def partitions(self) -> tuple[Place, ...]:
+    def partitions(self) -> tuple[TopicPartition, ...]:
         """What this member reads now, as topics and partitions."""
         return tuple(sorted(self._active))
 
@@ -271,7 +272,7 @@ class GroupMember(Subscription):
         if positions is None:
             positions = self.positions
         for position in positions:
-            self._check_read((position.topic, position.partition), position.offset)
+            self._check_read(TopicPartition(position.topic, position.partition), position.offset)
         return messages.GroupOffsets(self.group, self.member, self._join.epoch, positions)
 
     async def commit(self, message: Message | None = None) -> None:
@@ -291,16 +292,16 @@ class GroupMember(Subscription):
         """
         self.commit_reached_soon(self.reached(message))
 
-    async def commit_reached(self, reached: dict[Place, Reached]) -> None:
+    async def commit_reached(self, reached: dict[TopicPartition, Reached]) -> None:
         """Commits these places, which the application has read. Returns when it is done."""
         for place, at in reached.items():
             self._check_read(place, at.offset)
         await self._commits.now(reached)
 
-    def commit_reached_soon(self, reached: dict[Place, Reached]) -> None:
+    def commit_reached_soon(self, reached: dict[TopicPartition, Reached]) -> None:
         self._commits.soon(reached)
 
-    def reached(self, message: Message | None) -> dict[Place, Reached]:
+    def reached(self, message: Message | None) -> dict[TopicPartition, Reached]:
         """What a commit now is of."""
         if message is None and _called_back.get():
             return self._done()
@@ -311,11 +312,11 @@ class GroupMember(Subscription):
                 f"commit takes a message of this member, or nothing, not {message!r}. To move to "
                 "an offset there is seek()."
             )
-        place = (message.topic, message.partition)
+        place = TopicPartition(message.topic, message.partition)
         self._check_read(place, message.offset + 1)
         return {place: reached(message.batch, message.offset + 1)}
 
-    def _check_read(self, place: Place, offset: int) -> None:
+    def _check_read(self, place: TopicPartition, offset: int) -> None:
         """Refuses a position that was reached before this member lost the partition and got it
         again: others may have been there since, and what was not committed comes once more."""
         floor, reached = self._floors.get(place), self._progress.given(place)
@@ -326,10 +327,10 @@ class GroupMember(Subscription):
                 "committed; what counts is what it reads now."
             )
 
-    def _done(self) -> dict[Place, Reached]:
+    def _done(self) -> dict[TopicPartition, Reached]:
         return self._progress.done(self._current)
 
-    async def _send_commit(self, reached: dict[Place, Reached]) -> None:
+    async def _send_commit(self, reached: dict[TopicPartition, Reached]) -> None:
         wanted = messages.Commit("", as_positions(reached))
         await self._broker.ask(FrameKind.COMMIT, wanted, aux=self.key)
 
@@ -358,7 +359,8 @@ class GroupMember(Subscription):
         self._continuing = set(self._active)
         claims = tuple(
             messages.Position(
-                *(*place, self._next[place]),
+                *place,
+                self._next[place],
                 epoch=self._epochs.get(place, 0),
                 number=self._numbers.get(place[0], 0),
             )
@@ -372,7 +374,7 @@ class GroupMember(Subscription):
         epoch = decode(messages.GroupJoined, payload).epoch
         self._join = msgspec.structs.replace(self._join, epoch=epoch)
 
-    def _place(self, place: Place, start: Reached, last: Reached | None) -> None:
+    def _place(self, place: TopicPartition, start: Reached, last: Reached | None) -> None:
         if place in self._revoking or self._closed is not None:
             return  # A broker that was restarted does not know that it is on its way back.
         continued = place in self._continuing
@@ -405,7 +407,7 @@ class GroupMember(Subscription):
 
     def _put(self, item: Item) -> None:
         if self._opening and isinstance(item, MessageBatch):
-            waiting = self._opening.get((item.topic, item.partition))
+            waiting = self._opening.get(TopicPartition(item.topic, item.partition))
             if waiting is not None:
                 waiting.append(item)
                 return
@@ -423,7 +425,7 @@ class GroupMember(Subscription):
             known = messages.Release(revoke.topic, revoke.partitions, lost=True)
             self._broker.write(message_frame(FrameKind.RELEASE, known, aux=self.key))
         for partition in revoke.partitions:
-            place = (revoke.topic, partition)
+            place = TopicPartition(revoke.topic, partition)
             if place not in self._active and place not in self._revoking:
                 continue
             if revoke.lost:
@@ -433,13 +435,13 @@ class GroupMember(Subscription):
                 self._retire(place)
         self._attend_soon()
 
-    def _lose(self, place: Place) -> None:
+    def _lose(self, place: TopicPartition) -> None:
         if not self._revoking.pop(place, False):
             self._gone.append(place)
         self._retire(place)
         self._forget(place)
 
-    def _retire(self, place: Place) -> None:
+    def _retire(self, place: TopicPartition) -> None:
         """Gives nothing more of a partition; what is in hand of it still counts."""
         self._active.discard(place)
         self._muted.add(place)
@@ -447,13 +449,13 @@ class GroupMember(Subscription):
         self._drop_queued(place)
         self._progress.cut(place)
 
-    def _forget(self, place: Place) -> None:
+    def _forget(self, place: TopicPartition) -> None:
         self._next.pop(place, None)
         self._epochs.pop(place, None)
         self._progress.forget(place)
         self._commits.forget(place)
 
-    def _drop_queued(self, place: Place) -> None:
+    def _drop_queued(self, place: TopicPartition) -> None:
         waiting = self._opening.get(place)
         if waiting is not None:
             self._items.extend(waiting)
@@ -488,7 +490,7 @@ class GroupMember(Subscription):
             if ready:
                 await self._let_go(ready)
 
-    async def _tell(self, callback: OnPartitions | None, places: list[Place]) -> None:
+    async def _tell(self, callback: OnPartitions | None, places: list[TopicPartition]) -> None:
         if callback is None or not places:
             return
         before = _called_back.set(True)
@@ -501,12 +503,12 @@ class GroupMember(Subscription):
         finally:
             _called_back.reset(before)
 
-    def _release_held_back(self, places: list[Place]) -> None:
+    def _release_held_back(self, places: list[TopicPartition]) -> None:
         for place in places:
             for batch in self._opening.pop(place, ()):
                 self._put(batch)
 
-    async def _let_go(self, places: list[Place]) -> None:
+    async def _let_go(self, places: list[TopicPartition]) -> None:
         await self._commits.flush(done=self._options.commit != "manual")
         by_topic: dict[str, list[int]] = {}
         for topic, partition in places:
@@ -519,8 +521,8 @@ class GroupMember(Subscription):
     async def _release(self, wanted: messages.Release) -> None:
         def released(_: bytes) -> None:
             for partition in wanted.partitions:
-                if self._revoking.pop((wanted.topic, partition), False):
-                    self._forget((wanted.topic, partition))
+                if self._revoking.pop(TopicPartition(wanted.topic, partition), False):
+                    self._forget(TopicPartition(wanted.topic, partition))
 
         try:
             await self._broker.ask(FrameKind.RELEASE, wanted, aux=self.key, on_answer=released)

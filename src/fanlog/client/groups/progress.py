@@ -8,40 +8,41 @@ from collections.abc import Iterator
 from operator import length_hint
 
 from fanlog.client.message import Message, MessageBatch
-from fanlog.client.reached import Place, Reached, reached
+from fanlog.client.reached import Reached, reached
+from fanlog.model import TopicPartition
 
 
 class Progress:
     """`current` in what follows is the message in hand, where messages are taken one by one."""
 
     def __init__(self) -> None:
-        self._done: dict[Place, Reached] = {}
+        self._done: dict[TopicPartition, Reached] = {}
         self._batch: MessageBatch | None = None
         self._run: Iterator[Message] | None = None
         self._cut = False
 
-    def begin(self, place: Place, start: Reached) -> None:
+    def begin(self, place: TopicPartition, start: Reached) -> None:
         self._done[place] = start
 
-    def forget(self, place: Place) -> None:
+    def forget(self, place: TopicPartition) -> None:
         """The partition is somebody else's, or was left: what is in hand of it counts no more."""
         self._done.pop(place, None)
         self.drop_hand(place)
 
-    def drop_hand(self, place: Place) -> None:
+    def drop_hand(self, place: TopicPartition) -> None:
         if self.holds(place):
             self.cut(place)
             self._batch = self._run = None
 
-    def disown_hand(self, place: Place) -> None:
+    def disown_hand(self, place: TopicPartition) -> None:
         """What is in hand of a partition is worked on to its end, and does not count."""
         if self.holds(place):
             self._batch = None
 
-    def has(self, place: Place) -> bool:
+    def has(self, place: TopicPartition) -> bool:
         return place in self._done
 
-    def given(self, place: Place) -> int | None:
+    def given(self, place: TopicPartition) -> int | None:
         """Up to where the application was given a partition, what is in hand included."""
         batch = self._batch
         if batch is not None and self.holds(place) and place in self._done:
@@ -49,7 +50,7 @@ class Progress:
         done = self._done.get(place)
         return None if done is None else done.offset
 
-    def holds(self, place: Place) -> bool:
+    def holds(self, place: TopicPartition) -> bool:
         """Whether the application has something of this partition in hand."""
         batch = self._batch
         return batch is not None and (batch.topic, batch.partition) == place
@@ -82,10 +83,10 @@ class Progress:
         left = 0 if run is None else length_hint(run)
         if batch is None or not left:
             return None
-        self.cut((batch.topic, batch.partition))
+        self.cut(TopicPartition(batch.topic, batch.partition))
         return batch.from_record(batch.first + len(batch) - left)
 
-    def cut(self, place: Place) -> None:
+    def cut(self, place: TopicPartition) -> None:
         """Gives nothing more of a batch that was begun."""
         if self.holds(place) and self._run is not None:
             # Whoever iterates has this very iterator; emptied, it ends there too.
@@ -100,34 +101,34 @@ class Progress:
         if self._run is None:
             # All of it, and kept short: of those who take batches each comes by here.
             held = batch.batch
-            place = held.topic_name, held.header.partition
+            place = TopicPartition(held.topic_name, held.header.partition)
             if place in self._done:
                 self._done[place] = reached(held, held.next_offset)
             self._batch = None
             return
         after = self._after_hand(current)
         if after is not None and self._batch is not None:
-            self._done[self._batch.topic, self._batch.partition] = after
+            self._done[TopicPartition(self._batch.topic, self._batch.partition)] = after
         self._batch = self._run = None
 
     # How far it is
 
-    def done(self, current: Message | None) -> dict[Place, Reached]:
+    def done(self, current: Message | None) -> dict[TopicPartition, Reached]:
         """Up to what is in hand, which is not done yet."""
         done = self._done.copy()
         batch = self._batch
         if batch is not None and (batch.topic, batch.partition) in done:
             message = self._of_hand(current)
             offset = batch.base_offset if message is None else message.offset
-            done[batch.topic, batch.partition] = reached(batch.batch, offset)
+            done[TopicPartition(batch.topic, batch.partition)] = reached(batch.batch, offset)
         return done
 
-    def taken(self, current: Message | None) -> dict[Place, Reached]:
+    def taken(self, current: Message | None) -> dict[TopicPartition, Reached]:
         """The same with what is in hand."""
         done = self._done.copy()
         batch, after = self._batch, self._after_hand(current)
         if batch is not None and after is not None:
-            done[batch.topic, batch.partition] = after
+            done[TopicPartition(batch.topic, batch.partition)] = after
         return done
 
     def _after_hand(self, current: Message | None) -> Reached | None:

@@ -17,7 +17,6 @@ import msgspec
 from fanlog.client.groups.member import CommitMode, GroupMember, OnPartitions
 from fanlog.client.message import Message
 from fanlog.client.publishing import Headers, Value
-from fanlog.client.reached import Place
 from fanlog.client.subscription import OnGap
 from fanlog.client.tracing import maybe_tracer
 from fanlog.client.transactions.transaction import Transaction, position_after
@@ -30,7 +29,7 @@ from fanlog.errors import (
 )
 from fanlog.format.messages import GroupOffsets, Position
 from fanlog.format.patterns import fits
-from fanlog.model import ResetPolicy
+from fanlog.model import ResetPolicy, TopicPartition
 
 logger = logging.getLogger("fanlog.client")
 
@@ -117,9 +116,9 @@ class Transform:
         self._function = function
         self._options = options
         self._member: GroupMember | None = None
-        self._taken: dict[Place, Position] = {}
+        self._taken: dict[TopicPartition, Position] = {}
         # Where the message is from that the function has now.
-        self._in_hand: Place | None = None
+        self._in_hand: TopicPartition | None = None
         self._lost = False
         self._ended = asyncio.Event()
         self._ended.set()
@@ -163,7 +162,7 @@ class Transform:
         )
         return self._member
 
-    async def _revoked(self, places: tuple[Place, ...]) -> None:
+    async def _revoked(self, places: tuple[TopicPartition, ...]) -> None:
         """A partition goes to another member when what was read of it is committed. One that was
         taken away by force may have been read by others since, even if it is back by now."""
         touched = (self._taken.keys() | {self._in_hand}) & set(places)
@@ -206,12 +205,12 @@ class Transform:
         """One transaction: some messages, what comes of them, and where the group is then."""
         end_at = asyncio.get_running_loop().time() + self._options.batch_seconds
         seat = _Seat(member)
-        self._in_hand = (first.topic, first.partition)
+        self._in_hand = TopicPartition(first.topic, first.partition)
         count = 0
         message: Message | None = first
         async with self._host.transaction() as transaction:
             while message is not None:
-                self._in_hand = (message.topic, message.partition)
+                self._in_hand = TopicPartition(message.topic, message.partition)
                 await self._transform(transaction, message)
                 self._taken[self._in_hand] = position_after(message)
                 count += 1

@@ -13,12 +13,12 @@ from typing import Generic, Self, TypeVar
 from fanlog.client.arguments import StartLike
 from fanlog.client.groups.member import GroupMember
 from fanlog.client.message import Message
-from fanlog.client.reached import Place
 from fanlog.client.subscription import Subscription
 from fanlog.client.typed.kind import Kind
 from fanlog.client.typed.options import OnUndecodable
 from fanlog.errors import DecodeError, InvalidArgumentError
 from fanlog.format.messages import GroupOffsets, Position
+from fanlog.model import TopicPartition
 
 logger = logging.getLogger("fanlog.client")
 
@@ -153,7 +153,7 @@ class TypedGroupMember(_Typed[T, GroupMember]):
         return self._subscription.member
 
     @property
-    def partitions(self) -> tuple[Place, ...]:
+    def partitions(self) -> tuple[TopicPartition, ...]:
         """What this member reads now, as topics and partitions."""
         return self._subscription.partitions
 

@@ -31,7 +31,7 @@ from fanlog.listeners.web.topics import refused_by_topic
 
 if TYPE_CHECKING:
     from fanlog.listeners.web.dead_index import DeadLetterIndex
-    from fanlog.listeners.web.dead_work import Place, Report
+    from fanlog.listeners.web.dead_work import DeadLetterPlace, Report
     from fanlog.listeners.web.tasks import Running
 
 # Ids that an error names.
@@ -100,7 +100,7 @@ async def _begin(
     topic, ids = call.path("topic"), wanted.chosen()
     named = None if ids is None else settling.those_named(ids)
 
-    async def work(report: Report) -> list[Place]:
+    async def work(report: Report) -> list[DeadLetterPlace]:
         places = named
         if places is None:
             places = await settling.those_that_fit(wanted.wanted())
@@ -124,7 +124,7 @@ async def _begin(
     return LetterCount(count=counted.done)
 
 
-def _not_found(topic: str, missing: list[Place], done: int) -> DeadLetterNotFoundError:
+def _not_found(topic: str, missing: list[DeadLetterPlace], done: int) -> DeadLetterNotFoundError:
     ids = ", ".join(f"{partition}:{offset}" for partition, offset in missing[:_NAMED_MAX])
     more = ", …" if len(missing) > _NAMED_MAX else ""
     there_is = "There is no dead letter" if len(missing) == 1 else "There are no dead letters"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fanlog.client.transactions.transaction import Transaction
     from fanlog.listeners.web.dead_index import DeadLetterIndex
 
-Place = tuple[int, int]
+DeadLetterPlace = tuple[int, int]
 
 
 class Report(Protocol):
@@ -75,21 +75,21 @@ class Settling:
         places.add(sorted({place_of(id) for id in ids}))
         return places
 
-    async def run(self, places: Places, report: Report) -> list[Place]:
+    async def run(self, places: Places, report: Report) -> list[DeadLetterPlace]:
         """Does it. Returns those that were not there (any more)."""
         report.of(len(places))
-        missing: list[Place] = []
+        missing: list[DeadLetterPlace] = []
         for some in places.some():
             missing += await self._some(some, report)
         return missing
 
-    async def _some(self, places: list[Place], report: Report) -> list[Place]:
+    async def _some(self, places: list[DeadLetterPlace], report: Report) -> list[DeadLetterPlace]:
         """Does a few, while nobody else does any of this topic."""
         index = self._index
         async with index.settling:
             await index.ready()
             there = [place for place in places if index.table.find(*place) is not None]
-            found: set[Place] = set()
+            found: set[DeadLetterPlace] = set()
             async for letters in read_letters(self._broker, index.topic, there):
                 found.update(place_of(letter.id) for letter in letters)
                 await self._settle(letters, report)

@@ -35,7 +35,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta, inspect
 
-from fanlog.client.reached import Place, Reached
+from fanlog.client.reached import Reached
 from fanlog.errors import (
     FanlogError,
     FencedError,
@@ -62,7 +62,7 @@ from fanlog.listeners.web.websocket import (
     shake_hands,
     taken,
 )
-from fanlog.model import Gap
+from fanlog.model import Gap, TopicPartition
 
 if TYPE_CHECKING:
     from fanlog.client.aio import Client
@@ -250,8 +250,8 @@ class GroupSession:
         self.talk: WebSocketTalk
         self._wanted = wanted
         # How far each partition was sent, and in which log; and how far it was acked.
-        self._sent: dict[Place, Reached] = {}
-        self._acked: dict[Place, int] = {}
+        self._sent: dict[TopicPartition, Reached] = {}
+        self._acked: dict[TopicPartition, int] = {}
         self._room = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -310,8 +310,8 @@ class GroupSession:
             self.talk.close(code, why)
 
     async def _commit_sent(self) -> None:
-        before: dict[Place, Reached] = {}
-        done: dict[Place, Reached] = {}
+        before: dict[TopicPartition, Reached] = {}
+        done: dict[TopicPartition, Reached] = {}
         while True:
             await asyncio.sleep(_COMMIT_SECONDS)
             if self.connection.blocked:
@@ -336,7 +336,7 @@ class GroupSession:
         return sum(sent.offset - self._acked[place] for place, sent in self._sent.items())
 
     def _send(self, batch: MessageBatch) -> None:
-        header, place = batch.batch.header, (batch.topic, batch.partition)
+        header, place = batch.batch.header, TopicPartition(batch.topic, batch.partition)
         first, last = batch.base_offset, batch.next_offset
         before = self._sent.get(place)
         if before is None or before.offset > first:
@@ -351,10 +351,10 @@ class GroupSession:
         )
         self.connection.tell(text_frame(frame.encode()))
 
-    def _assigned(self, places: tuple[Place, ...]) -> None:
+    def _assigned(self, places: tuple[TopicPartition, ...]) -> None:
         self._say(AssignedFrame([_named(place) for place in places]))
 
-    async def _revoked(self, places: tuple[Place, ...]) -> None:
+    async def _revoked(self, places: tuple[TopicPartition, ...]) -> None:
         sent = {place: self._sent.pop(place) for place in places if place in self._sent}
         for place in sent:
             del self._acked[place]
@@ -438,21 +438,21 @@ class GroupSession:
         self._room.set()
         self._answer(operation.id)
 
-    def _reached(self, operation: AckOp | CommitOp) -> dict[Place, Reached]:
+    def _reached(self, operation: AckOp | CommitOp) -> dict[TopicPartition, Reached]:
         if isinstance(operation, AckOp):
-            place = (operation.topic, operation.partition)
+            place = TopicPartition(operation.topic, operation.partition)
             sent = self._sent_of(place, operation.offset + 1)
             return {place: Reached(operation.offset + 1, sent.epoch, sent.number)}
-        found: dict[Place, Reached] = {}
+        found: dict[TopicPartition, Reached] = {}
         for position in parse_positions(operation.positions):
-            place = (position.topic, position.partition)
+            place = TopicPartition(position.topic, position.partition)
             self._sent_of(place, position.offset)
             found[place] = Reached(position.offset, position.epoch, position.number)
         if not found:
             raise InvalidArgumentError('Give positions: {"topic/partition": "position"}.')
         return found
 
-    def _sent_of(self, place: Place, offset: int) -> Reached:
+    def _sent_of(self, place: TopicPartition, offset: int) -> Reached:
         """What was sent of a partition. More than that can't be done."""
         sent = self._sent.get(place)
         if sent is None:
@@ -530,7 +530,7 @@ class GroupSession:
             self._running.cancel()
 
 
-def _named(place: Place) -> str:
+def _named(place: TopicPartition) -> str:
     return f"{place[0]}/{place[1]}"
 
 

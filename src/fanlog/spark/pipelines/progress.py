@@ -15,11 +15,12 @@ from typing import NamedTuple
 
 import msgspec
 
+from fanlog.model import TopicPartition
+
 PROGRESS = "progress.json"
 _HEAD_LINES = 2
 
-Place = tuple[str, int]  # a topic, and one of its partitions
-Ends = Mapping[Place, int]
+Ends = Mapping[TopicPartition, int]
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -38,7 +39,7 @@ class Progress(NamedTuple):
     name: str
     batch: int
     rows: int
-    offsets: dict[Place, int]
+    offsets: dict[TopicPartition, int]
     left: int | None = None
 
     def lag(self, ends: Ends) -> int | None:
@@ -96,9 +97,9 @@ def _stream(state: Path, folder: Path) -> Progress | None:
 _DULL_PARTS = frozenset({"checkpoint", "checkpoints", "_checkpoints", "spark_catalog", "default"})
 
 
-def _offsets(path: Path) -> dict[Place, int]:
+def _offsets(path: Path) -> dict[TopicPartition, int]:
     """Where the sources of a batch end that are Fanlog's; a file source's line looks otherwise."""
-    found: dict[Place, int] = {}
+    found: dict[TopicPartition, int] = {}
     try:
         lines = path.read_bytes().splitlines()[_HEAD_LINES:]
     except FileNotFoundError:  # a batch that Spark has tidied away meanwhile
@@ -109,5 +110,7 @@ def _offsets(path: Path) -> dict[Place, int]:
         except msgspec.DecodeError:
             continue
         for topic, some in topics.items():
-            found |= {(topic, number): offset for number, offset in some.offsets.items()}
+            found |= {
+                TopicPartition(topic, number): offset for number, offset in some.offsets.items()
+            }
     return found
