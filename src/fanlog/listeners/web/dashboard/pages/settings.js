@@ -48,7 +48,7 @@ export default function SettingsPage() {
   const fitting = all?.filter((one) => fits(one, wanted, filter));
   const pending = all?.filter((one) => one.pending !== undefined) ?? [];
   const sections = [...new Set((fitting ?? []).map(sectionOf))];
-  return html`<${Page} title="Settings" class="settings-page" subtitle=${shown.data && (shown.data.file ? html`From ${html`<code>${shown.data.file}</code>`}, the environment and flags. Changes are written to the file.` : "This broker was started without a configuration file: changes last until the next start.")}
+  return html`<${Page} title="Settings" class="settings-page" subtitle=${shown.data && (shown.data.file ? html`From ${html`<code style=${{ overflowWrap: "anywhere" }}>${shown.data.file}</code>`}, the environment and flags. Changes are written to the file.` : "This broker was started without a configuration file: changes last until the next start.")}
     actions=${shown.data?.file && html`<${Button} onClick=${reload}>Reload the file<//>`}>
     <${Problem} error=${error} onRetry=${shown.reload} />
     <${Stats}>
