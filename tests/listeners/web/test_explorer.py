@@ -454,6 +454,51 @@ async def test_history_is_read_from_disk_in_both_directions(
             )
 
 
+@pytest.mark.parametrize("seed", range(6))
+async def test_whatever_a_request_may_cost_every_message_comes_once(
+    serving: Serving, tmp_path: Path, seed: int
+) -> None:
+    chance = random.Random(seed)
+    expected: list[tuple[str, int, int]] = []
+    async with serving(path=tmp_path / "data" if seed % 2 else None) as site:
+        for name in ("a.x", "a.y", "a.z"):
+            await site.broker.create_topic(name, partitions=chance.randint(1, 3))
+        for _ in range(60):
+            topic = site.listener.core.catalog.get(chance.choice(("a.x", "a.y", "a.z")))
+            partition = chance.choice(topic.partitions)
+            values: list[bytes | None] = [
+                chance.choice((b"yes", b"no", None)) for _ in range(chance.randint(1, 40))
+            ]
+            first = partition.next_offset
+            expected += [
+                (topic.name, partition.index, first + i)
+                for i, value in enumerate(values)
+                if value == b"yes"
+            ]
+            codec = chance.choice(list(Codec))
+            write(site, values, topic.name, partition=partition.index, codec=codec)
+            await asyncio.sleep(0.001)
+        for direction in ("backward", "forward"):
+            found: list[tuple[str, int, int]] = []
+            position: dict[str, Any] = {}
+            while True:
+                page = await explore(
+                    site,
+                    topic="a.*",
+                    text="yes",
+                    direction=direction,
+                    limit=chance.choice((1, 3, 500)),
+                    scan_bytes=chance.choice((1, 2000, 1 << 20)),
+                    **position,
+                )
+                rows = page["messages"]
+                found += [(row["topic"], row["partition"], row["offset"]) for row in rows]
+                if not page["next"]:
+                    break
+                position = {"position": page["next"]}
+            assert sorted(found) == sorted(expected)
+
+
 async def test_compacted_topics_have_holes_that_nobody_notices(
     serving: Serving, tmp_path: Path
 ) -> None:
