@@ -547,6 +547,34 @@ async def test_nobody_replays_into_a_topic_that_they_may_not_publish_to() -> Non
         assert (await site.ask("GET", f"{DEAD}/browse", key=viewer))[0] == 200
 
 
+@pytest.mark.parametrize("how", ["revoked", "other rules"])
+async def test_a_task_ends_with_the_permission_of_its_owner(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fanlog.listeners.web.dead_matches.TOGETHER", 10)
+    async with guarded() as site:
+        await kill_many(site.broker, 3000, lambda i: "x")
+        admin = site.key("root", Role.ADMIN)
+        ann = site.key("ann", manage=("dead.>",), subscribe=("dead.>",), publish=("jobs",))
+        body = {"all": True, "background": True}
+        _, answer = await site.ask("POST", f"{DEAD}/replay", key=ann, body=body)
+        path = f"/v1/tasks/{answer['task']}"
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not (await site.ask("GET", path, key=admin))[1]["done"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            if how == "revoked":
+                site.revoke("ann")
+            else:
+                site.key("ann", Role.VIEWER)
+            while True:
+                _, task = await site.ask("GET", path, key=admin)
+                if task["state"] != "running":
+                    break
+        assert task["state"] == "failed"
+        assert task["done"] < 3001
+        assert (await site.broker.describe_topic("jobs")).records == 1 + task["done"]
+
+
 # Very many
 
 

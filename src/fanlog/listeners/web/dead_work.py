@@ -13,6 +13,7 @@ from fanlog.broker.names import check_public_name
 from fanlog.client.dead_letters import place_of
 from fanlog.errors import FanlogError, RequestError, TopicNotFoundError
 from fanlog.identity import Verb
+from fanlog.listeners.recheck import recheck_permit
 from fanlog.listeners.web.dead_matches import Places, Wanted
 from fanlog.listeners.web.dead_reading import read_letters
 
@@ -87,6 +88,7 @@ class Settling:
         """Does a few, while nobody else does any of this topic."""
         index = self._index
         async with index.settling:
+            self._ask_again()
             await index.ready()
             there = [place for place in places if index.table.find(*place) is not None]
             found: set[DeadLetterPlace] = set()
@@ -96,6 +98,13 @@ class Settling:
             # So that whoever comes next sees that they are gone.
             await index.ready()
         return [place for place in places if place not in found]
+
+    def _ask_again(self) -> None:
+        """It may take minutes: who is not allowed to any more does not go on."""
+        fault = recheck_permit(self._broker.gate, self._permit)
+        if fault is not None:
+            raise fault
+        self._permit.ask(Verb.MANAGE, self._index.topic.name)
 
     async def _settle(self, letters: list[DeadLetter], report: Report) -> None:
         possible: list[DeadLetter] = []
