@@ -282,6 +282,11 @@ class BrokerCore:
         self.internal.close()
         self.audit.closed()
 
+    @property
+    def topic_defaults(self) -> TopicSettings:
+        """What a new topic has, as far as nobody says otherwise."""
+        return self._defaults
+
     @cached_property
     def topic_table(self) -> TopicTable:
         """All topics, for people who search and sort them."""

@@ -7,9 +7,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
 from fanlog.broker.topic_table import matcher
+from fanlog.config import Config
 from fanlog.format.messages import Position
 from fanlog.identity import Role
 from tests.listeners.web.conftest import Serving
@@ -60,6 +62,15 @@ async def test_a_row_says_what_a_topic_has(serving: Serving) -> None:
         assert row["retention_seconds"] == 60
         assert row["newest_us"] > 0
         assert not row["internal"]
+
+
+async def test_the_list_says_what_a_new_topic_would_have(serving: Serving) -> None:
+    config = Config()
+    config = msgspec.structs.replace(
+        config, topic=msgspec.structs.replace(config.topic, retention_seconds=77)
+    )
+    async with serving(config) as site:
+        assert (await page(site.http))["defaults"]["retention_seconds"] == 77
 
 
 async def test_topics_are_searched(serving: Serving) -> None:

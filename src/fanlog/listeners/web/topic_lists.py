@@ -12,7 +12,7 @@ from fanlog.broker.topic_table import TopicRow, TopicSort, TopicState, Wanted, i
 from fanlog.errors import InvalidArgumentError
 from fanlog.identity import Verb
 from fanlog.listeners.web.routes import Call, Route
-from fanlog.model import CleanupPolicy, DurabilityName, GroupKind, TopicRole
+from fanlog.model import CleanupPolicy, DurabilityName, GroupKind, TopicRole, TopicSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -78,11 +78,13 @@ class ListedTopic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicList(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of topics. `total` counts all that were found and that you may see."""
+    """A page of topics. `total` counts all that were found and that you may see. `defaults` are
+    what a new topic has, as far as nobody says otherwise."""
 
     topics: list[ListedTopic]
     total: int
     offset: int
+    defaults: TopicSettings
 
 
 async def search_topics(call: Call[TopicListQuery, None]) -> TopicList:
@@ -97,7 +99,9 @@ async def search_topics(call: Call[TopicListQuery, None]) -> TopicList:
     limit = min(query.limit, call.listener.options.page_entries_max)
     rows, total = await broker.topic_table.page(wanted, query.offset, limit)
     topics = [listed(row, permit) for row in rows]
-    return TopicList(topics=topics, total=total, offset=query.offset)
+    return TopicList(
+        topics=topics, total=total, offset=query.offset, defaults=broker.topic_defaults
+    )
 
 
 def sight_of(permit: Permit, epoch: int) -> tuple[Hashable, Callable[[str], bool] | None]:

@@ -9,13 +9,13 @@ import { asText, readSettings, SettingFields, SETTINGS } from "/dashboard/pages/
 
 const PREVIEW_MS = 350;
 
-export function createTopic({ admin, auth } = {}) {
-  openDialog(({ close }) => html`<${Create} close=${close} admin=${admin && auth} />`);
+export function createTopic({ admin, auth, defaults = {} } = {}) {
+  openDialog(({ close }) => html`<${Create} close=${close} defaults=${defaults} admin=${admin && auth} />`);
 }
 
-function Create({ close, admin }) {
+function Create({ close, admin, defaults }) {
   const [name, setName] = useState("");
-  const [texts, setTexts] = useState({ partitions: "1" });
+  const [texts, setTexts] = useState({ partitions: String(defaults.partitions ?? 1) });
   const { found, wrong } = readSettings(texts);
   const create = async () => {
     const made = await api.post("/v1/topics", { name: name.trim(), ...found });
@@ -27,7 +27,7 @@ function Create({ close, admin }) {
     <${Field} label="Name" hint="Dots make a hierarchy that patterns can follow: orders.eu, orders.us.">
       <input value=${name} autocomplete="off" spellcheck=${false} placeholder="orders" onInput=${(event) => setName(event.target.value)} />
     <//>
-    <${SettingFields} settings=${SETTINGS} texts=${texts} setTexts=${setTexts} defaults=${{}} admin=${admin} />
+    <${SettingFields} settings=${SETTINGS} texts=${texts} setTexts=${setTexts} defaults=${defaults} admin=${admin} />
   <//>`;
 }
 
@@ -146,7 +146,8 @@ function Truncate({ close, topic, done }) {
   }, [key]);
   const goes = preview?.messages;
   const truncate = async () => {
-    const found = await api.post(path, body);
+    // Exactly what was counted: messages that came meanwhile stay.
+    const found = await api.post(path, { offsets: preview.offsets });
     toast(`Deleted ${fmt.plural(found.messages, "message")} of ${topic.name}.`);
     done();
   };

@@ -86,17 +86,17 @@ export function readSettings(texts, settings = SETTINGS) {
 
 function SettingField({ setting, text, error, onText, defaults }) {
   const standard = defaults?.[setting.key];
-  const hint = html`${setting.hint}${standard !== undefined && html` Default: ${asText(setting, standard) || "none"}.`}`;
   if (setting.kind === "choice") {
-    const empty = defaults === null ? [] : [["", standard === undefined ? "Default of the broker" : `Default (${standard})`]];
+    const empty = defaults === null ? [] : [["", standard === undefined ? "Default of the broker" : `Default: ${standard}`]];
     return html`<${Field} label=${setting.label} hint=${setting.hint}>
       <select value=${text} onChange=${(event) => onText(event.target.value)}>
         ${[...empty, ...setting.options].map(([id, name]) => html`<option key=${id} value=${id} selected=${id === text}>${name}</option>`)}
       </select>
     <//>`;
   }
-  return html`<${Field} label=${setting.label} hint=${hint} error=${error}>
-    <input value=${text} placeholder=${defaults === null ? "" : "Default"} autocomplete="off" spellcheck=${false} aria-invalid=${error ? "true" : undefined} onInput=${(event) => onText(event.target.value)} />
+  const placeholder = defaults === null ? "" : standard === undefined || standard === "" ? "Default" : `Default: ${asText(setting, standard)}`;
+  return html`<${Field} label=${setting.label} hint=${setting.hint} error=${error}>
+    <input value=${text} placeholder=${placeholder} autocomplete="off" spellcheck=${false} aria-invalid=${error ? "true" : undefined} onInput=${(event) => onText(event.target.value)} />
   <//>`;
 }
 

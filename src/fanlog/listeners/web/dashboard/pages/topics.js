@@ -81,7 +81,7 @@ export default function TopicsPage() {
   const { data, error, loading, stale, reload } = usePoll("/v1/topic-list", params, EVERY_MS);
   // Who may manage only some topics is told by the broker when a name is given.
   const mayCreate = session.admin || !session.auth || !["viewer", "observer"].includes(session.role);
-  const create = () => createTopic({ admin: session.admin, auth: session.auth });
+  const create = () => createTopic({ admin: session.admin, auth: session.auth, defaults: data?.defaults });
 
   useKey("c", "Create a topic", () => mayCreate && create());
   useCommand("Topics with the largest lag", () => setParams({ sort: "lag", order: "down", offset: undefined }));
