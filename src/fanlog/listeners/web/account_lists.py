@@ -39,7 +39,7 @@ class AccountsQuery(msgspec.Struct, frozen=True, kw_only=True):
     sort: Annotated[
         Literal["name", "role", "created", "expires"], Meta(description="What they are sorted by.")
     ] = "name"
-    descending: bool = False
+    descending: Annotated[bool, Meta(description="The last first.")] = False
     offset: Annotated[int, Meta(ge=0, le=10_000_000, description="Accounts to leave out.")] = 0
     limit: Annotated[int, Meta(ge=1, le=500, description="Most accounts on the page.")] = 50
 
