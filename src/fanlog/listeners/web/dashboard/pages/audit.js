@@ -15,8 +15,9 @@ const RESULTS = [["", "Any result"], ["ok", "Done"], ["denied", "Denied"], ["fai
 const KINDS = { ok: ["ok", "done"], denied: ["bad", "denied"], failed: ["warn", "failed"] };
 const AGES = [["", "Any time"], ["1h", "Last hour"], ["24h", "Last 24 hours"], ["7d", "Last 7 days"], ["30d", "Last 30 days"], ["range", "From … to …"]];
 const ACTIONS = [
-  ["", "Any action"], ["topic.*", "Topics"], ["key.*", "Keys"], ["user.*", "Users"], ["login*", "Logins"], ["session.*", "Sessions"],
-  ["group.*", "Groups"], ["dead*", "Dead letters"], ["config.*", "Settings"], ["connection.*", "Connections"], ["audit.*", "The audit log itself"],
+  ["", "Any action"], ["topic.*", "Topics"], ["group.*", "Groups"], ["dead.*", "Dead letters"], ["schedule.*", "Schedules"], ["transaction.*", "Transactions"],
+  ["key.*", "Keys"], ["user.*", "Users"], ["log*", "Logins and logouts"], ["session.*", "Sessions"], ["connection.*", "Connections"],
+  ["config.*", "Settings"], ["broker.*", "Starts and stops"], ["audit.*", "The audit log itself"],
 ];
 
 export default function AuditPage() {
