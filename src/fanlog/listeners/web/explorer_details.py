@@ -36,6 +36,7 @@ from fanlog.model import PARTITIONS_MAX
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.topics import Partition
+    from fanlog.listeners.web.explorer_topics import Chosen
 
 _OFFSET_MAX = (1 << 63) - 1
 VALUE_BYTES_MAX = 16 << 20
@@ -224,24 +225,34 @@ async def show_range(call: Call[RangeQuery, None]) -> ExploredRange:
     query, core = call.query, call.bus.core
     explorer = explorer_of(call)
     chosen = await explorer.topics.choose(query.topic, set(query.partition), call.permit)
-    every = chosen.partitions
-    filled = [p for p in every if p.log.start_offset < p.visible_end]
-    oldest_us = await _oldest_us(core, filled)
+    filled = [p for p in chosen.partitions if p.log.start_offset < p.visible_end]
+    key = (
+        *(query.buckets, chosen.topics, chosen.is_all, len(chosen.partitions)),
+        *((p.topic.number, p.index) for p in filled),
+    )
+    return await explorer.shared(key, lambda: _range(core, chosen, filled, query.buckets))
+
+
+async def _range(
+    core: BrokerCore, chosen: Chosen, filled: Sequence[Partition], buckets: int
+) -> ExploredRange:
+    ends = [(p.log.start_offset, p.visible_end) for p in filled]
     newest_us = max((p.last_time_us for p in filled), default=0)
+    oldest_us = await _oldest_us(core, filled)
     counts: list[int] = []
-    if query.buckets and filled and len(filled) <= _COUNTED_PARTITIONS_MAX:
-        counts = await _counts(core, filled, oldest_us, newest_us, query.buckets)
+    if buckets and filled and len(filled) <= _COUNTED_PARTITIONS_MAX:
+        counts = await _counts(core, filled, oldest_us, newest_us, buckets)
     return ExploredRange(
         topics=chosen.topics,
         all_topics=chosen.is_all,
-        partitions=len(every),
-        messages=sum(p.visible_end - p.log.start_offset for p in filled),
-        bytes=sum(p.log.bytes for p in every),
+        partitions=len(chosen.partitions),
+        messages=sum(end - start for start, end in ends),
+        bytes=sum(p.log.bytes for p in chosen.partitions),
         oldest=rfc3339(oldest_us) if filled else "",
         newest=rfc3339(newest_us) if filled else "",
         counts=counts,
-        start_offset=min((p.log.start_offset for p in filled), default=0),
-        end_offset=max((p.visible_end for p in every), default=0),
+        start_offset=min((start for start, _ in ends), default=0),
+        end_offset=max((end for _, end in ends), default=0),
     )
 
 

@@ -4,7 +4,9 @@ asked for lately, and the room for looks at messages."""
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Any
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Hashable
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -33,6 +35,11 @@ if TYPE_CHECKING:
 # Scans that run at a time, and that may wait for it.
 _SCANS_MAX = 2
 _WAITING_MAX = 64
+# Answers that are kept for others, and for how long.
+_SHARED_MAX = 32
+_SHARED_SECONDS = 3.0
+
+Answered = TypeVar("Answered")
 
 Target = Annotated[str, Meta(extra_json_schema=TARGET_SCHEMA)]
 
@@ -73,6 +80,7 @@ class Explorer:
 
     def __init__(self, core: BrokerCore) -> None:
         self.topics = ExploredTopics(core)
+        self._shared: OrderedDict[Hashable, tuple[float, asyncio.Future[Any]]] = OrderedDict()
         self._room = asyncio.Semaphore(_SCANS_MAX)
         self._waiting = 0
 
@@ -91,6 +99,25 @@ class Explorer:
             await scan.run()
         finally:
             self._room.release()
+
+    async def shared(
+        self, key: Hashable, find: Callable[[], Coroutine[Any, Any, Answered]]
+    ) -> Answered:
+        """An answer that takes some work. Who asks for the same within a few seconds shares it."""
+        now = asyncio.get_running_loop().time()
+        known = self._shared.get(key)
+        if known is None or known[0] < now or _has_failed(known[1]):
+            known = (now + _SHARED_SECONDS, asyncio.ensure_future(find()))
+            self._shared[key] = known
+            self._shared.move_to_end(key)
+            while len(self._shared) > _SHARED_MAX:
+                self._shared.popitem(last=False)
+        # Whoever goes away does not stop it for the others.
+        return await asyncio.shield(known[1])
+
+
+def _has_failed(task: asyncio.Future[Any]) -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None)
 
 
 _explorers: WeakKeyDictionary[BrokerCore, Explorer] = WeakKeyDictionary()

@@ -83,6 +83,7 @@ function Gaps({ gaps }) {
 function Status({ feed, live, resting, filtered }) {
   const shown = feed.rows?.length ?? 0;
   const parts = [fmt.plural(shown, "message")];
+  if (live && !resting && feed.rate > 0) parts.push(`${fmt.rate(feed.rate)} come in`);
   if (filtered || feed.scanned > shown) parts.push(`${fmt.count(feed.scanned)} looked at`);
   if (live && feed.skipped > 0) parts.push(html`<strong>${fmt.short(feed.skipped)} skipped</strong>`);
   if (!live && feed.left > 0) parts.push(`${fmt.short(feed.left)} more`);

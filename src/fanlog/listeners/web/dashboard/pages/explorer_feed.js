@@ -54,6 +54,7 @@ function useLive(query, active, resting, round) {
     const control = new AbortController();
     let timer = 0;
     let failures = 0;
+    let askedAt = 0;
     async function ask() {
       clearTimeout(timer);
       if (document.hidden || control.signal.aborted) return;
@@ -62,7 +63,10 @@ function useLive(query, active, resting, round) {
         const page = await api.get("/v1/explore", { ...query, limit: PAGE, scan_bytes: LIVE_SCAN_BYTES, after: after || undefined }, { signal: control.signal });
         if (control.signal.aborted) return;
         failures = 0;
-        set({ ...merged(latest.current, page, { prepend: true, keep: Boolean(after) }), arrived: after ? page.messages.length : 0 });
+        const came = Number(page.scanned_messages) + Number(page.skipped);
+        const seconds = askedAt ? (performance.now() - askedAt) / 1000 : Infinity;
+        askedAt = performance.now();
+        set({ ...merged(latest.current, page, { prepend: true, keep: Boolean(after) }), rate: after ? came / seconds : undefined });
       } catch (error) {
         if (control.signal.aborted) return;
         failures += 1;
