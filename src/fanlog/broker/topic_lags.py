@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from fanlog.broker.metric_scan import lag_of, lane_lag
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 # Positions that are looked at in one step: some 50 µs.
 _A_STEP = 32
+_NAMES_A_STEP = 512
 
 
 class TopicLag(NamedTuple):
@@ -31,7 +33,12 @@ TopicLags = dict[str, TopicLag]
 def scan_lags(broker: BrokerCore) -> Generator[None, None, TopicLags]:
     """By topic, of those that a group or a queue reads: the largest lag."""
     found: TopicLags = {}
-    for name in _group_names(broker):
+    looked_at: set[str] = set()
+    # Those that have committed, then those that only have members.
+    for name in chain(_committed_names(broker), broker.groups.active_names()):
+        if name in looked_at:
+            continue
+        looked_at.add(name)
         yield
         lags = yield from _group_lags(broker, name, broker.groups.find(name))
         _take(found, lags, name, "stream")
@@ -42,14 +49,19 @@ def scan_lags(broker: BrokerCore) -> Generator[None, None, TopicLags]:
     return found
 
 
-def _group_names(broker: BrokerCore) -> Iterator[str]:
-    names = {
-        name.removeprefix(GROUP_PREFIX): None
-        for name in broker.durable.names()
-        if name.startswith(GROUP_PREFIX)
-    }
-    names |= dict.fromkeys(broker.groups.active_names())
-    return iter(names)
+def _committed_names(broker: BrokerCore) -> Iterator[str]:
+    """Groups that have committed. Some may come and go meanwhile."""
+    after = GROUP_PREFIX
+    while True:
+        # A list, because names may come and go between two steps.
+        names = list(islice(broker.durable.names_since(after), _NAMES_A_STEP + 1))
+        for name in names[:_NAMES_A_STEP]:
+            if not name.startswith(GROUP_PREFIX):
+                return
+            yield name.removeprefix(GROUP_PREFIX)
+        if len(names) <= _NAMES_A_STEP:
+            return
+        after = names[-1]
 
 
 def _group_lags(

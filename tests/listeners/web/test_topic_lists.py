@@ -126,6 +126,28 @@ async def test_the_largest_lag_comes_first(serving: Serving) -> None:
         assert rows == [("c", 5, "q"), ("b", 3, "g"), ("a", None, "")]
 
 
+async def test_every_group_counts_however_many_there_are(serving: Serving) -> None:
+    async with serving() as site:
+        client = site.broker
+        await client.publish_many("a", [b"x"] * 5)
+        core = site.listener.core
+        committed = [(f"group/g{n:04}", (Position("a", 0, 4, core.epoch),)) for n in range(1100)]
+        core.durable.commit(committed)
+        core.durable.commit([("group/g1099", (Position("a", 0, 1, core.epoch),))])
+        core.durable.commit([("reader", (Position("a", 0, 0, core.epoch),))])
+        (row,) = (await page(site.http))["topics"]
+        assert (row["lag"], row["lag_by"]) == (4, "g1099")
+        # A group whose members have committed nothing yet has everything left.
+        await client.publish_many("b", [b"x"] * 3)
+        async with client.consume("b", group="new", reset="earliest", window_bytes=1):
+            await until(lambda: lagging(site.http, "b", "new"))
+
+
+async def lagging(http: aiohttp.ClientSession, topic: str, group: str) -> bool:
+    rows = (await page(http, search=topic))["topics"]
+    return [row["lag_by"] for row in rows] == [group]
+
+
 async def test_rates_come_while_somebody_looks(serving: Serving) -> None:
     async with serving() as site:
         await site.broker.create_topic("a")
