@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("fanlog.broker")
 
 _KEPT_US = 2_000_000
+_GOOD_ENOUGH_US = 10_000_000
+_PATIENCE_SECONDS = 0.3
 WATCH_SECONDS = 10.0
 # Partitions with problems that are looked at.
 _TROUBLES_MAX = 50
@@ -84,13 +86,19 @@ class Overviews:
         self.recent.count(snapshot.uptime_seconds, {"lockouts": lockout.refused})
 
     async def look(self) -> Overview:
-        """The broker as it is now, or was at most two seconds ago."""
+        """The broker as it is now, or was at most two seconds ago. Where a new look takes long,
+        because there are very many topics and groups, the last one is good enough for a while."""
         if self._kept is not None and self._runtime.work_us() < self._kept_until_us:
             return self._kept
         if self._making is None:
             self._making = asyncio.get_running_loop().create_task(self._make())
             self._making.add_done_callback(self._made)
-        return await asyncio.shield(self._making)
+        making, kept = self._making, self._kept
+        if kept is not None and self._runtime.work_us() < self._kept_until_us + _GOOD_ENOUGH_US:
+            done, _ = await asyncio.wait({making}, timeout=_PATIENCE_SECONDS)
+            if not done:
+                return kept
+        return await asyncio.shield(making)
 
     def _made(self, task: asyncio.Task[Overview]) -> None:
         self._making = None

@@ -99,6 +99,25 @@ async def test_all_who_look_share_one_computation(
     assert made == 1
 
 
+async def test_a_look_that_takes_long_does_not_hold_up_who_asks(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving() as site:
+        core = core_of(site)
+        first = await overview(site)
+        going_on = asyncio.Event()
+        snapshot = core.metrics.snapshot
+
+        async def slow() -> Snapshot:
+            await going_on.wait()
+            return await snapshot()
+
+        monkeypatch.setattr(core.metrics, "snapshot", slow)
+        core.overviews._kept_until_us -= 3_000_000  # pyright: ignore[reportPrivateUsage]
+        assert await overview(site) == first
+        going_on.set()
+
+
 async def test_what_needs_attention_says_where(serving: Serving) -> None:
     async with serving() as site:
         core = core_of(site)
