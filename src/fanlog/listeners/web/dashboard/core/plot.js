@@ -82,6 +82,9 @@ function timeMarks(_plot, marks, _axis, _space, increment) {
   });
 }
 
+// Between two marks of the time axis. Those of short times have seconds.
+const room = (_plot, _axis, from, to) => (to - from < 400 ? 64 : 42);
+
 // From 0, with some room above. All zeros still have an axis.
 function heights(_plot, _least, most) {
   if (!(most > 0)) return [0, 1];
@@ -141,7 +144,7 @@ export function plotOptions({ series, width, height, format, sync, bounds, zoome
     },
     scales: { x: { time: true, range: () => bounds() }, y: { range: heights } },
     axes: [
-      { stroke: soft, font: AXIS_FONT, grid, ticks: { show: false }, size: 26, space: 64, values: timeMarks },
+      { stroke: soft, font: AXIS_FONT, grid, ticks: { show: false }, size: 26, space: room, values: timeMarks },
       {
         stroke: soft,
         font: AXIS_FONT,
