@@ -82,7 +82,7 @@ function fits(one, wanted, filter) {
 function spoken(value, unit, option = "") {
   if (value === "") return html`<span class="faint">empty</span>`;
   if (typeof value === "boolean") return value ? "on" : "off";
-  if (typeof value !== "number" && typeof value !== "bigint") return html`<span class="anywhere">${value}</span>`;
+  if (typeof value !== "number" && typeof value !== "bigint") return html`<span class="anywhere text">${value}</span>`;
   if (unit === "bytes" && value >= 1024) return html`<span title=${`${fmt.count(value)} bytes`}>${fmt.bytes(value)}</span>`;
   if (unit === "seconds" && value > 0) return html`<span title=${`${fmt.count(value)} s`}>${fmt.duration(value)}</span>`;
   return /port$/.test(option) ? String(value) : fmt.count(value);
