@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from fanlog.broker.topic_segments import segments_in
 from fanlog.broker.topic_table import TopicFigures, TopicState, figures_of, is_own
 from fanlog.broker.topic_users import TopicGroup, TopicProducer, TopicReader, is_transaction
 from fanlog.errors import (
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from fanlog.broker.authority import Permit
     from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.topics import Partition, Topic
-    from fanlog.log.segment import SegmentNote
 
 Section = Literal["partitions", "segments", "readers", "groups", "producers"]
 
@@ -145,7 +145,11 @@ async def _section(
         rows = [_partition(one) async for one in broker.slices.each(some)]
         return TopicPartitionsPage(rows=rows, total=len(topic.partitions), offset=offset)
     if query.show == "segments":
-        return await broker.slices.result(_segments(topic, query.partition, offset, limit))
+        found, total = await broker.slices.result(
+            segments_in(topic, query.partition, offset, limit)
+        )
+        files = [TopicSegmentDetails(**one._asdict()) for one in found]
+        return TopicSegmentsPage(rows=files, total=total, offset=offset)
     if query.show == "readers":
         return await _readers(broker, topic, permit, offset, limit)
     if query.show == "groups":
@@ -168,37 +172,6 @@ def _partition(partition: Partition) -> TopicPartitionDetails:
         compacted_until=log.compacted_until,
         damaged=sum(part.next - part.first for part in log.damaged),
         state="damaged" if state == "ok" and log.damaged else state,
-    )
-
-
-def _segments(
-    topic: Topic, only: int | None, offset: int, limit: int
-) -> Generator[None, None, TopicSegmentsPage]:
-    rows: list[TopicSegmentDetails] = []
-    total = 0
-    partitions = topic.partitions if only is None else [topic.partitions[only]]
-    for i, partition in enumerate(partitions):
-        if not (i + 1) % _A_STEP:
-            yield
-        first = max(0, offset - total)
-        total += partition.log.segment_count
-        if offset >= total or len(rows) >= limit:
-            continue
-        notes = partition.log.segment_notes(first, limit - len(rows))
-        rows += [_segment(partition.index, note) for note in notes]
-    return TopicSegmentsPage(rows=rows, total=total, offset=offset)
-
-
-def _segment(partition: int, note: SegmentNote) -> TopicSegmentDetails:
-    return TopicSegmentDetails(
-        partition=partition,
-        file=note.file,
-        base_offset=note.base,
-        next_offset=note.next,
-        bytes=note.bytes,
-        newest_us=note.last_time_us,
-        generation=note.generation,
-        active=note.active,
     )
 
 
