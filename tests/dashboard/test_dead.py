@@ -7,6 +7,7 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 from playwright.async_api import Locator, Page, expect
 
 from fanlog.identity import Role
@@ -37,6 +38,14 @@ async def jobs(board: Board, after: int) -> list[tuple[bytes | None, bytes]]:
     async with board.broker.subscribe("jobs", start=after) as subscription:
         found = [await subscription.next(PATIENCE_SECONDS) for _ in range(count)]
     return [(message.key, message.value) for message in found]
+
+
+async def is_read(page: Page) -> None:
+    """Waits until the broker has read the topic, so that all counts are known."""
+    await expect(
+        page.get_by_role("table", name="Reasons").get_by_role("row").nth(1)
+    ).to_be_visible()
+    await expect(page.get_by_text("The broker is reading")).to_have_count(0)
 
 
 async def test_someone_new_finds_why_a_job_died(dashboard: Dashboard) -> None:
@@ -175,6 +184,7 @@ async def test_all_of_a_reason_are_replayed_with_progress(dashboard: Dashboard) 
     async with dashboard() as board:
         await kill_many(board.broker, 600, lambda i: f"{'odd' if i % 2 else 'even'} job {i}")
         async with board.visit("/dead/dead.jobs") as page:
+            await is_read(page)
             await page.get_by_role("button", name="Replay all with odd job <n>").click()
             await page.get_by_role("dialog").get_by_role("button", name="Replay 300").click()
             tasks = page.get_by_role("region", name="Tasks")
@@ -200,6 +210,7 @@ async def test_a_running_task_is_shown_and_cancelled(dashboard: Dashboard) -> No
     async with dashboard() as board:
         await kill_many(board.broker, 20_000, lambda i: f"job {i}")
         async with board.visit("/dead/dead.jobs") as page:
+            await is_read(page)
             await page.get_by_role("button", name="Replay all", exact=True).click()
             await page.get_by_role("dialog").get_by_role("button", name="Replay 20,001").click()
             tasks = page.get_by_role("region", name="Tasks")
@@ -214,10 +225,24 @@ async def test_a_running_task_is_shown_and_cancelled(dashboard: Dashboard) -> No
         assert (await board.broker.describe_topic("jobs")).records == 1 + done
 
 
+async def test_a_topic_that_is_still_read_shows_what_is_known(
+    dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fanlog.listeners.web.dead_browse.PATIENCE_SECONDS", 0.0)
+    async with dashboard() as board:
+        await kill_many(board.broker, 5000, lambda i: f"job {i}")
+        async with board.visit("/dead/dead.jobs") as page:
+            await expect(page.get_by_text("The broker is reading")).to_be_visible()
+            await expect(page.get_by_text("1–50 of 5,001")).to_be_visible()
+            await is_read(page)
+            await expect(page.get_by_role("table", name="Reasons")).to_contain_text("5,000")
+
+
 async def test_all_are_replayed_and_all_are_purged(dashboard: Dashboard) -> None:
     async with dashboard() as board:
         await kill(board.broker, **REASONS)
         async with board.visit("/dead/dead.jobs") as page:
+            await is_read(page)
             await page.get_by_role("button", name="Replay all", exact=True).click()
             await page.get_by_role("dialog").get_by_role("button", name="Replay 3").click()
             await expect(page.get_by_text("No dead letters: all were replayed")).to_be_visible()

@@ -9,7 +9,9 @@ import { taskStarted } from "/dashboard/pages/dead_tasks.js";
 // More than these are a task.
 const AT_ONCE = 100;
 
-const plural = (count) => fmt.plural(count, "dead letter");
+// Without a count they are not all known yet.
+const plural = (count) => (count === undefined ? "All of these dead letters" : fmt.plural(count, "dead letter"));
+const number = (count) => (count === undefined ? "all" : fmt.count(count));
 
 async function send(topic, verb, chosen, more, word) {
   const background = !chosen.ids || chosen.ids.length > AT_ONCE;
@@ -32,7 +34,7 @@ function Replay({ close, topic, chosen, count, what, done }) {
     await send(topic, "replay", chosen, to.trim() ? { to: to.trim() } : {}, { doing: "Replaying", done: "replayed" });
     done?.();
   };
-  return html`<${Dialog} title=${`Replay ${what}`} close=${close} submit=${`Replay ${fmt.count(count)}`} onSubmit=${submit}>
+  return html`<${Dialog} title=${`Replay ${what}`} close=${close} submit=${`Replay ${number(count)}`} onSubmit=${submit}>
     <p>
       ${plural(count)} will go back to the end of the topic that the job came from, so that its queues and readers get it again. Each is gone
       here when its job is stored there.
@@ -50,7 +52,7 @@ export function remove({ topic, chosen, count, what, done }) {
     done?.();
   };
   openDialog(
-    ({ close }) => html`<${Dialog} title=${`Delete ${what}`} close=${close} danger submit=${`Delete ${fmt.count(count)}`} onSubmit=${submit}>
+    ({ close }) => html`<${Dialog} title=${`Delete ${what}`} close=${close} danger submit=${`Delete ${number(count)}`} onSubmit=${submit}>
       <p>${plural(count)} will be deleted for good. The jobs are not done, and nobody gets them again. Export them first if you may need them.</p>
     <//>`,
   );
@@ -62,7 +64,7 @@ export async function removeMany({ topic, chosen, count, what, done }) {
     title: chosen.all ? `Purge ${topic}` : `Delete ${what}`,
     text: `${plural(count)} will be deleted for good. The jobs are not done, and nobody gets them again. Export them first if you may need them.`,
     name: topic,
-    action: chosen.all ? "Purge" : `Delete ${fmt.count(count)}`,
+    action: chosen.all ? "Purge" : `Delete ${number(count)}`,
   });
   if (!sure) return;
   try {

@@ -49,7 +49,7 @@ export default function DeadTopicPage({ parts }) {
     list.reload();
   };
   const total = reasons.data?.total;
-  const everything = { topic, chosen: { all: true }, count: total ?? 0, what: `all of ${topic}`, done: reload };
+  const everything = { topic, chosen: { all: true }, count: reasons.data?.complete ? total : undefined, what: `all of ${topic}`, done: reload };
   useCommand("Replay all dead letters of this topic", () => may && total && replay(everything));
   const query = new URLSearchParams(filters.where).toString();
   const actions = html`
@@ -88,7 +88,7 @@ function Reasons({ topic, data, group, may, reload }) {
   const [all, showAll] = useState(false);
   if (data && data.total === 0) return null;
   const rows = all ? data?.reasons : data?.reasons.slice(0, REASONS_SHOWN);
-  const about = (row) => ({ topic, chosen: { where: { group: row.group } }, count: row.count, what: `all with “${row.group}”`, done: reload });
+  const about = (row) => ({ topic, chosen: { where: { group: row.group } }, count: data.complete ? row.count : undefined, what: `all with “${row.group}”`, done: reload });
   const columns = [
     { key: "count", label: "Jobs", align: "right", cell: (row) => html`<strong>${fmt.count(row.count)}</strong>` },
     { key: "share", label: "Share", hideOnPhone: true, cell: (row) => html`<${Meter} value=${row.count} max=${data.total} kind="bad" label=${`${fmt.percent(row.count / data.total)} of all`} />` },
