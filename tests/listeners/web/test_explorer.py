@@ -348,6 +348,23 @@ async def test_the_whole_message_comes_with_a_second_request(serving: Serving) -
         await ask(site, "/v1/explore/message", 404, where | {"topic": "nothing"})
 
 
+async def test_a_long_value_is_looked_through_and_shown_in_parts(serving: Serving) -> None:
+    async with serving() as site:
+        await site.broker.create_topic("orders", message_bytes_max=8 << 20)
+        mib = 1 << 20
+        # Across the border of two parts, and of several bytes for a letter.
+        value = ("x" * (mib - 3) + "Straße" + "y" * mib + "ENDE").encode()
+        await site.broker.publish("orders", value)
+        for text, case in (("STRAßE", "false"), ("Straße", "true"), ("ende", "false")):
+            page = await explore(site, text=text, case=case, preview_bytes=0)
+            assert len(page["messages"]) == 1
+        assert (await explore(site, text="ende", case="true"))["messages"] == []
+        where = {"topic": "orders", "partition": 0, "offset": 0, "value_bytes": 16 * mib}
+        got = await ask(site, "/v1/explore/message", 200, where)
+        assert b64decode(got["value_base64"]) == value
+        assert not got["truncated"]
+
+
 async def test_compressed_batches_are_read(serving: Serving, tmp_path: Path) -> None:
     async with serving(path=tmp_path / "data") as site:
         await fill(site, 0, partitions=1)

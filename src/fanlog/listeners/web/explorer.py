@@ -105,7 +105,7 @@ class ExploreQuery(ExploredQuery, frozen=True, kw_only=True):
         Meta(
             max_length=_CONDITIONS_MAX,
             description="Only with this in a JSON value: a path, one of = != > >= < <= ~ "
-            "(contains), and what is there; or the path alone. Values above 1 MiB do not fit.",
+            "(contains), and what is there; or the path alone. Values above 512 KiB do not fit.",
             examples=[["order.total > 10"]],
         ),
     ] = ()

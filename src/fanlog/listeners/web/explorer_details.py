@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from aiohttp import web
-from msgspec import Meta
+from msgspec import Meta, Raw
 
 from fanlog.broker.names import check_name
 from fanlog.broker.stretches import Gap, read_pieces
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 _OFFSET_MAX = (1 << 63) - 1
 VALUE_BYTES_MAX = 16 << 20
+# A multiple of three: parts of base64 can be put together.
+_BASE64_BYTES = 768 * 1024
 _BUCKETS_MAX = 120
 # Of more partitions the messages are not counted by time: each count takes a few reads.
 _COUNTED_PARTITIONS_MAX = 32
@@ -163,33 +165,41 @@ def _rendered(partition: Partition, batch: Batch, query: MessageQuery) -> bytes:
     i = indexes[0]
     key, value, headers = records.key(i), records.value(i), records.headers(i)
     times = batch.columns.event_times_us
-    return msgspec.json.encode(
-        MessageDetail(
-            topic=query.topic,
-            partition=query.partition,
-            offset=query.offset,
-            time=rfc3339(header.append_time_us),
-            event_time="" if times is None else rfc3339(times[i]),
-            key_base64=None if key is None else b64encode(key).decode(),
-            headers=[
-                [name.decode(errors="replace"), b64encode(content).decode()]
-                for name, content in headers
-            ],
-            trace=trace_of(headers),
-            format=value_format(value, headers, VALUE_BYTES_MAX)[0],
-            value_base64=None if value is None else b64encode(value[: query.value_bytes]).decode(),
-            bytes=0 if value is None else len(value),
-            truncated=value is not None and len(value) > query.value_bytes,
-            batch_offset=header.base_offset,
-            batch_messages=header.record_count,
-            batch_bytes=header.length,
-            codec=Codec(header.codec).label,
-            priority=header.priority,
-            epoch=header.leader_epoch,
-            producer_id=header.producer_id,
-            sequence=header.first_sequence + i,
-        )
+    detail = MessageDetail(
+        topic=query.topic,
+        partition=query.partition,
+        offset=query.offset,
+        time=rfc3339(header.append_time_us),
+        event_time="" if times is None else rfc3339(times[i]),
+        key_base64=None if key is None else b64encode(key).decode(),
+        headers=[
+            [name.decode(errors="replace"), b64encode(content).decode()]
+            for name, content in headers
+        ],
+        trace=trace_of(headers),
+        format=value_format(value, headers, VALUE_BYTES_MAX)[0],
+        value_base64=None,
+        bytes=0 if value is None else len(value),
+        truncated=value is not None and len(value) > query.value_bytes,
+        batch_offset=header.base_offset,
+        batch_messages=header.record_count,
+        batch_bytes=header.length,
+        codec=Codec(header.codec).label,
+        priority=header.priority,
+        epoch=header.leader_epoch,
+        producer_id=header.producer_id,
+        sequence=header.first_sequence + i,
     )
+    fields = msgspec.structs.asdict(detail)
+    if value is not None:
+        fields["value_base64"] = Raw(_base64_json(value[: query.value_bytes]))
+    return msgspec.json.encode(fields)
+
+
+def _base64_json(data: bytes) -> bytes:
+    """Bytes as base64 in quotes. In parts: a thread that encodes much at once stops all others."""
+    parts = [b64encode(data[at : at + _BASE64_BYTES]) for at in range(0, len(data), _BASE64_BYTES)]
+    return b"".join((b'"', *parts, b'"'))
 
 
 class RangeQuery(ExploredQuery, frozen=True, kw_only=True):

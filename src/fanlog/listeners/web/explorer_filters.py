@@ -25,9 +25,11 @@ if TYPE_CHECKING:
 
 KeyMatch = Literal["contains", "exact", "prefix", "glob", "base64"]
 # A longer column is not looked at in one go: that would keep other threads waiting.
-_COLUMN_BYTES_MAX = 4 << 20
+_COLUMN_BYTES_MAX = 1 << 20
+# A longer value is looked through in parts, for the same reason.
+_PART_BYTES = 1 << 20
 # A longer value is not parsed, and does not fit a condition on JSON.
-JSON_BYTES_MAX = 1 << 20
+JSON_BYTES_MAX = 512 * 1024
 _STEPS_MAX = 32
 _NOT_JSON = (msgspec.DecodeError, RecursionError, ValueError)
 _parse = msgspec.json.Decoder().decode
@@ -48,15 +50,25 @@ class Condition(Protocol):
 class Needle:
     """Text that is looked for in bytes. Without `case`, upper and lower case are the same."""
 
-    __slots__ = ("_bytes", "_folded", "case")
+    __slots__ = ("_bytes", "_folded", "_overlap", "case")
 
     def __init__(self, text: str, *, case: bool) -> None:
         self.case = case
         # Bytes know the case of ASCII only. Other text is decoded first.
         self._folded = None if case or text.isascii() else text.casefold()
         self._bytes = _utf8(text) if case else _utf8(text).lower()
+        # A character has up to four bytes, and may be more than one in the other case.
+        self._overlap = 16 * len(text)
 
     def is_in(self, data: bytes) -> bool:
+        if len(data) <= _PART_BYTES:
+            return self._is_in(data)
+        return any(
+            self._is_in(data[at : at + _PART_BYTES + self._overlap])
+            for at in range(0, len(data), _PART_BYTES)
+        )
+
+    def _is_in(self, data: bytes) -> bool:
         if self.case:
             return self._bytes in data
         if self._folded is None:

@@ -200,6 +200,7 @@ export function formOf(detail) {
 export async function openResend(detail, onPublished) {
   const { topic, partition, offset } = detail;
   const whole = detail.truncated ? await api.get("/v1/explore/message", { topic, partition, offset, value_bytes: VALUE_BYTES }) : detail;
+  if (whole.truncated) throw new Error("This message is too large to be sent from a page. Use a client.");
   openDialog(({ close }) => html`<${PublishDialog} close=${close} given=${formOf(whole)} title="Send this message again" onPublished=${onPublished} />`);
 }
 
