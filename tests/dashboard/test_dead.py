@@ -325,6 +325,11 @@ async def test_a_viewer_reads_and_changes_nothing(dashboard: Dashboard) -> None:
             for name in ("Replay", "Delete", "Edit", "Purge"):
                 await expect(page.get_by_role("button", name=name)).to_have_count(0)
             await expect(page.get_by_role("checkbox")).to_have_count(0)
+            await page.keyboard.press("Escape")
+            async with page.expect_download() as waiting:
+                await page.get_by_role("link", name="Export all").click()
+            lines = Path(await (await waiting.value).path()).read_text().splitlines()
+            assert [json.loads(line)["key"] for line in lines] == ["ann", "bob", "carl"]
         assert len(await dead(board)) == 3
 
 

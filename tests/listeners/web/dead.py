@@ -5,10 +5,15 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 from collections.abc import Callable
+from typing import Any
 
 import fanlog
 from fanlog.format.dead_letters import Death, death_headers
 from tests.client.ways import PATIENCE_SECONDS
+from tests.listeners.web.conftest import Site
+from tests.listeners.web.test_work import get
+
+DEAD = "/v1/dead-letters/dead.jobs"
 
 BEGIN = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
 
@@ -59,3 +64,33 @@ async def kill_many(
         headers = {**death_headers(death), "content-type": b"application/json"}
         await broker.send(f"dead.{topic}", value, key=death.letter_key, headers=headers)
     await broker.flush()
+
+
+async def complete(site: Site, path: str) -> Any:
+    """An answer, once the whole topic has been read."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while True:
+            answer = await get(site, path)
+            if answer["complete"]:
+                return answer
+
+
+async def ended(site: Site, id: str) -> Any:
+    """A task, once it has ended."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while True:
+            task = await get(site, f"/v1/tasks/{id}")
+            if task["state"] != "running":
+                return task
+            await asyncio.sleep(0.01)
+
+
+async def values(broker: fanlog.Broker, topic: str, count: int) -> list[Any]:
+    """The first messages of a topic, as JSON."""
+    found: list[Any] = []
+    async with broker.subscribe(topic, start="earliest") as subscription:
+        async for message in subscription:
+            found.append(message.json())
+            if len(found) == count:
+                return found
+    return found
