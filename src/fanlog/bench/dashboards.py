@@ -107,7 +107,7 @@ PAGES: dict[str, tuple[Poll, ...]] = {
     ),
     f"/explorer?topic={NAME}": (
         _HEALTH,
-        Poll(f"/v1/explore?topic={NAME}&limit=100", 1.0, follows="after"),
+        Poll(f"/v1/explore?topic={NAME}&limit=100&scan_bytes=4194304", 1.0, follows="after"),
     ),
     "/groups": (
         _HEALTH,
