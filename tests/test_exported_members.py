@@ -52,6 +52,7 @@ PUBLIC = {
     "Subscription",
     "Topic",
     "TopicInfo",
+    "TopicPartition",
     "TopicSettings",
     "Transaction",
     "TypedGroupMember",

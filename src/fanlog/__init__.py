@@ -33,6 +33,7 @@ from fanlog.model import (
     ScheduleInfo,
     SlowPolicy,
     TopicInfo,
+    TopicPartition,
     TopicSettings,
     WebConnectionInfo,
 )
@@ -144,6 +145,7 @@ __all__ = [
     "Subscription",
     "Topic",
     "TopicInfo",
+    "TopicPartition",
     "TopicSettings",
     "Transaction",
     "TypedGroupMember",
