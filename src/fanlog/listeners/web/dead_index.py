@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,6 +26,8 @@ logger = logging.getLogger("fanlog.listeners")
 
 # About 200 bytes of memory each.
 ROWS_MAX = 2_000_000
+# Topics that something is kept of: 40 kB each, also of one without dead letters.
+TOPICS_MAX = 1000
 _IDLE_SECONDS = 300.0
 _SWEEP_SECONDS = 60.0
 # Conditions of one topic whose matches are kept.
@@ -63,6 +66,8 @@ class DeadLetterIndex:
         self._reading: asyncio.Task[None] | None = None
         self._matches: dict[Wanted, Match] = {}
         self._matching: dict[Wanted, asyncio.Task[None]] = {}
+        # Conditions that somebody needs the whole match of, such as a task that deletes them.
+        self._needed: Counter[Wanted] = Counter()
         self.asked_at = 0.0
         # Whoever puts dead letters back or deletes them has it, so that none goes back twice.
         self.settling = asyncio.Lock()
@@ -75,6 +80,11 @@ class DeadLetterIndex:
             total += end - start
             done += max(0, min(end, self._positions.get(partition.index, start)) - start)
         return Progress(done, total)
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether somebody works with it, who does not come back to ask again."""
+        return self.settling.locked() or bool(self._needed)
 
     def _ends(self) -> list[tuple[Partition, int, int]]:
         return [(p, p.log.start_offset, p.visible_end) for p in self.topic.partitions]
@@ -94,11 +104,13 @@ class DeadLetterIndex:
         while not self._has(ends):
             if self.topic.deleted:
                 raise TopicDeletedError(f"Topic {self.topic.name!r} was deleted.")
-            if self._reading is None or self._reading.done():
-                self._reading = loop.create_task(self._read())
-            if not await _within(self._reading, until):
+            # Whoever waits beside this one may begin the next reading before this one goes on.
+            reading = self._reading
+            if reading is None or reading.done():
+                reading = self._reading = loop.create_task(self._read())
+            if not await _within(reading, until) or (reading.cancelled() and until is not None):
                 return False
-            self._reading.result()
+            reading.result()
         self._check_size()
         return True
 
@@ -135,7 +147,8 @@ class DeadLetterIndex:
             pass
 
     async def match(self, wanted: Wanted, wait_seconds: float | None = None) -> tuple[Match, bool]:
-        """The dead letters that fit a condition, and whether these are all of them."""
+        """The dead letters that fit a condition, and whether these are all of them. Others with
+        other conditions may push this one out; then it begins anew when it is asked for again."""
         loop = asyncio.get_running_loop()
         until = None if wait_seconds is None else loop.time() + wait_seconds
         complete = await self.ready(wait_seconds)
@@ -145,7 +158,7 @@ class DeadLetterIndex:
             task = self._matching.get(wanted)
             if task is None or task.done():
                 task = self._matching[wanted] = loop.create_task(self._update(match))
-            if not await _within(task, until):
+            if not await _within(task, until) or (task.cancelled() and until is not None):
                 return match, False
             task.result()
             # Rows may have got new numbers meanwhile.
@@ -157,11 +170,15 @@ class DeadLetterIndex:
 
     async def places(self, wanted: Wanted) -> Places:
         """Where all dead letters are that fit a condition now."""
-        while True:
-            match, _ = await self.match(wanted)
-            places = await match.places()
-            if places is not None:
-                return places
+        self._needed[wanted] += 1
+        try:
+            while True:
+                match, _ = await self.match(wanted)
+                places = await match.places()
+                if places is not None:
+                    return places
+        finally:
+            self._needed -= Counter([wanted])
 
     def _match(self, wanted: Wanted) -> Match:
         match = self._matches.pop(wanted, None)
@@ -169,8 +186,8 @@ class DeadLetterIndex:
             match = Match(self._broker, self.topic, self.table, wanted)
         # At the end: the one that nobody has asked for the longest goes first.
         self._matches[wanted] = match
-        while len(self._matches) > _MATCHES_MAX:
-            old = next(iter(self._matches))
+        others = [one for one in self._matches if one != wanted and one not in self._needed]
+        for old in others[: max(0, len(self._matches) - _MATCHES_MAX)]:
             del self._matches[old]
             _cancel(self._matching.pop(old, None))
         return match
@@ -180,9 +197,11 @@ class DeadLetterIndex:
             await match.update()
 
     def close(self) -> None:
+        """Nobody asks for it any more."""
         _cancel(self._reading)
         for task in self._matching.values():
             _cancel(task)
+        self._broker.slices.in_slices(self.table.free_keys())
 
 
 def _cancel(task: asyncio.Task[None] | None) -> None:
@@ -213,11 +232,20 @@ class DeadLetterIndexes:
         if index is None or index.topic is not topic:
             index = DeadLetterIndex(self._broker, topic, self._gates)
         self._indexes[topic.number] = index
+        if len(self._indexes) > TOPICS_MAX:
+            self._forget_oldest()
         loop = asyncio.get_running_loop()
         index.asked_at = loop.time()
         if self._sweeper is None:
             self._sweeper = loop.call_later(_SWEEP_SECONDS, self._sweep)
         return index
+
+    def _forget_oldest(self) -> None:
+        for number, index in self._indexes.items():
+            if not index.is_needed:
+                del self._indexes[number]
+                index.close()
+                return
 
     def about(self, topic: Topic) -> int:
         """About how many dead letters a topic has: exactly if it was read, and never too few."""
@@ -234,7 +262,7 @@ class DeadLetterIndexes:
         for number, index in list(self._indexes.items()):
             idle = loop.time() - index.asked_at
             if index.topic.deleted or idle > _IDLE_SECONDS or rows > ROWS_MAX:
-                if index.settling.locked():
+                if index.is_needed:
                     continue
                 rows -= len(index.table)
                 del self._indexes[number]
