@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 _LISTED_MAX = 10
 # Records of a dead-letter topic that are read to count its dead letters exactly.
 _COUNTED_MAX = 20_000
+# And of all of them: what is known about each record takes memory.
+_COUNTED_IN_ALL_MAX = 1_000_000
 # An overview waits so long for that; meanwhile they are counted on.
 _COUNTING_SECONDS = 0.5
 _QUEUES_MAX = 1000
@@ -159,8 +161,10 @@ async def _count_dead_letters(listener: WebListener) -> list[tuple[str, int]]:
     broker, indexes = listener.bus.core, listener.dead_letters
     found: list[tuple[str, int]] = []
     until = asyncio.get_running_loop().time() + _COUNTING_SECONDS
+    room = _COUNTED_IN_ALL_MAX
     for topic in _dead_letter_topics(broker):
-        if 0 < indexes.about(topic) <= _COUNTED_MAX:
+        if 0 < (about := indexes.about(topic)) <= min(room, _COUNTED_MAX):
+            room -= about
             left = max(0.0, until - asyncio.get_running_loop().time())
             # One that is deleted meanwhile has none.
             with suppress(FanlogError):
