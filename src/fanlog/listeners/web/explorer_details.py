@@ -53,11 +53,13 @@ _READS_AT_A_TIME = 8
 class MessageQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Which message."""
 
-    topic: Annotated[str, Meta(extra_json_schema=PATH_SCHEMAS["topic"])]
-    partition: Annotated[int, Meta(ge=0, lt=PARTITIONS_MAX)]
-    offset: Annotated[int, Meta(ge=0, le=_OFFSET_MAX)]
+    topic: Annotated[
+        str, Meta(description="The topic's name.", extra_json_schema=PATH_SCHEMAS["topic"])
+    ]
+    partition: Annotated[int, Meta(ge=0, lt=PARTITIONS_MAX, description="The partition.")]
+    offset: Annotated[int, Meta(ge=0, le=_OFFSET_MAX, description="The message's offset.")]
     value_bytes: Annotated[
-        int, Meta(ge=0, le=VALUE_BYTES_MAX, description="So much of its value.")
+        int, Meta(ge=0, le=VALUE_BYTES_MAX, description="Most bytes of its value.")
     ] = 1 << 20
 
 
