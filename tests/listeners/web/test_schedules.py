@@ -195,3 +195,20 @@ async def test_what_a_limited_account_may_do() -> None:
         status, _ = await site.ask("POST", "/v1/delayed", key=writer, body=body)
         assert status == 403
         assert len(await site.broker.schedules()) == 2
+
+
+async def test_the_topic_of_a_schedule_is_not_told_to_who_may_not_see_it() -> None:
+    async with guarded() as site:
+        await site.broker.create_topic("secret.t")
+        await site.broker.add_schedule("payroll", "secret.t", "value", every_seconds=60)
+        writer = site.key("writer", Role.PRODUCER, publish=("open.>",))
+        found = await site.ask("GET", "/v1/schedules/payroll", key=writer)
+        missing = await site.ask("GET", "/v1/schedules/nothing", key=writer)
+        assert str(found).replace("payroll", "nothing") == str(missing)
+        body = {"topic": "open.t", "text": "x", "every_seconds": 60}
+        for method, path in (("DELETE", ""), ("POST", "/run"), ("PUT", "")):
+            sent = body if method == "PUT" else None
+            full = f"/v1/schedules/payroll{path}"
+            status, refusal = await site.ask(method, full, key=writer, body=sent)
+            assert status == 403
+            assert "secret" not in str(refusal)

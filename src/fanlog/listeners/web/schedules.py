@@ -32,6 +32,7 @@ from fanlog.listeners.web.openapi_names import NAME_PATTERN, NOT_INTERNAL
 from fanlog.listeners.web.ports import Outgoing, Published
 from fanlog.listeners.web.routes import Call, Nothing, Route
 from fanlog.model import TOPIC_NAME_BYTES_MAX, ScheduleInfo
+from fanlog.security.rules import forbidden
 
 if TYPE_CHECKING:
     from fanlog.broker.authority import Permit
@@ -210,6 +211,7 @@ async def describe(call: Call[Nothing, None]) -> ScheduleDetails:
     known, message = await _found(call)
     if not call.permit.may(Verb.DESCRIBE, known.topic):
         call.permit.ask(Verb.SCHEDULE, known.name)
+        raise _missing(known.name)
     upcoming = [known.next_us]
     repeat = message.repeat
     while repeat is not None and len(upcoming) < _UPCOMING:
@@ -226,6 +228,17 @@ async def describe(call: Call[Nothing, None]) -> ScheduleDetails:
     )
 
 
+def _ask_to_change(permit: Permit, known: ScheduleInfo) -> None:
+    """Whoever changes a schedule must be allowed to publish to its topic: a name is soon guessed.
+    Who may not see the topic does not hear its name."""
+    try:
+        permit.ask(Verb.PUBLISH, known.topic)
+    except ForbiddenError:
+        if permit.may(Verb.DESCRIBE, known.topic):
+            raise
+        raise forbidden(permit.who, Verb.SCHEDULE, known.name) from None
+
+
 async def put(call: Call[Nothing, ScheduleBody]) -> ScheduleAnswer:
     broker, permit, body, name = call.broker, call.permit, call.body, call.path("schedule")
     permit.ask(Verb.PUBLISH, body.topic)
@@ -233,8 +246,7 @@ async def put(call: Call[Nothing, ScheduleBody]) -> ScheduleAnswer:
     await _ready(broker)
     former = broker.schedule.recurring.maybe(name)
     if former is not None:
-        # Who changes it must be allowed to publish to its topic: a name is soon guessed.
-        permit.ask(Verb.PUBLISH, former.topic)
+        _ask_to_change(permit, former)
     charge_request(call.bus, permit, body.topic, [Outgoing(value, key, headers or {})])
     wanted = AddSchedule(
         name=name,
@@ -270,14 +282,14 @@ async def _answered(begin: Callable[[Callable[[Any], None]], None]) -> Any:
 async def remove(call: Call[Nothing, None]) -> None:
     broker, name = call.broker, call.path("schedule")
     known, _ = await _found(call)
-    call.permit.ask(Verb.PUBLISH, known.topic)
+    _ask_to_change(call.permit, known)
     if not await _answered(lambda done: broker.schedule.remove(name, done)):
         raise _missing(name)
 
 
 async def run_now(call: Call[Nothing, None]) -> ScheduleRun:
     known, message = await _found(call)
-    call.permit.ask(Verb.PUBLISH, known.topic)
+    _ask_to_change(call.permit, known)
     outgoing = Outgoing(message.value, message.key, message.headers or {})
     charge_request(call.bus, call.permit, known.topic, [outgoing])
     stored = await publish_as(call.permit.who, call.bus, known.topic, [outgoing])
