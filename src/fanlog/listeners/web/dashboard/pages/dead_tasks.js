@@ -14,6 +14,7 @@ const SHOWN_MAX = 5;
 
 const DOING = { "dead.replay": "Replaying", "dead.delete": "Deleting", "dead.purge": "Purging" };
 const DONE = { "dead.replay": "replayed", "dead.delete": "deleted", "dead.purge": "purged" };
+const WAS = { "dead.replay": "Replay", "dead.delete": "Deletion", "dead.purge": "Purge" };
 const KINDS = { running: "info", done: "ok", failed: "bad", cancelled: "warn" };
 
 const hearers = new Set();
@@ -59,11 +60,12 @@ function Task({ task, about, reload, onClose }) {
       setBusy(false);
     }
   };
-  const where = !about && html` of <${Link} to=${route`/dead/${task.about}`}>${task.about}<//>`;
   const running = task.state === "running";
+  const title = running ? `${DOING[task.kind]} dead letters` : `${WAS[task.kind]} of dead letters`;
+  const where = !about && html`${" "}in <${Link} to=${route`/dead/${task.about}`}>${task.about}<//>`;
   return html`<div class="dead-task">
     <div class="row">
-      <strong>${DOING[task.kind]} dead letters${where}</strong>
+      <strong>${title}${where}</strong>
       <span class="soft">${task.detail}</span>
       <${Badge} kind=${KINDS[task.state]}>${task.state}<//>
       <span class="faint">${task.who && `by ${task.who}, `}<${Ago} time=${task.finished ?? task.started} /></span>
