@@ -170,15 +170,15 @@ def _dead(snapshot: Snapshot, recent: Recent, facts: Facts) -> Found:
             f"{_jobs(new)} of the queue {queue.name} failed for good in the last 15 minutes. "
             "Look at why, fix it, and replay them."
         )
-        if waiting:
-            text += f" {_letters(waiting)} in {target}."
+        waits = f" {_letters(waiting)} in {target}." if waiting else ""
         yield Finding(
             kind="dead_letters_new",
             severity=Severity.WARN,
-            text=text,
+            text=text + waits,
             link="dead-letters-of",
             about=queue.name,
             target=target,
+            text_without_target=text,
         )
     for topic, waiting in list(letters.items())[:_NAMED_MAX]:
         if topic not in named:

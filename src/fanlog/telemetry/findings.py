@@ -22,8 +22,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     link: str
     about: str = ""
-    # The dead-letter topic of the queue that it is about.
+    # The dead-letter topic of the queue that it is about, and the text for who may not see that.
     target: str = ""
+    text_without_target: str = ""
     admin: bool = False
 
 

@@ -188,6 +188,25 @@ async def test_a_limited_account_sees_no_other_names(monkeypatch: pytest.MonkeyP
         assert [one["link"] for one in some["attention"]] == ["topic", "disk"]
 
 
+async def test_a_queue_does_not_tell_where_its_dead_letters_are() -> None:
+    async with guarded() as site:
+        core = site.listener.core
+        await site.broker.publish("secret", "one")
+        async with site.broker.work("secret", queue="mails", max_deliveries=1) as jobs:
+            job = await jobs.next(timeout_seconds=60)
+            await job.reject("no such address")
+        await until(lambda: core.queues.counted()[2] > 0)
+        limited = site.key("ann", describe=("open.>",), queues=("mails",))
+        forget(core)
+        status, found = await site.ask("GET", "/v1/overview", key=limited)
+        assert status == 200
+        (new,) = [one for one in found["attention"] if one["kind"] == "dead_letters_new"]
+        assert (new["about"], new["target"]) == ("mails", "")
+        assert "secret" not in str(found)
+        status, found = await site.ask("GET", "/v1/overview", key=site.key("root", Role.ADMIN))
+        assert "1 dead letter waits in dead.secret." in str(found["attention"])
+
+
 async def test_without_a_login_there_is_none() -> None:
     async with guarded() as site:
         status, _ = await site.ask("GET", "/v1/overview")

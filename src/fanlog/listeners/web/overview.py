@@ -219,17 +219,19 @@ def _seen_by(permit: Permit, found: Overview) -> OverviewAnswer:
             if one.name != OTHERS and permit.may_see(Verb.QUEUE, one.name)
         ][:_LISTED_MAX],
         readers=list(snapshot.readers[:_LISTED_MAX]) if admin else None,
-        attention=[
-            Attention(
-                kind=one.kind,
-                severity=one.severity,
-                text=one.text,
-                link=one.link,
-                about=one.about,
-                target=one.target if permit.may(Verb.DESCRIBE, one.target) else "",
-            )
-            for one in findings
-        ],
+        attention=[_attention(permit, one) for one in findings],
+    )
+
+
+def _attention(permit: Permit, one: Finding) -> Attention:
+    named = not one.target or permit.may(Verb.DESCRIBE, one.target)
+    return Attention(
+        kind=one.kind,
+        severity=one.severity,
+        text=one.text if named else one.text_without_target,
+        link=one.link,
+        about=one.about,
+        target=one.target if named else "",
     )
 
 
