@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple, Protocol
 
@@ -139,15 +139,13 @@ class MetricHistory:
             del self._watched[name]
         return list(self._watched)
 
-    def series(self) -> list[Series]:
-        """All series that have a value which is still kept."""
+    def series(self) -> Iterator[Series]:
+        """All series that have a value which is still kept. Others may come meanwhile."""
         oldest = self.now() - _KEPT_SECONDS
-        found: list[Series] = []
-        for column in self._history.columns.values():
+        for column in list(self._history.columns.values()):
             parsed = maybe_parse(column.name)
             if parsed is not None and column.seen >= oldest:
-                found.append(Series(parsed[0], column.name, parsed[1], column.seen))
-        return found
+                yield Series(parsed[0], column.name, parsed[1], column.seen)
 
     def capture(self, names: Iterable[str]) -> Captured:
         """What there is now of some series, to be read in any thread."""

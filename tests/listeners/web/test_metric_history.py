@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from fanlog.broker.slices import Slices
 from fanlog.config import Config
 from fanlog.identity import Role
 from fanlog.telemetry.history_keeper import MetricHistory
@@ -332,3 +333,23 @@ async def test_a_broker_in_memory_has_a_history_and_no_files(serving: Serving) -
     async with serving() as site:
         await sample(history_of(site), NOON)
         assert history_of(site)._files is None
+
+
+async def test_many_series_are_looked_at_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = 0
+    turn = Slices._turn
+
+    async def counted(self: Slices) -> None:
+        nonlocal turns
+        turns += 1
+        await turn(self)
+
+    async with guarded() as site:
+        await history_of(site).sample()
+        count = len(list(history_of(site).series()))
+        monkeypatch.setattr("fanlog.broker.slices.SLICE_US", 0)
+        monkeypatch.setattr(Slices, "_turn", counted)
+        key = site.key("viewer", Role.VIEWER)
+        status, found = await site.ask("GET", "/v1/metrics/series", key=key)
+        assert (status, found["total"]) == (200, count)
+        assert turns >= count > 0

@@ -10,10 +10,12 @@ import aiohttp
 import msgspec
 import pytest
 
+from fanlog.broker.slices import Slices
 from fanlog.broker.topic_table import matcher
 from fanlog.config import Config
 from fanlog.format.messages import Position
 from fanlog.identity import Role
+from fanlog.listeners.web import topic_lists
 from tests.listeners.web.conftest import Serving
 from tests.listeners.web.guarded import bearer, guarded
 
@@ -254,3 +256,28 @@ def test_strange_searches_find_nothing() -> None:
         find = matcher(search)
         assert find is not None
         find("orders")
+
+
+async def test_a_long_page_is_made_in_slices(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns, seen = 0, list[int]()
+    turn, listed = Slices._turn, topic_lists.listed
+
+    async def counted(self: Slices) -> None:
+        nonlocal turns
+        turns += 1
+        await turn(self)
+
+    def noted(*about: Any) -> Any:
+        seen.append(turns)
+        return listed(*about)
+
+    async with serving() as site:
+        for number in range(20):
+            await site.broker.create_topic(f"t{number}")
+        monkeypatch.setattr("fanlog.broker.slices.SLICE_US", 0)
+        monkeypatch.setattr(Slices, "_turn", counted)
+        monkeypatch.setattr(topic_lists, "listed", noted)
+        assert len(names(await page(site.http))) == 20
+        assert seen[-1] - seen[0] >= 10

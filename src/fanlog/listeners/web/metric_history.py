@@ -286,7 +286,8 @@ async def list_series(call: Call[SeriesQuery, None]) -> SeriesList:
         text = f"{one.text} {one.kind.label}".casefold()
         return all(word in text for word in words) and _may_see(permit, one.name)
 
-    found = [one for one in _history(call).series() if fits(one)]
+    every = call.broker.slices.each(_history(call).series())
+    found = [one async for one in every if fits(one)]
     found.sort(key=lambda one: (one.name.owner is not None, one.text))
     page = found[query.offset : query.offset + query.limit]
     return SeriesList(

@@ -98,7 +98,7 @@ async def search_topics(call: Call[TopicListQuery, None]) -> TopicList:
     wanted = Wanted(query.search, query.internal, query.sort, query.descending, viewer, may_see)
     limit = min(query.limit, call.listener.options.page_entries_max)
     rows, total = await broker.topic_table.page(wanted, query.offset, limit)
-    topics = [listed(row, permit) for row in rows]
+    topics = [listed(row, permit) async for row in broker.slices.each(rows)]
     return TopicList(
         topics=topics, total=total, offset=query.offset, defaults=broker.topic_defaults
     )
