@@ -16,6 +16,7 @@ from fanlog.format.codecs import Codec
 from fanlog.format.columns import SIZES
 from fanlog.identity import Role
 from fanlog.listeners.web import explorer_look
+from fanlog.listeners.web.explorer_scan import Scan
 from tests.format.crafted import column, crafted, squeezed
 from tests.listeners.web.conftest import Serving, Site
 from tests.listeners.web.guarded import guarded
@@ -654,3 +655,29 @@ async def test_many_looks_at_once_wait_for_each_other(serving: Serving) -> None:
             write(site, [b"%d" % i for i in range(5000)])
         statuses = await asyncio.gather(*(explore_any(site, text="4999") for _ in range(40)))
         assert set(statuses) == {200}
+
+
+@pytest.mark.parametrize("direction", ["backward", "forward"])
+async def test_of_many_partitions_little_is_held(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch, direction: str
+) -> None:
+    held: list[int] = []
+    fetch = Scan._fetch_dry
+
+    async def weighed(self: Scan, first: Any) -> None:
+        await fetch(self, first)
+        pieces = [piece for reach in self.reaches for piece in reach.pieces]
+        waiting = [one.data for reach in self.reaches for one in reach.held]
+        held.append(sum(len(piece) for piece in pieces if isinstance(piece, memoryview)))
+        held[-1] += sum(map(len, waiting))
+
+    monkeypatch.setattr(Scan, "_fetch_dry", weighed)
+    async with serving() as site:
+        await site.broker.create_topic("orders", partitions=20)
+        for _ in range(10):
+            for partition in range(20):
+                await site.broker.publish("orders", b"x" * 30_000, partition=partition)
+        page = await explore(site, text="nothing", direction=direction)
+        assert (page["ended"], page["scanned_messages"]) == ("end", 200)
+        # Of each partition two messages at a time, or three.
+        assert max(held) <= 20 * 3 * 31_000

@@ -28,8 +28,8 @@ _FETCH_BYTES_MIN = 16 * 1024
 # Of each of many partitions only the first batches are kept: together they would take much memory.
 _MANY = 16
 _FETCH_BYTES_OF_MANY = 64 * 1024
-# A range of offsets that turns out to be larger is fetched in smaller ones.
-_RANGE_BYTES_MAX = 4 << 20
+# A range of offsets that turns out to be so many times larger is fetched in smaller ones.
+_RANGE_TIMES_MAX = 8
 _FETCHES_AT_A_TIME = 16
 
 
@@ -45,6 +45,7 @@ class Scan:
         self.found = Found()
         self.ended: Ended = "end"
         self._seconds_max = seconds_max
+        self._fetch_bytes = _FETCH_BYTES_OF_MANY if len(reaches) > _MANY else _FETCH_BYTES
         for reach in reaches:
             reach.span = self._first_span(reach.partition)
 
@@ -109,9 +110,9 @@ class Scan:
         log = partition.log
         each = max(1, log.bytes // max(1, log.end_offset - log.start_offset))
         if self._plan.conditions:
-            return max(1, _FETCH_BYTES // each)
+            return max(1, self._fetch_bytes // each)
         wanted = max(self._plan.rows_max, _FETCH_BYTES_MIN // each)
-        return max(1, min(wanted, _FETCH_BYTES // each))
+        return max(1, min(wanted, self._fetch_bytes // each))
 
     async def _fetch_back(self, reach: Reach) -> list[memoryview | Gap]:
         while True:
@@ -121,7 +122,7 @@ class Scan:
             if pieces is not None:
                 break
             reach.span = max(1, reach.span // 8)
-        if size < _FETCH_BYTES // 4:
+        if size < self._fetch_bytes // 4:
             reach.span *= 4
         return pieces
 
@@ -151,16 +152,14 @@ class Scan:
                 break
             pieces += read
             size += sum(map(len, read))
-            if size > _RANGE_BYTES_MAX and low < high:
+            if size > _RANGE_TIMES_MAX * self._fetch_bytes and low < high:
                 return None, size
         return pieces, size
 
     async def _read(
         self, partition: Partition, offset: int, high: int
     ) -> tuple[list[memoryview], int] | Gap:
-        many = len(self.reaches) > _MANY
-        size = _FETCH_BYTES_OF_MANY if many else _FETCH_BYTES
-        return await read_pieces(self._core, partition, offset, high, size)
+        return await read_pieces(self._core, partition, offset, high, self._fetch_bytes)
 
 
 def _beginning(piece: memoryview) -> memoryview:
