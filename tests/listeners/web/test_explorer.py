@@ -681,3 +681,24 @@ async def test_of_many_partitions_little_is_held(
         assert (page["ended"], page["scanned_messages"]) == ("end", 200)
         # Of each partition two messages at a time, or three.
         assert max(held) <= 20 * 3 * 31_000
+
+
+async def test_a_topic_that_is_deleted_meanwhile_is_left_out_of_many(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch = Scan._fetch_dry
+
+    async with serving() as site:
+
+        async def late(self: Scan, first: Any) -> None:
+            if "t.b" in [topic.name for topic in await site.broker.topics()]:
+                await site.broker.delete_topic("t.b")
+            await fetch(self, first)
+
+        await fill(site, 3, "t.a")
+        await fill(site, 3, "t.b")
+        monkeypatch.setattr(Scan, "_fetch_dry", late)
+        page = await explore(site, topic="t.*")
+        assert (texts(page), page["ended"]) == (["2", "1", "0"], "end")
+        await fill(site, 3, "t.b")
+        await explore(site, status=409, topic="t.b")

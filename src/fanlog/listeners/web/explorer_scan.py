@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from fanlog.broker.stretches import Gap, read_pieces
+from fanlog.errors import TopicDeletedError
 from fanlog.format.batch import split_batches
 from fanlog.listeners.web.explorer_look import Found, Look, Plan, Reach, next_reach
 
@@ -98,12 +99,21 @@ class Scan:
         else:
             dry = [reach for reach in dry if reach.time_us <= first.time_us]
         chosen = [first, *dry[: _FETCHES_AT_A_TIME - 1]]
-        fetch = self._fetch_back if backward else self._fetch_on
-        for reach, pieces in zip(chosen, await asyncio.gather(*map(fetch, chosen)), strict=True):
+        fetched = await asyncio.gather(*map(self._fetch, chosen))
+        for reach, pieces in zip(chosen, fetched, strict=True):
             reach.pieces = pieces
             if not pieces:
                 # It was truncated or deleted meanwhile: there is nothing more.
                 reach.low = reach.high
+
+    async def _fetch(self, reach: Reach) -> list[memoryview | Gap]:
+        try:
+            return await (self._fetch_back(reach) if self._plan.backward else self._fetch_on(reach))
+        except TopicDeletedError:
+            # One of several does not keep anybody from the others.
+            if all(other.partition.topic.deleted for other in self.reaches):
+                raise
+            return []
 
     def _first_span(self, partition: Partition) -> int:
         """How many offsets to fetch first, backwards: by what a message takes in the log."""
