@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import re
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -100,3 +103,21 @@ def test_the_dashboard_names_no_other_host() -> None:
             hosts = re.findall(r"https?://[\w.-]+", file.read_text())
             allowed = {"http://www.w3.org", "http://127.0.0.1", "https://www.w3.org"}
             assert set(hosts) <= allowed, f"{file.name}: {hosts}"
+
+
+async def test_files_are_packed_in_a_thread(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: set[threading.Thread] = set()
+    compress = gzip.compress
+
+    def noted(data: bytes, **options: Any) -> bytes:
+        threads.add(threading.current_thread())
+        return compress(data, **options)
+
+    monkeypatch.setattr(dashboard_files.gzip, "compress", noted)
+    dashboard_files._files.cache_clear()
+    async with serving() as site, site.http.get("/dashboard/app.js") as answer:
+        assert answer.status == 200
+    assert threads
+    assert threading.current_thread() not in threads

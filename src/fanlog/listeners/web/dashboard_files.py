@@ -6,6 +6,7 @@ browser. The files need no login: what they show comes from the REST API, which 
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 from functools import cache
 from hashlib import sha256
@@ -54,12 +55,14 @@ async def _to_folder(request: web.Request) -> web.StreamResponse:
 
 
 async def _answer(request: web.Request) -> web.StreamResponse:
-    return answer_file(request, request.match_info["file"] or INDEX)
+    return await answer_file(request, request.match_info["file"] or INDEX)
 
 
-def answer_file(request: web.Request, name: str) -> web.StreamResponse:
+async def answer_file(request: web.Request, name: str) -> web.StreamResponse:
     """One of the files, as the browser can take it; nothing if it has it already."""
-    file = _files().get(name)
+    # Once they are read and packed, which takes some tens of milliseconds.
+    is_ready = _files.cache_info().currsize > 0
+    file = (_files() if is_ready else await asyncio.to_thread(_files)).get(name)
     if file is None:
         raise web.HTTPNotFound
     headers = {

@@ -96,7 +96,7 @@ def _front(*, dashboard: bool) -> Any:
             data = msgspec.json.encode(links)
             return _tagged(request, data, "application/json", {"Vary": "Accept"})
         if dashboard:
-            return answer_file(request, INDEX)
+            return await answer_file(request, INDEX)
         return _page(request, make_front_page(VERSION, _origin(request)))
 
     return front
