@@ -32,6 +32,23 @@ def test_both_brokers_are_measured_in_turn(tmp_path: Path) -> None:
     assert overhead_table(report).row_count == 2
 
 
+def test_dashboards_are_open_on_the_second_broker(tmp_path: Path) -> None:
+    options = OverheadOptions(
+        features=(),
+        dashboards=10,
+        subscribers=(3,),
+        batches=(4,),
+        rounds=2,
+        slice_s=0.1,
+        pin=False,
+        directory=tmp_path,
+    )
+    (row,) = run_overhead(options).rows
+    assert row.features == ["10 dashboards"]
+    assert row.off_per_s > 0 < row.on_per_s
+    assert len(row.ratios) == 2
+
+
 UNIT = b"unit"
 
 
