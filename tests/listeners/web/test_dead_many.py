@@ -4,15 +4,19 @@ broker remembers for them is bounded."""
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from typing import Any
 
 import pytest
 
-from fanlog.listeners.web import dead_index, overview
+from fanlog.format.batch import encode_batch
+from fanlog.format.codecs import Codec
+from fanlog.format.dead_letters import Death, death_headers
+from fanlog.listeners.web import dead_index, dead_reading, overview
 from fanlog.listeners.web.dead_index import DeadLetterIndex
 from fanlog.listeners.web.dead_matches import Wanted
 from tests.listeners.web.conftest import Serving, Site
-from tests.listeners.web.dead import DEAD, ended, kill_many
+from tests.listeners.web.dead import BEGIN, DEAD, complete, ended, kill_many, letters
 from tests.listeners.web.test_work import get
 
 
@@ -102,3 +106,53 @@ async def test_the_overview_reads_so_many_dead_letters_only(
             await kill_many(site.broker, 9, lambda n: f"reason {n}", topic)
         assert (await get(site, "/v1/overview"))["counts"]["dead_letters"] == 30
         assert len(site.listener.dead_letters._indexes) == 2
+
+
+async def test_what_is_read_at_once_is_bounded_in_records(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_reading, "_SCAN_RECORDS", 1000)
+    async with serving() as site:
+        await site.broker.create_topic("dead.jobs")
+        core = site.listener.core
+        partition = core.catalog.get("dead.jobs").partitions[0]
+        for _ in range(5):
+            await site.broker.publish_many("dead.jobs", [b"x"] * 700)
+        stretch = await dead_reading.read_stretch(core, partition, 0)
+        assert (len(stretch.records), stretch.next_offset) == (1400, 1400)
+        assert await _index(site).ready(10.0)
+
+
+async def test_dead_letters_that_unpack_to_much_are_unpacked_one_by_one(serving: Serving) -> None:
+    async with serving() as site:
+        await kill_many(site.broker, 1, lambda n: f"reason {n}")
+        number = site.listener.core.catalog.get("dead.jobs").number
+        for offset in range(60):
+            death = Death(
+                topic="jobs",
+                partition=0,
+                offset=100 + offset,
+                queue="workers",
+                reason="too much",
+                deliveries=1,
+                time=BEGIN,
+                key=b"k",
+                log="other",
+            )
+            batch = encode_batch(
+                [bytes(1_000_000)],
+                keys=[death.letter_key],
+                headers=[death_headers(death)],
+                topic=number,
+                codec=Codec.ZSTD,
+            )
+            site.broker.write(batch)
+        await letters(site.broker, "dead.jobs", 62)
+        tracemalloc.start()
+        try:
+            answer = await complete(site, f"{DEAD}/reasons")
+            assert answer["total"] == 62
+            await complete(site, f"{DEAD}/browse?text=nothing")
+            assert tracemalloc.get_traced_memory()[1] < 25_000_000
+        finally:
+            tracemalloc.stop()

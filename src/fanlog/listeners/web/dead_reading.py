@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from fanlog.client.dead_letters import DeadLetter, letter_of
@@ -25,6 +25,8 @@ T = TypeVar("T")
 
 # What is read at once to look at all records, and to look at some.
 _SCAN_BYTES = 256 * 1024
+# Compressed, so many bytes may hold millions of records: after this many, and one batch, no more.
+_SCAN_RECORDS = 20_000
 _READ_BYTES = 64 * 1024
 # What takes longer than the loop can wait for is done in a thread.
 _LOOP_BYTES_MAX = 8 * 1024
@@ -55,9 +57,12 @@ async def read_stretch(broker: BrokerCore, partition: Partition, offset: int) ->
     def decode() -> Stretch:
         records: list[Record] = []
         next_offset = offset
-        for batch in _batches(broker, partition, pieces):
+        # One by one: each is unpacked, and forgotten.
+        for batch in _each_batch(broker, partition, pieces):
             records += [record for record in _records(batch) if offset <= record[1] < end]
             next_offset = batch.next_offset
+            if len(records) >= _SCAN_RECORDS:
+                break
         return Stretch(records, next_offset)
 
     size = sum(map(len, pieces))
@@ -143,7 +148,8 @@ async def read_letters(
 
 
 class _Reader:
-    """Keeps the batches that were read last: the next dead letter is mostly among them."""
+    """Keeps the batches that were read last: the next dead letter is mostly among them. One of them
+    is unpacked at a time."""
 
     def __init__(self, broker: BrokerCore, topic: Topic) -> None:
         self._broker = broker
@@ -151,6 +157,7 @@ class _Reader:
         self._partition = -1
         self._batches: list[Batch] = []
         self._ends: list[int] = []
+        self._unpacked = 0
         self._until = 0.0
 
     async def read(self, partition: int, offset: int) -> DeadLetter | None:
@@ -183,16 +190,21 @@ class _Reader:
         at = bisect_left(self._ends, offset + 1)
         if at == len(self._batches) or self._batches[at].base_offset > offset:
             return None
+        if at != self._unpacked:
+            packed = self._batches[self._unpacked]
+            limits = self._broker.unpacker.limits
+            fresh = Batch(packed.data, packed.header, self._topic.name, limits)
+            self._batches[self._unpacked], self._unpacked = fresh, at
         return self._batches[at]
 
     async def _load(self, index: int, offset: int) -> None:
         partition = self._topic.partitions[index]
-        self._partition, self._batches, self._ends = index, [], []
+        self._partition, self._batches, self._ends, self._unpacked = index, [], [], 0
         try:
             pieces = await _fetch(self._broker, partition, offset, _READ_BYTES)
         except (DamagedError, OffsetOutOfRangeError):
             return
-        self._batches = _batches(self._broker, partition, pieces)
+        self._batches = list(_each_batch(self._broker, partition, pieces))
         self._ends = [batch.next_offset for batch in self._batches]
 
     async def _check(self, batch: Batch) -> bool:
@@ -226,13 +238,13 @@ async def _fetch(
     return result
 
 
-def _batches(broker: BrokerCore, partition: Partition, pieces: list[memoryview]) -> list[Batch]:
+def _each_batch(
+    broker: BrokerCore, partition: Partition, pieces: list[memoryview]
+) -> Iterator[Batch]:
     limits, name = broker.unpacker.limits, partition.topic.name
-    return [
-        Batch(piece[at : at + header.length], header, name, limits)
-        for piece in pieces
-        for at, header in split_batches(piece)
-    ]
+    for piece in pieces:
+        for at, header in split_batches(piece):
+            yield Batch(piece[at : at + header.length], header, name, limits)
 
 
 async def _in_thread(broker: BrokerCore, size: int, work: Callable[[], T]) -> T:
