@@ -107,7 +107,10 @@ async def take(board: Board, picture: Picture, folder: Path) -> Path:
         # Charts and lists that follow have their second answer.
         await page.wait_for_timeout(6000)
         if picture.row:
+            # Paused, so that rows stay where they are.
+            await page.keyboard.press("p")
             await page.get_by_role("row").nth(picture.row).click()
+            await page.evaluate("() => window.scrollTo(0, 0)")
             await settled(page)
             await page.wait_for_timeout(500)
         return await _save(page, folder / f"dashboard-{picture.name}.png")
