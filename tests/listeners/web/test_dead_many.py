@@ -12,11 +12,12 @@ import pytest
 from fanlog.format.batch import encode_batch
 from fanlog.format.codecs import Codec
 from fanlog.format.dead_letters import Death, death_headers
-from fanlog.listeners.web import dead_index, dead_reading, overview
+from fanlog.listeners.web import dead_browse, dead_index, dead_reading, overview
 from fanlog.listeners.web.dead_index import DeadLetterIndex
 from fanlog.listeners.web.dead_matches import Wanted
 from tests.listeners.web.conftest import Serving, Site
 from tests.listeners.web.dead import BEGIN, DEAD, complete, ended, kill_many, letters
+from tests.listeners.web.test_overview import until
 from tests.listeners.web.test_work import get
 
 
@@ -156,3 +157,24 @@ async def test_dead_letters_that_unpack_to_much_are_unpacked_one_by_one(serving:
             assert tracemalloc.get_traced_memory()[1] < 25_000_000
         finally:
             tracemalloc.stop()
+
+
+async def test_exports_that_nobody_takes_make_room_for_others(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_browse, "_SEND_SECONDS", 0.2)
+    async with serving() as site:
+        await kill_many(site.broker, 10, lambda n: f"reason {n}")
+        with monkeypatch.context() as patch:
+            patch.setattr(dead_browse, "_line", lambda _: bytes(4_000_000))
+            stuck = [await asyncio.open_connection("127.0.0.1", site.listener.port) for _ in "four"]
+            for reader, writer in stuck:
+                # So that it stops to read, with little of it in memory.
+                reader._limit = 1  # pyright: ignore[reportAttributeAccessIssue]
+                writer.write(f"GET {DEAD}/export HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+            await until(lambda: site.listener.dead_letters.exports == 4)
+            await until(lambda: site.listener.dead_letters.exports == 0)
+        async with site.http.get(f"{DEAD}/export") as answer:
+            assert (await answer.text()).count("\n") == 11
+        for _, writer in stuck:
+            writer.close()

@@ -3,6 +3,7 @@ full, and all of them as a file. None of it reads a topic twice: see `dead_index
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 from collections.abc import Sequence
 from contextlib import contextmanager
@@ -50,6 +51,8 @@ ERRORS_OF_ONE = (*ERRORS, DeadLetterNotFoundError)
 NDJSON = "application/x-ndjson"
 # Files that are written at the same time.
 _EXPORTS_MAX = 4
+# Who takes nothing for so long makes room for others.
+_SEND_SECONDS = 60.0
 _ORIGINS_MAX = 500
 
 
@@ -195,8 +198,9 @@ async def export(call: Call[Condition, None]) -> web.StreamResponse:
             for some in places.some():
                 async for letters in read_letters(broker, index.topic, some):
                     lines = [_line(letter) async for letter in broker.slices.each(letters)]
-                    await response.write(b"".join(lines))
-        except FanlogError:
+                    async with asyncio.timeout(_SEND_SECONDS):
+                        await response.write(b"".join(lines))
+        except (FanlogError, TimeoutError):
             # Half a file must not look whole.
             if request.transport is not None:
                 request.transport.abort()
