@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fanlog.telemetry import history_files
+from fanlog.telemetry import history_files, history_format
 from fanlog.telemetry.history import History, NewRow, Tier
 from fanlog.telemetry.history_files import HistoryFiles
 from fanlog.telemetry.history_reading import Captured, Grid
@@ -239,3 +239,13 @@ def test_rows_of_a_wide_history_fit_into_the_files(tmp_path: Path) -> None:
     again, _ = begin(tmp_path / "metrics", 2000)
     assert again.names == history.names
     assert again.rings[0].rows[-1].values == history.rings[0].rows[-1].values
+
+
+def test_names_that_are_no_text_are_damage(tmp_path: Path) -> None:
+    now = fill(tmp_path)
+    path = max(tmp_path.glob("5s-*.metrics"))
+    with path.open("ab") as file:
+        file.write(history_format._record(1, b'[[0,"\xff"]]') + bytes(range(100)))
+    history, _ = begin(tmp_path)
+    assert newest(history, now)[-1] == 30
+    assert (tmp_path / "5s.damaged").exists()

@@ -110,7 +110,7 @@ def _row(body: bytes) -> tuple[int, array[float]]:
 def _names(body: bytes, columns_max: int) -> list[tuple[int, str]] | None:
     try:
         found = msgspec.json.decode(body[1:], type=list[tuple[int, str]])
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     return found if all(0 <= column < columns_max for column, _ in found) else None
 
