@@ -92,6 +92,18 @@ async def test_j_and_k_walk_through_a_table(dashboard: Dashboard) -> None:
         assert await focused(page) == first
 
 
+async def test_j_leads_into_the_table_from_anywhere(dashboard: Dashboard) -> None:
+    async with dashboard(flowing=True) as board, board.visit("/") as page:
+        await page.keyboard.press("g")
+        await page.keyboard.press("t")
+        row = page.locator("tbody tr[data-row]").first
+        await expect(row).to_be_visible()
+        await page.keyboard.press("j")
+        await expect(row).to_be_focused()
+        await page.keyboard.press("Enter")
+        await page.wait_for_function("() => location.hash.startsWith('#/topics/')")
+
+
 async def test_the_palette_leads_to_pages_and_topics(dashboard: Dashboard) -> None:
     async with dashboard(flowing=True) as board, board.visit("/") as page:
         await page.keyboard.press("Control+k")

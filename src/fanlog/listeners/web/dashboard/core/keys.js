@@ -50,7 +50,17 @@ function pressed(event) {
   if ([...bound.keys()].some((keys) => keys.startsWith(`${event.key} `))) {
     first = event.key;
     firstAt = event.timeStamp;
+  } else if (event.key === "j") {
+    intoTable(event);
   }
+}
+
+// From anywhere to the first row of the page. From there on the table itself takes j and k.
+function intoTable(event) {
+  const row = event.target.closest?.("tr[data-row]") ?? document.querySelector("main tr[data-row]");
+  if (!row) return;
+  event.preventDefault();
+  row.focus();
 }
 
 export function listen() {

@@ -225,7 +225,7 @@ function showKeys() {
       <table class="keys">
         <tbody>
           <tr><th scope="row"><kbd>Ctrl</kbd> <kbd>K</kbd></th><td>Open the command palette</td></tr>
-          <tr><th scope="row"><kbd>j</kbd> <kbd>k</kbd> <kbd>Enter</kbd></th><td>In a table: next row, previous row, open</td></tr>
+          <tr><th scope="row"><kbd>j</kbd> <kbd>k</kbd> <kbd>Enter</kbd></th><td>Go to the table and its next row, previous row, open</td></tr>
           ${allKeys().map(
             ([keys, about]) => html`<tr key=${keys}>
               <th scope="row">${keys.split(" ").map((key) => html`<kbd>${key}</kbd> `)}</th>
