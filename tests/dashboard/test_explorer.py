@@ -175,6 +175,24 @@ async def publish_examples(board: Board) -> None:
     await client.publish("orders", bytes(range(256)), key=b"\xff\xfe", partition=0)
 
 
+async def test_an_offset_that_is_not_there_is_explained(dashboard: Dashboard) -> None:
+    async with dashboard() as board:
+        await board.broker.publish("orders", "first")
+        async with board.visit("/explorer?topic=orders&mode=history") as page:
+            offset = page.get_by_label("From offset")
+            await offset.fill("abc")
+            await offset.press("Enter")
+            await expect(page.get_by_role("alert")).to_have_text("Give a whole number.")
+            await expect(rows(page)).to_have_count(1)
+            await offset.fill("999")
+            await expect(page.get_by_role("alert")).to_have_count(0)
+            await offset.press("Enter")
+            await expect(page.get_by_text("No messages from there on.")).to_be_visible()
+            # From here to the topic itself.
+            await page.get_by_role("link", name="Readers and settings of orders").click()
+            await page.wait_for_function("() => location.hash === '#/topics/orders'")
+
+
 async def test_the_broker_checks_conditions(dashboard: Dashboard) -> None:
     async with dashboard() as board:
         await publish_examples(board)
@@ -221,8 +239,8 @@ async def test_what_is_shown_is_in_the_address(dashboard: Dashboard) -> None:
             await expect(rows(page)).to_have_count(1)
             await expect(page.get_by_label("Text in the value")).to_have_value("tea")
             await expect(page.get_by_label("In JSON")).to_have_value("order.total > 1")
-            await expect(page.get_by_label("Upper and lower case differ")).to_be_checked()
-            await page.get_by_label("Upper and lower case differ").uncheck()
+            await expect(page.get_by_label("Match case")).to_be_checked()
+            await page.get_by_label("Match case").uncheck()
             await expect(rows(page)).to_have_count(2)
             await page.reload()
             await expect(rows(page)).to_have_count(2)

@@ -83,7 +83,7 @@ function Gaps({ gaps }) {
 function Status({ feed, live, resting, filtered }) {
   const shown = feed.rows?.length ?? 0;
   const parts = [fmt.plural(shown, "message")];
-  if (live && !resting && feed.rate > 0) parts.push(`${fmt.rate(feed.rate)} come in`);
+  if (live && !resting && feed.rate > 0) parts.push(`${fmt.rate(feed.rate)} arriving`);
   if (filtered || feed.scanned > shown) parts.push(`${fmt.count(feed.scanned)} looked at`);
   if (live && feed.skipped > 0) parts.push(html`<strong>${fmt.short(feed.skipped)} skipped</strong>`);
   if (!live && feed.left > 0) parts.push(`${fmt.short(feed.left)} more`);
@@ -106,9 +106,10 @@ function NoTopic() {
   <//>`;
 }
 
-function noRows(feed, live, filtered) {
-  if (live) return filtered ? "No message fits yet. New ones appear here as they come." : "No messages yet. New ones appear here as they come.";
+function noRows(feed, live, filtered, begun) {
+  if (live) return filtered ? "No message fits yet. New ones appear here." : "No messages yet. New ones appear here.";
   if (feed.next) return "Nothing fits so far.";
+  if (begun) return "No messages from there on. Choose an earlier offset or time.";
   return filtered ? "No message fits." : "No messages here.";
 }
 
@@ -164,8 +165,9 @@ export default function ExplorerPage() {
   });
 
   const actions = mayPublish && html`<${Button} kind="primary" icon="plus" onClick=${publish}>Publish<//>`;
+  const subtitle = html`Messages live, and from the past. ${only && html`<${Link} to=${route`/topics/${only}`}>Readers and settings of ${only}<//>`}`;
   const around = ({ partition, offset }) => change({ mode: "history", topic: open.topic, partition: String(partition), offset: String(offset > 10 ? BigInt(offset) - 10n : 0), time: undefined, order: "oldest" });
-  return html`<${Page} title="Explorer" class="explorer" subtitle="Messages as they come, and as they are kept." actions=${actions}>
+  return html`<${Page} title="Explorer" class="explorer" subtitle=${subtitle} actions=${actions}>
     <div class="card explorer-controls">
       <div class="explorer-row">
         <${TopicInput} value=${params.topic ?? ""} onDone=${(topic) => change({ topic: topic || undefined, partition: undefined, offset: undefined })} />
@@ -186,7 +188,7 @@ export default function ExplorerPage() {
             <span class="spacer"></span>
             ${feed.looking && html`<${Button} onClick=${feed.stop}>Stop looking<//>`}
             ${selected.size > 0 && html`<${Button} disabled=${selected.size !== 2} onClick=${compare} title="Select two messages">Compare ${selected.size} of 2<//><${Button} kind="quiet" onClick=${() => select(new Set())}>Clear selection<//>`}
-            ${!live && html`<${Button} kind="quiet" onClick=${feed.reload}>Look again<//>`}
+            ${!live && html`<${Button} kind="quiet" onClick=${feed.reload}>Reload<//>`}
           </div>
           <div class=${open ? "explorer-split open" : "explorer-split"}>
             <div class="explorer-list">
@@ -201,7 +203,7 @@ export default function ExplorerPage() {
                 }}
                 selected=${selected}
                 onSelect=${select}
-                empty=${noRows(feed, live, filtered)}
+                empty=${noRows(feed, live, filtered, oldestFirst && !filtered && (params.offset || params.time))}
               />
               ${!live && feed.next && html`<p class="actions"><${Button} busy=${feed.looking} onClick=${feed.more}>${oldestFirst ? "Newer messages" : "Older messages"}<//>${feed.ended === "budget" && !feed.looking && html`<span class="hint">It stopped after looking at ${fmt.count(feed.scanned)} messages.</span>`}</p>`}
               ${live && feed.rows?.length > 0 && html`<p class="actions"><${Button} onClick=${() => setMode("history")}><${Icon} name="down" /> Older messages<//></p>`}

@@ -8,7 +8,7 @@ const SUGGEST_MS = 200;
 const STEPS = 1000;
 
 // A text that counts when somebody has finished it: with Enter, or by leaving the field.
-export function Typed({ label, value, onDone, hint, list, hideLabel, ...rest }) {
+export function Typed({ label, value, onDone, hint, error, list, hideLabel, ...rest }) {
   const [text, setText] = useState(value);
   useEffect(() => setText(value), [value]);
   const done = (now) => now !== value && onDone(now.trim());
@@ -27,7 +27,7 @@ export function Typed({ label, value, onDone, hint, list, hideLabel, ...rest }) 
     onKeyDown=${(event) => event.key === "Enter" && done(event.target.value)}
     ...${{ ...rest, onText: undefined }}
   />`;
-  return html`<${Field} label=${hideLabel ? html`<span class="unseen">${label}</span>` : label} hint=${hint}>${input}<//>`;
+  return html`<${Field} label=${hideLabel ? html`<span class="unseen">${label}</span>` : label} hint=${hint} error=${error}>${input}<//>`;
 }
 
 export function TopicInput({ value, onDone }) {
@@ -100,8 +100,14 @@ const local = (iso) => {
 
 // Where history begins.
 export function Beginning({ params, oldestFirst, onChange }) {
+  const [fault, setFault] = useState("");
+  const fromOffset = (offset) => {
+    const good = !offset || /^\d+$/.test(offset);
+    setFault(good ? "" : "Give a whole number.");
+    if (good) onChange({ offset: offset || undefined, time: undefined });
+  };
   return html`<div class="explorer-row">
-    <${Typed} label="From offset" value=${params.offset ?? ""} onDone=${(offset) => onChange({ offset: /^\d+$/.test(offset) ? offset : undefined, time: undefined })} inputmode="numeric" placeholder="any" class="short" />
+    <${Typed} label="From offset" value=${params.offset ?? ""} error=${fault} onText=${() => setFault("")} onDone=${fromOffset} inputmode="numeric" placeholder="any" class="short" />
     <${Field} label="From time" class="from-time">
       <input
         type="datetime-local"
@@ -145,7 +151,7 @@ export function Conditions({ params, onChange }) {
         <${Typed} label="Header" value=${params.header ?? ""} onDone=${(header) => onChange({ header: header || undefined })} placeholder="type=paid" hint="name, name=value, or name~part. Several with & between them." />
         <${Typed} label="In JSON" value=${params.json ?? ""} onDone=${(json) => onChange({ json: json || undefined })} placeholder="order.total > 10" hint="A path and = != > >= < <= ~ (contains), or the path alone. Several with && between them." />
         <${Typed} label="Trace id" value=${params.trace ?? ""} onDone=${(trace) => onChange({ trace: trace || undefined })} placeholder="32 hexadecimal digits" />
-        <${Toggle} label="Upper and lower case differ" checked=${params.case === "true"} onChange=${(on) => onChange({ case: on ? "true" : undefined })} />
+        <${Toggle} label="Match case" checked=${params.case === "true"} onChange=${(on) => onChange({ case: on ? "true" : undefined })} />
       </div>
     </details>`;
 }
