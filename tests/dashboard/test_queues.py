@@ -131,6 +131,22 @@ async def test_a_queue_is_reset_after_a_preview(dashboard: Dashboard) -> None:
             assert await lag(board, "printers") == 0
 
 
+async def test_a_queue_without_jobs_says_that_some_failed_for_good(dashboard: Dashboard) -> None:
+    async with dashboard() as board:
+        await board.broker.publish("invoices", b"x")
+        async with board.broker.work(
+            "invoices", queue="printers", reset="earliest", max_deliveries=1
+        ) as work:
+            job = await work.next(PATIENCE_SECONDS)
+            await job.nack(reason=REASON)
+        async with board.visit("/queues/printers") as page:
+            await expect(
+                page.get_by_text("No job waits, but some failed for good.")
+            ).to_be_visible()
+            await page.get_by_role("link", name="See why").click()
+            await page.wait_for_function("() => location.hash === '#/dead/dead.invoices'")
+
+
 async def test_a_queue_with_workers_says_why_it_can_not_be_changed(dashboard: Dashboard) -> None:
     async with dashboard() as board:
         await fill(board)

@@ -46,19 +46,21 @@ export default function QueuePage({ parts }) {
   <//>`;
 }
 
+const deadLetters = (queue) => (queue?.topics.length === 1 ? route`/dead/${queue.topics[0].dead_letter}` : "/dead");
+
 function Figures({ queue }) {
-  const dead = queue?.topics.length === 1 ? route`/dead/${queue.topics[0].dead_letter}` : "/dead";
   return html`<${Stats}>
-    <${Stat} label="Waiting" value=${fmt.count(queue?.waiting)} hint="jobs that no worker has" />
+    <${Stat} label="Waiting" value=${fmt.count(queue?.waiting)} hint="jobs no worker has taken" />
     <${Stat} label="In flight" value=${fmt.count(queue?.in_flight)} hint=${queue && `with ${fmt.plural(queue.worker_count, "worker")}`} href=${queue && href(route`/queues/${queue.name}`, { tab: "workers" })} />
-    <${Stat} label="Oldest job" value=${queue ? html`<${Age} row=${queue} />` : "–"} hint=${Number(queue?.lag) ? "it is there for so long" : "nothing waits"} />
-    <${Stat} label="Retrying" value=${fmt.count(queue?.retrying)} kind=${queue?.retrying ? "warn" : ""} hint="failed, tried again soon" href=${queue && href(route`/queues/${queue.name}`, { tab: "retries" })} />
-    <${Stat} label="Dead letters" value=${fmt.count(queue?.dead_lettered)} kind=${queue?.dead_lettered ? "bad" : ""} hint="failed for good, since the start" href=${href(dead)} />
+    <${Stat} label="Oldest job" value=${queue ? html`<${Age} row=${queue} />` : "–"} hint=${Number(queue?.lag) ? "since it was published" : "nothing waits"} />
+    <${Stat} label="Retrying" value=${fmt.count(queue?.retrying)} kind=${queue?.retrying ? "warn" : ""} hint="failed, will be tried again" href=${queue && href(route`/queues/${queue.name}`, { tab: "retries" })} />
+    <${Stat} label="Dead letters" value=${fmt.count(queue?.dead_lettered)} kind=${queue?.dead_lettered ? "bad" : ""} hint="new since the broker started" href=${href(deadLetters(queue))} />
     <${Stat} label="Delivered" value=${fmt.count(queue?.delivered)} hint=${queue && `${fmt.count(queue.redelivered)} of them again`} />
   <//>`;
 }
 
 function Sentence({ queue }) {
+  if (!Number(queue.lag) && queue.dead_lettered) return html`<p class="notice">No job waits, but some failed for good. <${Link} to=${deadLetters(queue)}>See why<//></p>`;
   if (!Number(queue.lag)) return html`<p class="notice">Every job is done.</p>`;
   if (queue.state === "inactive") return html`<p class="notice warn">No worker is here. ${fmt.plural(queue.lag, "job")} wait${Number(queue.lag) === 1 ? "s" : ""}${waited(queue)}. Start a worker. If nobody needs the queue any more, delete it.</p>`;
   if (queue.waiting > queue.in_flight && isLate(queue)) return html`<p class="notice warn">${fmt.plural(queue.waiting, "job")} wait${Number(queue.waiting) === 1 ? "s" : ""}${waited(queue)}. Start more workers if that number grows. Workers that hold jobs for long are first in the list below.</p>`;
@@ -113,14 +115,14 @@ function Workers({ name, queue }) {
   const columns = [
     { key: "id", label: "Worker", cell: (row) => html`<code>${row.id}</code>${row.client && html`<br /><span class="hint">${row.client}</span>`}` },
     { key: "in_flight", label: "Jobs", align: "right", cell: (row) => html`<${Count} value=${row.in_flight} />` },
-    { key: "held", label: "Longest for", align: "right", cell: (row) => (row.held_seconds === null ? html`<span class="faint">–</span>` : html`<span class="nowrap">${fmt.duration(row.held_seconds)}</span>`) },
-    { key: "leases", label: "Which it has", cell: (row) => html`<${Leases} worker=${row} queue=${queue} />` },
+    { key: "held", label: "Held for", align: "right", cell: (row) => (row.held_seconds === null ? html`<span class="faint">–</span>` : html`<span class="nowrap">${fmt.duration(row.held_seconds)}</span>`) },
+    { key: "leases", label: "Its jobs", cell: (row) => html`<${Leases} worker=${row} queue=${queue} />` },
     { key: "target", label: "Works on", hideOnPhone: true, cell: (row) => html`<code>${row.target}</code>` },
     { key: "connection", label: "Connection", hideOnPhone: true, cell: (row) => html`<${Connection} of=${row} />` },
   ];
   return html`<div class="stack">
     <${Problem} error=${error} onRetry=${reload} />
-    <p class="soft">Who has had a job for the longest time comes first. When the time left is over, another worker gets the job.</p>
+    <p class="soft">Workers that hold a job longest come first. When its time is over, another worker gets the job.</p>
     <${Table} caption="Workers" columns=${columns} rows=${data?.workers} id=${(row) => row.id} busy=${loading && data !== undefined} />
     <${Pager} offset=${Number(offset)} limit=${LIMIT} total=${data?.total} noun=${data?.total === 1 ? "worker" : "workers"} onChange=${setOffset} />
   </div>`;
@@ -143,7 +145,7 @@ function Retries({ name, queue }) {
   return html`<div class="stack">
     <${Problem} error=${error} onRetry=${reload} />
     <${Table} caption="Retries" columns=${columns} rows=${data?.retries} id=${(row) => `${row.topic}/${row.partition}/${row.offset}`} busy=${loading && data !== undefined} empty="No failed job waits for its next try." />
-    <${Pager} offset=${Number(offset)} limit=${50} total=${data?.total} noun="entries, the first due in front" onChange=${setOffset} />
+    <${Pager} offset=${Number(offset)} limit=${50} total=${data?.total} noun="entries, next due first" onChange=${setOffset} />
   </div>`;
 }
 
