@@ -53,7 +53,7 @@ async def test_a_noisy_client_is_found_closed_and_kept_out(dashboard: Dashboard)
                 await page.goto(f"{board.url}/#/clients?sort=received_rate")
                 await page.get_by_role("button", name="Close noisy").click()
                 await dialog.get_by_label("Reason").fill("too noisy")
-                await dialog.get_by_role("button", name="Close", exact=True).last.click()
+                await dialog.get_by_role("button", name="Close connection", exact=True).click()
                 await expect(page.get_by_text("Closed 1 connection.")).to_be_visible()
                 with pytest.raises(FanlogError, match="too noisy"):
                     await flood.publish("orders", b"x")

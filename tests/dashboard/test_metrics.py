@@ -163,14 +163,18 @@ async def test_an_earlier_time_is_a_second_line(dashboard: Dashboard) -> None:
     async with dashboard() as board:
         await remember(board, 2 * DAY, 300)
         async with board.visit("/metrics") as page:
-            await page.get_by_label("Compare with").select_option(label="a day before")
+            await page.get_by_label("Compare with").select_option(
+                label="Compared with a day before"
+            )
             key = chart(page, "Messages").get_by_role("button", name="Published, a day before")
             await expect(key).to_be_visible()
             assert "–" not in await key.inner_text()
             # A click hides a line.
             await key.click()
             await expect(key).to_have_attribute("aria-pressed", "false")
-            await page.get_by_label("Compare with").select_option(label="the time before")
+            await page.get_by_label("Compare with").select_option(
+                label="Compared with the time before"
+            )
             await expect(
                 chart(page, "Messages").get_by_role("button", name="Published, 1 h before")
             ).to_be_visible()

@@ -146,7 +146,7 @@ async def test_the_brokers_own_topics_are_shown_on_request(dashboard: Dashboard)
         board.listener.core.drops.make_topic()
         async with board.visit("/topics") as page:
             await expect(page.get_by_text("1 topic", exact=True)).to_be_visible()
-            await page.get_by_label("The broker's own too").check()
+            await page.get_by_label("Show the broker's own topics").check()
             await page.get_by_role("link", name="_fanlog.drops", exact=True).click()
             await expect(page.get_by_role("heading", name="_fanlog.drops")).to_be_visible()
             await expect(page.get_by_role("tab", name="Settings")).to_be_visible()
@@ -201,7 +201,7 @@ async def test_settings_are_changed(dashboard: Dashboard) -> None:
         async with board.visit("/topics/orders?tab=settings") as page:
             await page.get_by_role("tabpanel").get_by_role("button").click()
             box = dialog(page)
-            await expect(field(box, "Keep messages for")).to_have_value("1w")
+            await expect(field(box, "Keep messages for")).to_have_value("7d")
             await expect(box.get_by_role("button", name="Change", exact=True)).to_be_disabled()
             await field(box, "Keep messages for").fill("3d")
             await field(box, "Durability").select_option("fsync")
@@ -276,7 +276,7 @@ async def test_old_messages_are_deleted_after_a_preview(dashboard: Dashboard) ->
             await field(box, "Type orders to confirm").fill("orders")
             await submit(page, "Delete 8 messages")
             await until(lambda: _kept(board.broker), {0: (6, 6), 1: (6, 6)})
-            await expect(page.get_by_text("No messages are kept.")).to_be_visible()
+            await expect(page.get_by_text("This topic has no messages now.")).to_be_visible()
 
 
 async def _kept(broker: fanlog.Broker) -> dict[int, tuple[int, int]]:

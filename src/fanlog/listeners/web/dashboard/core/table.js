@@ -97,8 +97,8 @@ function Head({ column, sort, descending, onSort }) {
   const name = column.sort === true ? column.key : column.sort;
   const own = name && sort === name;
   const order = own ? (descending ? "descending" : "ascending") : undefined;
-  if (!name || !onSort) return html`<th scope="col" class=${cellClass(column)}>${column.label}</th>`;
-  return html`<th scope="col" class=${cellClass(column)} aria-sort=${order ?? "none"}>
+  if (!name || !onSort) return html`<th scope="col" class=${cellClass(column)} title=${column.title}>${column.label}</th>`;
+  return html`<th scope="col" class=${cellClass(column)} title=${column.title} aria-sort=${order ?? "none"}>
     <button type="button" class="sort" onClick=${() => onSort(name, own ? !descending : column.align === "right")}>
       ${column.label}${own && html`<${Icon} name=${descending ? "down" : "up"} />`}
     </button>

@@ -89,7 +89,7 @@ function ThisProcess() {
   return html`<${Page} title="Clients" subtitle="Who is connected to this broker now, what each one follows, and how much it sends and takes.">
     <${Problem} error=${error} onRetry=${reload} />
     <${Stats}>
-      <${Stat} label="Connected" value=${fmt.count(data?.connections)} />
+      <${Stat} label="Connected" value=${fmt.count(data?.connections)} hint=${requests ? "HTTP requests too" : "HTTP requests not counted"} />
       ${LISTENERS.slice(1).map(([id, name]) => html`<${Stat} key=${id} label=${name} value=${fmt.count(data ? (data.listeners[id] ?? 0) : undefined)} href=${href("/clients", { listener: id })} />`)}
       <${Stat} label="Bytes behind" value=${fmt.bytes(data?.behind_bytes)} kind=${data?.behind_bytes > 0 ? "warn" : ""} hint="of all clients" href=${href("/clients", { behind: "true" })} />
     <//>
@@ -140,7 +140,7 @@ function Help() {
     <ol>
       <li><strong>Find it:</strong> choose “Sends most” for one that floods the broker, or “Furthest behind” for one that does not keep up.</li>
       <li><strong>Close it:</strong> the button “Close …” ends one connection, or all of a user. Most clients connect again by themselves.</li>
-      <li><strong>Keep it out, or slow it down:</strong> open the client, then revoke its key, or set a limit of messages or bytes a second for it. A limit takes effect at once, on open connections too.</li>
+      <li><strong>Keep it out, or slow it down:</strong> click its row below, then revoke its key, or set a limit of messages or bytes a second for it. A limit takes effect at once, on open connections too.</li>
     </ol>
   </details>`;
 }
@@ -225,16 +225,16 @@ function CloseDialog({ row, data, reload, close }) {
     );
     reload();
   };
-  return html`<${Dialog} title="Close connections" close=${close} submit="Close" danger onSubmit=${send}>
+  return html`<${Dialog} title="Close connections" close=${close} submit=${scope === "all" ? "Close connections" : "Close connection"} danger onSubmit=${send}>
     <fieldset class="choices">
       <legend>Which</legend>
       <label><input type="radio" name="scope" checked=${scope === "one"} onChange=${() => setScope("one")} /> This connection, from ${row.address}</label>
       ${row.user && html`<label><input type="radio" name="scope" checked=${scope === "all"} onChange=${() => setScope("all")} /> All connections of ${row.user}${several > 1 ? ` (${fmt.count(several)})` : ""}</label>`}
     </fieldset>
-    <${Field} label="Reason" hint="The client is told, and the audit log has it.">
+    <${Field} label="Reason" hint="The client gets it as the error, and the audit log keeps it.">
       <input value=${reason} maxlength="100" onInput=${(event) => setReason(event.target.value)} />
     <//>
     ${row.listener === "web" && html`<${Toggle} label="Ask the client to connect again" checked=${reconnect} onChange=${setReconnect} />`}
-    <p class="hint">Nothing keeps a client from connecting again. ${account ? html`To keep it out, ${row.account === "key" ? "revoke its key" : "disable its user"} in Security.` : ""}</p>
+    <p class="hint">The client can connect again. ${account ? html`To keep it out, ${row.account === "key" ? "revoke its key" : "disable its user"} in Security.` : ""}</p>
   <//>`;
 }

@@ -21,14 +21,15 @@ const COLUMNS = [
   },
   {
     key: "reason",
-    label: "Most frequent reason",
+    label: "Main reason",
+    class: "dead-reason",
     cell: (row) =>
       row.top_reason
         ? html`<${Link} to=${route`/dead/${row.name}`} params=${{ group: row.top_reason }}>${row.top_reason}<//>
             <span class="faint"> (${fmt.count(row.top_count)})</span>`
         : html`<span class="faint">–</span>`,
   },
-  { key: "newest", label: "Newest", sort: true, class: "nowrap", cell: (row) => html`<${Ago} time=${row.newest} />` },
+  { key: "newest", label: "Newest", sort: true, hideOnPhone: true, class: "nowrap", cell: (row) => html`<${Ago} time=${row.newest} />` },
   { key: "oldest", label: "Oldest", hideOnPhone: true, class: "nowrap", cell: (row) => html`<${Ago} time=${row.oldest} />` },
   {
     key: "sources",
@@ -67,6 +68,6 @@ export default function DeadPage() {
       busy=${loading && data !== undefined}
       empty=${search ? "No topic fits. Change the search." : "No dead letters: no job has failed for good."}
     />
-    <${Pager} offset=${offset} limit=${LIMIT} total=${data?.total} noun="topics" onChange=${(next) => setParams({ offset: next || undefined })} />
+    <${Pager} offset=${offset} limit=${LIMIT} total=${data?.total} noun=${data?.total === 1 ? "topic" : "topics"} onChange=${(next) => setParams({ offset: next || undefined })} />
   <//>`;
 }

@@ -36,8 +36,8 @@ function Replay({ close, topic, chosen, count, what, done }) {
   };
   return html`<${Dialog} title=${`Replay ${what}`} close=${close} submit=${`Replay ${number(count)}`} onSubmit=${submit}>
     <p>
-      ${plural(count)} will go back to the end of the topic that the job came from, so that its queues and readers get it again. Each is gone
-      here when its job is stored there.
+      ${plural(count)} will go back to the end of the topic that the job came from. Queues and readers there get the job again. The dead letter
+      is deleted when its job is stored there.
     </p>
     <p class="soft">Fix the cause first: a job that fails again makes a new dead letter.</p>
     <${Field} label="To another topic" hint="Leave it empty for the topics that the jobs came from.">

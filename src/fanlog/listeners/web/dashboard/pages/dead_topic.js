@@ -99,7 +99,7 @@ function Reasons({ topic, data, group, may, reload }) {
       ? [
           {
             key: "actions",
-            label: "Do",
+            label: "Actions",
             cell: (row) => html`<div class="row">
               <${Button} kind="small" onClick=${() => replay(about(row))} aria-label=${`Replay all with ${row.group}`}>Replay<//>
               <${Button} kind="small danger" onClick=${() => removeMany(about(row))} aria-label=${`Delete all with ${row.group}`}>Delete<//>
@@ -218,5 +218,5 @@ function List({ topic, list, filters, offset, may, reload, open }) {
       busy=${loading && data !== undefined}
       empty=${data?.complete === false ? "The broker is still looking…" : filters.active ? "No dead letter fits. Change the filters." : "No dead letters: all were replayed or deleted."}
     />
-    <${Pager} offset=${offset} limit=${LIMIT} total=${data?.total} noun="dead letters" onChange=${(next) => setParams({ offset: next || undefined })} />`;
+    <${Pager} offset=${offset} limit=${LIMIT} total=${data?.total} noun=${data?.total === 1 ? "dead letter" : "dead letters"} onChange=${(next) => setParams({ offset: next || undefined })} />`;
 }

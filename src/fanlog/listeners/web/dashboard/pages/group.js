@@ -44,10 +44,10 @@ export default function GroupPage({ parts }) {
 function Figures({ group }) {
   return html`<${Stats}>
     <${Stat} label="Lag" value=${fmt.count(group?.lag)} kind=${group && isLate(group) ? "warn" : ""} hint="messages not committed" />
-    <${Stat} label="Oldest message" value=${group ? html`<${Age} row=${group} />` : "–"} hint=${Number(group?.lag) ? "it waits for so long" : "nothing waits"} />
+    <${Stat} label="Oldest message" value=${group ? html`<${Age} row=${group} />` : "–"} hint=${Number(group?.lag) ? "since it was published" : "nothing waits"} />
     <${Stat} label="Members" value=${fmt.count(group?.member_count)} />
     <${Stat} label="Partitions" value=${fmt.count(group?.partition_count)} hint=${group && `of ${fmt.plural(group.topic_count, "topic")}`} />
-    <${Stat} label="Rebalances" value=${fmt.count(group?.rebalances)} hint="since it has members" />
+    <${Stat} label="Rebalances" value=${fmt.count(group?.rebalances)} hint="since members joined" />
   <//>`;
 }
 

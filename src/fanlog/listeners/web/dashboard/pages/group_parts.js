@@ -169,7 +169,7 @@ export const openNotNow = (group, queue, title) =>
   openDialog(
     ({ close }) => html`<${Dialog} title=${title} close=${close}>
       <p>${whyBusy(group, queue)}</p>
-      <p class="soft">${queue ? "Jobs that workers have now would be done twice, or not at all." : "Members would go on committing from where they are."} When the last one is stopped, come back here.</p>
+      <p class="soft">${queue ? "Jobs that workers have now would be done twice, or not at all." : "Members would commit from where they are, and undo the change."} When the last one is stopped, come back here.</p>
     <//>`,
   );
 

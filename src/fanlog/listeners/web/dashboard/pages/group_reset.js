@@ -8,8 +8,8 @@ import { openNotNow, whyBusy } from "/dashboard/pages/group_parts.js";
 
 const SHOWN = 200;
 const STARTS = [
-  ["earliest", "The beginning: read everything again"],
-  ["latest", "The end: skip everything that is there"],
+  ["earliest", "Beginning: read all again"],
+  ["latest", "End: skip what is there"],
   ["time", "A time"],
   ["age", "Some time ago"],
   ["offset", "An offset"],
@@ -72,7 +72,7 @@ function Reset({ group, queue, close, done }) {
       return false;
     }
     const { steps } = await send(false);
-    toast(`${group.name} continues elsewhere in ${fmt.plural(steps.length, "partition")}.`);
+    toast(`${group.name} has a new position in ${fmt.plural(steps.length, "partition")}.`);
     done();
     return true;
   };
@@ -86,7 +86,7 @@ function Reset({ group, queue, close, done }) {
     disabled=${plan?.length === 0}
     onSubmit=${submit}
   >
-    <p class="soft">Where the ${queue ? "queue" : "group"} is to continue. You see what would happen before anything changes.</p>
+    <p class="soft">Choose where the ${queue ? "queue" : "group"} continues. You see what would happen before anything changes.</p>
     <div class="fields">
       <${Field} label="Continue at">
         <select value=${given.start} onChange=${(event) => set({ start: event.target.value })}>
@@ -97,7 +97,7 @@ function Reset({ group, queue, close, done }) {
       ${given.start === "age" &&
       html`<${Field} label="How long ago"><input inputmode="numeric" ...${input("age")} /><//>
         <${Select} label="Unit" value=${given.unit} options=${UNITS} onChange=${(unit) => set({ unit })} />`}
-      ${given.start === "offset" && html`<${Field} label="Offset" hint="The same in every partition. Past an end, the end counts."><input inputmode="numeric" ...${input("offset")} /><//>`}
+      ${given.start === "offset" && html`<${Field} label="Offset" hint="The same in every partition. Beyond the end means the end."><input inputmode="numeric" ...${input("offset")} /><//>`}
       <${Field} label="Topic" hint=${many ? `One of its ${fmt.count(group.topic_count)} topics. Empty: all of them.` : ""}>
         ${many
           ? html`<input ...${input("topic")} spellcheck=${false} />`

@@ -31,7 +31,7 @@ export default function GroupsPage() {
     <${Stats}>
       <${Stat} label=${filtered ? "Groups that fit" : "Groups"} value=${fmt.count(data?.total)} />
       <${Stat} label="Behind" value=${fmt.count(data?.lagging)} hint="groups with any lag" href=${href("/groups", { behind: "true" })} />
-      <${Stat} label="Lag" value=${fmt.count(data?.lag)} hint="messages, of all together" />
+      <${Stat} label="Lag" value=${fmt.count(data?.lag)} hint="messages, in all groups" />
     <//>
     <${Worst} data=${data} list=${list} />
     <div class="toolbar">

@@ -82,7 +82,7 @@ export default function MetricsPage() {
         label="Compare with"
         hideLabel
         value=${compare}
-        options=${[["", "Compare with…"], ["period", "the time before"], ["day", "a day before"], ["week", "a week before"]]}
+        options=${[["", "Compare with…"], ["period", "Compared with the time before"], ["day", "Compared with a day before"], ["week", "Compared with a week before"]]}
         onChange=${setCompare}
       />
       <${Status} paused=${paused} part=${part} data=${all.data} stale=${all.stale} />

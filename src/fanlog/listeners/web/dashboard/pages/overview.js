@@ -179,7 +179,7 @@ const BEHIND_COLUMNS = [
     cell: (row) => html`<${Link} to=${row.kind === "queue" ? route`/queues/${row.name}` : route`/groups/${row.name}`}>${row.name}<//>`,
   },
   { key: "kind", label: "Kind", hideOnPhone: true, cell: (row) => (row.kind === "queue" ? "Queue" : "Group") },
-  { key: "members", label: "Readers", align: "right", cell: (row) => html`<${Members} row=${row} />` },
+  { key: "members", label: "Members", align: "right", cell: (row) => html`<${Members} row=${row} />` },
   { key: "lag", label: "Lag", align: "right", cell: (row) => fmt.count(row.lag) },
 ];
 
@@ -211,8 +211,7 @@ const READER_COLUMNS = [
     cell: (row) => html`<${Link} to="/clients" params=${{ search: row.connection }}>${row.user || row.client || row.connection}<//>`,
   },
   { key: "target", label: "Reads", hideOnPhone: true, cell: (row) => row.target },
-  { key: "messages", label: "Messages behind", align: "right", cell: (row) => fmt.count(row.messages) },
-  { key: "bytes", label: "Bytes behind", align: "right", cell: (row) => fmt.bytes(row.bytes) },
+  { key: "behind", label: "Behind", align: "right", class: "nowrap", cell: (row) => html`${fmt.plural(row.messages, "message")}<br /><span class="hint">${fmt.bytes(row.bytes)}</span>` },
 ];
 
 function Readers({ data }) {

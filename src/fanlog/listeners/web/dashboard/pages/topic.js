@@ -157,6 +157,6 @@ function Value({ row }) {
 function Newest({ name }) {
   const { data, error } = usePoll("/v1/explore", { topic: name, limit: 5, preview_bytes: 240 }, EVERY_MS);
   return html`<${Card} title="Newest messages" actions=${html`<${Link} to="/explorer" params=${{ topic: name }}>Open in the Explorer<//>`}>
-    ${error && !data ? html`<p class="hint">They can't be shown: ${error.message}</p>` : html`<${Table} caption="Newest messages" columns=${PREVIEWS} rows=${data?.messages} id=${(row) => `${row.partition}/${row.offset}`} empty="No messages are kept." />`}
+    ${error && !data ? html`<p class="hint">They can't be shown: ${error.message}</p>` : html`<${Table} caption="Newest messages" columns=${PREVIEWS} rows=${data?.messages} id=${(row) => `${row.partition}/${row.offset}`} empty="This topic has no messages now." />`}
   <//>`;
 }

@@ -73,10 +73,10 @@ function Grow({ close, topic, done }) {
     done();
   };
   return html`<${Dialog} title=${`Add partitions to ${topic.name}`} close=${close} submit="Add partitions" disabled=${!fine} onSubmit=${grow}>
-    <${Field} label="Partitions" hint=${`It has ${fmt.count(now)} now. More are at most 4,096; they never become fewer.`} error=${text && !fine ? `Write a number from ${now + 1} to 4096.` : ""}>
+    <${Field} label="Partitions" hint=${`It has ${fmt.count(now)} now. How many in all, at most 4,096? None can be removed later.`} error=${text && !fine ? `Write a number from ${now + 1} to 4096.` : ""}>
       <input type="number" min=${now + 1} max="4096" value=${text} onInput=${(event) => setText(event.target.value)} />
     <//>
-    <p class="notice warn">Keys go to other partitions from now on. Who relies on the order of a key should have read everything first.</p>
+    <p class="notice warn">Keys go to other partitions from now on. Readers that need the messages of a key in order should read everything before.</p>
   <//>`;
 }
 

@@ -17,7 +17,7 @@ function measure(text, units, fallback, example) {
 }
 
 const KINDS = {
-  duration: { read: (text) => measure(text, SECONDS, "s", "7d, 12h or 30min"), show: (value) => unitOf(value, [[604800, "w"], [86400, "d"], [3600, "h"], [60, "min"]], "s") },
+  duration: { read: (text) => measure(text, SECONDS, "s", "7d, 12h or 30min"), show: (value) => unitOf(value, [[86400, "d"], [3600, "h"], [60, "min"]], "s") },
   bytes: { read: (text) => measure(text, BYTES, "", "64 MiB or 10 GiB"), show: (value) => unitOf(value, [[1024 ** 4, " TiB"], [1024 ** 3, " GiB"], [1024 ** 2, " MiB"], [1024, " KiB"]], " B") },
   count: { read: (text) => measure(text, { "": 1, k: 1000, m: 1e6 }, "", "10 or 2000"), show: String },
   text: { read: (text) => text, show: String },
@@ -32,21 +32,21 @@ function unitOf(value, units, base) {
   return unit ? `${number / unit[0]}${unit[1]}` : `${value}${base}`;
 }
 
-const DURABILITY = [["memory", "memory – fastest, gone after a restart"], ["os", "os – written to disk, the system flushes it"], ["fsync", "fsync – acknowledged after it is on disk"]];
+const DURABILITY = [["memory", "memory – lost at a restart"], ["os", "os – survives a broker crash"], ["fsync", "fsync – survives a power failure"]];
 const COMPRESSION = ["producer", "none", "zlib", "zstd", "lz4"].map((name) => [name, name === "producer" ? "as the producer sends it" : name]);
 const always = () => true;
 const compacts = (values) => values.cleanup === "compact";
 
 // `more`: behind “More settings”. `when` says for which other values a field makes sense.
 export const SETTINGS = [
-  { key: "partitions", label: "Partitions", kind: "count", hint: "Independent, ordered parts. It can grow later, and never shrink.", alter: false },
-  { key: "durability", label: "Durability", kind: "choice", options: DURABILITY, hint: "When a message is acknowledged. It can only rise later." },
-  { key: "cleanup", label: "Cleanup", kind: "choice", options: [["delete", "delete – by age and size"], ["compact", "compact – keep the last message of each key"]], hint: "What becomes of old messages." },
+  { key: "partitions", label: "Partitions", kind: "count", hint: "Independent, ordered parts. You can add some later, but not remove any.", alter: false },
+  { key: "durability", label: "Durability", kind: "choice", options: DURABILITY, hint: "When a message is acknowledged. You can raise it later, but not lower it." },
+  { key: "cleanup", label: "Cleanup", kind: "choice", options: [["delete", "delete – by age and size"], ["compact", "compact – keep the last of each key"]], hint: "How old messages are removed." },
   { key: "retention_seconds", label: "Keep messages for", kind: "duration", hint: "Such as 7d. 0 keeps everything.", zero: "for ever" },
   { key: "retention_bytes", label: "Keep at most, for each partition", kind: "bytes", hint: "Such as 10 GiB. 0 means no limit.", zero: "no limit" },
   { key: "message_bytes_max", label: "Largest message", kind: "bytes", hint: "The broker refuses larger ones.", more: true },
   { key: "compression", label: "Compression", kind: "choice", options: COMPRESSION, more: true },
-  { key: "expire_seconds", label: "Delete the topic when unused for", kind: "duration", hint: "The whole topic, when nothing was published for so long. 0 keeps it.", zero: "never", more: true },
+  { key: "expire_seconds", label: "Delete the topic when unused for", kind: "duration", hint: "The whole topic, when nothing was published in that time. 0 keeps it.", zero: "never", more: true },
   { key: "tombstone_seconds", label: "Keep deletes for", kind: "duration", hint: "How long a compacted topic keeps messages without a value.", more: true, when: compacts },
   { key: "compact_after_bytes", label: "Compact after", kind: "bytes", hint: "Bytes of full files that start a compaction.", more: true, when: compacts },
   { key: "messages_per_second_max", label: "Most messages a second", kind: "count", hint: "By all publishers together. 0 means no limit.", zero: "no limit", more: true },
@@ -113,11 +113,11 @@ export function SettingFields({ settings, texts, setTexts, defaults, admin }) {
   />`;
   const shown = settings.filter((one) => one.when(texts) && (admin || !one.admin));
   const more = shown.filter((one) => one.more);
-  return html`<div class="fields">${shown.filter((one) => !one.more).map(field)}</div>
+  return html`<div class="fields topic-fields">${shown.filter((one) => !one.more).map(field)}</div>
     ${more.length > 0 &&
     html`<details open=${more.some((one) => errors[one.key]) || undefined}>
       <summary>More settings</summary>
-      <div class="fields more-fields">${more.map(field)}</div>
+      <div class="fields topic-fields more-fields">${more.map(field)}</div>
     </details>`}`;
 }
 

@@ -56,9 +56,9 @@ const COLUMNS = [
   { key: "size", label: "Size", sort: true, align: "right", hideOnPhone: true, cell: (row) => faintZero(row.bytes, fmt.bytes(row.bytes)) },
   { key: "rate", label: "Rate", sort: true, align: "right", cell: (row) => faintZero(row.messages_per_second, fmt.rate(row.messages_per_second)) },
   { key: "byte_rate", label: "Byte rate", sort: true, align: "right", hideOnPhone: true, cell: (row) => faintZero(row.bytes_per_second, fmt.bytesRate(row.bytes_per_second)) },
-  { key: "readers", label: "Readers", sort: true, align: "right", hideOnPhone: true, cell: (row) => faintZero(row.readers, fmt.short(row.readers)) },
-  { key: "lag", label: "Lag", sort: true, align: "right", cell: (row) => html`<${Lag} row=${row} />` },
-  { key: "missed", label: "Missed", sort: true, align: "right", hideOnPhone: true, cell: (row) => (Number(row.missed) > 0 ? html`<span class="bad-text" title="Messages that readers did not get since the start">${fmt.short(row.missed)}</span>` : html`<span class="faint">0</span>`) },
+  { key: "readers", label: "Readers", title: "One for each partition that a client follows", sort: true, align: "right", hideOnPhone: true, cell: (row) => faintZero(row.readers, fmt.short(row.readers)) },
+  { key: "lag", label: "Lag", title: "Of the group or queue that is furthest behind", sort: true, align: "right", cell: (row) => html`<${Lag} row=${row} />` },
+  { key: "missed", label: "Missed", title: "Messages that readers did not get since the broker started", sort: true, align: "right", hideOnPhone: true, cell: (row) => (Number(row.missed) > 0 ? html`<span class="bad-text" title="Messages that readers did not get since the broker started">${fmt.short(row.missed)}</span>` : html`<span class="faint">0</span>`) },
   { key: "retention", label: "Kept for", hideOnPhone: true, cell: (row) => html`<${Retention} row=${row} />` },
   { key: "newest", label: "Newest", align: "right", cell: (row) => html`<${Newest} row=${row} />` },
 ];
@@ -93,7 +93,7 @@ export default function TopicsPage() {
     <${Problem} error=${error} onRetry=${reload} />
     <div class="toolbar">
       <${Search} value=${search} onInput=${(text) => setParams({ search: text || undefined, offset: undefined })} placeholder="Name, or a pattern: orders.>" label="Search topics" />
-      <${Toggle} label="The broker's own too" checked=${internal === "true"} onChange=${(on) => setParams({ internal: on ? "true" : undefined, offset: undefined })} />
+      <${Toggle} label="Show the broker's own topics" checked=${internal === "true"} onChange=${(on) => setParams({ internal: on ? "true" : undefined, offset: undefined })} />
       <span class="spacer"></span>
       ${stale && html`<${Badge} kind="warn">not up to date<//>`}
     </div>
