@@ -305,3 +305,14 @@ async def test_a_group_that_is_not_there_is_not_found(serving: Serving) -> None:
         for path in ("overview", "partitions"):
             status, answer = await ask(site, "GET", f"/v1/groups/none/{path}")
             assert (status, answer["code"]) == (404, "group_not_found")
+
+
+async def test_a_name_that_is_not_there_does_not_make_the_table_new(serving: Serving) -> None:
+    async with serving() as site:
+        tables = site.listener.group_tables
+        table = await tables.table()
+        for path in ("/v1/groups/nothing/overview", "/v1/groups/nothing/partitions"):
+            async with site.http.get(path) as answer:
+                assert answer.status == 404
+        assert await tables.table() is table
+        assert not tables._names  # pyright: ignore[reportPrivateUsage]

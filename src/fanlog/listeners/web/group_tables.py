@@ -108,7 +108,8 @@ class GroupTables:
         self._names.move_to_end(name)
         found = await self._views.get(owner, lambda: view_group(self._broker, name, self.times))
         if found is None or not self.is_there(found.row):
-            self.forget(name)
+            # The table stays: who asks for names that are not there makes no work for others.
+            self._names.pop(name, None)
             raise GroupNotFoundError(
                 f"There is no group or queue {name!r}. See what there is with: fanlog group list"
             )
