@@ -72,3 +72,10 @@ async def test_not_everything_is_kept() -> None:
         await shared.get(n, made.steps)
     assert await shared.get(0, made.steps) == 201
     assert await shared.get(199, made.steps) == 200
+
+
+async def test_many_other_questions_do_not_push_out_what_is_used() -> None:
+    shared, made, others = await results(), Made(), Made()
+    for number in range(200):
+        await shared.get(("other", number), others.steps)
+        assert await shared.get("names", made.steps, lambda _: True, lasting=True) == 1

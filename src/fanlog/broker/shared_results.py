@@ -67,6 +67,8 @@ class SharedResults:
         kept: Shared[T] | None = self._kept.get(key)
         if kept is not None and (still_good is None or still_good(kept.value) or self._rests(kept)):
             kept.used = True
+            # At the end: the one that nobody has asked for the longest goes first.
+            self._kept[key] = self._kept.pop(key)
             return kept.value
         making: asyncio.Task[Shared[T]] | None = self._making.get(key)
         if making is None:
