@@ -15,7 +15,7 @@ from fanlog.format.batch import encode_batch
 from fanlog.format.codecs import Codec
 from fanlog.format.columns import SIZES
 from fanlog.identity import Role
-from fanlog.listeners.web import explorer_look
+from fanlog.listeners.web import explorer_details, explorer_look
 from fanlog.listeners.web.explorer_scan import Scan
 from tests.format.crafted import column, crafted, squeezed
 from tests.listeners.web.conftest import Serving, Site
@@ -702,3 +702,26 @@ async def test_a_topic_that_is_deleted_meanwhile_is_left_out_of_many(
         assert (texts(page), page["ended"]) == (["2", "1", "0"], "end")
         await fill(site, 3, "t.b")
         await explore(site, status=409, topic="t.b")
+
+
+async def test_few_ranges_are_found_at_a_time(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = most = 0
+    find = explorer_details._oldest_us
+
+    async def counted(*about: Any) -> int:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.005)
+        running -= 1
+        return await find(*about)
+
+    monkeypatch.setattr(explorer_details, "_oldest_us", counted)
+    async with serving() as site:
+        await fill(site, 40, partitions=20)
+        asked = ({"topic": "orders", "partition": [number], "buckets": 60} for number in range(20))
+        pages = await asyncio.gather(*(ask(site, "/v1/explore/range", 200, one) for one in asked))
+        assert sum(page["messages"] for page in pages) == 40
+    assert most <= 2

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 # Scans that run at a time, and that may wait for it.
 _SCANS_MAX = 2
 _WAITING_MAX = 64
-# Answers that are kept for others, and for how long.
+# Answers that are found at a time, that are kept for others, and for how long.
+_FINDING_MAX = 2
 _SHARED_MAX = 32
 _SHARED_SECONDS = 3.0
 
@@ -82,6 +83,7 @@ class Explorer:
         self.topics = ExploredTopics(core)
         self._shared: OrderedDict[Hashable, tuple[float, asyncio.Future[Any]]] = OrderedDict()
         self._room = asyncio.Semaphore(_SCANS_MAX)
+        self._finding = asyncio.Semaphore(_FINDING_MAX)
         self._waiting = 0
 
     async def run(self, scan: Scan) -> None:
@@ -107,13 +109,17 @@ class Explorer:
         now = asyncio.get_running_loop().time()
         known = self._shared.get(key)
         if known is None or known[0] < now or _has_failed(known[1]):
-            known = (now + _SHARED_SECONDS, asyncio.ensure_future(find()))
+            known = (now + _SHARED_SECONDS, asyncio.ensure_future(self._find(find)))
             self._shared[key] = known
             self._shared.move_to_end(key)
             while len(self._shared) > _SHARED_MAX:
                 self._shared.popitem(last=False)
         # Whoever goes away does not stop it for the others.
         return await asyncio.shield(known[1])
+
+    async def _find(self, find: Callable[[], Coroutine[Any, Any, Answered]]) -> Answered:
+        async with self._finding:
+            return await find()
 
 
 def _has_failed(task: asyncio.Future[Any]) -> bool:
