@@ -13,7 +13,7 @@ import pytest
 import fanlog
 from fanlog.config import BrokerOptions, Config
 from fanlog.errors import ConfigError
-from fanlog.log.staging import Staged
+from fanlog.log.staging import StagedBytes
 from fanlog.model import KIB
 from fanlog.node import LoopRuntime, Node
 from tests.client.proxy import proxy_to
@@ -69,11 +69,11 @@ async def test_readers_catch_up_while_large_transactions_wait_for_the_disk(
     disk_is_back = threading.Event()
     syncing = threading.Semaphore(0)
 
-    def sync_slowly(_: Staged) -> None:
+    def sync_slowly(_: StagedBytes) -> None:
         syncing.release()
         assert disk_is_back.wait(PATIENCE_SECONDS)
 
-    monkeypatch.setattr(Staged, "sync", sync_slowly)
+    monkeypatch.setattr(StagedBytes, "sync", sync_slowly)
     config = Config(broker=BrokerOptions(transaction_memory_bytes=0))
     async with fanlog.Broker(data, config) as broker, asyncio.timeout(PATIENCE_SECONDS):
         await broker.create_topic("old", tail_bytes=4 * KIB)

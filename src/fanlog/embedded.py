@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fanlog import node
-from fanlog.client.blocking.client import Client
+from fanlog.client.blocking.client import BlockingClient
 from fanlog.client.blocking.loop import LoopThread
 from fanlog.config import Config
 from fanlog.listeners.redis.server import RedisListener
@@ -21,7 +21,7 @@ from fanlog.listeners.server import NativeListener
 T = TypeVar("T")
 
 
-class Broker(Client):
+class BlockingBroker(BlockingClient):
     """A broker inside this program, with the API of `fanlog.sync.connect` and no socket. It starts
     when it is made.
 

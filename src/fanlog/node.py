@@ -35,7 +35,7 @@ from fanlog.log.descriptors import FileBudget, measure_budget
 from fanlog.log.store import LogStore
 from fanlog.model import Durability, TopicSettings
 from fanlog.release import VERSION
-from fanlog.security.accounts import Accounts
+from fanlog.security.accounts import BrokerAccounts
 from fanlog.security.bootstrap import read_entries
 from fanlog.security.certificates import Certificates
 from fanlog.security.directory import Directory, Entry
@@ -243,7 +243,7 @@ class Node:
     def _load_accounts(self, security: SecurityGate) -> None:
         """Takes keys and users in: those of the ledger, and before them those of the file."""
         core, config = self.core, self._config
-        accounts = Accounts(
+        accounts = BrokerAccounts(
             security, core.account_ledger, self._runtime.now_us, config.security.accounts_max
         )
         entries = self._file_entries

@@ -36,7 +36,7 @@ from fanlog.format.frames import FrameKind
 from fanlog.log.backup import keeping, manifest, pinning
 from fanlog.log.backup.archive import write_archive
 from fanlog.log.backup.keeping import BackupFolder, Kept, load_points
-from fanlog.log.backup.point import Point
+from fanlog.log.backup.point import BackupPoint
 from fanlog.log.backup.restoring import next_epoch, restore
 from fanlog.log.backup.verify import verify_data
 from fanlog.log.backup.verify_backup import verify_backup
@@ -275,7 +275,7 @@ async def test_links_of_an_interrupted_backup_are_never_written_into(
 async def test_a_broker_that_is_killed_while_a_point_is_held_forgets_it(folder: Path) -> None:
     async with fanlog.Broker(folder / "data") as broker:
         await fill(broker, "t", 5)
-        answer = await broker.ask(FrameKind.BACKUP, messages.Backup("begin"))
+        answer = await broker.ask(FrameKind.BACKUP, messages.BackupRequest("begin"))
         begun = messages.decode(messages.BackupBegun, answer)
         assert Path(begun.folder).is_dir()
         shutil.copytree(folder / "data", folder / "killed")
@@ -283,7 +283,9 @@ async def test_a_broker_that_is_killed_while_a_point_is_held_forgets_it(folder: 
         assert not (folder / "killed" / ".pinned").exists()
         assert len(await published(broker, "t")) == 5
         with pytest.raises(BackupError, match="gone"):
-            await broker.ask(FrameKind.BACKUP, messages.Backup("read", begun.point, 0, 0, 10))
+            await broker.ask(
+                FrameKind.BACKUP, messages.BackupRequest("read", begun.point, 0, 0, 10)
+            )
 
 
 async def test_a_full_disk_ends_the_backup_and_nothing_else(
@@ -318,12 +320,14 @@ async def test_a_full_disk_ends_the_backup_and_nothing_else(
 async def test_a_point_is_let_go_when_the_disk_becomes_full(folder: Path) -> None:
     async with running(folder / "data") as broker, fanlog.connect(broker.url) as client:
         await client.publish("t", "x")
-        answer = await client.ask(FrameKind.BACKUP, messages.Backup("begin"))
+        answer = await client.ask(FrameKind.BACKUP, messages.BackupRequest("begin"))
         begun = messages.decode(messages.BackupBegun, answer)
         assert broker.node is not None
         broker.node.core.backups.give_up()
         with pytest.raises(BackupError, match="disk became full"):
-            await client.ask(FrameKind.BACKUP, messages.Backup("read", begun.point, 0, 0, 10))
+            await client.ask(
+                FrameKind.BACKUP, messages.BackupRequest("read", begun.point, 0, 0, 10)
+            )
         await until(lambda: not (folder / "data" / ".pinned").exists())
 
 
@@ -331,7 +335,7 @@ async def test_a_point_goes_with_its_connection(folder: Path) -> None:
     async with running(folder / "data") as broker:
         async with fanlog.connect(broker.url) as client:
             await client.publish("t", "x")
-            await client.ask(FrameKind.BACKUP, messages.Backup("begin"))
+            await client.ask(FrameKind.BACKUP, messages.BackupRequest("begin"))
             assert (folder / "data" / ".pinned").exists()
         await until(lambda: not (folder / "data" / ".pinned").exists())
 
@@ -341,10 +345,10 @@ async def test_who_asks_for_bytes_that_are_nowhere_gets_none(
 ) -> None:
     async with fanlog.Broker(folder / "data") as broker:
         await fill(broker, "t", 1)
-        answer = await broker.ask(FrameKind.BACKUP, messages.Backup("begin"))
+        answer = await broker.ask(FrameKind.BACKUP, messages.BackupRequest("begin"))
         point = messages.decode(messages.BackupBegun, answer).point
         for at, size in ((2**63, 10), (2**64 - 1, 1), (0, -1), (0, 0), (0, -(2**63))):
-            read = messages.Backup("read", point, 0, at, size)
+            read = messages.BackupRequest("read", point, 0, at, size)
             answer = await broker.ask(FrameKind.BACKUP, read)
             assert messages.decode(messages.BackupData, answer).data == b""
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
@@ -354,9 +358,9 @@ async def test_many_clients_hold_few_points(folder: Path) -> None:
     async with fanlog.Broker(folder / "data") as broker:
         await broker.publish("t", "x")
         for _ in range(POINTS_MAX):
-            await broker.ask(FrameKind.BACKUP, messages.Backup("begin"))
+            await broker.ask(FrameKind.BACKUP, messages.BackupRequest("begin"))
         with pytest.raises(LimitError, match="as many as may be"):
-            await broker.ask(FrameKind.BACKUP, messages.Backup("begin"))
+            await broker.ask(FrameKind.BACKUP, messages.BackupRequest("begin"))
 
 
 async def test_a_thousand_topics_are_one_point(folder: Path) -> None:
@@ -406,7 +410,7 @@ async def test_a_broker_that_lies_does_not_lead_out_of_the_backup(
 ) -> None:
     real = backup_command.decode_listing
 
-    def lie(data: bytes) -> Point:
+    def lie(data: bytes) -> BackupPoint:
         point = real(data)
         point.topics[0].logs[0].files[0].path = "../../outside"
         return point

@@ -12,9 +12,14 @@ import pytest
 import fanlog
 from fanlog.bench import BenchError, GroupsOptions, run_groups
 from fanlog.bench.acked import acked_load, measure_in_turn
-from fanlog.bench.crew import Done, Part, Start, crew_of
-from fanlog.bench.exactly_once import PRODUCER_ID, TRANSACTION_MESSAGES, Publishing, measure_clients
-from fanlog.bench.group_roles import Working, url_of, work_fanlog
+from fanlog.bench.crew import CrewTask, Done, Start, crew_of
+from fanlog.bench.exactly_once import (
+    PRODUCER_ID,
+    TRANSACTION_MESSAGES,
+    PublishingLoad,
+    measure_clients,
+)
+from fanlog.bench.group_roles import WorkerLoad, url_of, work_fanlog
 from fanlog.bench.groups import ACKING, fill
 from fanlog.bench.results import GroupsRow
 from fanlog.bench.systems import SystemSpec, started
@@ -72,7 +77,7 @@ async def test_a_queue_that_runs_dry_is_no_figure(monkeypatch: pytest.MonkeyPatc
     with started(SystemSpec("fanlog"), None) as system:
         fill("fanlog", GroupsOptions(backlog=640, readers=1), system.port)
         await work_all_off(system.port, "dry", 640)
-        given = Working(
+        given = WorkerLoad(
             port=system.port,
             topic=NAME,
             queue="dry",
@@ -137,7 +142,7 @@ def test_a_producer_that_repeats_its_numbers_is_found_out() -> None:
 
 def test_clients_publish_plainly_exactly_once_and_in_transactions() -> None:
     with started(SystemSpec("fanlog"), None) as system:
-        given = Publishing(system.port, 16, 0.02, 0.05, 2 * TRANSACTION_MESSAGES + 1)
+        given = PublishingLoad(system.port, 16, 0.02, 0.05, 2 * TRANSACTION_MESSAGES + 1)
         rates = measure_clients(given)
     assert len(rates) == 3
     assert min(rates) > 0
@@ -161,11 +166,11 @@ async def count_up(given: Counting, start: Start) -> Done:
 def test_a_crew_begins_together_adds_up_and_can_play_again() -> None:
     with crew_of(2) as crew:
         for _ in range(2):
-            count, took_s = crew.play([Part(count_up, Counting(number)) for number in (2, 3)])
+            count, took_s = crew.play([CrewTask(count_up, Counting(number)) for number in (2, 3)])
             assert count == 5
             assert took_s > 0
         with pytest.raises(BenchError, match="nothing to count"):
-            crew.play([Part(count_up, Counting(1, dry=True))])
+            crew.play([CrewTask(count_up, Counting(1, dry=True))])
 
 
 def test_a_ratio_is_of_runs_that_took_turns() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanlog.bench.marked import Sampler
+from fanlog.bench.marked import FrameMarker
 from fanlog.bench.overhead import OverheadOptions, run_overhead
 from fanlog.bench.tables import overhead_table
 
@@ -70,7 +70,7 @@ class Pipe:
         return len(taken)
 
 
-def send_all(sampler: Sampler, pipe: Pipe, sent: int, limit: int) -> int:
+def send_all(sampler: FrameMarker, pipe: Pipe, sent: int, limit: int) -> int:
     block = memoryview(UNIT * 4)
     while sent < limit:
         try:
@@ -81,7 +81,7 @@ def send_all(sampler: Sampler, pipe: Pipe, sent: int, limit: int) -> int:
 
 
 def test_without_a_refill_nothing_is_sampled() -> None:
-    sampler, pipe = Sampler(1.0, 1), Pipe(99, 99, 99)
+    sampler, pipe = FrameMarker(1.0, 1), Pipe(99, 99, 99)
     assert send_all(sampler, pipe, 0, 40) == 40
     assert (pipe.got, sampler.sampled) == (UNIT * 10, 0)
 
@@ -90,7 +90,7 @@ def test_without_a_refill_nothing_is_sampled() -> None:
 def test_frames_stand_between_units_however_the_socket_takes_them(
     takes: list[int], most: int
 ) -> None:
-    sampler, pipe = Sampler(1.0, 1), Pipe(*takes)
+    sampler, pipe = FrameMarker(1.0, 1), Pipe(*takes)
     sampler.refill(most, 0.0)
     sent = send_all(sampler, pipe, 0, 400)
     rest, units, frames = pipe.got, 0, 0
@@ -105,7 +105,7 @@ def test_frames_stand_between_units_however_the_socket_takes_them(
 
 
 def test_a_sampler_takes_its_share() -> None:
-    sampler, pipe = Sampler(0.01, 10), Pipe(*[4096] * 400)
+    sampler, pipe = FrameMarker(0.01, 10), Pipe(*[4096] * 400)
     sampler.refill(1000, 0.0)
     assert send_all(sampler, pipe, 0, 4 * 100) == 400
     # One for each call at most.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fanlog.bench import SparkOptions, load_report, render, run_spark, save_plot, save_report
+from fanlog.bench import SparkBenchOptions, load_report, render, run_spark, save_plot, save_report
 from fanlog.bench.spark_jobs import CEILING, IDLE, WAYS
 from tests.spark.processes import SHORT_LIVED, WORKERS
 from tests.spark.sessions import need_java
@@ -26,7 +26,7 @@ def quick_start(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("quick_start")
 def test_every_way_is_measured_beside_the_ceiling(tmp_path: Path) -> None:
     need_java()
-    options = SparkOptions(
+    options = SparkBenchOptions(
         records=4000,
         row_records=1000,
         sink_records=1000,

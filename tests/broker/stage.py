@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from fanlog.broker.broker_core import BrokerCore
-from fanlog.broker.cursors import Cursor, Subscription
+from fanlog.broker.cursors import BrokerSubscription, Cursor
 from fanlog.broker.ports import Piece
-from fanlog.broker.topics import Topic
+from fanlog.broker.topics import BrokerTopic
 from fanlog.config import BrokerOptions, LogOptions
 from fanlog.config_security import AuditOptions
 from fanlog.errors import FanlogError, LogFailedError
@@ -151,7 +151,7 @@ class Peer:
 
     def __init__(self) -> None:
         self.blocked = False
-        self.feed: Subscription | None = None
+        self.feed: BrokerSubscription | None = None
         self.waiting: list[Cursor] = []
         self.room: int | None = None
         self.taken = b""
@@ -175,7 +175,7 @@ class Peer:
         self.kept.append(bytes(piece[sent:]))
         self.blocked = True
 
-    def push(self, subscription: Subscription, pieces: list[memoryview]) -> None:
+    def push(self, subscription: BrokerSubscription, pieces: list[memoryview]) -> None:
         self.feed = subscription
         for piece in pieces:
             try:
@@ -188,7 +188,7 @@ class Peer:
     def lost(self, fault: Exception) -> None:
         raise AssertionError(fault)
 
-    def turn_out(self, error: FanlogError, subscription: Subscription | None = None) -> None:
+    def turn_out(self, error: FanlogError, subscription: BrokerSubscription | None = None) -> None:
         self.ended = error
         self.blocked = True
 
@@ -303,9 +303,9 @@ class Stage:
             entries, os.fdatasync
         )
 
-    def grow(self, name: str, partitions: int) -> Topic:
+    def grow(self, name: str, partitions: int) -> BrokerTopic:
         """Gives a topic more partitions, and what they wait for becomes durable."""
-        got: list[Topic | FanlogError] = []
+        got: list[BrokerTopic | FanlogError] = []
         self.core.grow_topic(name, partitions, got.append)
         while not got:
             if not self.sync_ledgers():

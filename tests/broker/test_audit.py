@@ -26,7 +26,7 @@ from fanlog.security.audit import (
     Head,
     decode_record,
 )
-from fanlog.security.audit_check import ChainCheck, Verdict
+from fanlog.security.audit_check import AuditCheckResult, ChainCheck
 from fanlog.security.rules import forbidden
 from tests.broker.stage import BEGIN_US, Stage, no_room, stage
 
@@ -129,7 +129,7 @@ def after(on: Stage, seconds: float) -> list[AuditRecord]:
     return settled(on)
 
 
-def chain_of(on: Stage, *anchors: Head) -> Verdict:
+def chain_of(on: Stage, *anchors: Head) -> AuditCheckResult:
     checked = ChainCheck(anchors)
     partition = on.core.catalog.get(AUDIT_TOPIC).partitions[0]
     for seq, value in enumerate(on.values(AUDIT_TOPIC), partition.log.start_offset):

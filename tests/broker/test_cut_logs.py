@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fanlog.broker.cursors import Subscription
+from fanlog.broker.cursors import BrokerSubscription
 from fanlog.config import BrokerOptions
 from fanlog.errors import FanlogError, FencedError, OffsetOutOfRangeError
 from fanlog.format.messages import GroupOffsets, JoinGroup, Position
@@ -39,7 +39,7 @@ class Member(Peer):
         self.on = on
         request = JoinGroup(group="g", member="m", target="t", reset="earliest", **wanted)
         self.seat, self.epoch = on.core.groups.join(1, request, self, self)
-        self.feed: Subscription | None = self.seat
+        self.feed: BrokerSubscription | None = self.seat
         on.run()
 
     def busy(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fanlog.broker.cursors import Subscription
+from fanlog.broker.cursors import BrokerSubscription
 from fanlog.broker.drops import DROPS_TOPIC, Drop, DropKind
 from fanlog.broker.views import follow
 from fanlog.config import BrokerOptions
@@ -204,7 +204,7 @@ async def test_a_place_in_a_log_that_began_anew_is_written_down(data: Path) -> N
 def test_a_batch_that_a_view_can_not_show_is_written_down_without_a_reader(data: Path) -> None:
     with stage(data) as on:
         peer, topic = Peer(), on.core.open_topic("t", create=True)
-        subscription = Subscription(0, on.core.subscriptions, peer, peer, "t")
+        subscription = BrokerSubscription(0, on.core.subscriptions, peer, peer, "t")
         follow(on.core.fan_out, subscription, topic, Lines())
         sound = encode_batch([b"a", b"b"], topic=topic.number)
         body = sound[56:64] + b"\xff" * (len(sound) - 64)
@@ -219,7 +219,7 @@ def test_a_batch_that_a_view_can_not_show_is_written_down_without_a_reader(data:
 async def test_a_reader_in_a_view_is_written_down_like_any_other(data: Path) -> None:
     with stage(data, **SMALL) as on:
         peer, topic = Caller("192.0.2.8:77"), on.core.open_topic("t", create=True)
-        subscription = Subscription(
+        subscription = BrokerSubscription(
             0, on.core.subscriptions, peer, peer, "t", policy=SlowPolicy.SKIP
         )
         follow(on.core.fan_out, subscription, topic, Lines())

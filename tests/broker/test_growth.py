@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fanlog.broker.cursors import Subscription
+from fanlog.broker.cursors import BrokerSubscription
 from fanlog.config import BrokerOptions
 from fanlog.errors import (
     DiskFullError,
@@ -176,7 +176,7 @@ class CutOff(Peer):
     def __init__(self, on: Stage) -> None:
         super().__init__()
         self._on = on
-        self.mine: list[Subscription] = []
+        self.mine: list[BrokerSubscription] = []
 
     def joined(self, joined: Joined) -> None:
         super().joined(joined)

@@ -12,7 +12,7 @@ import pytest
 import fanlog
 from fanlog.broker import metrics
 from fanlog.broker.broker_core import BrokerCore as Core
-from fanlog.broker.metric_scan import Scan, Scanner
+from fanlog.broker.metric_scan import MetricScan, Scanner
 from fanlog.config import Config
 from fanlog.config_security import TelemetryOptions
 from fanlog.format.messages import Position
@@ -31,7 +31,7 @@ def on() -> Iterator[Stage]:
 
 def scanned(on: Stage, scanner: Scanner, *, after_seconds: int = 10) -> dict[str, TopicMetrics]:
     on.runtime.time_us += after_seconds * SECOND_US
-    scan = Scan()
+    scan = MetricScan()
     for _ in scanner.steps(scan, on.runtime.monotonic_us()):
         pass
     return {topic.name: topic for topic in scan.topics}
@@ -95,7 +95,7 @@ def test_groups_are_named_by_their_lag(on: Stage) -> None:
         on.core.durable.commit(
             [(GROUP_PREFIX + group, (Position("orders", 0, offset, on.core.epoch),))]
         )
-    scan = Scan()
+    scan = MetricScan()
     for _ in Scanner(on.core, 2).steps(scan, 1):
         pass
     assert [(group.name, group.lag) for group in scan.groups] == [
@@ -113,7 +113,7 @@ def test_a_scan_of_very_many_topics_and_groups_is_made_of_small_steps(on: Stage)
     for number in range(1000):
         position = Position(f"t{number}", 0, 0, on.core.epoch)
         on.core.durable.commit([(f"{GROUP_PREFIX}g{number}", (position,))])
-    steps = sum(1 for _ in Scanner(on.core, 50).steps(Scan(), 1))
+    steps = sum(1 for _ in Scanner(on.core, 50).steps(MetricScan(), 1))
     assert steps > 3000 // 32 + 1000
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from fanlog.broker.cursors import Subscription
+from fanlog.broker.cursors import BrokerSubscription
 from fanlog.errors import TopicNotFoundError
 from fanlog.format.messages import Notice
 from tests.broker.stage import Peer, Stage, stage
@@ -15,7 +15,7 @@ READERS = 100_000
 FEW = 40
 
 
-class Counted(dict[str, dict[Subscription, None]]):
+class Counted(dict[str, dict[BrokerSubscription, None]]):
     """Waiting readers by name; counts how many are looked at."""
 
     looked_at = 0
@@ -97,7 +97,7 @@ async def test_a_reader_that_goes_before_it_has_joined_is_not_joined() -> None:
 async def test_everybody_may_wait_for_the_same_topic_and_leave_again() -> None:
     with stage(None) as on:
         peer = Peer()
-        kept: list[Subscription] = []
+        kept: list[BrokerSubscription] = []
         for _ in range(20_000):
             await on.subscribe("t", peer)
             assert peer.feed is not None

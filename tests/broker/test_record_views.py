@@ -46,13 +46,13 @@ async def test_all_views_of_a_turn_share_the_decoded_batches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     decoded: list[Batch] = []
-    before = web.Records.__init__
+    before = web.RenderedRecords.__init__
 
-    def counted(self: web.Records, batch: Batch) -> None:
+    def counted(self: web.RenderedRecords, batch: Batch) -> None:
         decoded.append(batch)
         before(self, batch)
 
-    monkeypatch.setattr(web.Records, "__init__", counted)
+    monkeypatch.setattr(web.RenderedRecords, "__init__", counted)
     with stage() as on:
         peers = [await follow(on, target) for target in ("t", "*", ">")]
         await follow(on, "t", kind="json", filter=make_filter({"key": "x"}))

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from fanlog.errors import FormatError, LogFailedError
 from fanlog.format.batch import encode_batch
 from fanlog.format.frames import FrameKind, frame
-from fanlog.format.trace_context import Mark, traced_frame
+from fanlog.format.trace_context import SampledRecord, traced_frame
 from tests.broker.stage import Publisher, Stage, stage
 
 SPAN_ID = bytes(range(1, 9))
 
 
-def mark(number: int, record: int = 0) -> Mark:
-    return Mark(record, number.to_bytes(16, "big"), SPAN_ID)
+def mark(number: int, record: int = 0) -> SampledRecord:
+    return SampledRecord(record, number.to_bytes(16, "big"), SPAN_ID)
 
 
 def traced(number: int, record: int = 0) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fanlog.broker.cursors import Subscription
+from fanlog.broker.cursors import BrokerSubscription
 from fanlog.broker.ports import Piece
 from fanlog.broker.views import follow, unfollow
 from fanlog.format.batch import encode_batch
@@ -46,9 +46,9 @@ def follower(
     peer: Peer | None = None,
     topic: str = "t",
     policy: SlowPolicy = SlowPolicy.SKIP,
-) -> tuple[Peer, Subscription]:
+) -> tuple[Peer, BrokerSubscription]:
     out = peer or Peer()
-    subscription = Subscription(0, made.core.subscriptions, out, out, topic, policy=policy)
+    subscription = BrokerSubscription(0, made.core.subscriptions, out, out, topic, policy=policy)
     follow(made.core.fan_out, subscription, made.core.open_topic(topic, create=True), view)
     return out, subscription
 

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from fanlog.broker.cursors import Subscription
+from fanlog.broker.cursors import BrokerSubscription
 from fanlog.broker.ports import Piece
 from fanlog.format.messages import Subscribe
 from fanlog.format.web_filters import Filter
@@ -25,7 +25,7 @@ class WebPeer(Peer):
     def __init__(self) -> None:
         super().__init__()
         self.pieces: list[Piece] = []
-        self.subscription: Subscription | None = None
+        self.subscription: BrokerSubscription | None = None
         self.positions: dict[str, str] = {}
         self.seen: list[tuple[str, int, int, str]] = []
         self.told: list[dict[str, Any]] = []
@@ -36,7 +36,7 @@ class WebPeer(Peer):
         self._take(piece)
         return len(piece)
 
-    def push(self, subscription: Subscription, pieces: list[memoryview]) -> None:
+    def push(self, subscription: BrokerSubscription, pieces: list[memoryview]) -> None:
         for piece in pieces:
             assert piece
             self._take(piece)

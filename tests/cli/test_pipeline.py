@@ -18,7 +18,7 @@ import fanlog
 from fanlog.cli.exits import ExitCode
 from fanlog.errors import ConfigError
 from fanlog.spark import pipelines
-from fanlog.spark.pipelines.runs import Run
+from fanlog.spark.pipelines.runs import LastRun
 from tests.cli.conftest import Run as Runner
 from tests.cli.conftest import Serving
 from tests.spark.sessions import need_java
@@ -30,7 +30,7 @@ def leave_run(state: Path, *, pid: int = 1, **more: Any) -> None:
     """A state folder as a run leaves it."""
     now = dt.datetime.now(dt.UTC)
     more = {"options": {}, **more}
-    run = Run(pipeline="archive", pid=pid, started=now, **more)
+    run = LastRun(pipeline="archive", pid=pid, started=now, **more)
     state.mkdir()
     (state / "run.json").write_bytes(msgspec.json.encode(run))
 

@@ -21,7 +21,7 @@ from fanlog.cli.pipeline import watch
 from fanlog.cli.pipeline_display import Lines, LiveDisplay, Watching
 from fanlog.spark import pipelines
 from fanlog.spark.pipelines.progress import look
-from fanlog.spark.pipelines.runs import Running
+from fanlog.spark.pipelines.runs import RunningPipeline
 from tests.cli.conftest import Serving
 from tests.spark.sessions import need_java
 
@@ -187,7 +187,7 @@ def test_a_display_that_fails_does_not_end_the_run(
     state = tmp_path / "state"
     watching = Watching("fanlog://127.0.0.1:1", state)
     pipeline = pipelines.find(str(tmp_path / "mine"))
-    running = Running(pipeline, {}, state, "local[1]", os.environ)
+    running = RunningPipeline(pipeline, {}, state, "local[1]", os.environ)
     assert watch(running, watching) == ""
     assert running.run.exit_code == 0, running.why()
     assert (state / "end").exists()

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanlog import errors
-from fanlog.broker.cursors import Cursor, Subscription
+from fanlog.broker.cursors import BrokerSubscription, Cursor
 from fanlog.broker.ports import Piece
 from fanlog.client import core
 from fanlog.client.core import ClientCore, Event
@@ -35,7 +35,7 @@ class Wire:
         self.out = b""
         self.ended: FanlogError | str | None = None
         self.blocked = False
-        self.feed: Subscription | None = None
+        self.feed: BrokerSubscription | None = None
         self.waiting: list[Cursor] = []
         self.session: NativeSession
 
@@ -49,7 +49,7 @@ class Wire:
     def hold(self, piece: Piece, sent: int) -> None:
         raise AssertionError("this wire takes everything")
 
-    def push(self, subscription: Subscription, pieces: Iterable[memoryview]) -> None:
+    def push(self, subscription: BrokerSubscription, pieces: Iterable[memoryview]) -> None:
         if self.feed is not subscription:
             self.feed = subscription
             self.write(self.session.marker(subscription))
@@ -66,7 +66,7 @@ class Wire:
     def go_on(self) -> None:
         self.session.feed(b"")
 
-    def turn_out(self, error: FanlogError, subscription: Subscription | None = None) -> None:
+    def turn_out(self, error: FanlogError, subscription: BrokerSubscription | None = None) -> None:
         self.ended = error
 
     def full(self) -> bool:
@@ -99,7 +99,7 @@ def shown(events: Iterable[Event]) -> list[object]:
     for event in events:
         if isinstance(event, core.Delivered):
             out.append((event.subscription, event.batch.header, event.batch.values))
-        elif isinstance(event, core.Failed):
+        elif isinstance(event, core.RequestFailed):
             out.append((event.request, type(event.error), str(event.error)))
         else:
             out.append(event)
@@ -194,7 +194,7 @@ async def test_the_answers_of_a_whole_session_are_what_was_asked_for() -> None:
         (created,) = ask(message_frame(FrameKind.CREATE_TOPIC, create, request=1))
         assert isinstance(created, core.Answered)
         (again,) = ask(message_frame(FrameKind.CREATE_TOPIC, create, request=2))
-        assert isinstance(again, core.Failed)
+        assert isinstance(again, core.RequestFailed)
         assert isinstance(again.error, errors.TopicExistsError)
         (opened,) = ask(message_frame(FrameKind.OPEN_TOPIC, messages.OpenTopic("t"), request=3))
         assert isinstance(opened, core.Answered)
@@ -208,7 +208,7 @@ async def test_the_answers_of_a_whole_session_are_what_was_asked_for() -> None:
         assert isinstance(fetched, core.Answered)
         assert core.read_fetched(fetched.payload, "t").batches[0].values == [b"x"]
         (refused,) = ask(encode_batch([b"x"], topic=number, partition=2))
-        assert isinstance(refused, core.Refused)
+        assert isinstance(refused, core.BatchRefused)
         assert refused.refused.code == "topic_not_found"
         assert ask(frame(FrameKind.GOODBYE)) == []
         assert wire.ended == "goodbye"
@@ -238,7 +238,7 @@ async def test_bad_bytes_end_a_session_with_an_error_that_names_the_fault(
         with pytest.raises(error) as told:
             session.feed(data)
         (event,) = list(ClientCore().feed(wire.session.farewell(told.value, None)))
-        assert isinstance(event, core.Failed)
+        assert isinstance(event, core.RequestFailed)
         assert (event.request, type(event.error)) == (0, type(told.value))
         other, out = session_of(running)
         other.feed(core.hello("still fine"))

@@ -11,7 +11,7 @@ import pytest
 
 import fanlog
 from fanlog import errors
-from fanlog.client.outbox import Identity
+from fanlog.client.outbox import ProducerIdentity
 from fanlog.client.publishing import Publisher
 from fanlog.config import ClientOptions
 from fanlog.format.batch import Batch
@@ -326,11 +326,11 @@ async def test_a_name_is_taken_over_by_whoever_connects_next_through_cuts(data: 
 async def test_any_client_may_have_a_producers_name_and_its_batches_say_so(
     way: str, data: Path
 ) -> None:
-    seen: list[Identity] = []
+    seen: list[ProducerIdentity] = []
     for _ in range(2):
         async with Way(way, data).open(producer="billing") as client:
             assert (await client.publish("t", b"x")).offset == len(seen)
             async with client.subscribe("t", start=len(seen)) as reader:
                 header = (await reader.next_batch(PATIENCE_SECONDS)).batch.header
-            seen.append(Identity(header.producer_id, header.producer_epoch))
-    assert seen == [Identity(seen[0].id, 1), Identity(seen[0].id, 2)]
+            seen.append(ProducerIdentity(header.producer_id, header.producer_epoch))
+    assert seen == [ProducerIdentity(seen[0].id, 1), ProducerIdentity(seen[0].id, 2)]

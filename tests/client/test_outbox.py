@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanlog.broker.producers import Producer
-from fanlog.client.outbox import Identity, PartitionOutbox, Records
+from fanlog.client.outbox import OutgoingRecords, PartitionOutbox, ProducerIdentity
 from fanlog.errors import (
     ClosedError,
     FanlogError,
@@ -22,7 +22,7 @@ from fanlog.format.codecs import Codec
 from fanlog.format.frames import Ack
 from fanlog.format.messages import Refused
 
-TOPIC, PRODUCER = 5, Identity(77, 3)
+TOPIC, PRODUCER = 5, ProducerIdentity(77, 3)
 
 
 @dataclass(eq=False)
@@ -48,15 +48,15 @@ def is_empty(outbox: PartitionOutbox) -> bool:
     return not any(waiting)
 
 
-def records(*values: bytes, since: float = 0.0) -> Records:
-    out = Records(since)
+def records(*values: bytes, since: float = 0.0) -> OutgoingRecords:
+    out = OutgoingRecords(since)
     for i, value in enumerate(values):
         out.values.append(value)
         out.waiters.append((i, Outcome()))
     return out
 
 
-def outcomes(some: Records) -> list[Outcome]:
+def outcomes(some: OutgoingRecords) -> list[Outcome]:
     return [waiter for _, waiter in some.waiters if isinstance(waiter, Outcome)]
 
 

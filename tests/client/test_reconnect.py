@@ -15,7 +15,7 @@ import fanlog
 from fanlog import errors
 from fanlog.config import Config, ListenerOptions
 from fanlog.format.frames import FrameKind, message_frame
-from fanlog.format.messages import Failure
+from fanlog.format.messages import ErrorAnswer
 from fanlog.model import KIB, TopicSettings
 from fanlog.node import Node
 from tests.client.proxy import Proxy, proxy_to
@@ -447,7 +447,7 @@ async def test_something_else_on_the_port_is_a_clear_error_too() -> None:
         writer.close()
 
     async def overloaded(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        failure = Failure("too_many_connections", "The broker has as many as it allows.")
+        failure = ErrorAnswer("too_many_connections", "The broker has as many as it allows.")
         writer.write(message_frame(FrameKind.ERROR, failure))
         writer.close()
 

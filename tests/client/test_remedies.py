@@ -139,7 +139,7 @@ def test_another_program_that_closes_at_once(connect: Connect) -> None:
 
 
 def test_a_broker_of_another_release(connect: Connect) -> None:
-    refused = messages.Failure("unsupported_version", "speaks 2. Install the same release")
+    refused = messages.ErrorAnswer("unsupported_version", "speaks 2. Install the same release")
     with somebody(message_frame(FrameKind.ERROR, refused)) as url:
         assert "Install the same release" in refusal(connect, url)
 

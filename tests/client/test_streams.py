@@ -25,7 +25,7 @@ TOKENS = ["Tea ", "is ", "", "ready ", "— ", "[1]", "now."]
 class InThreads:
     """`fanlog.sync.Stream`, each call in a thread."""
 
-    def __init__(self, stream: blocking.Stream[Any]) -> None:
+    def __init__(self, stream: blocking.BlockingStream[Any]) -> None:
         self._stream = stream
 
     def __getattr__(self, name: str) -> Any:
@@ -48,7 +48,7 @@ class InThreads:
 
 
 class ReadInThreads:
-    def __init__(self, reader: blocking.StreamReader[Any]) -> None:
+    def __init__(self, reader: blocking.BlockingStreamReader[Any]) -> None:
         self._reader = reader
 
     @property

@@ -15,8 +15,8 @@ import msgspec
 
 import fanlog
 from fanlog.broker.broker_core import BrokerCore as Core
-from fanlog.client.blocking.client import Subscription as BlockingSubscription
-from fanlog.client.blocking.groups import GroupMember as BlockingMember
+from fanlog.client.blocking.client import BlockingSubscription
+from fanlog.client.blocking.groups import BlockingGroupMember as BlockingMember
 from fanlog.config import ListenerOptions
 from fanlog.node import Node
 

@@ -28,7 +28,7 @@ from fanlog.errors import (
     MessagesLostError,
     NoRespondersError,
 )
-from fanlog.listeners.web.ports import Outgoing
+from fanlog.listeners.web.ports import MessageToPublish
 from tests.edge.stage import PATIENCE_SECONDS, until
 from tests.servers import Server, find_program, nats_server
 
@@ -45,7 +45,7 @@ class Stand:
         assert isinstance(self.bus, NatsBus)
 
     async def publish(self, topic: str, *values: str, dedupe: str = "") -> list[int]:
-        messages = [Outgoing(value.encode()) for value in values]
+        messages = [MessageToPublish(value.encode()) for value in values]
         published = await self.bus.publish(topic, messages, dedupe=dedupe)
         return [one.offset for one in published]
 
@@ -76,10 +76,12 @@ async def test_streams_give_the_same_place_on_every_edge(tmp_path: Path) -> None
                 other.client.subscribe("chat.*") as there,
             ):
                 # Another subject of the same stream has the sequences between.
-                message = Outgoing(b"hello", b"\xff", {"h": b"v", "odd": b"\xfe\n"})
+                message = MessageToPublish(b"hello", b"\xff", {"h": b"v", "odd": b"\xfe\n"})
                 for i in range(10):
                     await one.publish("chat.b", f"b {i}")
-                    await other.bus.publish("chat.a", [message] if not i else [Outgoing(b"x")])
+                    await other.bus.publish(
+                        "chat.a", [message] if not i else [MessageToPublish(b"x")]
+                    )
                 first = await here.next(PATIENCE_SECONDS)
                 assert (first.value, first.key, first.offset) == (b"hello", b"\xff", 1)
                 assert dict(first.headers) == {"h": b"v", "odd": b"\xfe\n"}
@@ -209,10 +211,10 @@ async def test_requests_go_through_nats_and_signals_reach_all_edges(tmp_path: Pa
             edge_of(server.url, make_streams=False) as one,
             edge_of(server.url, make_streams=False) as other,
         ):
-            incoming = await one.bus.request("echo", Outgoing(b"hello"), PATIENCE_SECONDS)
+            incoming = await one.bus.request("echo", MessageToPublish(b"hello"), PATIENCE_SECONDS)
             assert incoming.value == b"hello!"
             with pytest.raises(NoRespondersError):
-                await one.bus.request("nobody", Outgoing(b"hello"), PATIENCE_SECONDS)
+                await one.bus.request("nobody", MessageToPublish(b"hello"), PATIENCE_SECONDS)
             heard: list[tuple[int, bytes]] = []
             one.bus.on_signal("presence", lambda data: heard.append((1, data)))
             other.bus.on_signal("presence", lambda data: heard.append((2, data)))
@@ -279,8 +281,8 @@ def test_nobody_but_edges_speaks_on_their_own_subjects() -> None:
 def test_headers_cannot_give_nats_orders() -> None:
     for name in ("Nats-Rollup", "nats-msg-id", "Fanlog-Key", "a\r\nNats-Rollup", "a b", "a:b", ""):
         with pytest.raises(InvalidArgumentError):
-            headers_of(Outgoing(b"x", None, {name: b"all"}))
-    assert headers_of(Outgoing(b"x", None, {"content-type": b"x"})) == {"content-type": "x"}
+            headers_of(MessageToPublish(b"x", None, {name: b"all"}))
+    assert headers_of(MessageToPublish(b"x", None, {"content-type": b"x"})) == {"content-type": "x"}
 
 
 @contextmanager

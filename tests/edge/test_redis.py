@@ -19,7 +19,7 @@ from fanlog.client.aio import Client
 from fanlog.config import ClientOptions, Config, EdgeOptions
 from fanlog.edge.redis_bus import RedisBus, RedisEdge
 from fanlog.errors import InvalidNameError, MessagesLostError, NotSupportedError
-from fanlog.listeners.web.ports import Outgoing
+from fanlog.listeners.web.ports import MessageToPublish
 from tests.edge.stage import PATIENCE_SECONDS, until
 from tests.servers import Server, find_program, redis_server
 
@@ -34,7 +34,7 @@ class Stand:
         assert isinstance(self.bus, RedisBus)
 
     async def publish(self, topic: str, *values: str, dedupe: str = "") -> list[int]:
-        messages = [Outgoing(value.encode()) for value in values]
+        messages = [MessageToPublish(value.encode()) for value in values]
         published = await self.bus.publish(topic, messages, dedupe=dedupe)
         return [one.offset for one in published]
 
@@ -64,7 +64,7 @@ async def test_messages_have_the_same_place_on_every_edge(tmp_path: Path) -> Non
                 one.client.subscribe("room") as here,
                 other.client.subscribe("room") as there,
             ):
-                message = Outgoing(b"hello", b"k", {"h": b"v"})
+                message = MessageToPublish(b"hello", b"k", {"h": b"v"})
                 (published,) = await one.bus.publish("room", [message])
                 a = await here.next(PATIENCE_SECONDS)
                 b = await there.next(PATIENCE_SECONDS)
@@ -84,7 +84,7 @@ async def test_messages_have_the_same_place_on_every_edge(tmp_path: Path) -> Non
                 async with third.client.subscribe("room", start=99) as late:
                     assert await texts(late, 2) == first[98:]
                 with pytest.raises(NotSupportedError):
-                    await third.bus.request("room", Outgoing(b"?"), 1.0)
+                    await third.bus.request("room", MessageToPublish(b"?"), 1.0)
 
 
 async def test_a_publish_that_is_repeated_is_stored_once(tmp_path: Path) -> None:

@@ -6,23 +6,23 @@ import asyncio
 
 import pytest
 
-from fanlog.edge.references import References, Target
+from fanlog.edge.references import References, TopicReference
 
-TARGET = Target("t", False)
+TARGET = TopicReference("t", False)
 
 
 async def test_a_follow_that_failed_takes_nothing_from_the_next_one() -> None:
     loop = asyncio.get_running_loop()
     answers: list[asyncio.Future[None]] = [loop.create_future(), loop.create_future()]
-    begun: list[Target] = []
-    ended: list[Target] = []
+    begun: list[TopicReference] = []
+    ended: list[TopicReference] = []
     again: list[asyncio.Task[bool]] = []
 
-    async def begin(target: Target) -> None:
+    async def begin(target: TopicReference) -> None:
         begun.append(target)
         await answers[len(begun) - 1]
 
-    def end(target: Target) -> None:
+    def end(target: TopicReference) -> None:
         """Somebody comes between the fault and those who are told of it."""
         ended.append(target)
         again.append(asyncio.create_task(references.follow(TARGET)))
@@ -43,9 +43,9 @@ async def test_a_follow_that_failed_takes_nothing_from_the_next_one() -> None:
 
 
 async def test_what_failed_is_begun_anew_for_who_comes_in_the_same_turn() -> None:
-    begun: list[Target] = []
+    begun: list[TopicReference] = []
 
-    async def begin(target: Target) -> None:
+    async def begin(target: TopicReference) -> None:
         begun.append(target)
         if len(begun) == 1:
             raise ConnectionError("not now")

@@ -18,8 +18,8 @@ from fanlog.format.resp import (
 )
 from fanlog.format.resp_replies import (
     Distinct,
-    Failed,
-    Pairs,
+    ErrorReply,
+    MapReply,
     PushView,
     Raw,
     Reply,
@@ -264,9 +264,9 @@ def test_lines_are_split_as_redis_does(line: bytes, wanted: list[bytes] | None) 
         (None, b"$-1\r\n", b"_\r\n"),
         (5, b":5\r\n", b":5\r\n"),
         (Simple("OK"), b"+OK\r\n", b"+OK\r\n"),
-        (Failed("ERR a\r\nb"), b"-ERR a  b\r\n", b"-ERR a  b\r\n"),
+        (ErrorReply("ERR a\r\nb"), b"-ERR a  b\r\n", b"-ERR a  b\r\n"),
         (Verbatim("hé"), b"$3\r\nh\xc3\xa9\r\n", b"=7\r\ntxt:h\xc3\xa9\r\n"),
-        (Pairs({b"a": 1}), b"*2\r\n$1\r\na\r\n:1\r\n", b"%1\r\n$1\r\na\r\n:1\r\n"),
+        (MapReply({b"a": 1}), b"*2\r\n$1\r\na\r\n:1\r\n", b"%1\r\n$1\r\na\r\n:1\r\n"),
         (Distinct([b"a"]), b"*1\r\n$1\r\na\r\n", b"~1\r\n$1\r\na\r\n"),
         ([[], [None]], b"*2\r\n*0\r\n*1\r\n$-1\r\n", b"*2\r\n*0\r\n*1\r\n_\r\n"),
         (Raw(b"+X\r\n"), b"+X\r\n", b"+X\r\n"),

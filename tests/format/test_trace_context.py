@@ -10,7 +10,7 @@ from fanlog.errors import ProtocolError
 from fanlog.format.frames import FRAME_HEADER_BYTES
 from fanlog.format.trace_context import (
     TRACED_RECORDS_MAX,
-    Mark,
+    SampledRecord,
     TraceContext,
     context_of,
     maybe_context,
@@ -67,7 +67,7 @@ def test_a_later_version_may_say_more_and_other_flags_do_not_count() -> None:
 
 @given(st.lists(ids, min_size=1, max_size=2 * TRACED_RECORDS_MAX))
 def test_a_traced_frame_has_the_first_entries(pairs: list[tuple[bytes, bytes]]) -> None:
-    marks = [Mark(index, *pair) for index, pair in enumerate(pairs)]
+    marks = [SampledRecord(index, *pair) for index, pair in enumerate(pairs)]
     payload = memoryview(traced_frame(marks))[FRAME_HEADER_BYTES:]
     assert read_traced(payload) == marks[:TRACED_RECORDS_MAX]
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fanlog.errors import InvalidArgumentError
 from fanlog.format.batch import Batch, encode_batch, stamp
 from fanlog.format.sparse import thinned, widened
-from fanlog.format.web import OutgoingMessage, Records, message_json, messages_json, rfc3339
+from fanlog.format.web import OutgoingMessage, RenderedRecords, message_json, messages_json, rfc3339
 from fanlog.format.web_filters import make_filter
 
 TIME_US = 1_700_000_000_123_456
@@ -70,7 +70,7 @@ def test_every_record_can_be_read_back(
         keys=[key for _, key, _ in records],
         headers=[headers for _, _, headers in records],
     )
-    shown = [json.loads(message) for message in Records(batch).messages]
+    shown = [json.loads(message) for message in RenderedRecords(batch).messages]
     for i, (message, (value, key, headers)) in enumerate(zip(shown, records, strict=True)):
         assert message["offset"] == 7 + i
         assert message["time"] == "2023-11-14T22:13:20.123456Z"
@@ -86,7 +86,7 @@ def test_every_record_can_be_read_back(
 
 @given(st.lists(st.text(max_size=30).map(str.encode), min_size=1, max_size=10))
 def test_text_stays_text_with_and_without_escapes(found: list[bytes]) -> None:
-    for published, message in zip(found, Records(batch_of([*found])).messages, strict=True):
+    for published, message in zip(found, RenderedRecords(batch_of([*found])).messages, strict=True):
         assert value_of(json.loads(message), published) == published
 
 
@@ -107,7 +107,7 @@ def test_text_stays_text_with_and_without_escapes(found: list[bytes]) -> None:
     ],
 )
 def test_the_field_says_what_a_value_is(value: bytes | None, field: str) -> None:
-    (message,) = Records(batch_of([value])).messages
+    (message,) = RenderedRecords(batch_of([value])).messages
     assert field in json.loads(message)
 
 
@@ -122,13 +122,13 @@ def test_the_field_says_what_a_value_is(value: bytes | None, field: str) -> None
 )
 def test_a_content_type_makes_any_value_json(content_type: bytes, is_json: bool) -> None:
     batch = batch_of([b"17"], headers=[{"Content-Type": content_type}])
-    message = json.loads(Records(batch).messages[0])
+    message = json.loads(RenderedRecords(batch).messages[0])
     assert ("json" in message) is is_json
 
 
 def test_a_content_type_keeps_text_that_looks_like_json() -> None:
     batch = batch_of([b"[1]", b"[1]"], headers=[{"content-type": b"text/plain"}, {}])
-    first, second = map(json.loads, Records(batch).messages)
+    first, second = map(json.loads, RenderedRecords(batch).messages)
     assert (first["text"], second["json"]) == ("[1]", [1])
 
 
@@ -139,7 +139,7 @@ def test_json_stands_in_a_message_byte_by_byte() -> None:
 
 def test_a_publishers_time_stands_beside_the_brokers() -> None:
     batch = batch_of([b"a", b"b"], event_times_us=[0, 2**62])
-    first, second = (json.loads(message) for message in Records(batch).messages)
+    first, second = (json.loads(message) for message in RenderedRecords(batch).messages)
     assert first["event_time"] == "1970-01-01T00:00:00.000000Z"
     assert second["event_time"] == "9999-12-31T23:59:59.999999Z"
     assert rfc3339(-(2**62)) == "0001-01-01T00:00:00.000000Z"
@@ -223,7 +223,7 @@ def test_a_filter_lets_records_with_fitting_key_and_headers_through(
     )
     found = make_filter(spec)
     assert found is not None
-    assert Records(batch).kept(found) == kept
+    assert RenderedRecords(batch).kept(found) == kept
 
 
 def test_equal_filters_have_one_text() -> None:

@@ -10,7 +10,7 @@ from fanlog.errors import InvalidArgumentError
 from fanlog.format.batch import Batch, encode_batch, stamp
 from fanlog.format.header import OFFSET_MAX
 from fanlog.format.messages import Position
-from fanlog.format.web import Records
+from fanlog.format.web import RenderedRecords
 from fanlog.format.web_positions import (
     Vectors,
     parse_event_id,
@@ -109,7 +109,9 @@ def piece(values: list[bytes | None], base: int, partition: int = 1) -> bytes:
         leader_epoch=3,
         topic=9,
     )
-    return views_for("sse-vector", "chat.*")(_Topic()).render_records([Records(Batch(data))], 0)
+    return views_for("sse-vector", "chat.*")(_Topic()).render_records(
+        [RenderedRecords(Batch(data))], 0
+    )
 
 
 def test_each_event_of_several_partitions_has_the_whole_vector_as_its_id() -> None:

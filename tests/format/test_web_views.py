@@ -14,7 +14,7 @@ from websockets.frames import Opcode
 from fanlog.errors import UnreadableError
 from fanlog.format.batch import Batch, encode_batch, split_batches, stamp
 from fanlog.format.sparse import placeholder, thinned
-from fanlog.format.web import Records, Unreadable
+from fanlog.format.web import RenderedRecords, Unreadable
 from fanlog.format.web_filters import Filter, make_filter
 from fanlog.format.web_frames import binary_frame, sse_event, text_frame
 from fanlog.format.web_positions import parse_position
@@ -42,7 +42,7 @@ def unreadable(base: int, count: int = 1) -> Unreadable:
 
 
 def rendered(kind: str, batches: Sequence[Batch], first: int = 0, **filter: Any) -> bytes:
-    decoded: Decoded = [Records(batch) for batch in batches]
+    decoded: Decoded = [RenderedRecords(batch) for batch in batches]
     return view(kind, make_filter(filter) if filter else None).render_records(decoded, first)
 
 
@@ -131,9 +131,9 @@ def test_events_name_topic_and_partition_and_fit_on_one_line() -> None:
 
 def test_a_batch_that_does_not_decode_is_a_gap_that_names_its_positions() -> None:
     decoded: Decoded = [
-        Records(batch_of([b"a"], 5)),
+        RenderedRecords(batch_of([b"a"], 5)),
         unreadable(6, 2),
-        Records(batch_of([b"b"], 8)),
+        RenderedRecords(batch_of([b"b"], 8)),
         unreadable(9),
     ]
     before, gap, behind, last = documents(view("json").render_records(decoded, 0))
@@ -206,13 +206,18 @@ def test_a_filtered_binary_frame_has_sparse_batches() -> None:
     bad = unreadable(10)
     filtered = view("binary", make_filter({"key": "a"}))
     assert not filtered.raw
-    decoded: Decoded = [Records(batch), Records(whole), Records(nothing), bad]
+    decoded: Decoded = [
+        RenderedRecords(batch),
+        RenderedRecords(whole),
+        RenderedRecords(nothing),
+        bad,
+    ]
     ((_, payload),) = frames(filtered.render_records(decoded, 0))
     body = payload[1 + payload[0] :]
     shown = [Batch(body[at : at + h.length], h) for at, h in split_batches(body)]
     assert [list(b.offsets) for b in shown] == [[5, 7], [8], [10]]
     assert [b.next_offset for b in shown] == [8, 9, 11]
-    assert filtered.render_records([Records(nothing)], 0) == b""
+    assert filtered.render_records([RenderedRecords(nothing)], 0) == b""
 
 
 def test_those_with_the_same_target_and_filter_share_a_view() -> None:

@@ -36,7 +36,7 @@ from fanlog.format.frames import (
     read_frame_header,
 )
 from fanlog.format.messages import decode
-from fanlog.listeners.pump import Connection
+from fanlog.listeners.pump import SocketConnection
 from fanlog.node import Node
 
 HOST = "127.0.0.1"
@@ -59,9 +59,9 @@ class Frame(NamedTuple):
         return decode(kind, self.payload)
 
     @property
-    def failure(self) -> messages.Failure:
+    def failure(self) -> messages.ErrorAnswer:
         assert self.kind is FrameKind.ERROR, self
-        return self.read(messages.Failure)
+        return self.read(messages.ErrorAnswer)
 
 
 class Fetched(NamedTuple):
@@ -134,7 +134,7 @@ class Peer:
             frames.append(got)
         return frames
 
-    async def fault(self) -> messages.Failure:
+    async def fault(self) -> messages.ErrorAnswer:
         """Why the broker ends this connection: its last frame, and then it closes."""
         frames = await self.rest()
         assert frames, "the broker closed without a word"
@@ -281,7 +281,7 @@ class Serving:
                     assert header.base_offset == offset
                     offset = header.next_offset
 
-    def connection_of(self, peer: Peer) -> Connection:
+    def connection_of(self, peer: Peer) -> SocketConnection:
         """The broker's end of a peer's connection."""
         host, port = peer.sock.getsockname()
         return next(c for c in self.listener._connections if c.peer == f"{host}:{port}")

@@ -37,7 +37,7 @@ def session_frames(number: int, producer_id: int = 0) -> list[bytes]:
         ),
         credit_frame(SUBSCRIPTION, 1 << 20),
         request(FrameKind.FETCH, messages.Fetch(number, 0, 0), 4),
-        request(FrameKind.COMMIT, messages.Commit("me", (position,)), 5),
+        request(FrameKind.COMMIT, messages.CommitOffsets("me", (position,)), 5),
         request(FrameKind.FIND_OFFSETS, messages.FindOffsets("bent", Start("time", 1)), 6),
         request(FrameKind.DESCRIBE_TOPIC, messages.NamedTopic("bent"), 7),
         frame(FrameKind.PING, b"ping", request=8),

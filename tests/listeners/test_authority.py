@@ -118,9 +118,9 @@ NATIVE: dict[FrameKind, Case | None] = {
     ),
     FrameKind.FETCH: Case(lambda: messages.Fetch(1, 0, 0), ((Verb.SUBSCRIBE, T),)),
     FrameKind.COMMIT: Case(
-        lambda: messages.Commit("d", (POSITION,)), ((Verb.GROUP, "d"), (Verb.SUBSCRIBE, T))
+        lambda: messages.CommitOffsets("d", (POSITION,)), ((Verb.GROUP, "d"), (Verb.SUBSCRIBE, T))
     ),
-    FrameKind.COMMITTED: Case(lambda: messages.Committed("d"), ((Verb.GROUP, "d"),)),
+    FrameKind.COMMITTED: Case(lambda: messages.OffsetsCommitted("d"), ((Verb.GROUP, "d"),)),
     FrameKind.FIND_OFFSETS: Case(
         lambda: messages.FindOffsets(T, Start("latest")), ((Verb.DESCRIBE, T),)
     ),
@@ -154,7 +154,7 @@ NATIVE: dict[FrameKind, Case | None] = {
     FrameKind.DELETE_RECORDS: Case(
         lambda: messages.DeleteRecords(T, (messages.PartitionOffset(0, 0),)), ((Verb.MANAGE, T),)
     ),
-    FrameKind.BACKUP: Case(lambda: messages.Backup("begin"), ((Verb.ADMIN, ""),)),
+    FrameKind.BACKUP: Case(lambda: messages.BackupRequest("begin"), ((Verb.ADMIN, ""),)),
     FrameKind.COMPACT_TOPIC: Case(lambda: messages.NamedTopic(T), ((Verb.MANAGE, T),)),
     FrameKind.CANCEL_SCHEDULED: Case(
         lambda: messages.CancelScheduled(("i",)), ((Verb.SCHEDULE, "i"),)
@@ -164,7 +164,7 @@ NATIVE: dict[FrameKind, Case | None] = {
         lambda: messages.AddSchedule(name="s", topic=T, value=b"x", every_seconds=60.0),
         ((Verb.PUBLISH, T), (Verb.SCHEDULE, "s")),
     ),
-    FrameKind.CONNECTIONS: Case(messages.Connections, ((Verb.ADMIN, ""),)),
+    FrameKind.CONNECTIONS: Case(messages.ConnectionsRequest, ((Verb.ADMIN, ""),)),
     FrameKind.METRICS: Case(
         None, ((Verb.DESCRIBE, ""),), looked_at=((Verb.DESCRIBE, T), (Verb.ADMIN, ""))
     ),

@@ -12,7 +12,7 @@ import pytest
 
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind
-from fanlog.listeners.pump import Connection
+from fanlog.listeners.pump import SocketConnection
 from fanlog.model import Start
 from tests.listeners.peers import Peer, Serving, one_message, request, serving
 
@@ -25,7 +25,7 @@ def _no_collector() -> Iterator[None]:
     gc.enable()
 
 
-def watched(connection: Connection) -> list[weakref.ref[object]]:
+def watched(connection: SocketConnection) -> list[weakref.ref[object]]:
     return [weakref.ref(connection), weakref.ref(connection.session)]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from fanlog.broker.cursors import Cursor, Subscription
+from fanlog.broker.cursors import BrokerSubscription, Cursor
 from fanlog.broker.ports import Piece
 from fanlog.client.core import hello
 from fanlog.config import ListenerOptions
@@ -24,7 +24,7 @@ class Tight:
         self.room: int | None = None
         self.turned_out: FanlogError | None = None
         self.blocked = False
-        self.feed: Subscription | None = None
+        self.feed: BrokerSubscription | None = None
         self.waiting: list[Cursor] = []
 
     def send(self, piece: Piece) -> int:
@@ -37,7 +37,7 @@ class Tight:
     def respond(self, buffers: list[Piece]) -> None:
         self.write(b"".join(buffers))
 
-    def push(self, subscription: Subscription, pieces: list[memoryview]) -> None:
+    def push(self, subscription: BrokerSubscription, pieces: list[memoryview]) -> None:
         self.feed = subscription
 
     def hold(self, piece: Piece, sent: int) -> None: ...
@@ -46,7 +46,7 @@ class Tight:
     def full(self) -> bool:
         return self.room is not None and self.room < 0
 
-    def turn_out(self, error: FanlogError, subscription: Subscription | None = None) -> None:
+    def turn_out(self, error: FanlogError, subscription: BrokerSubscription | None = None) -> None:
         self.turned_out = error
         self.finish()
 

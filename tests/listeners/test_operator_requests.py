@@ -15,7 +15,7 @@ import fanlog
 from fanlog.config import Config, ListenerOptions, RedisOptions
 from fanlog.config_web import WebOptions
 from fanlog.errors import InvalidArgumentError
-from fanlog.format.messages import Connections
+from fanlog.format.messages import ConnectionsRequest
 from fanlog.listeners.operator_requests import list_connections
 from fanlog.model import ConnectionInfo
 
@@ -104,7 +104,7 @@ async def test_a_page_is_as_long_as_asked_for_and_nothing_is_listed_twice() -> N
         seen: list[str] = []
         after = ""
         while True:
-            page = await list_connections(core, Connections(after=after, limit=2))
+            page = await list_connections(core, ConnectionsRequest(after=after, limit=2))
             assert page.total == 5
             seen += [one.id for one in page.connections]
             after = page.next

@@ -7,7 +7,7 @@ import pytest
 from fanlog.broker.queues.queues import Queues
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind, read_lease
-from fanlog.format.messages import Held, Settle, Settled, Verdict, Work, Working
+from fanlog.format.messages import HeldJobs, JobOutcome, Settle, Settled, Work, Working
 from tests.listeners.peers import PATIENCE_SECONDS, Peer, Serving, one_message, request, serving
 
 WORKER = 7
@@ -32,7 +32,7 @@ async def test_a_worker_gets_its_topics_then_a_lease_then_the_batch() -> None:
         lease = read_lease(memoryview((await peer.expect(FrameKind.LEASE)).payload))
         assert lease == (number, 0, 1, 0, 0, 1, True)
         await peer.expect(FrameKind.BATCH)
-        settle = Settle((Verdict(number, 0, 0, 0, 1),))
+        settle = Settle((JobOutcome(number, 0, 0, 0, 1),))
         await peer.send(request(FrameKind.SETTLE, settle, 6, WORKER))
         settled = await peer.expect(FrameKind.OK)
         assert (settled.request, settled.read(Settled)) == (6, Settled(()))
@@ -91,7 +91,7 @@ async def test_verdicts_on_what_there_is_not_are_late_and_harm_nothing(
         number = await peer.open_topic("t")
         await peer.ask(FrameKind.WORK, wanting(), WORKER)
         where = (number if place[0] == 1 else place[0], place[1])
-        settle = Settle((Verdict(*where, verb, *ends, FAR, "why"),))
+        settle = Settle((JobOutcome(*where, verb, *ends, FAR, "why"),))
         late = await settled(peer, settle)
         assert late.late
         await peer.publish(one_message(number))
@@ -108,7 +108,7 @@ async def test_holds_of_what_nobody_has_harm_nothing() -> None:
         peer = await served.greeted()
         number = await peer.open_topic("t")
         await peer.publish(one_message(number))
-        holds = (Held(number, 0, 0, FAR), Held(FAR, FAR, 3, 1), Held(-1, -1, -1, -1))
+        holds = (HeldJobs(number, 0, 0, FAR), HeldJobs(FAR, FAR, 3, 1), HeldJobs(-1, -1, -1, -1))
         await peer.send(request(FrameKind.WORK, wanting(holds=holds), 5, WORKER))
         await peer.until(FrameKind.LEASE)
 

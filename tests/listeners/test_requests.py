@@ -149,7 +149,7 @@ async def test_what_a_request_names_must_exist() -> None:
             (FrameKind.DESCRIBE_TOPIC, nobody),
             (FrameKind.DELETE_TOPIC, nobody),
             (FrameKind.FIND_OFFSETS, messages.FindOffsets("nobody", start)),
-            (FrameKind.COMMIT, messages.Commit("me", (messages.Position("nobody", 0, 0),))),
+            (FrameKind.COMMIT, messages.CommitOffsets("me", (messages.Position("nobody", 0, 0),))),
         ):
             await expect_error(peer, kind, wanted, "topic_not_found")
 
@@ -179,7 +179,9 @@ async def test_the_brokers_own_topics_take_no_batches_from_clients(data: Path) -
     async with serving(data) as served:
         peer = await served.greeted()
         await peer.open_topic("t")
-        await peer.ask(FrameKind.COMMIT, messages.Commit("me", (messages.Position("t", 0, 0),)))
+        await peer.ask(
+            FrameKind.COMMIT, messages.CommitOffsets("me", (messages.Position("t", 0, 0),))
+        )
         answer = await peer.ask(FrameKind.LIST_TOPICS, messages.ListTopics(internal=True))
         topics = {topic.name: topic.number for topic in answer.read(messages.TopicPage).topics}
         await peer.send(one_message(topics[INTERNAL_PREFIX + "cursors"], b"no position"))
@@ -187,7 +189,7 @@ async def test_the_brokers_own_topics_take_no_batches_from_clients(data: Path) -
         assert refused.code in ("topic_not_found", "invalid_name", "invalid_argument")
     async with serving(data) as served:  # and it starts again
         peer = await served.greeted()
-        answer = await peer.ask(FrameKind.COMMITTED, messages.Committed("me"))
+        answer = await peer.ask(FrameKind.COMMITTED, messages.OffsetsCommitted("me"))
         assert len(answer.read(messages.Positions).positions) == 1
 
 
@@ -378,7 +380,7 @@ async def test_a_commit_that_means_nothing_fails(
     async with serving() as served:
         peer = await served.greeted()
         await peer.open_topic("t")
-        wanted = messages.Commit(durable, tuple(messages.Position(*p) for p in positions))
+        wanted = messages.CommitOffsets(durable, tuple(messages.Position(*p) for p in positions))
         await expect_error(peer, FrameKind.COMMIT, wanted, "invalid_argument")
 
 
@@ -387,10 +389,10 @@ async def test_a_commit_is_remembered_and_told() -> None:
         peer = await served.greeted()
         number = await peer.open_topic("t")
         position = messages.Position("t", 0, 0, served.node.core.epoch, number)
-        await peer.ask(FrameKind.COMMIT, messages.Commit("me", (position,)))
-        answer = await peer.ask(FrameKind.COMMITTED, messages.Committed("me"))
+        await peer.ask(FrameKind.COMMIT, messages.CommitOffsets("me", (position,)))
+        answer = await peer.ask(FrameKind.COMMITTED, messages.OffsetsCommitted("me"))
         assert answer.read(messages.Positions).positions == (position,)
-        answer = await peer.ask(FrameKind.COMMITTED, messages.Committed("nobody"))
+        answer = await peer.ask(FrameKind.COMMITTED, messages.OffsetsCommitted("nobody"))
         assert answer.read(messages.Positions).positions == ()
 
 

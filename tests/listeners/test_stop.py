@@ -11,7 +11,7 @@ from fanlog.errors import ConnectError
 from fanlog.format import messages
 from fanlog.format.batch import encode_batch
 from fanlog.format.frames import FrameKind
-from fanlog.listeners.pump import Connection
+from fanlog.listeners.pump import SocketConnection
 from fanlog.listeners.redis.server import RedisListener
 from fanlog.listeners.tcp import ServedSession, TcpListener
 from tests.listeners.peers import Peer, Serving, acks_of, one_message, request, serving
@@ -71,7 +71,7 @@ async def test_a_stop_does_not_wait_for_a_peer_that_never_reads() -> None:
         assert served.connections == 0
 
 
-async def stuck_native_peer(served: Serving, publisher: Peer, number: int) -> Connection:
+async def stuck_native_peer(served: Serving, publisher: Peer, number: int) -> SocketConnection:
     """The broker's end of a subscriber whose socket is full, and who never reads."""
     peer = await served.greeted(receive_bytes=4096)
     await peer.ask(FrameKind.SUBSCRIBE, messages.Subscribe(target="t"), aux=1)
@@ -81,7 +81,7 @@ async def stuck_native_peer(served: Serving, publisher: Peer, number: int) -> Co
     return connection
 
 
-async def stuck_redis_peer(served: Serving, listener: RedisListener) -> Connection:
+async def stuck_redis_peer(served: Serving, listener: RedisListener) -> SocketConnection:
     """The same on the Redis listener, stuck in replies to its own commands."""
     peer = await served.dial(receive_bytes=4096, port=listener.port)
     pings = b"*2\r\n$4\r\nPING\r\n$60000\r\n" + b"x" * 60_000 + b"\r\n"
@@ -92,7 +92,7 @@ async def stuck_redis_peer(served: Serving, listener: RedisListener) -> Connecti
     return connection
 
 
-async def until_connected(listener: RedisListener) -> list[Connection]:
+async def until_connected(listener: RedisListener) -> list[SocketConnection]:
     while not listener._connections:  # noqa: ASYNC110 - the listener has no event for a test
         await asyncio.sleep(0.005)
     return list(listener._connections)

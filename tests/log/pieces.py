@@ -10,7 +10,7 @@ from typing import NamedTuple
 from fanlog.config import LogOptions
 from fanlog.errors import DamagedError
 from fanlog.format.batch import encode_batch, split_batches, stamp
-from fanlog.log.disk import Shared
+from fanlog.log.disk import LogResources
 from fanlog.log.partition import PartitionLog
 from fanlog.log.scan import Owner
 from fanlog.model import KIB, TopicSettings
@@ -66,7 +66,7 @@ def open_log(
     options: LogOptions = OPTIONS,
     owner: Owner = OWNER,
 ) -> PartitionLog:
-    return PartitionLog.open(os.fspath(folder), settings, owner, Shared(options))
+    return PartitionLog.open(os.fspath(folder), settings, owner, LogResources(options))
 
 
 def append(log: PartitionLog, *batches: Sample) -> None:

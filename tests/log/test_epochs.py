@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from fanlog.format.checksum import crc32c
 from fanlog.format.header import read_header
 from fanlog.log import replay
-from fanlog.log.disk import Shared
+from fanlog.log.disk import LogResources
 from fanlog.log.epochs import EpochStart, before, parted_at, since, with_epoch
 from fanlog.log.partition import PartitionLog
 from fanlog.log.producers import decode_producers, encode_producers
@@ -138,7 +138,7 @@ def test_batches_that_the_journal_brings_back_keep_their_epochs(tmp_path: Path) 
         journaled.add(read_header(data), memoryview(data))
     os.truncate(segments(tmp_path)[-1], len(make_batch(0, count=2).data))
     known = replay.Known(journaled, promised_end=10)
-    log = PartitionLog.open(os.fspath(tmp_path), SETTINGS, OWNER, Shared(OPTIONS), known)
+    log = PartitionLog.open(os.fspath(tmp_path), SETTINGS, OWNER, LogResources(OPTIONS), known)
     assert log.epochs == ((1, 0), (2, 6), (4, 8))
 
 

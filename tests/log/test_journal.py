@@ -20,7 +20,7 @@ from fanlog.config import LogOptions
 from fanlog.errors import FanlogError
 from fanlog.log import disk
 from fanlog.log.commit import GroupCommit
-from fanlog.log.journal_file import Group, JournalFound, group_header, groups, read_journal
+from fanlog.log.journal_file import JournalFound, JournalGroup, group_header, groups, read_journal
 from fanlog.log.partition import PartitionLog, ProducerRun
 from fanlog.log.scan import Owner
 from fanlog.log.store import LogStore
@@ -228,7 +228,7 @@ def test_the_two_files_are_used_in_turn_and_never_grow_past_their_limit(tmp_path
 
 
 def bodies(data: bytes, generation_min: int | None = None) -> list[bytes]:
-    return [bytes(g.body) for g in groups(data, generation_min) if isinstance(g, Group)]
+    return [bytes(g.body) for g in groups(data, generation_min) if isinstance(g, JournalGroup)]
 
 
 def test_a_group_of_an_older_generation_ends_a_file() -> None:

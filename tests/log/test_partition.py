@@ -318,9 +318,9 @@ def test_a_memory_log_is_its_tail(tmp_path: Path) -> None:
 
 
 def test_open_files_are_bounded_whatever_the_number_of_logs(tmp_path: Path) -> None:
-    from fanlog.log.disk import Shared  # noqa: PLC0415
+    from fanlog.log.disk import LogResources  # noqa: PLC0415
 
-    shared = Shared(msgspec.structs.replace(OPTIONS, open_segments_max=16))
+    shared = LogResources(msgspec.structs.replace(OPTIONS, open_segments_max=16))
     logs = [PartitionLog.open(f"{tmp_path}/{i}", SETTINGS, OWNER, shared) for i in range(50)]
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):

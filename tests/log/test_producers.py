@@ -15,7 +15,7 @@ from fanlog.errors import FormatError
 from fanlog.log import disk as disk_module
 from fanlog.log.partition import PartitionLog, ProducerRun
 from fanlog.log.producers import ProducerRuns, decode_producers, encode_producers
-from fanlog.log.scan import Found
+from fanlog.log.scan import FoundBatch
 from tests.log.pieces import append, make_batch, open_log
 
 NUMBERS = st.integers(0, 1 << 40)
@@ -28,9 +28,9 @@ def kept(folder: Path) -> list[int]:
 
 def found_batch(
     base: int, producer: tuple[int, int, int], count: int, span: int | None = None
-) -> Found:
+) -> FoundBatch:
     producer_id, epoch, sequence = producer
-    return Found(
+    return FoundBatch(
         80, epoch, base, 0, producer_id, sequence, count, count if span is None else span, 1
     )
 

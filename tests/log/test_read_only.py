@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import fanlog
 from fanlog.format.batch import Batch
 from fanlog.log.read_only import find_partition, read_runs
-from fanlog.log.scan import Owner, Run
+from fanlog.log.scan import BatchRun, Owner
 
 RECORDS = 3000
 
@@ -39,7 +39,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Owner]:
     return found, owner
 
 
-def values(runs: list[Run], first: int, end: int) -> list[int]:
+def values(runs: list[BatchRun], first: int, end: int) -> list[int]:
     found: list[int] = []
     for run in runs:
         at = 0

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from fanlog.config import LogOptions
-from fanlog.log.journal_file import Group, group_header, groups, read_journal
+from fanlog.log.journal_file import JournalGroup, group_header, groups, read_journal
 from fanlog.log.store import LogStore
 from fanlog.model import KIB
 from tests.log.pieces import OPTIONS, Sample, read_around_damage
@@ -262,7 +262,7 @@ def test_a_bad_group_hides_no_later_one_and_is_reported(tmp_path: Path) -> None:
         broker.commit.drain()
     crash(broker, tmp_path / "copy")
     data = journal_bytes(tmp_path / "copy")
-    fourth = [g for g in groups(data) if isinstance(g, Group)][3]
+    fourth = [g for g in groups(data) if isinstance(g, JournalGroup)][3]
     for at in (fourth.at + 3, fourth.at + 17, fourth.at + 40):
         intact, wiped = tmp_path / f"intact-{at}", tmp_path / f"wiped-{at}"
         for folder in (intact, wiped):
@@ -286,7 +286,7 @@ def test_groups_behind_a_torn_write_are_nobodys_promise(tmp_path: Path) -> None:
     broker.commit.drain()
     folder = tmp_path / "data" / "journal"
     ((first,), *_) = (list(groups(journal_bytes(tmp_path / "data"))),)
-    assert isinstance(first, Group)
+    assert isinstance(first, JournalGroup)
     size = 32 + len(first.body)
     torn = group_header(first.generation, b"torn" * 8) + b"tarn" * 8
     behind = group_header(first.generation, b"behind--") + b"behind--"

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from fanlog.errors import DamagedError, LogFailedError
 from fanlog.format.checksum import crc32c
-from fanlog.log.staging import Staged, sweep_staged
+from fanlog.log.staging import StagedBytes, sweep_staged
 
 
 @given(st.lists(st.binary(min_size=1, max_size=50)), st.integers(0, 10))
 def test_it_is_what_was_appended_wherever_it_is(parts: list[bytes], spilled_after: int) -> None:
-    staged = Staged()
+    staged = StagedBytes()
     for i, part in enumerate(parts):
         if i == spilled_after:
             staged.spill()
@@ -32,27 +32,27 @@ def test_it_is_what_was_appended_wherever_it_is(parts: list[bytes], spilled_afte
 
 def test_a_file_comes_back_whole_or_is_said_to_be_damaged(tmp_path: Path) -> None:
     path = tmp_path / "transactions" / "ticket"
-    staged = Staged(str(path))
+    staged = StagedBytes(str(path))
     staged.append(b"some ")
     staged.spill()
     staged.append(b"bytes")
     staged.sync()
     staged.close()
-    again = Staged.reopen(str(path), 10, staged.crc)
+    again = StagedBytes.reopen(str(path), 10, staged.crc)
     assert again.read(5, 100) == b"bytes"
     again.close()
     with pytest.raises(DamagedError, match="put it back"):
-        Staged.reopen(str(path), 11, staged.crc)
+        StagedBytes.reopen(str(path), 11, staged.crc)
     path.write_bytes(b"some_bytes")
     with pytest.raises(DamagedError):
-        Staged.reopen(str(path), 10, staged.crc)
+        StagedBytes.reopen(str(path), 10, staged.crc)
     path.unlink()
     with pytest.raises(LogFailedError, match="put them back"):
-        Staged.reopen(str(path), 10, staged.crc)
+        StagedBytes.reopen(str(path), 10, staged.crc)
 
 
 def test_what_is_discarded_or_swept_leaves_no_file(tmp_path: Path) -> None:
-    staged = [Staged(str(tmp_path / name)) for name in "abc"]
+    staged = [StagedBytes(str(tmp_path / name)) for name in "abc"]
     for some in staged:
         some.append(b"x")
         some.spill()

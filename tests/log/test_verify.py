@@ -18,9 +18,9 @@ from fanlog.broker.transactions.commits import TransactionCommits
 from fanlog.cli.verify import LEDGER, staged_of
 from fanlog.config import Config
 from fanlog.log.backup.check_files import check_small_file
-from fanlog.log.backup.findings import Meaning, Report
+from fanlog.log.backup.findings import CheckReport, Meaning
 from fanlog.log.backup.verify import verify_data
-from fanlog.log.journal_file import Group, groups
+from fanlog.log.journal_file import JournalGroup, groups
 from fanlog.model import KIB
 from tests.client.ways import PATIENCE_SECONDS
 from tests.quick_folders import quick_folder
@@ -29,7 +29,7 @@ from tests.quick_folders import quick_folder
 WITHOUT_CONTENT = {"lock", "reserve", "priorities"}
 
 
-def check(folder: Path) -> Report:
+def check(folder: Path) -> CheckReport:
     return verify_data(str(folder), ledger=LEDGER, staged_of=staged_of)
 
 
@@ -134,7 +134,7 @@ def matters_until(path: Path, content: bytes) -> int:
         return len(content)
     end = 32
     for item in groups(content):
-        assert isinstance(item, Group)
+        assert isinstance(item, JournalGroup)
         if not item.body:
             return end
         end = item.at + 32 + len(item.body)
@@ -144,7 +144,7 @@ def matters_until(path: Path, content: bytes) -> int:
 def test_every_bit_of_a_small_file_counts(folders: dict[str, Path]) -> None:
     path = next((folders["stopped"] / "topics").glob("*-plain/topic.json"))
     before = path.read_bytes()
-    report = Report(str(path.parent))
+    report = CheckReport(str(path.parent))
     for at in range(8 * len(before)):
         flipped = before[at // 8] ^ 1 << at % 8
         path.write_bytes(before[: at // 8] + bytes([flipped]) + before[at // 8 + 1 :])

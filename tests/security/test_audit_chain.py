@@ -21,7 +21,7 @@ from fanlog.security.audit import (
     parse_head,
     show_time,
 )
-from fanlog.security.audit_check import ChainCheck, Verdict
+from fanlog.security.audit_check import AuditCheckResult, ChainCheck
 from fanlog.security.keys import make_key
 
 
@@ -33,7 +33,7 @@ def chain(count: int, head: Head | None = None) -> tuple[list[bytes], Head]:
     return link(head or Head(), [entry(f"topic-{n}") for n in range(count)])
 
 
-def check(values: list[bytes], first: int = 0, *anchors: Head) -> Verdict:
+def check(values: list[bytes], first: int = 0, *anchors: Head) -> AuditCheckResult:
     checked = ChainCheck(anchors)
     for seq, value in enumerate(values, first):
         checked.take(seq, value)

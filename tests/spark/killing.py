@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 import fanlog
-from fanlog.spark.lake import State
+from fanlog.spark.lake import LakeState
 from tests.spark.processes import PATIENCE_SECONDS, Driver, Program
 
 # Half of them kill the driver, half of them Python workers.
@@ -79,7 +79,7 @@ class Streams:
     def archived(self) -> int:
         """The last batch that is in the lake."""
         path = self._lake / "_archive/state.json"
-        return msgspec.json.decode(path.read_bytes(), type=State).done if path.exists() else -1
+        return msgspec.json.decode(path.read_bytes(), type=LakeState).done if path.exists() else -1
 
     def wait_until(self, what: str, condition: Callable[[], bool]) -> None:
         """Starts the driver again whenever it has died."""

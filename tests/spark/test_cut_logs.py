@@ -12,7 +12,7 @@ import fanlog.sync
 from fanlog.errors import MessagesLostError
 from fanlog.spark.options import read_options
 from fanlog.spark.rows import SOURCE_SCHEMA
-from fanlog.spark.source import RangePartition, StreamReader
+from fanlog.spark.source import FanlogStreamReader, RangePartition
 from tests.broker.cuts import cut_log
 from tests.scenarios.broker_process import BrokerProcess
 
@@ -24,12 +24,12 @@ def publish(broker: BrokerProcess, count: int) -> None:
             client.publish_many("t", [b"x"] * 10)
 
 
-def stream(broker: BrokerProcess, **options: str) -> StreamReader:
+def stream(broker: BrokerProcess, **options: str) -> FanlogStreamReader:
     given = read_options({"url": broker.url, "topics": "t", **options}, streaming=True)
-    return StreamReader(given, SOURCE_SCHEMA)
+    return FanlogStreamReader(given, SOURCE_SCHEMA)
 
 
-def ranges_of(reader: StreamReader, start: Any, end: Any) -> list[tuple[int, int]]:
+def ranges_of(reader: FanlogStreamReader, start: Any, end: Any) -> list[tuple[int, int]]:
     parts = reader.partitions(start, end)
     return [(p.range.first, p.range.end) for p in parts if isinstance(p, RangePartition)]
 

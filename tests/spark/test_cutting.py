@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from fanlog.errors import InvalidArgumentError, MessageTooLargeError, PartitionNotFoundError
 from fanlog.format.keys import fnv1a_32, partition_of
-from fanlog.spark.cutting import Target, cut_rows, key_hashes
+from fanlog.spark.cutting import TargetTopic, cut_rows, key_hashes
 
 KEYS = st.lists(st.none() | st.binary(max_size=300), min_size=1, max_size=60)
 
 
-def target(name: str, partitions: int = 4) -> Target:
-    return Target(name, 1, partitions, 1000)
+def target(name: str, partitions: int = 4) -> TargetTopic:
+    return TargetTopic(name, 1, partitions, 1000)
 
 
 @given(KEYS, st.integers(0, 3))

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from fanlog.spark.filters import Bounds, narrow
+from fanlog.spark.filters import FilterBounds, narrow
 
 TOPIC, PARTITION, OFFSET, TIMESTAMP = ("topic",), ("partition",), ("offset",), ("timestamp",)
 NOON = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
@@ -66,7 +66,7 @@ def test_what_the_log_does_not_know_is_left_to_spark() -> None:
         EqualTo(("headers", "key"), "x"),
     ]
     bounds, left = narrow(filters)
-    assert bounds == Bounds()
+    assert bounds == FilterBounds()
     assert left == filters
 
 

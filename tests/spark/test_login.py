@@ -13,7 +13,7 @@ import fanlog
 from fanlog.errors import ForbiddenError, InvalidArgumentError, UnauthenticatedError
 from fanlog.identity import Rules
 from fanlog.spark import sink
-from fanlog.spark.filters import Bounds
+from fanlog.spark.filters import FilterBounds
 from fanlog.spark.options import read_options, write_options
 from fanlog.spark.planning import Planner
 from fanlog.spark.pull import read_range
@@ -27,7 +27,7 @@ def read(url: str, **options: str) -> list[bytes]:
     given = read_options({"url": url, "topics": "t", **options})
     planner = Planner(given)
     try:
-        ranges = planner.batch_ranges(Bounds())
+        ranges = planner.batch_ranges(FilterBounds())
     finally:
         planner.close()
     return [

@@ -20,7 +20,7 @@ from fanlog.format.codecs import Codec
 from fanlog.format.columns import HEADERS, KEYS, SIZES
 from fanlog.model import KIB
 from fanlog.spark.arrow import RowsBuilder
-from fanlog.spark.filters import Bounds
+from fanlog.spark.filters import FilterBounds
 from fanlog.spark.options import read_options
 from fanlog.spark.planning import Planner
 from fanlog.spark.pull import read_range
@@ -71,7 +71,7 @@ def read(
     given = read_options({"url": broker.url, "topics": "t", **options})
     given = replace(given, limits=limits or given.limits)
     planner = Planner(given)
-    (wanted,) = planner.batch_ranges(Bounds())
+    (wanted,) = planner.batch_ranges(FilterBounds())
     planner.close()
     for rows in read_range(given, wanted, SCHEMA):
         yield from rows.column("value").to_pylist()

@@ -206,7 +206,7 @@ def test_a_task_gives_up_when_no_new_connection_brings_it_on(
 ) -> None:
     options = write_options({"url": broker.url, "topic": topic}, streaming=False)
     with Losing(broker.url) as connection:
-        stager = sink.Stager(connection, options, "never")
+        stager = sink.SinkStager(connection, options, "never")
         with pytest.raises(ConnectionLostError, match="lost once more"):
             stager.add(some_rows("x"))
         assert connection.lost == 1 + options.limits.stage_rounds_max
@@ -217,13 +217,13 @@ def test_a_connection_that_is_lost_before_a_new_topic_is_noticed(
 ) -> None:
     options = write_options({"url": broker.url}, streaming=False)
     with PlainConnection(broker.url) as connection:
-        stager = sink.Stager(connection, options, topic)
+        stager = sink.SinkStager(connection, options, topic)
         stager.add(some_rows("1", topic=[f"{topic}.a"]))
         connection.close()
         stager.add(some_rows("2", "3", topic=[f"{topic}.b"] * 2))
         stager.flush()
     writer = batch_sink(broker.url, transactionId=topic)
-    writer.commit([sink.Staged(stager.ticket, stager.rows)])
+    writer.commit([sink.StagedAttempt(stager.ticket, stager.rows)])
     assert client.describe_topic(f"{topic}.a").records == 1
     assert client.describe_topic(f"{topic}.b").records == 2
 

@@ -17,7 +17,7 @@ import fanlog
 from fanlog.errors import MessagesLostError, TopicNotFoundError
 from fanlog.spark.options import read_options
 from fanlog.spark.rows import SOURCE_SCHEMA
-from fanlog.spark.source import RangePartition, StreamReader
+from fanlog.spark.source import FanlogStreamReader, RangePartition
 from tests.scenarios.broker_process import BrokerProcess
 from tests.spark.conftest import Reading
 from tests.spark.sessions import wait_for_end
@@ -151,17 +151,17 @@ def test_a_topic_that_was_made_anew_is_not_taken_for_the_old_one(
     assert stream.places() == sorted(all_of(topic, 5) + all_of(topic, 8))
 
 
-Readers = Callable[..., StreamReader]
+Readers = Callable[..., FanlogStreamReader]
 
 
 @pytest.fixture
 def reader_of(broker: BrokerProcess) -> Iterator[Readers]:
     """Makes a stream's reader as the driver has it, without Spark."""
-    made: list[StreamReader] = []
+    made: list[FanlogStreamReader] = []
 
-    def make(**options: str) -> StreamReader:
+    def make(**options: str) -> FanlogStreamReader:
         given = read_options({"url": broker.url, **options}, streaming=True)
-        made.append(StreamReader(given, SOURCE_SCHEMA))
+        made.append(FanlogStreamReader(given, SOURCE_SCHEMA))
         return made[-1]
 
     yield make
@@ -169,7 +169,7 @@ def reader_of(broker: BrokerProcess) -> Iterator[Readers]:
         reader.stop()
 
 
-def ranges_of(reader: StreamReader, start: Any, end: Any) -> list[tuple[int, int]]:
+def ranges_of(reader: FanlogStreamReader, start: Any, end: Any) -> list[tuple[int, int]]:
     parts = reader.partitions(start, end)
     return [(p.range.first, p.range.end) for p in parts if isinstance(p, RangePartition)]
 

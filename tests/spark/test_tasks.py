@@ -21,7 +21,7 @@ import fanlog
 from fanlog.client.plain import PlainConnection
 from fanlog.errors import MessagesLostError, TransactionNotFoundError
 from fanlog.spark import sink
-from fanlog.spark.filters import Bounds
+from fanlog.spark.filters import FilterBounds
 from fanlog.spark.offsets import Range
 from fanlog.spark.options import read_options, write_options
 from fanlog.spark.planning import Planner
@@ -52,7 +52,7 @@ def plan(broker: BrokerProcess, **options: str) -> tuple[Range, Callable[[Range]
     """The range of the topic's one partition, and a way to read the offsets of a range."""
     given = read_options({"url": broker.url, "topics": "t", "fetchBytes": "100000", **options})
     planner = Planner(given)
-    (wanted,) = planner.batch_ranges(Bounds())
+    (wanted,) = planner.batch_ranges(FilterBounds())
     planner.close()
 
     def read(some: Range) -> Iterator[int]:
@@ -187,13 +187,13 @@ def some_rows(first: int, count: int) -> pa.RecordBatch:
 def test_rows_are_staged_once_over_a_connection_that_is_lost(broker: BrokerProcess) -> None:
     options = write_options({"url": broker.url, "topic": "t"}, streaming=False)
     with PlainConnection(broker.url) as connection:
-        stager = sink.Stager(connection, options, "once")
+        stager = sink.SinkStager(connection, options, "once")
         for turn in range(20):
             stager.add(some_rows(turn * 100, 100))
             if turn % 5 == 2:
                 connection.close()
         stager.flush()
-    staged = sink.Staged(stager.ticket, stager.rows)
+    staged = sink.StagedAttempt(stager.ticket, stager.rows)
     writer = sink.BatchSink(options, overwrite=False)
     writer.commit([staged, None])
     with fanlog.sync.connect(broker.url) as client:

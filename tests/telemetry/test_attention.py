@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanlog.telemetry.attention import FINDINGS_MAX, find
-from fanlog.telemetry.findings import Facts, Finding, OpenTransaction, Severity, Trouble
+from fanlog.telemetry.findings import BrokerFacts, Finding, OpenTransaction, Severity, Trouble
 from fanlog.telemetry.histograms import DELAY_US, SYNC_BYTES, SYNC_US, TURN_US, Histogram
 from fanlog.telemetry.process import ProcessMetrics
 from fanlog.telemetry.recent import NAMED_MAX, Recent
@@ -65,11 +65,11 @@ def at(seconds: float, **changed: Any) -> Snapshot:
     return msgspec.structs.replace(WELL, **given)
 
 
-def seen(*snapshots: Snapshot, facts: Facts | None = None) -> list[Finding]:
+def seen(*snapshots: Snapshot, facts: BrokerFacts | None = None) -> list[Finding]:
     recent = Recent()
     for one in snapshots:
         recent.take(one)
-    return find(snapshots[-1], recent, facts or Facts())
+    return find(snapshots[-1], recent, facts or BrokerFacts())
 
 
 def kinds(found: list[Finding]) -> list[str]:
@@ -104,7 +104,7 @@ def test_a_group_that_nobody_reads_for() -> None:
     assert (found.kind, found.severity) == ("no_member", Severity.INFO)
     assert seen(*away[:2]) == []
     # A Spark query moves its group without being a member.
-    assert seen(*away, facts=Facts(committers={"g": 5.0})) == []
+    assert seen(*away, facts=BrokerFacts(committers={"g": 5.0})) == []
     # While more arrives it is more urgent.
     more = [at(t, groups=(group("g", 50 + t, members=0),)) for t in range(0, 30, 5)]
     assert seen(*more)[0].severity is Severity.WARN
@@ -132,16 +132,16 @@ def test_jobs_that_died_lately() -> None:
     # Long ago.
     old = [dead(t, 3) for t in range(5000, 7000, 15)]
     assert seen(dead(1, 0), dead(20, 3), *old) == []
-    facts = Facts(dead_letters=(("dead.mails", 12),))
+    facts = BrokerFacts(dead_letters=(("dead.mails", 12),))
     (found,) = seen(*old, facts=facts)
     assert (found.kind, found.link, found.about) == ("dead_letters", "dead-letters", "dead.mails")
     # One sentence says both; and none that they died, once they are replayed or deleted.
     where = {"mails": "dead.mails"}
-    facts = Facts(dead_letters=(("dead.mails", 12),), dead_letter_topics=where)
+    facts = BrokerFacts(dead_letters=(("dead.mails", 12),), dead_letter_topics=where)
     (found,) = seen(dead(1, 0), dead(20, 3), facts=facts)
     assert (found.kind, found.target) == ("dead_letters_new", "dead.mails")
     assert "12 dead letters wait in dead.mails." in found.text
-    gone = Facts(dead_letters=(), dead_letter_topics=where)
+    gone = BrokerFacts(dead_letters=(), dead_letter_topics=where)
     assert seen(dead(1, 0), dead(20, 3), facts=gone) == []
 
 
@@ -181,7 +181,7 @@ def test_a_disk_that_fills() -> None:
     (found,) = seen(*(free(t) for t in range(0, 1200, 60)))
     assert (found.kind, found.severity) == ("disk_filling", Severity.BAD)
     assert "15 hours" in found.text
-    full = Facts(disk_full=True)
+    full = BrokerFacts(disk_full=True)
     assert kinds(seen(free(0), facts=full)) == ["disk_full"]
 
 
@@ -217,7 +217,7 @@ def test_slow_readers_are_for_operators() -> None:
 
 
 def test_what_else_the_broker_knows() -> None:
-    facts = Facts(
+    facts = BrokerFacts(
         in_memory=True,
         troubles=(Trouble("failed", "orders", "orders-0: it failed"),),
         problems=("A ledger lost something.",),
@@ -263,7 +263,7 @@ def test_it_remembers_and_finds_a_bounded_number(
         recent.take(snapshot)
         assert len(recent.group_lag) <= NAMED_MAX
         assert len(recent.deserted_groups) <= NAMED_MAX
-        found = find(snapshot, recent, Facts())
+        found = find(snapshot, recent, BrokerFacts())
         assert len(found) <= FINDINGS_MAX
         assert all(one.about != OTHERS for one in found)
         ranks = [list(Severity).index(one.severity) for one in found]

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fanlog.telemetry.history import History, Tier
+from fanlog.telemetry.history import HistoryRings, Tier
 from fanlog.telemetry.history_reading import Captured, Grid, make_grid
 
 TIERS = (Tier(5, 12), Tier(20, 9), Tier(100, 7))
@@ -36,7 +36,7 @@ def at_times(found: Sequence[tuple[int, Mapping[str, float]]]) -> list[Sample]:
     return timed
 
 
-def read(history: History, name: str, grid: Grid, now: float) -> list[float | None]:
+def read(history: HistoryRings, name: str, grid: Grid, now: float) -> list[float | None]:
     return Captured(history, [name]).read(grid, now)[name]
 
 
@@ -58,7 +58,7 @@ def close(one: float | None, other: float | None) -> bool:
 @given(samples)
 def test_the_newest_samples_are_there_as_they_were(found: list[tuple[int, dict]]) -> None:
     timed = at_times(found)
-    history = History(10, TIERS)
+    history = HistoryRings(10, TIERS)
     for when, given_values in timed:
         history.add(when, given_values)
     if not timed:
@@ -76,7 +76,7 @@ def test_the_newest_samples_are_there_as_they_were(found: list[tuple[int, dict]]
 def test_coarser_cells_are_averages_or_the_highest(found: list[tuple[int, dict]]) -> None:
     """Of as many slots as fit; also while the newest cells are not over yet."""
     timed = at_times(found)
-    history = History(10, TIERS)
+    history = HistoryRings(10, TIERS)
     for when, given_values in timed:
         history.add(when, given_values)
     if not timed:
@@ -104,7 +104,7 @@ def test_coarser_cells_are_averages_or_the_highest(found: list[tuple[int, dict]]
 )
 def test_a_series_never_shows_the_values_of_another(found: list[tuple[int, set[int]]]) -> None:
     """However often columns change hands, and wherever the clock goes."""
-    history = History(5, TIERS)
+    history = HistoryRings(5, TIERS)
     now = NOON
     for after, names in found:
         now += after
@@ -119,7 +119,7 @@ def test_a_series_never_shows_the_values_of_another(found: list[tuple[int, set[i
 
 
 def test_the_series_without_values_for_longest_goes_first() -> None:
-    history = History(3, TIERS)
+    history = HistoryRings(3, TIERS)
     history.add(NOON, {"topic.a.messages": 1, "topic.b.messages": 2, "topic.c.messages": 3})
     history.add(NOON + 5, {"topic.a.messages": 1, "topic.c.messages": 3})
     history.add(NOON + 10, {"topic.a.messages": 1, "topic.d.messages": 4})
@@ -130,7 +130,7 @@ def test_the_series_without_values_for_longest_goes_first() -> None:
 
 
 def test_more_series_than_fit_leave_the_first_alone() -> None:
-    history = History(2, TIERS)
+    history = HistoryRings(2, TIERS)
     many = {f"topic.{i}.messages": float(i) for i in range(10)}
     for after in range(0, 50, 5):
         history.add(NOON + after, many)
@@ -138,7 +138,7 @@ def test_more_series_than_fit_leave_the_first_alone() -> None:
 
 
 def test_a_clock_that_was_wrong_for_a_while_loses_nothing() -> None:
-    history = History(10, TIERS)
+    history = HistoryRings(10, TIERS)
     for after in range(0, 30, 5):
         history.add(NOON + after, {MEAN: 1})
     for after in (0, 5):
@@ -149,21 +149,21 @@ def test_a_clock_that_was_wrong_for_a_while_loses_nothing() -> None:
 
 
 def test_of_two_values_for_one_time_the_later_counts() -> None:
-    history = History(10, TIERS)
+    history = HistoryRings(10, TIERS)
     for value, after in ((1, 0), (1, 5), (1, 10), (2, 0), (2, 5)):
         history.add(NOON + after, {MEAN: value})
     assert read(history, MEAN, Grid(NOON, 5, 3), NOON + 10) == [2, 2, 1]
 
 
 def test_what_a_wrong_clock_put_into_the_future_is_not_shown() -> None:
-    history = History(10, TIERS)
+    history = HistoryRings(10, TIERS)
     history.add(NOON + 1000, {MEAN: 9})
     history.add(NOON, {MEAN: 1})
     assert read(history, MEAN, Grid(NOON, 5, 300), NOON)[1:] == [None] * 299
 
 
 def test_values_that_are_no_numbers_are_gaps() -> None:
-    history = History(10, TIERS)
+    history = HistoryRings(10, TIERS)
     history.add(NOON, {MEAN: math.nan, HIGHEST: math.inf})
     assert read(history, MEAN, Grid(NOON, 5, 1), NOON) == [None]
     assert read(history, HIGHEST, Grid(NOON, 5, 1), NOON) == [None]
@@ -180,7 +180,7 @@ def test_a_grid_has_as_many_cells_as_wanted_and_begins_at_multiples_of_its_step(
 
 
 def test_the_finest_rows_are_shown_although_the_first_cell_begins_before_them() -> None:
-    history = History(10, TIERS)
+    history = HistoryRings(10, TIERS)
     now = NOON + 997
     for i in range(30):
         history.add(now - 5 * (29 - i), {MEAN: i})

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fanlog.telemetry import history_files, history_format
-from fanlog.telemetry.history import History, NewRow, Tier
+from fanlog.telemetry.history import HistoryRings, NewRow, Tier
 from fanlog.telemetry.history_files import HistoryFiles
 from fanlog.telemetry.history_reading import Captured, Grid
 
@@ -23,15 +23,17 @@ NOON = 1_790_000_000
 MEAN = "published_messages"
 
 
-def reads(history: History, names: Sequence[str], now: int) -> list[dict[str, list[float | None]]]:
+def reads(
+    history: HistoryRings, names: Sequence[str], now: int
+) -> list[dict[str, list[float | None]]]:
     grids = [
         Grid(now // 100 * 100 - 900, tier.step_seconds, 1000 // tier.step_seconds) for tier in TIERS
     ]
     return [Captured(history, names).read(grid, now) for grid in grids]
 
 
-def begin(folder: Path, series_max: int = 8) -> tuple[History, HistoryFiles]:
-    files, history = HistoryFiles(str(folder), TIERS), History(series_max, TIERS)
+def begin(folder: Path, series_max: int = 8) -> tuple[HistoryRings, HistoryFiles]:
+    files, history = HistoryFiles(str(folder), TIERS), HistoryRings(series_max, TIERS)
     files.load(history)
     return history, files
 
@@ -44,7 +46,7 @@ def fill(folder: Path, samples: int = 30) -> int:
     return NOON + 5 * (samples - 1)
 
 
-def newest(history: History, now: int) -> list[float | None]:
+def newest(history: HistoryRings, now: int) -> list[float | None]:
     return Captured(history, [MEAN]).read(Grid(now - 45, 5, 10), now)[MEAN]
 
 

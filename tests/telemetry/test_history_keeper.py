@@ -20,7 +20,7 @@ from fanlog.telemetry.snapshot import (
     OTHERS,
     GroupMetrics,
     Levels,
-    Named,
+    NamedMetrics,
     QueueMetrics,
     Snapshot,
     Times,
@@ -85,9 +85,9 @@ class Source:
         self.uptime += 5
         return snapshot(self.uptime, free=self.free)
 
-    async def watched(self, wanted: Iterable[tuple[Owner, str]]) -> Named:
+    async def watched(self, wanted: Iterable[tuple[Owner, str]]) -> NamedMetrics:
         self.asked.append(list(wanted))
-        return Named(topics=(TopicMetrics(name="quiet", readers=2),))
+        return NamedMetrics(topics=(TopicMetrics(name="quiet", readers=2),))
 
 
 class Clock:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanlog.telemetry.trends import (
-    Series,
+    TrendSeries,
     growth,
     maybe_seconds_left,
     rise,
@@ -20,8 +20,8 @@ steps = st.lists(st.floats(0, 100), max_size=300)
 levels = st.integers(0, 10**15)
 
 
-def made(values: list[int], step: float = 10.0) -> Series[int]:
-    series = Series[int](step, max(2, len(values)))
+def made(values: list[int], step: float = 10.0) -> TrendSeries[int]:
+    series = TrendSeries[int](step, max(2, len(values)))
     for i, value in enumerate(values):
         series.add(i * step, value)
     return series
@@ -29,7 +29,7 @@ def made(values: list[int], step: float = 10.0) -> Series[int]:
 
 @given(steps, st.floats(0.1, 60), st.integers(1, 50))
 def test_a_series_is_bounded_and_in_order(waits: list[float], step: float, most: int) -> None:
-    series = Series[int](step, most)
+    series = TrendSeries[int](step, most)
     at = 0.0
     for i, wait in enumerate(waits):
         at += wait

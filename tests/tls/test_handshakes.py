@@ -15,7 +15,7 @@ import pytest
 import fanlog
 from fanlog.client.core import hello
 from fanlog.config import ListenerOptions
-from fanlog.listeners.pump import Connection
+from fanlog.listeners.pump import SocketConnection
 from fanlog.listeners.tls import TlsSocket
 from tests.tls.papers import HOST, PATIENCE_SECONDS, Papers, Serving, serving
 
@@ -155,7 +155,7 @@ async def test_closed_connections_leave_nothing_behind(papers: Papers) -> None:
                     await asyncio.sleep(0.01)
             await asyncio.sleep(0)
             # aiohttp has cycles of its own; what a socket needs of OpenSSL's memory is free.
-            kept = [one for one in gc.get_objects() if isinstance(one, Connection)]
+            kept = [one for one in gc.get_objects() if isinstance(one, SocketConnection)]
             assert not kept, [gc.get_referrers(one) for one in kept]
             sockets = [one for one in gc.get_objects() if isinstance(one, TlsSocket)]
             assert all(one._sslobj is None for one in sockets)  # pyright: ignore[reportAttributeAccessIssue]

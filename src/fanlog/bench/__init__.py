@@ -20,7 +20,7 @@ from fanlog.bench.publishers import PublishersOptions, run_publishers
 from fanlog.bench.rate import RateOptions, run_rate
 from fanlog.bench.results import Report, load_report, save_report, to_json
 from fanlog.bench.schedule import ScheduleOptions, run_schedule
-from fanlog.bench.spark import SparkOptions, run_spark
+from fanlog.bench.spark import SparkBenchOptions, run_spark
 from fanlog.bench.stall import StallOptions, run_stall
 from fanlog.bench.stalls import StallsOptions, run_stalls
 from fanlog.bench.startup import SHAPES as STARTUP_SHAPES
@@ -45,7 +45,7 @@ __all__ = [
     "Report",
     "Scale",
     "ScheduleOptions",
-    "SparkOptions",
+    "SparkBenchOptions",
     "StallOptions",
     "StallsOptions",
     "StartupOptions",

@@ -19,7 +19,7 @@ import uvloop
 from fanlog.bench.client_roles import PUBLISHERS, SUBSCRIBERS
 from fanlog.bench.results import ClientsReport, ClientsRow, LeftOut
 from fanlog.bench.runner import (
-    Progress,
+    BenchProgress,
     RunOptions,
     environment_of,
     pick_run,
@@ -52,7 +52,7 @@ class ClientsOptions(RunOptions):
     payload_bytes: int = 128
 
 
-def run_clients(options: ClientsOptions, progress: Progress = silent) -> ClientsReport:
+def run_clients(options: ClientsOptions, progress: BenchProgress = silent) -> ClientsReport:
     """Measure every system's Python client."""
     available, left_out = split_available(options.systems)
     for kind in list(available):

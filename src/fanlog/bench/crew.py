@@ -43,7 +43,7 @@ Role: TypeAlias = "Callable[[P, Start], Coroutine[Any, Any, Done]]"
 
 
 @dataclass(frozen=True, slots=True)
-class Part(Generic[P]):
+class CrewTask(Generic[P]):
     """What a process is to do, and with what."""
 
     role: Role[P]
@@ -56,7 +56,7 @@ class Crew:
     def __init__(self, members: Sequence[tuple[BaseProcess, Peer]]) -> None:
         self._members = members
 
-    def play(self, parts: Sequence[Part[P]]) -> tuple[int, float]:
+    def play(self, parts: Sequence[CrewTask[P]]) -> tuple[int, float]:
         """Let each process play a part; what all counted, and the seconds it took them."""
         peers = [peer for _, peer in self._members[: len(parts)]]
         for peer, part in zip(peers, parts, strict=True):
@@ -103,7 +103,7 @@ def _attend(parent: Peer) -> None:
 
     with contextlib.suppress(EOFError):
         while True:
-            part: Part[Any] = parent.recv()
+            part: CrewTask[Any] = parent.recv()
             try:
                 parent.send(uvloop.run(part.role(part.given, start)))
             except BenchError as error:

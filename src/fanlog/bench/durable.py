@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fanlog.bench.acked import measure_acked
 from fanlog.bench.results import DurableReport, DurableRow
 from fanlog.bench.runner import (
-    Progress,
+    BenchProgress,
     TimedOptions,
     environment_of,
     load_process,
@@ -79,7 +79,7 @@ def _fanlog_promises(options: DurableOptions) -> list[tuple[str, DurabilityName,
     ]
 
 
-def run_durable(options: DurableOptions, progress: Progress = silent) -> DurableReport:
+def run_durable(options: DurableOptions, progress: BenchProgress = silent) -> DurableReport:
     """Measure every promise with every window; a batch larger than the window has no row."""
     available, left_out = split_available(options.systems)
     cores = choose_cores(options.pin)

@@ -21,8 +21,8 @@ from pathlib import Path
 from fanlog.bench.load import FanoutLoad
 from fanlog.bench.results import EdgesReport, EdgesRow
 from fanlog.bench.runner import (
+    BenchProgress,
     LoadProcess,
-    Progress,
     RunOptions,
     environment_of,
     load_process,
@@ -69,7 +69,7 @@ class EdgesCounts:
     messages_per_s: float
 
 
-def run_edges(options: EdgesOptions, progress: Progress = silent) -> EdgesReport:
+def run_edges(options: EdgesOptions, progress: BenchProgress = silent) -> EdgesReport:
     """Measure both cases, in turn.
 
     >>> run_edges(EdgesOptions(readers=100, edges=2, messages=50))  # doctest: +SKIP

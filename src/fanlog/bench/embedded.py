@@ -16,7 +16,7 @@ import uvloop
 import fanlog
 from fanlog.bench.results import EmbeddedReport, EmbeddedRow
 from fanlog.bench.runner import (
-    Progress,
+    BenchProgress,
     RunOptions,
     environment_of,
     load_process,
@@ -44,7 +44,7 @@ class EmbeddedOptions(RunOptions):
     iterations: tuple[Iteration, ...] = ITERATIONS
 
 
-def run_embedded(options: EmbeddedOptions, progress: Progress = silent) -> EmbeddedReport:
+def run_embedded(options: EmbeddedOptions, progress: BenchProgress = silent) -> EmbeddedReport:
     """Measure both ways to iterate over a subscription."""
     cores = choose_cores(options.pin)
     environment = environment_of(options, (), pinned=cores.pinned)

@@ -33,7 +33,7 @@ Publish = Callable[[int], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Publishing:
+class PublishingLoad:
     """How much to publish; `messages` are each client's."""
 
     port: int
@@ -43,7 +43,7 @@ class Publishing:
     messages: int
 
 
-def measure_wire(given: Publishing, batch: int) -> list[float]:
+def measure_wire(given: PublishingLoad, batch: int) -> list[float]:
     """Acknowledged messages per second in batches of this size: plain, and exactly once."""
     payload = make_payload(given.payload_bytes)
     wires = [FanlogProducer(payload, batch, DURABILITY, number) for number in (0, PRODUCER_ID)]
@@ -55,12 +55,12 @@ def measure_wire(given: Publishing, batch: int) -> list[float]:
         return measure_in_turn(loads, given.warmup_s, given.run_s)
 
 
-def measure_clients(given: Publishing) -> list[float]:
+def measure_clients(given: PublishingLoad) -> list[float]:
     """The same with Python clients: plain, exactly once, and in transactions."""
     return uvloop.run(_publish_in_turn(given))
 
 
-async def _publish_in_turn(given: Publishing) -> list[float]:
+async def _publish_in_turn(given: PublishingLoad) -> list[float]:
     url = f"fanlog://{HOST}:{given.port}"
     payload = make_payload(given.payload_bytes)
     async with fanlog.connect(url, idempotent=False) as plain, fanlog.connect(url) as once:

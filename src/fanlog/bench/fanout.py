@@ -13,8 +13,8 @@ from pathlib import Path
 from fanlog.bench.load import FanoutCounts, FanoutLoad, Receive, connected, measure_fanout
 from fanlog.bench.results import FanoutReport, FanoutRow, LeftOut
 from fanlog.bench.runner import (
+    BenchProgress,
     LoadProcess,
-    Progress,
     TimedOptions,
     environment_of,
     load_process,
@@ -67,7 +67,7 @@ class FanoutCell:
         return f"{self.kind}{how}, {self.batch} a batch, {self.subscribers} subscribers"
 
 
-def run_fanout(options: FanoutOptions, progress: Progress = silent) -> FanoutReport:
+def run_fanout(options: FanoutOptions, progress: BenchProgress = silent) -> FanoutReport:
     """Measure every cell and report a row for each.
 
     >>> run_fanout(FanoutOptions(systems=("redis",), subscribers=(1,), run_s=0.2))  # doctest: +SKIP

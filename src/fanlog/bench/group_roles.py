@@ -34,7 +34,7 @@ def url_of(port: int) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class ReaderLoad:
     """One reader of a backlog: its partition, and how many messages of it. A member of a `group`
     takes the partition that it is given."""
 
@@ -46,7 +46,7 @@ class Reading:
     group: str = ""
 
 
-async def read_partition(given: Reading, start: Start) -> Done:
+async def read_partition(given: ReaderLoad, start: Start) -> Done:
     """A plain reader of its own partition."""
     async with fanlog.connect(url_of(given.port)) as client:
         await start()
@@ -55,7 +55,7 @@ async def read_partition(given: Reading, start: Start) -> Done:
             return await _read(reader, given)
 
 
-async def read_as_member(given: Reading, start: Start) -> Done:
+async def read_as_member(given: ReaderLoad, start: Start) -> Done:
     """A member of a group that has been given its partition, and begins at the log's start."""
     async with fanlog.connect(url_of(given.port)) as client:
         member = client.consume(given.topic, group=given.group, reset="latest")
@@ -73,7 +73,7 @@ async def _assigned_one(member: fanlog.GroupMember) -> None:
             await asyncio.sleep(ASSIGNED_POLL_S)
 
 
-async def _read(reader: fanlog.Subscription, given: Reading) -> Done:
+async def _read(reader: fanlog.Subscription, given: ReaderLoad) -> Done:
     count = 0
     if given.iteration == "batches":
         async for batch in reader.batches():
@@ -89,7 +89,7 @@ async def _read(reader: fanlog.Subscription, given: Reading) -> Done:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Working:
+class WorkerLoad:
     """One worker of a queue: for how long it works, and how it says that jobs are done.
     `prefetch` is what it has in hand at most, or fetches at once."""
 
@@ -101,7 +101,7 @@ class Working:
     seconds: float
 
 
-async def work_fanlog(given: Working, start: Start) -> Done:
+async def work_fanlog(given: WorkerLoad, start: Start) -> Done:
     """A worker that joins its queue when it starts: nothing is in hand before."""
     async with fanlog.connect(url_of(given.port)) as client:
         await start()
@@ -171,7 +171,7 @@ async def jobs_left(port: int, queue: str) -> int:
         return (await client.groups.describe(queue)).lag
 
 
-async def work_nats(given: Working, start: Start) -> Done:
+async def work_nats(given: WorkerLoad, start: Start) -> Done:
     """A pull consumer of JetStream, shared by all workers: fetch many, ack each."""
     nats: Any = importlib.import_module("nats")
     client = await nats.connect(f"nats://{HOST}:{given.port}")

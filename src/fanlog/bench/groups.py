@@ -17,13 +17,13 @@ import uvloop
 from fanlog.bench import group_roles as roles
 from fanlog.bench.acked import acked_load
 from fanlog.bench.clients import CLIENT_NAMES, client_installed
-from fanlog.bench.crew import Crew, Part, crew_of
-from fanlog.bench.exactly_once import Publishing, measure_clients, measure_wire
-from fanlog.bench.group_roles import Acking, Iteration, Reading, Working
+from fanlog.bench.crew import Crew, CrewTask, crew_of
+from fanlog.bench.exactly_once import PublishingLoad, measure_clients, measure_wire
+from fanlog.bench.group_roles import Acking, Iteration, ReaderLoad, WorkerLoad
 from fanlog.bench.results import GroupsPart, GroupsReport, GroupsRow, LeftOut
 from fanlog.bench.runner import (
+    BenchProgress,
     LoadProcess,
-    Progress,
     TimedOptions,
     environment_of,
     load_process,
@@ -99,7 +99,7 @@ class GroupsRun:
 
     options: GroupsOptions
     cores: Cores
-    progress: Progress
+    progress: BenchProgress
     steps: int
     done: int = 0
     runs: dict[GroupsCell, list[float]] = field(default_factory=dict[GroupsCell, list[float]])
@@ -112,7 +112,7 @@ class GroupsRun:
         self.runs.setdefault(cell, []).append(rate)
 
 
-def run_groups(options: GroupsOptions, progress: Progress = silent) -> GroupsReport:
+def run_groups(options: GroupsOptions, progress: BenchProgress = silent) -> GroupsReport:
     """Measure all three, each repeated in turn.
 
     >>> run_groups(GroupsOptions(backlog=1_000_000, run_s=0.5))  # doctest: +SKIP
@@ -179,8 +179,8 @@ def measure_publishing(run: GroupsRun, load: LoadProcess) -> None:
             run.note(cell, rate)
 
 
-def _publishing(options: GroupsOptions, port: int) -> Publishing:
-    return Publishing(
+def _publishing(options: GroupsOptions, port: int) -> PublishingLoad:
+    return PublishingLoad(
         port, options.payload_bytes, options.warmup_s, options.run_s, options.messages
     )
 
@@ -242,7 +242,7 @@ def read_backlog(
     """Messages per second that all readers together took."""
     wanted = min(backlog.messages, run.options.iterated if iteration == "messages" else 1 << 62)
     readings = [
-        Reading(
+        ReaderLoad(
             port=backlog.port,
             topic=NAME,
             partition=partition,
@@ -253,7 +253,7 @@ def read_backlog(
         for partition in range(cell.processes)
     ]
     role = roles.read_as_member if cell.beside else roles.read_partition
-    count, took_s = crew.play([Part(role, reading) for reading in readings])
+    count, took_s = crew.play([CrewTask(role, reading) for reading in readings])
     if count < wanted // cell.processes * cell.processes:
         raise BenchError(f"{count} of {wanted} messages were read by {cell.how}")
     return count / took_s
@@ -292,7 +292,7 @@ def work_off(
     """Jobs acked per second by all workers of a new queue together."""
     options, queue = run.options, f"queue-{run.done}"
     nats = cell.system == "nats"
-    working = Working(
+    working = WorkerLoad(
         port=backlog.port,
         topic=NAME,
         queue=queue,
@@ -304,7 +304,7 @@ def work_off(
         in_flight = options.prefetch * cell.processes
         uvloop.run(roles.add_nats_consumer(backlog.port, queue, in_flight))
     role = roles.work_nats if nats else roles.work_fanlog
-    count, took_s = crew.play([Part(role, working)] * cell.processes)
+    count, took_s = crew.play([CrewTask(role, working)] * cell.processes)
     verify_left(cell.system, backlog, queue, count)
     return count / took_s
 

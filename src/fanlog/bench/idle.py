@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from fanlog.bench.environment import raise_open_files_limit
 from fanlog.bench.results import IdleReport, IdleRow
-from fanlog.bench.runner import Progress, RunOptions, environment_of, load_process, silent
+from fanlog.bench.runner import BenchProgress, RunOptions, environment_of, load_process, silent
 from fanlog.bench.systems import (
     BenchError,
     SystemSpec,
@@ -51,7 +51,7 @@ class IdleOptions(RunOptions):
             )
 
 
-def run_idle(options: IdleOptions, progress: Progress = silent) -> IdleReport:
+def run_idle(options: IdleOptions, progress: BenchProgress = silent) -> IdleReport:
     """Measure each number of connections with a broker of its own."""
     cores = choose_cores(options.pin)
     environment = environment_of(options, ["fanlog"], pinned=cores.pinned)

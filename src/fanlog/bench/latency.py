@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fanlog.bench.load import connected, measure_latency
 from fanlog.bench.results import LatencyReport, LatencyRow
 from fanlog.bench.runner import (
-    Progress,
+    BenchProgress,
     TimedOptions,
     environment_of,
     load_process,
@@ -35,7 +35,7 @@ class LatencyOptions(TimedOptions):
     listener: Listener = "native"
 
 
-def run_latency(options: LatencyOptions, progress: Progress = silent) -> LatencyReport:
+def run_latency(options: LatencyOptions, progress: BenchProgress = silent) -> LatencyReport:
     """Measure every system at every number of subscribers."""
     available, left_out = split_available(options.systems)
     cores = choose_cores(options.pin)

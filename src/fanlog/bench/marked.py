@@ -2,8 +2,8 @@
 share of the messages and for no more in a second than the broker wants.
 
 Law: a frame goes out in one call with what is before and behind it. With a call of its own it would
-wake the broker once more, and that is what would be measured. Without a `Sampler` they send what
-their parents send, byte for byte.
+wake the broker once more, and that is what would be measured. Without a `FrameMarker` they send
+what their parents send, byte for byte.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import time
 
 from fanlog.bench.acked import AckedLoad
 from fanlog.bench.load import FanoutLoad
-from fanlog.format.trace_context import Mark, traced_frame
+from fanlog.format.trace_context import SampledRecord, traced_frame
 
 
-class Sampler:
+class FrameMarker:
     """The frames of one publisher. `refill` says how many there may be in the next moment; they are
     spread over it."""
 
@@ -63,7 +63,7 @@ class Sampler:
         if self._left <= 0 or unit < self._next_unit or now < self._next_s:
             return
         # An id of its own for each, as in life.
-        self._frame = traced_frame([Mark(0, os.urandom(16), os.urandom(8))])
+        self._frame = traced_frame([SampledRecord(0, os.urandom(16), os.urandom(8))])
         self._at = unit * unit_bytes
         self._next_unit = unit + self._units
         self._next_s = now + self._every_s
@@ -74,7 +74,7 @@ class Sampler:
 class MarkedFanout(FanoutLoad):
     """A publisher that samples, and its subscribers."""
 
-    sampler: Sampler | None = None
+    sampler: FrameMarker | None = None
 
     def slice(self, slice_s: float) -> float:
         """Publish for a moment, and wait until everybody has everything; the time it took."""
@@ -100,10 +100,10 @@ class MarkedFanout(FanoutLoad):
 class MarkedAcked(AckedLoad):
     """A publisher that samples, and waits for acknowledgements."""
 
-    sampler: Sampler | None = None
+    sampler: FrameMarker | None = None
 
     @classmethod
-    def of(cls, load: AckedLoad, sampler: Sampler | None) -> MarkedAcked:
+    def of(cls, load: AckedLoad, sampler: FrameMarker | None) -> MarkedAcked:
         """The same publisher, which samples."""
         given = {field.name: getattr(load, field.name) for field in dataclasses.fields(load)}
         return cls(**given, sampler=sampler)

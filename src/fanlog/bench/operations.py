@@ -42,7 +42,7 @@ from fanlog.format.frames import (
 )
 from fanlog.format.messages import (
     BrokerStatus,
-    Commit,
+    CommitOffsets,
     CreateTopic,
     DeleteRecords,
     Fetch,
@@ -373,7 +373,7 @@ def commit_frames(scale: Scale, count: int, a_frame: int) -> Iterable[bytes]:
             for first in range(0, scale.partitions, a_frame):
                 places = range(first, min(first + a_frame, scale.partitions))
                 positions = tuple(Position("positions", index, 0) for index in places)
-                commit = Commit(f"reader {name}", positions)
+                commit = CommitOffsets(f"reader {name}", positions)
                 yield message_frame(FrameKind.COMMIT, commit, request=1)
                 done += len(places)
                 if done >= count:
@@ -414,7 +414,7 @@ def make_groups(port: int, scale: Scale) -> None:
         return message_frame(FrameKind.JOIN_GROUP, wanted, request=1, aux=number)
 
     def commit(number: int) -> bytes:
-        wanted = Commit("", (Position("grouped", 0, 0),))
+        wanted = CommitOffsets("", (Position("grouped", 0, 0),))
         return message_frame(FrameKind.COMMIT, wanted, request=1, aux=number)
 
     def leave(number: int) -> bytes:

@@ -25,11 +25,11 @@ from typing import Literal
 
 from fanlog.bench.acked import acked_load
 from fanlog.bench.dashboards import Dashboards, dashboards, furnish
-from fanlog.bench.marked import MarkedAcked, MarkedFanout, Sampler
+from fanlog.bench.marked import FrameMarker, MarkedAcked, MarkedFanout
 from fanlog.bench.results import OverheadReport, OverheadRow
 from fanlog.bench.runner import (
+    BenchProgress,
     LoadProcess,
-    Progress,
     RunOptions,
     environment_of,
     load_process,
@@ -138,7 +138,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Pairs:
+class SlicePairs:
     """Messages a second in each slice, without and with the features; what a message cost each
     broker, in nanoseconds on its core; sampled ones a second."""
 
@@ -148,7 +148,7 @@ class Pairs:
     sampled_per_s: float
 
 
-def run_overhead(options: OverheadOptions, progress: Progress = silent) -> OverheadReport:
+def run_overhead(options: OverheadOptions, progress: BenchProgress = silent) -> OverheadReport:
     """Measure every cell and report a row for each.
 
     >>> run_overhead(OverheadOptions(subscribers=(10,), rounds=3))  # doctest: +SKIP
@@ -165,9 +165,11 @@ def run_overhead(options: OverheadOptions, progress: Progress = silent) -> Overh
     return OverheadReport(rows=rows, left_out=[], environment=environment)
 
 
-def _measure(cell: Cell, options: OverheadOptions, cores: Cores, load: LoadProcess) -> list[Pairs]:
+def _measure(
+    cell: Cell, options: OverheadOptions, cores: Cores, load: LoadProcess
+) -> list[SlicePairs]:
     starts = min(STARTS, options.rounds)
-    found: list[Pairs] = []
+    found: list[SlicePairs] = []
     for number in range(starts):
         # The rounds that are left, over the starts that are left.
         done = sum(len(pairs.having) for pairs in found)
@@ -218,7 +220,7 @@ def _serving(port: int, config: str) -> SystemSpec:
 
 def generate(
     cell: Cell, options: OverheadOptions, rounds: int, without: Side, having: Side
-) -> Pairs:
+) -> SlicePairs:
     """What the load process does for one cell and one start of the brokers."""
     with contextlib.ExitStack() as stack:
         runs = [stack.enter_context(_running(cell, options, side)) for side in (without, having)]
@@ -231,10 +233,12 @@ def generate(
             for run in runs if number % 2 else reversed(runs):
                 run.slice(options.slice_s)
         costs = [run.used_ns / max(1, run.messages) for run in runs]
-        return Pairs(runs[0].rates, runs[1].rates, (costs[0], costs[1]), runs[1].sampled_per_s())
+        return SlicePairs(
+            runs[0].rates, runs[1].rates, (costs[0], costs[1]), runs[1].sampled_per_s()
+        )
 
 
-class _Run:
+class _OverheadRun:
     """A load on one broker, and who scrapes that."""
 
     def __init__(
@@ -308,11 +312,11 @@ class _Run:
 
 
 @contextlib.contextmanager
-def _running(cell: Cell, options: OverheadOptions, side: Side) -> Generator[_Run]:
+def _running(cell: Cell, options: OverheadOptions, side: Side) -> Generator[_OverheadRun]:
     payload = b"x" * options.payload_bytes
     sampler = None
     if side.sampled:
-        sampler = Sampler(side.sampled, cell.batch)
+        sampler = FrameMarker(side.sampled, cell.batch)
     with contextlib.ExitStack() as stack:
         if cell.subscribers:
             wire = FanlogFanout(payload, cell.batch, key=side.key)
@@ -327,7 +331,7 @@ def _running(cell: Cell, options: OverheadOptions, side: Side) -> Generator[_Run
         opened = None
         if side.dashboards:
             opened = stack.enter_context(dashboards(side.web, side.key, side.dashboards))
-        run = _Run(load, cell.batch, side, opened)
+        run = _OverheadRun(load, cell.batch, side, opened)
         stack.callback(run.close)
         yield run
 
@@ -337,7 +341,7 @@ def _features(options: OverheadOptions) -> list[str]:
     return [*options.features, *opened]
 
 
-def _row(cell: Cell, found: list[Pairs], options: OverheadOptions) -> OverheadRow:
+def _row(cell: Cell, found: list[SlicePairs], options: OverheadOptions) -> OverheadRow:
     without = [rate for pairs in found for rate in pairs.without]
     having = [rate for pairs in found for rate in pairs.having]
     ratios = [on / off for off, on in zip(without, having, strict=True)]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fanlog.bench.answered import AnsweredCounts, answered_load, measure_answered
 from fanlog.bench.results import PublishersReport, PublishersRow
 from fanlog.bench.runner import (
-    Progress,
+    BenchProgress,
     TimedOptions,
     environment_of,
     load_process,
@@ -63,7 +63,9 @@ class PublishersCell:
         )
 
 
-def run_publishers(options: PublishersOptions, progress: Progress = silent) -> PublishersReport:
+def run_publishers(
+    options: PublishersOptions, progress: BenchProgress = silent
+) -> PublishersReport:
     """Measure every cell and report a row for each."""
     available, left_out = split_available(options.systems)
     cores = choose_cores(options.pin)

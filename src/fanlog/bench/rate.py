@@ -13,7 +13,7 @@ from fanlog.bench.latency import percentile_us
 from fanlog.bench.open_loop import OpenLoopTimes, open_loop
 from fanlog.bench.results import RateReport, RateRow
 from fanlog.bench.runner import (
-    Progress,
+    BenchProgress,
     TimedOptions,
     environment_of,
     load_process,
@@ -53,7 +53,7 @@ class RateCell:
     rate: int
 
 
-def run_rate(options: RateOptions, progress: Progress = silent) -> RateReport:
+def run_rate(options: RateOptions, progress: BenchProgress = silent) -> RateReport:
     """Measure every system at every rate and number of subscribers; systems take turns."""
     available, left_out = split_available(options.systems)
     cores = choose_cores(options.pin)

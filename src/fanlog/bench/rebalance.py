@@ -18,7 +18,7 @@ from typing import Any
 from fanlog.bench.operations import HOST, Operation, Scale, create_topics, idle, nothing
 from fanlog.bench.pings import pinging
 from fanlog.bench.results import StallsReport, StallsRow
-from fanlog.bench.runner import Progress, RunOptions, environment_of, load_process, silent
+from fanlog.bench.runner import BenchProgress, RunOptions, environment_of, load_process, silent
 from fanlog.bench.stalls import OPERATIONS_CONFIG, measure
 from fanlog.bench.systems import BenchError, SystemSpec, choose_cores, started
 from fanlog.client.aio import Client, connect
@@ -37,7 +37,7 @@ class RebalanceOptions(RunOptions):
     members: int = 64
 
 
-def run_rebalance(options: RebalanceOptions, progress: Progress = silent) -> StallsReport:
+def run_rebalance(options: RebalanceOptions, progress: BenchProgress = silent) -> StallsReport:
     """Let members join and leave a group.
 
     >>> run_rebalance(RebalanceOptions(topics=1000, members=8))  # doctest: +SKIP

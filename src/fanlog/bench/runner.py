@@ -29,7 +29,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Progress(Protocol):
+class BenchProgress(Protocol):
     """Is told before each step how many are done, how many there are, and what comes now."""
 
     def __call__(self, done: int, total: int, label: str) -> None: ...

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import fanlog
 from fanlog.bench.results import ScheduleReport, ScheduleRow
-from fanlog.bench.runner import Progress, RunOptions, environment_of, load_process, silent
+from fanlog.bench.runner import BenchProgress, RunOptions, environment_of, load_process, silent
 from fanlog.bench.startup import StartupCell, cell_in, check_room
 from fanlog.bench.systems import BenchError, choose_cores, resident_bytes
 from fanlog.client.aio import connect
@@ -58,7 +58,7 @@ class ScheduleOptions(RunOptions):
 
 
 @dataclass(frozen=True, slots=True)
-class Scheduled:
+class ScheduledLoad:
     """What was scheduled: how fast, and from when on some are due."""
 
     per_s: float
@@ -74,11 +74,11 @@ class Arrived:
     twice: int
 
 
-def schedule_all(port: int, options: ScheduleOptions, seed: int = 1) -> Scheduled:
+def schedule_all(port: int, options: ScheduleOptions, seed: int = 1) -> ScheduledLoad:
     return asyncio.run(_schedule_all(port, options, seed))
 
 
-async def _schedule_all(port: int, options: ScheduleOptions, seed: int) -> Scheduled:
+async def _schedule_all(port: int, options: ScheduleOptions, seed: int) -> ScheduledLoad:
     """Schedules all messages, those that will be due together at random places among them."""
     dice = random.Random(seed)
     payload = bytes(options.payload_bytes)
@@ -107,7 +107,7 @@ async def _schedule_all(port: int, options: ScheduleOptions, seed: int) -> Sched
                 # Sending alone never gives the loop a turn.
                 await asyncio.sleep(0)
         await client.flush()
-        return Scheduled(count / (time.monotonic() - began), due_at_s)
+        return ScheduledLoad(count / (time.monotonic() - began), due_at_s)
 
 
 def wait_until_known(port: int) -> int:
@@ -160,7 +160,7 @@ def _due_of(message: fanlog.Message) -> float:
     return dt.datetime.fromisoformat(message.headers[DUE].decode()).timestamp()
 
 
-def run_schedule(options: ScheduleOptions, progress: Progress = silent) -> ScheduleReport:
+def run_schedule(options: ScheduleOptions, progress: BenchProgress = silent) -> ScheduleReport:
     """Schedule, kill, start, and read what falls due.
 
     >>> run_schedule(ScheduleOptions(pending=100_000, due=1_000))  # doctest: +SKIP

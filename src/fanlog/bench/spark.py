@@ -17,7 +17,14 @@ import uvloop
 
 from fanlog.bench import spark_jobs
 from fanlog.bench.results import SparkReport, SparkRow
-from fanlog.bench.runner import Progress, RunOptions, environment_of, load_process, pick_run, silent
+from fanlog.bench.runner import (
+    BenchProgress,
+    RunOptions,
+    environment_of,
+    load_process,
+    pick_run,
+    silent,
+)
 from fanlog.bench.spark_jobs import Dataset
 from fanlog.bench.startup import check_room
 from fanlog.bench.systems import HOST, BenchError, SystemSpec, started
@@ -31,7 +38,7 @@ ROOM_FACTOR = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SparkOptions(RunOptions):
+class SparkBenchOptions(RunOptions):
     """What to measure. The row-by-row source and the sink get fewer records, as they take longer;
     all rates are records a second."""
 
@@ -45,7 +52,7 @@ class SparkOptions(RunOptions):
     repeat: int = 3
 
 
-def run_spark(options: SparkOptions, progress: Progress = silent) -> SparkReport:
+def run_spark(options: SparkBenchOptions, progress: BenchProgress = silent) -> SparkReport:
     """Fill a topic, then read it in every way.
 
     >>> run_spark(SparkOptions(records=1_000_000))  # doctest: +SKIP
@@ -92,7 +99,7 @@ def _folder(parent: Path) -> contextlib.AbstractContextManager[str]:
     return tempfile.TemporaryDirectory(prefix="fanlog-bench-", dir=parent)
 
 
-def fill(url: str, options: SparkOptions) -> int:
+def fill(url: str, options: SparkBenchOptions) -> int:
     """Publish the records as a client does; how many the broker then has."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         stored = runner.run(_fill(url, options))
@@ -101,7 +108,7 @@ def fill(url: str, options: SparkOptions) -> int:
     return stored
 
 
-async def _fill(url: str, options: SparkOptions) -> int:
+async def _fill(url: str, options: SparkBenchOptions) -> int:
     payload = make_payload(options.payload_bytes)
     async with connect(url) as client:
         await client.create_topic(NAME, partitions=options.partitions, durability="os")
@@ -111,7 +118,7 @@ async def _fill(url: str, options: SparkOptions) -> int:
         return (await client.describe_topic(NAME)).records
 
 
-def _row(way: str, runs: list[float], options: SparkOptions) -> SparkRow:
+def _row(way: str, runs: list[float], options: SparkBenchOptions) -> SparkRow:
     """A row; that of the idle stream is a time, where less is better."""
     chosen = runs[pick_run(runs, options.pick)]
     idle = way == spark_jobs.IDLE

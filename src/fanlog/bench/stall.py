@@ -19,7 +19,7 @@ from typing import Literal, TypeAlias
 
 from fanlog.bench.load import RECEIVE_BYTES_MAX, FanoutLoad, connected, window_units
 from fanlog.bench.results import StallReport, StallRow, StallSample
-from fanlog.bench.runner import Progress, RunOptions, environment_of, load_process, silent
+from fanlog.bench.runner import BenchProgress, RunOptions, environment_of, load_process, silent
 from fanlog.bench.startup import check_room
 from fanlog.bench.systems import BenchError, SystemSpec, choose_cores, resident_bytes, started
 from fanlog.bench.wires import make_payload
@@ -248,7 +248,7 @@ def stopped_reader(port: int, load: FanoutLoad, unit_bytes: int) -> Generator[St
         reader.sock.close()
 
 
-def run_stall(options: StallOptions, progress: Progress = silent) -> StallReport:
+def run_stall(options: StallOptions, progress: BenchProgress = silent) -> StallReport:
     """Measure the others' rate without a stopped reader, with one, and without again.
 
     >>> run_stall(StallOptions(subscribers=10, stop_s=5))  # doctest: +SKIP

@@ -18,8 +18,8 @@ from fanlog.bench.operations import FULL, HOUSEKEEPING, OPERATIONS, Operation, S
 from fanlog.bench.pings import Pinger, pinging
 from fanlog.bench.results import StallsReport, StallsRow
 from fanlog.bench.runner import (
+    BenchProgress,
     LoadProcess,
-    Progress,
     RunOptions,
     environment_of,
     load_process,
@@ -40,7 +40,7 @@ class StallsOptions(RunOptions):
     scale: Scale = FULL
 
 
-def run_stalls(options: StallsOptions, progress: Progress = silent) -> StallsReport:
+def run_stalls(options: StallsOptions, progress: BenchProgress = silent) -> StallsReport:
     """Go through all operations, on two brokers.
 
     >>> run_stalls(StallsOptions(scale=Scale(topics=10_000)))  # doctest: +SKIP

@@ -27,7 +27,7 @@ import msgspec
 
 from fanlog.bench.acked import acked_load
 from fanlog.bench.results import StartupReport, StartupRow
-from fanlog.bench.runner import Progress, RunOptions, environment_of, load_process, silent
+from fanlog.bench.runner import BenchProgress, RunOptions, environment_of, load_process, silent
 from fanlog.bench.systems import (
     BenchError,
     SystemSpec,
@@ -253,7 +253,7 @@ def bytes_read(pid: int) -> int:
     return int(fields["rchar"])
 
 
-def run_startup(options: StartupOptions, progress: Progress = silent) -> StartupReport:
+def run_startup(options: StartupOptions, progress: BenchProgress = silent) -> StartupReport:
     """Fill a log of each size, then start brokers on them in turn.
 
     >>> run_startup(StartupOptions(sizes_bytes=(1 << 28, 1 << 30)))  # doctest: +SKIP

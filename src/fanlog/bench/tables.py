@@ -46,7 +46,7 @@ from fanlog.bench.results import (
     StartupRow,
     TopicsReport,
 )
-from fanlog.bench.runner import Progress
+from fanlog.bench.runner import BenchProgress
 from fanlog.bench.systems import WEB_LISTENERS
 
 REFRESH_PER_S = 4
@@ -72,7 +72,7 @@ def render(report: Report) -> RenderableType:
 
 
 @contextlib.contextmanager
-def progress_bar(title: str, console: Console | None = None) -> Generator[Progress]:
+def progress_bar(title: str, console: Console | None = None) -> Generator[BenchProgress]:
     """A progress bar to hand to `run_fanout` and its like.
 
     >>> with progress_bar("fanout") as progress:  # doctest: +SKIP

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from fanlog.bench.latency import percentile_us
 from fanlog.bench.load import FanoutLoad, connected, measure_fanout, measure_latency
 from fanlog.bench.results import TopicsReport, TopicsRow
-from fanlog.bench.runner import Progress, TimedOptions, environment_of, load_process, silent
+from fanlog.bench.runner import BenchProgress, TimedOptions, environment_of, load_process, silent
 from fanlog.bench.systems import (
     BenchError,
     SystemSpec,
@@ -182,7 +182,7 @@ class TopicsCell:
         )
 
 
-def run_topics(options: TopicsOptions, progress: Progress = silent) -> TopicsReport:
+def run_topics(options: TopicsOptions, progress: BenchProgress = silent) -> TopicsReport:
     """Set up a broker for each number of topics, and measure them in turn.
 
     >>> run_topics(TopicsOptions(topics=(10, 1000)))  # doctest: +SKIP

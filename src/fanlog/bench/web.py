@@ -21,7 +21,7 @@ from fanlog.bench.latency import percentile_us
 from fanlog.bench.load import FanoutCounts, Receive, connected, measure_latency
 from fanlog.bench.results import FanoutReport, FanoutRow, LatencyReport, LatencyRow, LeftOut
 from fanlog.bench.runner import (
-    Progress,
+    BenchProgress,
     TimedOptions,
     environment_of,
     load_process,
@@ -141,7 +141,7 @@ def _wire(cell: WebCell, listener: WebKind, payload_bytes: int) -> WebWire:
     return PerClientWeb(payload, cell.system, listener)
 
 
-def run_web_fanout(options: WebFanoutOptions, progress: Progress = silent) -> FanoutReport:
+def run_web_fanout(options: WebFanoutOptions, progress: BenchProgress = silent) -> FanoutReport:
     """Measure every cell and report a row for each."""
     available, left_out = split_web(options.systems, options.listener)
     cores = choose_cores(options.pin)
@@ -200,7 +200,7 @@ def _fanout_row(cell: WebCell, counts: list[FanoutCounts], options: WebFanoutOpt
     )
 
 
-def run_web_latency(options: WebLatencyOptions, progress: Progress = silent) -> LatencyReport:
+def run_web_latency(options: WebLatencyOptions, progress: BenchProgress = silent) -> LatencyReport:
     """Measure every system, and Fanlog's native listener, at every number of subscribers."""
     available, left_out = split_web(options.systems, options.listener)
     cores = choose_cores(options.pin)

@@ -12,14 +12,14 @@ from fanlog.errors import InvalidArgumentError
 from fanlog.model import Durability
 
 if TYPE_CHECKING:
-    from fanlog.broker.topics import Topic
+    from fanlog.broker.topics import BrokerTopic
     from fanlog.model import TopicSettings
 
 _INSTEAD = "create another topic, and publish the messages to it"
 
 
 def altered_settings(
-    topic: Topic, given: dict[str, int | str], *, keeps_files: bool = True
+    topic: BrokerTopic, given: dict[str, int | str], *, keeps_files: bool = True
 ) -> TopicSettings:
     """The topic's settings with what is given in place of theirs; raises if one can't change."""
     settings = changed("topic", topic.settings, given)
@@ -33,14 +33,14 @@ def altered_settings(
     return settings
 
 
-def _fixed(topic: Topic, name: str, instead: str) -> InvalidArgumentError:
+def _fixed(topic: BrokerTopic, name: str, instead: str) -> InvalidArgumentError:
     return InvalidArgumentError(
         f"The setting {name} of topic {topic.name!r} can't change; it is "
         f"{getattr(topic.settings, name)!r}: {instead}."
     )
 
 
-def _check_durability(topic: Topic, settings: TopicSettings) -> None:
+def _check_durability(topic: BrokerTopic, settings: TopicSettings) -> None:
     """It can only rise, and not from memory: there the messages have no files."""
     before, after = topic.settings.level, settings.level
     if after is before:
@@ -60,7 +60,7 @@ def _check_durability(topic: Topic, settings: TopicSettings) -> None:
 
 
 def _compacted(
-    topic: Topic, settings: TopicSettings, given: dict[str, int | str], *, keeps_files: bool
+    topic: BrokerTopic, settings: TopicSettings, given: dict[str, int | str], *, keeps_files: bool
 ) -> TopicSettings:
     """From delete to compact. As at a creation, the default retention does not count: of each key
     the last message is to stay."""

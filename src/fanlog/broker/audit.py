@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 
 from fanlog.broker.audit_head import HeadFile, find_head
-from fanlog.broker.audit_notes import Change, Merged, entry_of, is_wanted
+from fanlog.broker.audit_notes import AuditedChange, Merged, entry_of, is_wanted
 from fanlog.broker.internal import InternalTopics
 from fanlog.broker.ports import AuditResult, Runtime
 from fanlog.broker.topics import Partition
@@ -82,7 +82,7 @@ class AuditLog:
         self._runtime = runtime
         self._show = show
         self._settings = _settings(options)
-        self._changes: list[Change] = []
+        self._changes: list[AuditedChange] = []
         self._merged = Merged(options.merged_max)
         self._lost = 0
         self._lost_since_us = 0
@@ -111,7 +111,7 @@ class AuditLog:
         if level == "off" or not is_wanted(level, action, result):
             return
         now_us = self._runtime.now_us()
-        change = Change(now_us, who, action, name, result, detail)
+        change = AuditedChange(now_us, who, action, name, result, detail)
         if change.merges:
             self._merged.add(change, self._runtime.monotonic_us())
         elif len(self._changes) >= self._options.pending_max:
@@ -145,7 +145,9 @@ class AuditLog:
             self._problems.append(sentence)
             action = "audit.fault" if self._changes or not broken else RESTART
             now_us = self._runtime.now_us()
-            self._changes.append(Change(now_us, _SYSTEM, action, AUDIT_TOPIC, "failed", sentence))
+            self._changes.append(
+                AuditedChange(now_us, _SYSTEM, action, AUDIT_TOPIC, "failed", sentence)
+            )
 
     def tick(self) -> None:
         """Writes what is due; called several times a second."""

@@ -19,7 +19,7 @@ logger = logging.getLogger("fanlog.broker")
 _WRITE_US = 1_000_000
 
 
-class Found(NamedTuple):
+class AuditHeadFound(NamedTuple):
     """Where the chain goes on, and what is wrong with it. A head without a hash: the last record
     can't be read."""
 
@@ -27,7 +27,7 @@ class Found(NamedTuple):
     faults: list[str]
 
 
-def find_head(log: PartitionLog | None, kept: Head | None) -> Found:
+def find_head(log: PartitionLog | None, kept: Head | None) -> AuditHeadFound:
     """By the log itself, and by the head that was kept in its file. Blocks, and never raises."""
     end = 0 if log is None else log.end_offset
     faults: list[str] = []
@@ -47,9 +47,9 @@ def find_head(log: PartitionLog | None, kept: Head | None) -> Found:
     if last.seq >= 0 and not last.hash:
         if kept is not None and kept.seq == last.seq:
             # Retention has removed it, or it is damaged: its hash is known all the same.
-            return Found(kept, faults)
+            return AuditHeadFound(kept, faults)
         faults.append(f"The newest record of the audit log, {last.seq}, can't be read.")
-    return Found(last, faults)
+    return AuditHeadFound(last, faults)
 
 
 def _maybe_hash(log: PartitionLog, seq: int) -> str:

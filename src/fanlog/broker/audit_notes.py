@@ -35,7 +35,7 @@ def is_wanted(level: str, action: str, result: AuditResult) -> bool:
     return _LEVELS[level] >= _LEVELS["all" if action in READS else "changes"]
 
 
-class Change(NamedTuple):
+class AuditedChange(NamedTuple):
     """One thing that was done, or tried."""
 
     time_us: int
@@ -51,7 +51,7 @@ class Change(NamedTuple):
         return self.result != "ok" or self.action in READS
 
 
-def entry_of(change: Change) -> AuditEntry:
+def entry_of(change: AuditedChange) -> AuditEntry:
     who = change.who
     account = who.account
     return AuditEntry(
@@ -76,10 +76,10 @@ def host_of(address: str) -> str:
     return host if is_port else address
 
 
-class _Note:
+class _AuditNote:
     __slots__ = ("change", "count", "until_us")
 
-    def __init__(self, change: Change) -> None:
+    def __init__(self, change: AuditedChange) -> None:
         self.change = change
         self.count = 0
         self.until_us = change.time_us
@@ -106,14 +106,14 @@ class Merged:
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self._notes: dict[object, _Note] = {}
+        self._notes: dict[object, _AuditNote] = {}
         self._names: dict[_Peer, int] = {}
         self._full = False
         self._window_us = _WINDOW_US
         self._since_us: int | None = None
         self._written_us: int | None = None
 
-    def add(self, change: Change, now_us: int) -> None:
+    def add(self, change: AuditedChange, now_us: int) -> None:
         if self._since_us is None:
             self._since_us = now_us
         who, account = change.who, change.who.account
@@ -126,27 +126,27 @@ class Merged:
             names = self._names.get(peer, 0)
             if names < _NAMES_OF_PEER and len(self._notes) < self.most:
                 self._names[peer] = names + 1
-                note = self._notes[key] = _Note(change)
+                note = self._notes[key] = _AuditNote(change)
             else:
                 note = self._shared(peer, kind, change)
         note.count += 1
         note.until_us = change.time_us
 
-    def _shared(self, peer: _Peer, kind: tuple[str, str], change: Change) -> _Note:
+    def _shared(self, peer: _Peer, kind: tuple[str, str], change: AuditedChange) -> _AuditNote:
         """The note of a peer's further names, or, if there are too many peers, that of all."""
         self._full = True
         key: object = (peer, kind)
         note = self._notes.get(key)
         if note is None and len(self._notes) < 2 * self.most:
             shared = change._replace(name="", detail="further names")
-            note = self._notes[key] = _Note(shared)
+            note = self._notes[key] = _AuditNote(shared)
         if note is None:
             key = kind
             note = self._notes.get(key)
         if note is None:
             nobody = Identity(listener=change.who.listener)
             shared = change._replace(who=nobody, name="", detail="further peers and names")
-            note = self._notes[key] = _Note(shared)
+            note = self._notes[key] = _AuditNote(shared)
         return note
 
     def due(self, now_us: int) -> bool:

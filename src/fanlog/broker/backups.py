@@ -22,7 +22,7 @@ from fanlog.errors import (
     LimitError,
 )
 from fanlog.log.backup.pinning import PINS, StagedLink, pin, unpin
-from fanlog.log.backup.point import FileEntry, Point, TopicMoment, encode_listing
+from fanlog.log.backup.point import BackupPoint, FileEntry, TopicMoment, encode_listing
 from fanlog.log.faults import write_error
 from fanlog.log.store import LogStore
 from fanlog.model import MIB
@@ -172,7 +172,7 @@ class Backups:
 
 
 def _hold(
-    ticket: str, pins: str, point: Point, topics: list[TopicMoment], staged: list[StagedLink]
+    ticket: str, pins: str, point: BackupPoint, topics: list[TopicMoment], staged: list[StagedLink]
 ) -> HeldPoint:
     point = pin(point, topics, staged, pins)
     listing = b"".join(encode_listing(point))

@@ -25,7 +25,7 @@ from fanlog.broker.expiry import STREAM_SETTINGS, is_stream
 from fanlog.broker.fanout import FanOut
 from fanlog.broker.fetch_memory import FetchMemory
 from fanlog.broker.gate import OPEN_GATE
-from fanlog.broker.groups.groups import Groups
+from fanlog.broker.groups.groups import GroupCoordinator
 from fanlog.broker.growth import grow
 from fanlog.broker.housekeeping import Housekeeping
 from fanlog.broker.inboxes import INBOX_SETTINGS, is_inbox
@@ -52,7 +52,7 @@ from fanlog.broker.slices import Slices
 from fanlog.broker.subscriptions import Subscriptions
 from fanlog.broker.topic_table import TopicTable
 from fanlog.broker.topic_users import TopicUsers
-from fanlog.broker.topics import Partition, Topic
+from fanlog.broker.topics import BrokerTopic, Partition
 from fanlog.broker.tracing import Traces
 from fanlog.broker.transactions.transactions import Transactions
 from fanlog.broker.truncation import check_deletion, delete_records
@@ -79,7 +79,7 @@ from fanlog.format.messages import (
 )
 from fanlog.format.schedules import SCHEDULED_TOPIC
 from fanlog.format.signals import SIGNALS_TOPIC
-from fanlog.format.trace_context import Mark
+from fanlog.format.trace_context import SampledRecord
 from fanlog.log.lookup import out_of_range
 from fanlog.log.partition import Block
 from fanlog.log.store import LogStore
@@ -93,7 +93,7 @@ from fanlog.model import (
 )
 
 if TYPE_CHECKING:
-    from fanlog.security.accounts import Accounts
+    from fanlog.security.accounts import BrokerAccounts
 
 logger = logging.getLogger("fanlog.broker")
 
@@ -111,7 +111,7 @@ class BrokerCore:
     """The core without a network. `node.py` builds it, listeners and the embedded API use it."""
 
     # Keys and users; None where nobody has to log in.
-    accounts: Accounts | None = None
+    accounts: BrokerAccounts | None = None
     # Who changes settings while the broker runs; None where they come from a program.
     settings: LiveSettings | None = None
     # What else has to be well, such as certificates: says what is wrong, or nothing.
@@ -167,7 +167,7 @@ class BrokerCore:
         self.account_ledger = AccountLedger(self.internal)
         self.durable = DurableNames(self.internal, self.catalog.number_of)
         self.subscriptions = Subscriptions(self)
-        self.groups = Groups(self, runtime, options)
+        self.groups = GroupCoordinator(self, runtime, options)
         self.queues = Queues(self, runtime, options)
         self.producers = NamedProducers(self.internal, options, runtime)
         self.metering = Metering(
@@ -358,7 +358,7 @@ class BrokerCore:
             if sampled.noted:
                 sampled.taken()
 
-    def take_traced(self, data: bytes, at: int, origin: Origin, marks: list[Mark]) -> int:
+    def take_traced(self, data: bytes, at: int, origin: Origin, marks: list[SampledRecord]) -> int:
         """The same, where some records of the batch at `at` are sampled."""
         self.traces.sampled.note(data, at, marks, self.catalog.partitions.get, self.now_us())
         return self.take(data, at, origin)
@@ -370,7 +370,7 @@ class BrokerCore:
 
     # Topics
 
-    def open_topic(self, name: str, *, create: bool, owner: str = "") -> Topic:
+    def open_topic(self, name: str, *, create: bool, owner: str = "") -> BrokerTopic:
         """A topic to publish to. If it is created, `owner` is whose it is."""
         topic = self.catalog.find(name)
         if topic is not None:
@@ -393,7 +393,7 @@ class BrokerCore:
         exist_ok: bool = False,
         compare: Collection[str] | None = None,
         owner: str = "",
-    ) -> Topic:
+    ) -> BrokerTopic:
         """Creates a topic; a setting that is not given is this broker's default. With `exist_ok`
         it may exist, if the settings in `compare` agree; without that, all that are given. Without
         a setting `owner` it belongs to `owner`."""
@@ -421,7 +421,7 @@ class BrokerCore:
         return topic
 
     def grow_topic(
-        self, name: str, partitions: int, done: Callable[[Topic | FanlogError], None]
+        self, name: str, partitions: int, done: Callable[[BrokerTopic | FanlogError], None]
     ) -> None:
         """Gives a topic more partitions; as many as it has change nothing. `done` hears of it when
         everyone has, or of what has come between; what speaks against it now is raised."""
@@ -432,7 +432,7 @@ class BrokerCore:
         self,
         name: str,
         settings: dict[str, int | str],
-        done: Callable[[Topic | FanlogError], None],
+        done: Callable[[BrokerTopic | FanlogError], None],
     ) -> None:
         """Changes settings of a topic; what is past a shorter retention goes at once. `done` hears
         when it is done, or of what has come between; what speaks against it now is raised."""
@@ -443,8 +443,8 @@ class BrokerCore:
         given = settings if keeps_files else in_memory(settings)
         altered = altered_settings(topic, given, keeps_files=keeps_files)
 
-        def retained(result: Topic | FanlogError) -> None:
-            if isinstance(result, Topic):
+        def retained(result: BrokerTopic | FanlogError) -> None:
+            if isinstance(result, BrokerTopic):
                 for partition in topic.partitions:
                     self._housekeeping.retain(partition, self._trusted.now_us())
             done(result)
@@ -519,7 +519,7 @@ class BrokerCore:
             return True
         return not is_inbox(name) and (self.groups.wanted(name) or self.queues.wanted(name))
 
-    def followers_of(self, topic: Topic) -> int:
+    def followers_of(self, topic: BrokerTopic) -> int:
         """Readers of a topic, and workers on it."""
         readers = sum(partition.readers for partition in topic.partitions)
         readers += self.subscriptions.joining(topic)

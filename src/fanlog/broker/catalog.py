@@ -13,7 +13,7 @@ from fanlog.broker.names import NameTree, check_name, is_hidden, missing_topic
 from fanlog.broker.producers import Producer, forget_longest_idle
 from fanlog.broker.settings import changed
 from fanlog.broker.sorted_names import SortedNames
-from fanlog.broker.topics import Partition, Topic
+from fanlog.broker.topics import BrokerTopic, Partition
 from fanlog.config import BrokerOptions
 from fanlog.errors import (
     InvalidArgumentError,
@@ -44,10 +44,10 @@ class Catalog:
     def __init__(self, store: LogStore, options: BrokerOptions) -> None:
         self._store = store
         self._options = options
-        self._by_name: dict[str, Topic] = {}
+        self._by_name: dict[str, BrokerTopic] = {}
         # How many of them are the broker's own.
         self._own = 0
-        self._tree: NameTree[Topic] = NameTree()
+        self._tree: NameTree[BrokerTopic] = NameTree()
         self._names = SortedNames()
         self.partitions: dict[int, Partition] = {}
         self._internal: dict[int, Partition] = {}
@@ -58,7 +58,7 @@ class Catalog:
 
     def load(self, stored: Iterable[StoredTopic]) -> None:
         for topic in stored:
-            self._add(Topic(topic))
+            self._add(BrokerTopic(topic))
         self._names = SortedNames(self._by_name)
 
     def __len__(self) -> int:
@@ -69,10 +69,10 @@ class Catalog:
         """Topics of users."""
         return len(self._by_name) - self._own
 
-    def __iter__(self) -> Iterator[Topic]:
+    def __iter__(self) -> Iterator[BrokerTopic]:
         return iter(self._by_name.values())
 
-    def find(self, name: str) -> Topic | None:
+    def find(self, name: str) -> BrokerTopic | None:
         return self._by_name.get(name)
 
     def names_since(self, name: str) -> Iterator[str]:
@@ -84,7 +84,7 @@ class Catalog:
         topic = self._by_name.get(name)
         return 0 if topic is None else topic.number
 
-    def get(self, name: str, *, creatable: bool = True) -> Topic:
+    def get(self, name: str, *, creatable: bool = True) -> BrokerTopic:
         topic = self._by_name.get(name)
         if topic is None:
             raise missing_topic(name, creatable=creatable)
@@ -105,7 +105,7 @@ class Catalog:
             )
         return partition
 
-    def matching(self, pattern: str, *, internal: bool = False) -> list[Topic]:
+    def matching(self, pattern: str, *, internal: bool = False) -> list[BrokerTopic]:
         """Topics that fit a pattern, by name. The broker's own and inboxes only when asked for."""
         return sorted(
             (
@@ -116,7 +116,7 @@ class Catalog:
             key=lambda topic: topic.name,
         )
 
-    def each_matching(self, pattern: str) -> Iterator[Topic]:
+    def each_matching(self, pattern: str) -> Iterator[BrokerTopic]:
         """The same one after the other. Topics may come and go between two of them: one that
         comes may be among them or not, and one that went may have been."""
         after = ""
@@ -126,11 +126,11 @@ class Catalog:
             if not after:
                 return
 
-    def page(self, pattern: str, after: str, *, internal: bool) -> tuple[list[Topic], str]:
+    def page(self, pattern: str, after: str, *, internal: bool) -> tuple[list[BrokerTopic], str]:
         """The first topics behind the name `after` that fit a pattern, by name: as many as can be
         told of at once. And the name to go on after; empty if there are no more."""
         prefix = literal_prefix(pattern)
-        found: list[Topic] = []
+        found: list[BrokerTopic] = []
         looked_at = partitions = 0
         for name in self._names.since(max(prefix, after)):
             if not name.startswith(prefix):
@@ -146,7 +146,7 @@ class Catalog:
                 return found, name
         return found, ""
 
-    def create(self, name: str, settings: TopicSettings, *, exist_ok: bool = False) -> Topic:
+    def create(self, name: str, settings: TopicSettings, *, exist_ok: bool = False) -> BrokerTopic:
         topic = self._by_name.get(check_name(name))
         if topic is not None:
             if exist_ok:
@@ -162,7 +162,7 @@ class Catalog:
                 f"This broker has {self.public_count} topics, as many as it may. Delete some. "
                 + allow_more("broker.topics_max")
             )
-        topic = Topic(self._store.create(name, settings))
+        topic = BrokerTopic(self._store.create(name, settings))
         self._add(topic)
         self._names.add(name)
         logger.debug(
@@ -174,22 +174,22 @@ class Catalog:
         )
         return topic
 
-    def adopt(self, stored: StoredTopic) -> Topic:
+    def adopt(self, stored: StoredTopic) -> BrokerTopic:
         """Takes in a topic that another broker has made, with the number that it has there."""
-        topic = Topic(stored)
+        topic = BrokerTopic(stored)
         self._add(topic)
         self._names.add(topic.name)
         logger.debug("topic %s mirrored: number %d", topic.name, topic.number)
         return topic
 
-    def adopt_growth(self, topic: Topic) -> list[Partition]:
+    def adopt_growth(self, topic: BrokerTopic) -> list[Partition]:
         """Takes in partitions that such a topic has got; which ones those are."""
         new = topic.grow()
         for partition in new:
             self.partitions[partition_key(topic.number, partition.index)] = partition
         return new
 
-    def grow(self, topic: Topic, settings: TopicSettings) -> list[Partition]:
+    def grow(self, topic: BrokerTopic, settings: TopicSettings) -> list[Partition]:
         """Gives a topic the partitions that its new settings ask for; which ones those are. The
         new count is durable before they can be found."""
         self._store.update(topic.stored, settings)
@@ -199,13 +199,13 @@ class Catalog:
             self.partitions[partition_key(topic.number, partition.index)] = partition
         return new
 
-    def alter(self, topic: Topic, settings: TopicSettings) -> None:
+    def alter(self, topic: BrokerTopic, settings: TopicSettings) -> None:
         """Gives a topic other settings, as many partitions as before."""
         self._store.update(topic.stored, settings)
         topic.settings = settings
         logger.debug("topic %s has new settings", topic.name)
 
-    def remove(self, topic: Topic) -> None:
+    def remove(self, topic: BrokerTopic) -> None:
         topic.deleted = True
         logger.debug("topic %s deleted", topic.name)
         del self._by_name[topic.name]
@@ -219,7 +219,7 @@ class Catalog:
             self._internal.pop(key, None)
         self.on_remove()
 
-    def _add(self, topic: Topic) -> None:
+    def _add(self, topic: BrokerTopic) -> None:
         self._by_name[topic.name] = topic
         self.changes += 1
         self._own += topic.name.startswith(INTERNAL_PREFIX)

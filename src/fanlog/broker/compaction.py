@@ -11,7 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 from fanlog.broker.ports import Runtime
-from fanlog.broker.topics import Partition, Topic
+from fanlog.broker.topics import BrokerTopic, Partition
 from fanlog.errors import FanlogError, InvalidArgumentError, LogFailedError
 from fanlog.format.codecs import UnpackLimits
 from fanlog.log.compaction import Compaction
@@ -23,7 +23,7 @@ logger = logging.getLogger("fanlog.broker")
 Done = Callable[[FanlogError | None], None]
 
 
-class _Wanted(NamedTuple):
+class _CompactionRequest(NamedTuple):
     """A partition that is to be compacted; `done` is for whoever asked for it."""
 
     partition: Partition
@@ -48,10 +48,10 @@ class Compactions:
         self._shrunk = shrunk
         self._stopping = stopping
         self._limits = limits
-        self._queue: deque[_Wanted] = deque()
-        self._running: _Wanted | None = None
+        self._queue: deque[_CompactionRequest] = deque()
+        self._running: _CompactionRequest | None = None
 
-    def check(self, topics: Iterable[Topic]) -> Iterator[None]:
+    def check(self, topics: Iterable[BrokerTopic]) -> Iterator[None]:
         """Compacts what has become worthwhile, after what waits already. Looks at one topic at a
         step."""
         if self._running is not None:
@@ -63,10 +63,10 @@ class Compactions:
                 continue
             for partition in topic.partitions:
                 if partition.log.compaction_due(partition.visible_end, now_us):
-                    self._queue.append(_Wanted(partition, None))
+                    self._queue.append(_CompactionRequest(partition, None))
         self._next()
 
-    async def compact(self, topic: Topic) -> None:
+    async def compact(self, topic: BrokerTopic) -> None:
         """Compacts all that is visible of a topic, however little it is."""
         if topic.settings.cleanup != "compact":
             raise InvalidArgumentError(
@@ -75,7 +75,7 @@ class Compactions:
             )
         for partition in topic.partitions:
             ended: asyncio.Future[FanlogError | None] = asyncio.get_running_loop().create_future()
-            self._queue.append(_Wanted(partition, partial(_settle, ended)))
+            self._queue.append(_CompactionRequest(partition, partial(_settle, ended)))
             self._next()
             fault = await ended
             if fault is not None:
@@ -86,7 +86,7 @@ class Compactions:
             self._running = self._queue.popleft()
             self._begin(self._running)
 
-    def _begin(self, wanted: _Wanted) -> None:
+    def _begin(self, wanted: _CompactionRequest) -> None:
         partition = wanted.partition
         if not _is_compacted(partition.topic):
             self._end(wanted, None)
@@ -117,10 +117,12 @@ class Compactions:
 
         partition.log.when_proven(proven)
 
-    def _step(self, wanted: _Wanted, run: Compaction) -> None:
+    def _step(self, wanted: _CompactionRequest, run: Compaction) -> None:
         self._runtime.in_background(run.step, lambda got: self._stepped(wanted, run, got))
 
-    def _stepped(self, wanted: _Wanted, run: Compaction, got: Rewritten | Exception | None) -> None:
+    def _stepped(
+        self, wanted: _CompactionRequest, run: Compaction, got: Rewritten | Exception | None
+    ) -> None:
         partition = wanted.partition
         if isinstance(got, Rewritten) and not _is_compacted(partition.topic):
             # Altered meanwhile: what was made is not put in its place, and the next step drops it.
@@ -148,7 +150,7 @@ class Compactions:
             self._end(wanted, _failed(partition, got))
         self._next()
 
-    def _end(self, wanted: _Wanted, fault: FanlogError | None) -> None:
+    def _end(self, wanted: _CompactionRequest, fault: FanlogError | None) -> None:
         self._running = None
         if fault is not None and wanted.done is None:
             logger.warning("%s is not compacted: %s", wanted.partition.name, fault)
@@ -156,7 +158,7 @@ class Compactions:
             wanted.done(fault)
 
 
-def _is_compacted(topic: Topic) -> bool:
+def _is_compacted(topic: BrokerTopic) -> bool:
     """Whether it is there, and to be compacted. That may change while it is."""
     return topic.settings.cleanup == "compact" and not topic.deleted
 

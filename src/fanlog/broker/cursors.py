@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 UNLIMITED = 1 << 62
 
 
-class Subscription:
+class BrokerSubscription:
     """`sent_bytes` may run up to `limit_bytes`, which the reader moves as it takes messages in;
     a piece that was begun is finished, so it can overshoot by one. Who reads is in `client`, as it
     calls itself, and in `durable` or `group`."""
@@ -121,7 +121,7 @@ class Cursor:
         "view",
     )
 
-    def __init__(self, subscription: Subscription, partition: Partition, offset: int) -> None:
+    def __init__(self, subscription: BrokerSubscription, partition: Partition, offset: int) -> None:
         self.subscription = subscription
         self.outlet = subscription.outlet
         self.partition = partition

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from fanlog.errors import TopicDiffersError
 
 if TYPE_CHECKING:
-    from fanlog.broker.topics import Topic
+    from fanlog.broker.topics import BrokerTopic
     from fanlog.model import TopicSettings
 
 
-def check_same(topic: Topic, asked: TopicSettings, names: Collection[str]) -> None:
+def check_same(topic: BrokerTopic, asked: TopicSettings, names: Collection[str]) -> None:
     """Raises if one of these settings of the topic is not what was asked for."""
     has = topic.settings
     different = [

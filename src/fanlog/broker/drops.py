@@ -14,7 +14,7 @@ from enum import StrEnum
 
 import msgspec
 
-from fanlog.broker.cursors import Subscription
+from fanlog.broker.cursors import BrokerSubscription
 from fanlog.broker.ledger import LedgerHost
 from fanlog.broker.ports import Addressed
 from fanlog.broker.topics import Partition
@@ -66,7 +66,7 @@ class Drop(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     queue: str = ""
 
 
-class _Note:
+class _DropNote:
     """Misses of one kind by one reader of one partition, until they are written."""
 
     __slots__ = ("begin", "end", "first", "next", "records", "since_us", "times", "until_us")
@@ -89,7 +89,7 @@ class _Note:
 
 
 # A reader is its subscription; a queue is known by its name, and has many.
-_Reader = Subscription | str | None
+_Reader = BrokerSubscription | str | None
 _Key = tuple[Partition, _Reader, GapReason | DropKind]
 
 
@@ -99,8 +99,8 @@ class DropNotes:
     def __init__(self, pending_max: int, now_us: Callable[[], int]) -> None:
         self._pending_max = pending_max
         self._now_us = now_us
-        self._notes: dict[_Key, _Note] = {}
-        self._more: _Note | None = None
+        self._notes: dict[_Key, _DropNote] = {}
+        self._more: _DropNote | None = None
         # Since the start, by kind: how often readers missed something, and how many records.
         self.times: dict[str, int] = {}
         self.records: dict[str, int] = {}
@@ -131,10 +131,10 @@ class DropNotes:
         note = self._notes.get(key)
         if note is None:
             if len(self._notes) >= self._pending_max:
-                self._more = self._more or _Note(0, 0, now_us)
+                self._more = self._more or _DropNote(0, 0, now_us)
                 self._more.add(0, 0, records, now_us)
                 return False
-            note = self._notes[key] = _Note(first, next, now_us)
+            note = self._notes[key] = _DropNote(first, next, now_us)
             note.begin = begin
         note.add(first, next, records, now_us)
         note.end = partition.visible_end
@@ -231,8 +231,10 @@ def _settings(options: BrokerOptions) -> TopicSettings:
     )
 
 
-def _drop(partition: Partition, reader: _Reader, kind: GapReason | DropKind, note: _Note) -> Drop:
-    subscription = reader if isinstance(reader, Subscription) else None
+def _drop(
+    partition: Partition, reader: _Reader, kind: GapReason | DropKind, note: _DropNote
+) -> Drop:
+    subscription = reader if isinstance(reader, BrokerSubscription) else None
     outlet = None if subscription is None else subscription.outlet
     return Drop(
         kind=kind,

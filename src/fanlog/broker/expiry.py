@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from fanlog.broker.topics import Topic
+from fanlog.broker.topics import BrokerTopic
 from fanlog.model import MIB, STREAM_PREFIX
 
 # In memory: an answer is of interest for minutes, and can be made again. The tail bounds how much
@@ -37,8 +37,8 @@ class Expiry:
         self._empty_since_us: dict[int, int] = {}
 
     def due(
-        self, topics: Iterable[Topic], now_us: int, monotonic_us: int
-    ) -> Iterator[Topic | None]:
+        self, topics: Iterable[BrokerTopic], now_us: int, monotonic_us: int
+    ) -> Iterator[BrokerTopic | None]:
         """Those whose time is over, one after the other; None in place of each that stays."""
         known, self._empty_since_us = self._empty_since_us, {}
         for topic in topics:

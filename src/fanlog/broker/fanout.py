@@ -12,7 +12,7 @@ import logging
 from functools import partial
 from heapq import heapify, heappop, heapreplace
 
-from fanlog.broker.cursors import Cursor, Subscription
+from fanlog.broker.cursors import BrokerSubscription, Cursor
 from fanlog.broker.drops import DropKind, DropNotes
 from fanlog.broker.loader import Loader
 from fanlog.broker.ports import Outlet, Runtime
@@ -295,7 +295,7 @@ class FanOut:
             return False
         return partition.log.tail.start_offset <= cursor.offset < partition.visible_end
 
-    def grant(self, subscription: Subscription, limit_bytes: int) -> None:
+    def grant(self, subscription: BrokerSubscription, limit_bytes: int) -> None:
         """The reader has taken messages in: it may be sent up to `limit_bytes` in all."""
         subscription.limit_bytes = max(subscription.limit_bytes, limit_bytes)
         paused, subscription.paused = subscription.paused, None

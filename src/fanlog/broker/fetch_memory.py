@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _SHARE = 8
 
 
-class _Fetch(NamedTuple):
+class _QueuedFetch(NamedTuple):
     outlet: Outlet
     size: int
     start: Callable[[], None]
@@ -36,7 +36,7 @@ class _Account:
         self.held = 0
         self.held_us = 0
         self.queued = 0
-        self.waiting: deque[_Fetch] = deque()
+        self.waiting: deque[_QueuedFetch] = deque()
         self.gone = False
 
 
@@ -50,7 +50,7 @@ class FetchMemory:
         self._accounts: dict[Outlet, _Account] = {}
         # Those whose peers have to take something, the longest first.
         self._holders: OrderedDict[Outlet, None] = OrderedDict()
-        self._queue: deque[_Fetch] = deque()
+        self._queue: deque[_QueuedFetch] = deque()
         self._starting = False
         self.used = 0
 
@@ -60,7 +60,7 @@ class FetchMemory:
         account = self._accounts.get(outlet)
         if account is None:
             account = self._accounts[outlet] = _Account()
-        account.waiting.append(_Fetch(outlet, size, start))
+        account.waiting.append(_QueuedFetch(outlet, size, start))
         self._settle(outlet, account)
 
     def end(self, outlet: Outlet, size: int, answer_bytes: int) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from fanlog.broker.positions import continue_at
-from fanlog.broker.queues.spans import Span, State
+from fanlog.broker.queues.spans import JobSpan, JobState
 from fanlog.broker.record_times import UNREADABLE, Asked, RecordTimes
 from fanlog.model import GROUP_PREFIX, GroupKind, GroupState, TopicPartition
 
@@ -232,12 +232,12 @@ def lane_lag(lane: Lane) -> int:
     return max(0, partition.visible_end - handed_out) + jobs.leased + jobs.waiting + behind
 
 
-def is_retried(span: Span) -> bool:
+def is_retried(span: JobSpan) -> bool:
     """Whether these jobs have failed, and wait for their next delivery."""
-    return span.state is State.WAITING and span.failures > 0
+    return span.state is JobState.WAITING and span.failures > 0
 
 
-def span_steps(lane: Lane) -> Iterator[list[Span]]:
+def span_steps(lane: Lane) -> Iterator[list[JobSpan]]:
     """A queue partition's jobs, some at a time. They may change meanwhile."""
     spans = list(lane.jobs.spans)
     for at in range(0, len(spans), _SPANS_A_STEP):

@@ -23,15 +23,15 @@ from fanlog.broker.group_scan import (
     wanted_offset,
 )
 from fanlog.broker.ports import Addressed
-from fanlog.broker.queues.spans import Span, State
+from fanlog.broker.queues.spans import JobSpan, JobState
 from fanlog.model import GROUP_PREFIX, TopicPartition
 
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
-    from fanlog.broker.cursors import Subscription
-    from fanlog.broker.groups.state import Member
+    from fanlog.broker.cursors import BrokerSubscription
+    from fanlog.broker.groups.state import ConsumerMember
     from fanlog.broker.queues.lanes import Lane
-    from fanlog.broker.queues.queue import Queue, Worker
+    from fanlog.broker.queues.queue import Queue, QueueWorker
     from fanlog.broker.record_times import RecordTimes
     from fanlog.broker.topics import Partition
     from fanlog.format.messages import Position
@@ -177,7 +177,7 @@ def _group_steps(broker: BrokerCore, view: GroupView, ages: Ages) -> Iterator[No
         view.row.rebalances = group.rebalances
         owners = {place: owned.member.id for place, owned in group.owned.items()}
 
-        def add_member(member: Member) -> None:
+        def add_member(member: ConsumerMember) -> None:
             view.members[member.id] = MemberRow(
                 member.id,
                 member.client,
@@ -211,7 +211,7 @@ def _queue_steps(queue: Queue, view: GroupView, ages: Ages) -> Iterator[None]:
     row.delivered, row.redelivered = queue.delivered, queue.redelivered
     row.dead_lettered = queue.dead_lettered
 
-    def add_worker(worker: Worker) -> None:
+    def add_worker(worker: QueueWorker) -> None:
         view.members[worker.id] = MemberRow(
             worker.id,
             worker.client,
@@ -245,10 +245,10 @@ def _queue_steps(queue: Queue, view: GroupView, ages: Ages) -> Iterator[None]:
     view.retries = heapq.nsmallest(RETRIES_MAX, view.retries)
 
 
-def _take_in(view: GroupView, lane: Lane, found: PartitionRow, span: Span) -> None:
+def _take_in(view: GroupView, lane: Lane, found: PartitionRow, span: JobSpan) -> None:
     """Notes jobs that a worker has, or that wait for a retry. Of very many, the first."""
     place = (found.topic, found.number, span.first, span.next)
-    if span.state is State.LEASED:
+    if span.state is JobState.LEASED:
         worker = view.members.get(span.worker)
         if worker is not None:
             worker.leases.append(LeaseRow(span.since_us, span.due_us, *place, span.failures + 1))
@@ -261,7 +261,7 @@ def _take_in(view: GroupView, lane: Lane, found: PartitionRow, span: Span) -> No
             view.retries = heapq.nsmallest(RETRIES_MAX, view.retries)
 
 
-def _address(subscription: Subscription | None) -> str:
+def _address(subscription: BrokerSubscription | None) -> str:
     """Where a member's connection comes from; empty if it is in this process."""
     outlet = None if subscription is None else subscription.outlet
     return outlet.peer if isinstance(outlet, Addressed) else ""

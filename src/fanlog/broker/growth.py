@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fanlog.broker.settings import changed
-from fanlog.broker.topics import Topic
+from fanlog.broker.topics import BrokerTopic
 from fanlog.errors import (
     FanlogError,
     InvalidArgumentError,
@@ -26,10 +26,10 @@ from fanlog.model import TopicSettings
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
 
-Done = Callable[[Topic | FanlogError], None]
+Done = Callable[[BrokerTopic | FanlogError], None]
 
 
-def wanted_growth(topic: Topic, partitions: int) -> TopicSettings | None:
+def wanted_growth(topic: BrokerTopic, partitions: int) -> TopicSettings | None:
     """The settings of a topic with so many partitions; None if it has as many already."""
     settings = changed("topic", topic.settings, {"partitions": partitions})
     now = len(topic.partitions)
@@ -51,7 +51,7 @@ def wanted_growth(topic: Topic, partitions: int) -> TopicSettings | None:
 
 def grow(
     broker: BrokerCore,
-    topic: Topic,
+    topic: BrokerTopic,
     partitions: int,
     positions_max: int,
     done: Done,
@@ -92,7 +92,7 @@ def grow(
     broker.internal.when_durable(durable)
 
 
-def _grow_now(broker: BrokerCore, topic: Topic, settings: TopicSettings) -> None:
+def _grow_now(broker: BrokerCore, topic: BrokerTopic, settings: TopicSettings) -> None:
     # What was published before comes before what will be, also to who follows all partitions.
     broker.turns.end()
     new = broker.catalog.grow(topic, settings)
@@ -103,7 +103,9 @@ def _grow_now(broker: BrokerCore, topic: Topic, settings: TopicSettings) -> None
         opener.grew(topic.number, len(topic.partitions))
 
 
-def _commit_places(broker: BrokerCore, topic: Topic, coming: range, positions_max: int) -> bool:
+def _commit_places(
+    broker: BrokerCore, topic: BrokerTopic, coming: range, positions_max: int
+) -> bool:
     """Commits, for all who have committed in the topic and all groups that follow it, that they
     begin with the first record. False if all have a place already."""
     durable = broker.durable

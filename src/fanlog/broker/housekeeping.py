@@ -16,7 +16,7 @@ from fanlog.broker.expiry import Expiry
 from fanlog.broker.inboxes import Inboxes, is_inbox
 from fanlog.broker.ports import Runtime
 from fanlog.broker.producers import IdleProducers
-from fanlog.broker.topics import Partition, Topic
+from fanlog.broker.topics import BrokerTopic, Partition
 from fanlog.config import BrokerOptions
 from fanlog.errors import FanlogError
 
@@ -56,8 +56,8 @@ class Housekeeping:
     def _steps(self) -> Iterator[None]:
         broker = self._broker
         now_us = self._now_us()
-        inboxes: list[Topic] = []
-        expiring: list[Topic] = []
+        inboxes: list[BrokerTopic] = []
+        expiring: list[BrokerTopic] = []
         for topic in list(broker.catalog):
             for partition in topic.partitions:
                 if not topic.deleted:
@@ -77,7 +77,7 @@ class Housekeeping:
         yield from self._expire(expiring, now_us)
         yield from broker.compactions.check(list(broker.catalog))
 
-    def _expire(self, expiring: list[Topic], now_us: int) -> Iterator[None]:
+    def _expire(self, expiring: list[BrokerTopic], now_us: int) -> Iterator[None]:
         """Deletes topics that nothing was published to for too long."""
         for topic in self._expiry.due(expiring, now_us, self._runtime.monotonic_us()):
             if topic is not None and not topic.deleted:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fanlog.broker.topics import Topic
+from fanlog.broker.topics import BrokerTopic
 from fanlog.model import INBOX_PREFIX, MIB
 
 INBOX_SETTINGS: dict[str, int | str] = {
@@ -29,7 +29,7 @@ class Inboxes:
         self._idle_us = idle_seconds * 1_000_000
         self._unread_since_us: dict[str, int] = {}
 
-    def left_behind(self, inboxes: Iterable[Topic], now_us: int) -> list[str]:
+    def left_behind(self, inboxes: Iterable[BrokerTopic], now_us: int) -> list[str]:
         """Those that nobody has read for too long, and that are to be deleted."""
         unread = [topic.name for topic in inboxes if not any(p.readers for p in topic.partitions)]
         known = self._unread_since_us

@@ -23,7 +23,7 @@ from fanlog.broker.ports import Origin
 from fanlog.broker.producers import Producer, forget_longest_idle
 from fanlog.broker.sampled import Sampled
 from fanlog.broker.sizes import Sizes
-from fanlog.broker.topics import Partition, Submission, Topic
+from fanlog.broker.topics import BrokerTopic, Partition, Submission
 from fanlog.broker.turns import Turns
 from fanlog.config import BrokerOptions
 from fanlog.errors import (
@@ -515,7 +515,7 @@ class Intake:
         return producer
 
 
-def _is_read(topic: Topic) -> bool:
+def _is_read(topic: BrokerTopic) -> bool:
     """Whether the broker itself reads a topic's records, and so looks at what comes in."""
     return topic.settings.cleanup == "compact" or topic.name == SCHEDULED_TOPIC
 

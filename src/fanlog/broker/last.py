@@ -26,7 +26,7 @@ _READ_BYTES = 1 << 20
 _EARLIEST = Start("earliest")
 
 
-class _Run(NamedTuple):
+class _RecordRun(NamedTuple):
     """A batch's records."""
 
     time_us: int
@@ -53,7 +53,7 @@ async def last_offsets(
         start = await _start_of(broker, only)
         return {only.index: max(start, only.visible_end - count)}
     offsets = {partition.index: partition.visible_end for partition in partitions}
-    runs: list[_Run] = []
+    runs: list[_RecordRun] = []
     for partition in partitions:
         runs += await _last_runs(broker, partition, count)
     left = count
@@ -72,7 +72,7 @@ def _has_holes(partition: Partition) -> bool:
     return compacted or bool(log.damaged)
 
 
-async def _last_runs(broker: BrokerCore, partition: Partition, count: int) -> list[_Run]:
+async def _last_runs(broker: BrokerCore, partition: Partition, count: int) -> list[_RecordRun]:
     """At least the last `count` records of a partition, if it has so many."""
     end = partition.visible_end
     span = count
@@ -90,8 +90,8 @@ async def _start_of(broker: BrokerCore, partition: Partition) -> int:
     return min(await broker.find_offset(partition, _EARLIEST), partition.visible_end)
 
 
-async def _runs(broker: BrokerCore, partition: Partition, begin: int, end: int) -> list[_Run]:
-    runs: list[_Run] = []
+async def _runs(broker: BrokerCore, partition: Partition, begin: int, end: int) -> list[_RecordRun]:
+    runs: list[_RecordRun] = []
     offset = begin
     while offset < end:
         try:
@@ -110,7 +110,7 @@ async def _runs(broker: BrokerCore, partition: Partition, begin: int, end: int) 
                     found = range(header.base_offset, offset)
                 kept = [o for o in found if begin <= o < end]
                 if kept:
-                    runs.append(_Run(header.append_time_us, partition.index, kept))
+                    runs.append(_RecordRun(header.append_time_us, partition.index, kept))
     return runs
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
-from fanlog.broker.cursors import Cursor, Subscription
+from fanlog.broker.cursors import BrokerSubscription, Cursor
 from fanlog.broker.views import decode_records
 from fanlog.errors import (
     FanlogError,
@@ -23,13 +23,13 @@ from fanlog.errors import (
     TopicDeletedError,
     allow_more,
 )
-from fanlog.format.web import Records
+from fanlog.format.web import RenderedRecords
 from fanlog.format.web_views import RecordView, Where, snapshot_chunks
 
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.ports import Piece
-    from fanlog.broker.topics import Partition, Topic
+    from fanlog.broker.topics import BrokerTopic, Partition
     from fanlog.format.messages import Joined, Notice
     from fanlog.format.web import Pairs
     from fanlog.model import Gap
@@ -40,7 +40,7 @@ logger = logging.getLogger("fanlog.broker")
 _ENTRY_BYTES = 400
 
 
-class Entry(NamedTuple):
+class LatestEntry(NamedTuple):
     """The latest record of a key; without a message it is deleted."""
 
     offset: int
@@ -56,18 +56,18 @@ class Entry(NamedTuple):
 class _Updates(NamedTuple):
     """What a stretch of the log changes, and where it ends."""
 
-    entries: list[Entry]
+    entries: list[LatestEntry]
     next_offset: int
     epoch: int
 
 
-class _Table:
+class _LatestTable:
     """One partition's. It is the `Outlet` of its cursor, and blocked while a thread decodes."""
 
     def __init__(self, tables: LatestTables, partition: Partition) -> None:
         self._tables = tables
         self._partition = partition
-        self._entries: dict[bytes, Entry] = {}
+        self._entries: dict[bytes, LatestEntry] = {}
         self._epoch = tables.broker.epoch
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._rendered: WeakKeyDictionary[
@@ -79,7 +79,9 @@ class _Table:
         self.blocked = False
         self.waiting: list[Cursor] = []
         keeper = tables.broker.subscriptions
-        self.feed: Subscription | None = Subscription(0, keeper, self, self, partition.topic.name)
+        self.feed: BrokerSubscription | None = BrokerSubscription(
+            0, keeper, self, self, partition.topic.name
+        )
         self._cursor = Cursor(self.feed, partition, partition.log.start_offset)
         self.offset = self._cursor.offset
 
@@ -141,7 +143,7 @@ class _Table:
         return version[0], await asyncio.shield(known[1])
 
     async def _render(
-        self, view: RecordView, entries: list[Entry], where: Where, offset: int
+        self, view: RecordView, entries: list[LatestEntry], where: Where, offset: int
     ) -> list[bytes]:
         filter = view.filter
         if filter is not None:
@@ -156,14 +158,14 @@ class _Table:
     # The log's side
 
     @property
-    def entries(self) -> dict[bytes, Entry]:
+    def entries(self) -> dict[bytes, LatestEntry]:
         return self._entries
 
     def send(self, piece: Piece) -> int:
         self._take([memoryview(piece)], piece)
         return len(piece)
 
-    def push(self, subscription: Subscription, pieces: list[memoryview]) -> None:
+    def push(self, subscription: BrokerSubscription, pieces: list[memoryview]) -> None:
         self._take(pieces)
 
     def _take(self, pieces: list[memoryview], fresh: Piece | None = None) -> None:
@@ -235,7 +237,7 @@ class _Table:
         self.offset = max(self.offset, gap.next)
         self._wake()
 
-    def turn_out(self, error: FanlogError, subscription: Subscription | None = None) -> None:
+    def turn_out(self, error: FanlogError, subscription: BrokerSubscription | None = None) -> None:
         self._tables.drop(self, error)
 
     def hold(self, piece: Piece, sent: int) -> None: ...
@@ -247,10 +249,10 @@ class _Table:
 
 def _updates_of(decoded: Sequence[object], epoch: int) -> _Updates:
     """What batches change. Within them only the last record of a key counts."""
-    latest: dict[bytes, tuple[Records, int]] = {}
+    latest: dict[bytes, tuple[RenderedRecords, int]] = {}
     next_offset = 0
     for records in decoded:
-        if isinstance(records, Records):
+        if isinstance(records, RenderedRecords):
             next_offset, epoch = records.header.next_offset, records.header.leader_epoch
             for i, key in enumerate(records.keys):
                 if key is not None:
@@ -259,7 +261,7 @@ def _updates_of(decoded: Sequence[object], epoch: int) -> _Updates:
         else:
             next_offset = records.header.next_offset  # type: ignore[attr-defined]
     entries = [
-        Entry(
+        LatestEntry(
             records.offsets[i],
             key,
             None if records.values[i] is None else records.messages[i],
@@ -280,7 +282,7 @@ def _too_large(topic: str) -> LimitError:
 class LatestUse:
     """One subscription's use of a topic's tables. `close` it when the subscription ends."""
 
-    def __init__(self, tables: LatestTables, topic: Topic) -> None:
+    def __init__(self, tables: LatestTables, topic: BrokerTopic) -> None:
         self._tables = tables
         self._topic = topic
         self._closed = False
@@ -290,7 +292,7 @@ class LatestUse:
         for table in self._tables.of(self._topic):
             await table.ready()
 
-    async def begin(self, subscription: Subscription) -> list[bytes]:
+    async def begin(self, subscription: BrokerSubscription) -> list[bytes]:
         """The snapshot in the subscription's view. Its cursors of this topic, which have not
         started, stand behind it then."""
         pieces: list[bytes] = []
@@ -318,11 +320,11 @@ class LatestTables:
         self.broker = broker
         self.bytes_max = bytes_max
         self.bytes = 0
-        self._tables: dict[Partition, _Table] = {}
-        self._uses: dict[Topic, int] = {}
+        self._tables: dict[Partition, _LatestTable] = {}
+        self._uses: dict[BrokerTopic, int] = {}
         broker.subscriptions.watchers.append(self)
 
-    def open(self, topic: Topic) -> LatestUse:
+    def open(self, topic: BrokerTopic) -> LatestUse:
         """Begins to keep the latest values of a topic, or keeps them for one more."""
         if topic.settings.cleanup != "compact":
             raise InvalidArgumentError(
@@ -334,34 +336,34 @@ class LatestTables:
             self.table(partition)
         return LatestUse(self, topic)
 
-    def of(self, topic: Topic) -> list[_Table]:
+    def of(self, topic: BrokerTopic) -> list[_LatestTable]:
         return [self.table(partition) for partition in topic.partitions]
 
-    def table(self, partition: Partition) -> _Table:
+    def table(self, partition: Partition) -> _LatestTable:
         """A partition's table. One that has failed is tried again: there may be room now."""
         if partition.topic.deleted:
             raise _deleted(partition.topic)
         table = self._tables.get(partition)
         if table is None:
-            table = self._tables[partition] = _Table(self, partition)
+            table = self._tables[partition] = _LatestTable(self, partition)
             table.start()
         return table
 
-    def release(self, topic: Topic) -> None:
+    def release(self, topic: BrokerTopic) -> None:
         count = self._uses.get(topic, 0) - 1
         if count > 0:
             self._uses[topic] = count
         else:
             self._forget(topic, _deleted(topic))
 
-    def drop(self, table: _Table, fault: FanlogError) -> None:
+    def drop(self, table: _LatestTable, fault: FanlogError) -> None:
         """Ends a table that can't go on."""
         for partition, known in list(self._tables.items()):
             if known is table:
                 del self._tables[partition]
         table.end(fault)
 
-    def _forget(self, topic: Topic, fault: FanlogError) -> None:
+    def _forget(self, topic: BrokerTopic, fault: FanlogError) -> None:
         self._uses.pop(topic, None)
         for partition in topic.partitions:
             table = self._tables.pop(partition, None)
@@ -370,13 +372,13 @@ class LatestTables:
 
     # As a watcher of topics
 
-    def topic_appeared(self, topic: Topic) -> None: ...
-    def topic_grew(self, topic: Topic, new: list[Partition]) -> None: ...
-    def topic_vanished(self, topic: Topic) -> None:
+    def topic_appeared(self, topic: BrokerTopic) -> None: ...
+    def topic_grew(self, topic: BrokerTopic, new: list[Partition]) -> None: ...
+    def topic_vanished(self, topic: BrokerTopic) -> None:
         self._forget(topic, _deleted(topic))
 
 
-def _deleted(topic: Topic) -> TopicDeletedError:
+def _deleted(topic: BrokerTopic) -> TopicDeletedError:
     return TopicDeletedError(
         f"Topic {topic.name!r} was deleted while its latest values were read. Subscribe again."
     )

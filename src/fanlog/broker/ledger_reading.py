@@ -28,7 +28,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode_mark = msgspec.msgpack.Decoder(int).decode
 
 
-class Reading(NamedTuple):
+class LedgerContents(NamedTuple):
     """What was read, from offset `start` on, and how many entries were lost. `cut` means that the
     log does not begin with its first entry, and that no snapshot says what was before."""
 
@@ -50,7 +50,7 @@ def snapshot_mark(begins_at: int) -> bytes:
     return encode_batch([_encode(begins_at)])
 
 
-def read_ledger(log: PartitionLog, take: Take) -> Reading:
+def read_ledger(log: PartitionLog, take: Take) -> LedgerContents:
     """Hands every entry that counts to `take`, in the order they were written."""
     marked = _find_snapshot(log)
     start = log.start_offset if marked is None else marked
@@ -64,7 +64,7 @@ def read_ledger(log: PartitionLog, take: Take) -> Reading:
         size += header.length
         if header.flags & KEYS:
             lost += _take_all(log, header, data, take)
-    return Reading(start, log.start_offset > 0 and marked is None, records, size, lost)
+    return LedgerContents(start, log.start_offset > 0 and marked is None, records, size, lost)
 
 
 def _find_snapshot(log: PartitionLog) -> int | None:

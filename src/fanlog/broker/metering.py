@@ -18,13 +18,13 @@ from fanlog.format.batch import split_batches
 from fanlog.identity import Identity
 from fanlog.model import INTERNAL_PREFIX
 from fanlog.security.connections import ConnectionCounts
-from fanlog.security.limits import Rates, RateTable
-from fanlog.security.lockout import Lockout, LoginWatch
+from fanlog.security.limits import RateBuckets, RateTable
+from fanlog.security.lockout import Lockout, LockoutGuard
 from fanlog.security.quotas import AllowanceOf, QuotaTable, Share
 
 if TYPE_CHECKING:
     from fanlog.broker.authority import Permit
-    from fanlog.broker.topics import Partition, Topic
+    from fanlog.broker.topics import BrokerTopic, Partition
     from fanlog.config_limits import LimitOptions
 
 # A wait that is shorter is not worth a timer.
@@ -36,7 +36,7 @@ class TopicLimits:
 
     __slots__ = ("_now_us", "_share", "rates")
 
-    def __init__(self, rates: Rates | None, share: Share, now_us: Callable[[], int]) -> None:
+    def __init__(self, rates: RateBuckets | None, share: Share, now_us: Callable[[], int]) -> None:
         self.rates = rates
         self._share = share
         self._now_us = now_us
@@ -91,7 +91,7 @@ class Metering:
         self._limited_topics = 0
         self.settings_changed()
         self.connections = ConnectionCounts(options)
-        self.logins = LoginWatch(Lockout(options), now_us)
+        self.logins = LockoutGuard(Lockout(options), now_us)
 
     def settings_changed(self) -> None:
         self._quotas.renew()
@@ -114,14 +114,14 @@ class Metering:
 
     # Publishers
 
-    def rates_of(self, who: Identity) -> Rates | None:
+    def rates_of(self, who: Identity) -> RateBuckets | None:
         return self._table.maybe_of(who, self.now_us())
 
     def watch(self) -> None:
         """What the intake takes from now on is counted by the next `settle`."""
         self._touched = {}
 
-    def settle(self, rates: Rates | None, size: int) -> float:
+    def settle(self, rates: RateBuckets | None, size: int) -> float:
         """Counts what the intake has taken since `watch`: `size` bytes. How long their publisher
         should not be read."""
         touched, self._touched = self._touched or {}, None
@@ -139,7 +139,7 @@ class Metering:
                 debt = max(debt, rates.debt_seconds(now_us))
         return self._pause(debt) if debt else 0.0
 
-    def weigh(self, rates: Rates | None, data: bytes) -> float:
+    def weigh(self, rates: RateBuckets | None, data: bytes) -> float:
         """The same for whole batches that are staged, and in no partition yet."""
         if rates is None:
             return 0.0
@@ -148,7 +148,9 @@ class Metering:
         rates.take(messages, len(data), now_us)
         return self._pause(rates.debt_seconds(now_us))
 
-    def charge(self, rates: Rates | None, topic: Topic | None, messages: int, size: int) -> float:
+    def charge(
+        self, rates: RateBuckets | None, topic: BrokerTopic | None, messages: int, size: int
+    ) -> float:
         """The same for messages that are not in batches yet. Raises RateLimitedError instead if
         their publisher, or the topic, owes too much already."""
         now_us = self.now_us()
@@ -161,7 +163,7 @@ class Metering:
         return self._pause(debt)
 
     def charge_at_once(
-        self, rates: Rates | None, topic: Topic | None, messages: int, size: int
+        self, rates: RateBuckets | None, topic: BrokerTopic | None, messages: int, size: int
     ) -> None:
         """The same for a request that can't be paused: it is refused while there is any debt."""
         now_us = self.now_us()
@@ -170,7 +172,7 @@ class Metering:
         if rates is not None:
             rates.take(messages, size, now_us)
 
-    def _checked(self, owing: Sequence[Rates | None], debt_max: float, now_us: int) -> float:
+    def _checked(self, owing: Sequence[RateBuckets | None], debt_max: float, now_us: int) -> float:
         """The debt; raises RateLimitedError if it is too large."""
         most = 0.0
         for rates in owing:
@@ -196,7 +198,7 @@ class Metering:
             "locked_out": self.logins.lockout.refused,
         }
 
-    def maybe_refusal(self, rates: Rates | None) -> RateLimitedError | None:
+    def maybe_refusal(self, rates: RateBuckets | None) -> RateLimitedError | None:
         """What a publisher is refused with that owes too much."""
         if rates is None or not rates.in_debt:
             return None
@@ -211,7 +213,7 @@ class Metering:
             self._touched.setdefault(partition, partition.next_offset)
         return self.maybe_fault(partition.topic, origin)
 
-    def maybe_fault(self, topic: Topic, origin: object) -> FanlogError | None:
+    def maybe_fault(self, topic: BrokerTopic, origin: object) -> FanlogError | None:
         """What speaks against taking a batch of this origin for the topic."""
         fault: FanlogError | None = getattr(origin, "limited", None)
         if fault is None and topic.limits is not None:
@@ -230,7 +232,7 @@ class Metering:
                 self._refusals += 1
                 raise
 
-    def adopt(self, topic: Topic) -> None:
+    def adopt(self, topic: BrokerTopic) -> None:
         """A topic is there, or has other settings."""
         name, settings = topic.name, topic.settings
         if is_inbox(name) or name.startswith(INTERNAL_PREFIX):
@@ -243,7 +245,7 @@ class Metering:
         if not messages and not size:
             rates = None
         elif rates is None or not rates.is_for(messages, size):
-            rates = Rates(
+            rates = RateBuckets(
                 f"Topic {name!r} gets", messages, size, self._options.burst_seconds, self.now_us()
             )
         if rates is None and not quotas:
@@ -254,7 +256,7 @@ class Metering:
             self._limited_topics += 1
         self._look()
 
-    def drop(self, topic: Topic) -> None:
+    def drop(self, topic: BrokerTopic) -> None:
         """A topic is deleted."""
         limits, topic.limits = topic.limits, None
         if limits is not None:
@@ -262,7 +264,7 @@ class Metering:
             self._limited_topics -= limits.rates is not None
             self._look()
 
-    def recount(self, topic: Topic) -> None:
+    def recount(self, topic: BrokerTopic) -> None:
         """Something of a topic may be gone."""
         if topic.limits is not None:
             topic.limits.recount(stored_bytes_of(topic))
@@ -291,10 +293,10 @@ class Meter:
         self._permit = permit
         self._who: Identity | None = None
         self._epoch = 0
-        self._rates: Rates | None = None
+        self._rates: RateBuckets | None = None
 
     @property
-    def rates(self) -> Rates | None:
+    def rates(self) -> RateBuckets | None:
         who, epoch = self._permit.who, self._metering.epoch
         if who is not self._who or epoch != self._epoch:
             self._who, self._epoch = who, epoch
@@ -302,5 +304,5 @@ class Meter:
         return self._rates
 
 
-def stored_bytes_of(topic: Topic) -> int:
+def stored_bytes_of(topic: BrokerTopic) -> int:
     return sum(partition.log.bytes for partition in topic.partitions)

@@ -12,13 +12,13 @@ import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from fanlog.broker.groups.state import Group
+from fanlog.broker.groups.state import ConsumerGroup
 from fanlog.broker.names import is_hidden
 from fanlog.broker.peers import Peer, PeerSource, describe_peer, how_far_behind
 from fanlog.broker.positions import continue_at
 from fanlog.broker.queues.lanes import Lane
 from fanlog.broker.queues.queue import Queue
-from fanlog.broker.topics import Topic
+from fanlog.broker.topics import BrokerTopic
 from fanlog.format.messages import Position
 from fanlog.model import GROUP_PREFIX, INTERNAL_PREFIX, TopicPartition
 from fanlog.telemetry.snapshot import (
@@ -45,7 +45,7 @@ _Counts = tuple[int, int, int]
 _NOTHING: _Counts = (0, 0, 0)
 
 
-class Scan:
+class MetricScan:
     """What was found. `steps` fills it."""
 
     def __init__(self) -> None:
@@ -71,13 +71,13 @@ class Scanner:
     ) -> None:
         self._broker = broker
         self._scanned_us = 0
-        self._topics = _Topics(broker, named_max)
+        self._topics = _TopicScan(broker, named_max)
         self._groups = _Groups(broker, named_max)
         self._queues = _Queues(broker, named_max)
         self._listeners = listeners
         self._named_max = named_max
 
-    def steps(self, scan: Scan, now_us: int) -> Iterator[None]:
+    def steps(self, scan: MetricScan, now_us: int) -> Iterator[None]:
         """Fills a scan. `now_us` is the monotonic clock's."""
         seconds = (now_us - self._scanned_us) / 1e6 if self._scanned_us else 0.0
         self._scanned_us = now_us
@@ -86,7 +86,7 @@ class Scanner:
         yield from self._queues.steps(scan)
         yield from self._readers(scan)
 
-    def _readers(self, scan: Scan) -> Iterator[None]:
+    def _readers(self, scan: MetricScan) -> Iterator[None]:
         """Connections that are behind, and by how much."""
         best: list[tuple[int, int, str, Peer]] = []
         for listener in list(self._listeners()):
@@ -108,11 +108,11 @@ class _RankedTopic(NamedTuple):
     rate: float
     kept_bytes: int
     number: int
-    topic: Topic
+    topic: BrokerTopic
     grown: _Counts
 
 
-class _Topics:
+class _TopicScan:
     def __init__(self, broker: BrokerCore, named_max: int) -> None:
         self._broker = broker
         self._named_max = named_max
@@ -121,7 +121,7 @@ class _Topics:
         self._others: _Counts = (0, 0, 0)
         self._missed: dict[int, int] = {}
 
-    def steps(self, scan: Scan, seconds: float) -> Iterator[None]:
+    def steps(self, scan: MetricScan, seconds: float) -> Iterator[None]:
         weight = 1 - math.exp(-seconds / _RATE_SECONDS)
         best: list[_RankedTopic] = []
         grown = kept = (0, 0, 0)
@@ -150,7 +150,7 @@ class _Topics:
         named = [topic_metrics(one.topic) for one in best]
         scan.topics = (*named, self._sum_up(scan, best, named, grown, kept))
 
-    def _growth(self, topic: Topic, messages: int, missed_before: dict[int, int]) -> _Counts:
+    def _growth(self, topic: BrokerTopic, messages: int, missed_before: dict[int, int]) -> _Counts:
         """What was published to a topic, and missed by its readers, since the last scan."""
         more = max(0, messages - topic.seen_messages)
         more_bytes = topic.published_bytes - topic.seen_bytes
@@ -162,7 +162,7 @@ class _Topics:
 
     def _sum_up(
         self,
-        scan: Scan,
+        scan: MetricScan,
         best: list[_RankedTopic],
         named: list[TopicMetrics],
         grown: _Counts,
@@ -191,7 +191,7 @@ class _Groups:
         self._broker = broker
         self._named_max = named_max
 
-    def steps(self, scan: Scan) -> Iterator[None]:
+    def steps(self, scan: MetricScan) -> Iterator[None]:
         broker = self._broker
         best: list[tuple[int, str, GroupMetrics]] = []
         sums = (0, 0, 0)
@@ -226,7 +226,7 @@ class _Groups:
 
 
 def group_lag(
-    broker: BrokerCore, name: str, group: Group | None
+    broker: BrokerCore, name: str, group: ConsumerGroup | None
 ) -> Generator[None, None, tuple[int, int]]:
     """How far a group is behind, and in how many partitions it reads, in steps."""
     committed = broker.durable.committed(GROUP_PREFIX + name)
@@ -255,7 +255,7 @@ class _Queues:
         self._others: _Counts = (0, 0, 0)
         self._counted: dict[str, _Counts] = {}
 
-    def steps(self, scan: Scan) -> Iterator[None]:
+    def steps(self, scan: MetricScan) -> Iterator[None]:
         best: list[tuple[int, str, QueueMetrics]] = []
         sums = held = (0, 0, 0)
         before, self._counted = self._counted, {}
@@ -317,7 +317,7 @@ def is_nameless(name: str) -> bool:
     return name.startswith(INTERNAL_PREFIX) or is_hidden(name, ">") or name == OTHERS
 
 
-def sizes_of(topic: Topic) -> tuple[int, int, int, int]:
+def sizes_of(topic: BrokerTopic) -> tuple[int, int, int, int]:
     """Messages that were ever there, those that are kept, their bytes, and readers."""
     messages = kept_messages = kept_bytes = readers = 0
     for partition in topic.partitions:
@@ -331,7 +331,7 @@ def sizes_of(topic: Topic) -> tuple[int, int, int, int]:
     return messages, kept_messages, kept_bytes, readers
 
 
-def _take_rates(topic: Topic, more: _Counts, seconds: float, weight: float) -> None:
+def _take_rates(topic: BrokerTopic, more: _Counts, seconds: float, weight: float) -> None:
     """Moves a topic's average rates. One that is idle for long has none. What was there at the
     first scan says nothing of a rate."""
     if not seconds:
@@ -344,13 +344,13 @@ def _take_rates(topic: Topic, more: _Counts, seconds: float, weight: float) -> N
     topic.rates = (messages, published_bytes) if messages > _IDLE_RATE else None
 
 
-def missed_in(topic: Topic) -> int:
+def missed_in(topic: BrokerTopic) -> int:
     """Messages that its readers did not get, since the start."""
     counters = topic.counters
     return 0 if counters is None else counters.skipped_records + counters.lost_records
 
 
-def topic_metrics(topic: Topic) -> TopicMetrics:
+def topic_metrics(topic: BrokerTopic) -> TopicMetrics:
     """A topic as it is now. Its rates are as of the last scan."""
     messages, kept_messages, kept_bytes, readers = sizes_of(topic)
     rates = topic.rates or (0.0, 0.0)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fanlog.broker.metric_scan import group_lag, is_nameless, queue_metrics, topic_metrics
 from fanlog.model import GROUP_PREFIX
 from fanlog.telemetry.history_series import Owner
-from fanlog.telemetry.snapshot import GroupMetrics, Named, QueueMetrics, TopicMetrics
+from fanlog.telemetry.snapshot import GroupMetrics, NamedMetrics, QueueMetrics, TopicMetrics
 
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def watch_steps(
     broker: BrokerCore, wanted: Iterable[tuple[Owner, str]]
-) -> Generator[None, None, Named]:
+) -> Generator[None, None, NamedMetrics]:
     """Looks at those that are there."""
     topics: list[TopicMetrics] = []
     groups: list[GroupMetrics] = []
@@ -40,4 +40,4 @@ def watch_steps(
                 groups.append(
                     GroupMetrics(name=name, members=members, partitions=partitions, lag=lag)
                 )
-    return Named(topics=tuple(topics), groups=tuple(groups), queues=tuple(queues))
+    return NamedMetrics(topics=tuple(topics), groups=tuple(groups), queues=tuple(queues))

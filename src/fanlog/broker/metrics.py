@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from fanlog.broker.drops import DropKind
-from fanlog.broker.metric_scan import Scan, Scanner
+from fanlog.broker.metric_scan import MetricScan, Scanner
 from fanlog.broker.metric_watch import watch_steps
 from fanlog.config_security import TelemetryOptions
 from fanlog.identity import Verb
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from fanlog.log.partition import PartitionLog
     from fanlog.telemetry.history_keeper import MetricHistory
     from fanlog.telemetry.history_series import Owner
-    from fanlog.telemetry.snapshot import Named
+    from fanlog.telemetry.snapshot import NamedMetrics
 
 logger = logging.getLogger("fanlog.broker")
 
@@ -92,7 +92,7 @@ class Metrics:
         # Since the start: logins that failed, by listener.
         self.auth_failures: dict[str, int] = {}
         self._scanner = Scanner(broker, options.topics_max, lambda: self.listeners)
-        self._scan = Scan()
+        self._scan = MetricScan()
         self._scanned_us = 0
         self._scan_again_us = 0
         self._patient_us = 0
@@ -139,7 +139,7 @@ class Metrics:
             await self._look_if_due(rest_us=0)
         return await self._assemble()
 
-    async def watched(self, wanted: Iterable[tuple[Owner, str]]) -> Named:
+    async def watched(self, wanted: Iterable[tuple[Owner, str]]) -> NamedMetrics:
         """Some topics, groups and queues as they are now, by their names."""
         return await self._broker.slices.result(watch_steps(self._broker, wanted))
 
@@ -190,7 +190,7 @@ class Metrics:
                 await self._look_at_all(rest_us)
 
     async def _look_at_all(self, rest_us: int) -> None:
-        scan, spent_ns = Scan(), 0
+        scan, spent_ns = MetricScan(), 0
 
         def timed(steps: Iterator[None]) -> Iterator[None]:
             nonlocal spent_ns

@@ -14,10 +14,10 @@ from fanlog.model import INTERNAL_PREFIX, STREAM_PREFIX, MissingPolicy
 
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
-    from fanlog.broker.topics import Topic
+    from fanlog.broker.topics import BrokerTopic
 
 
-def maybe_topic(broker: BrokerCore, name: str, missing: MissingPolicy) -> Topic | None:
+def maybe_topic(broker: BrokerCore, name: str, missing: MissingPolicy) -> BrokerTopic | None:
     """The topic that a reader follows; None if it waits for it. An inbox is its reader's, and is
     made for it."""
     topic = broker.catalog.find(name)

@@ -16,8 +16,8 @@ import msgspec
 
 from fanlog.format.dead_letters import TOPIC_PREFIX as DEAD_LETTER_PREFIX
 from fanlog.telemetry.attention import find, seconds_until_full
-from fanlog.telemetry.findings import Facts, Finding, OpenTransaction, Trouble
-from fanlog.telemetry.recent import History, Latencies, Rates, Recent
+from fanlog.telemetry.findings import BrokerFacts, Finding, OpenTransaction, Trouble
+from fanlog.telemetry.recent import Latencies, Rates, Recent, RecentHistory
 from fanlog.telemetry.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     snapshot: Snapshot
     rates: Rates
     latencies: Latencies
-    history: History
+    history: RecentHistory
     disk_full_seconds: float | None
     transactions: int
     schedules: int
@@ -145,10 +145,12 @@ class Overviews:
                 found[one.name] = DEAD_LETTER_PREFIX + sources.pop()
         return found
 
-    def _facts(self, snapshot: Snapshot, letters: tuple[tuple[str, int], ...] | None) -> Facts:
+    def _facts(
+        self, snapshot: Snapshot, letters: tuple[tuple[str, int], ...] | None
+    ) -> BrokerFacts:
         broker = self._broker
         look_after = broker.look_after
-        return Facts(
+        return BrokerFacts(
             in_memory=broker.in_memory,
             disk_full=broker.disk_full,
             troubles=tuple(self._troubles())[:_TROUBLES_MAX],

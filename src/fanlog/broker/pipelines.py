@@ -17,7 +17,7 @@ import msgspec
 from fanlog.broker.ledger import Ledger, LedgerHost
 from fanlog.errors import InvalidArgumentError, LimitError
 from fanlog.format.pipelines import REPORT_BYTES_MAX, PipelineRun
-from fanlog.telemetry.trends import Series
+from fanlog.telemetry.trends import TrendSeries
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,7 +69,7 @@ class _Query:
         # Of the batch that is being told of: its partitions, and its records.
         self.batch: set[tuple[str, int]] = set()
         self.moved = 0
-        self.series = Series[int](_RATE_STEP_SECONDS, _RATE_POINTS)
+        self.series = TrendSeries[int](_RATE_STEP_SECONDS, _RATE_POINTS)
 
 
 class Pipelines:
@@ -198,7 +198,7 @@ def _key(run: PipelineRun) -> str:
     return f"{run.name}\n{run.started_us}"
 
 
-def _per_second(series: Series[int], now: float) -> float:
+def _per_second(series: TrendSeries[int], now: float) -> float:
     """The rate since the oldest point that is remembered, which is some minutes old."""
     first, last = series.points[0], series.points[-1]
     seconds = max(now, last.at) - first.at

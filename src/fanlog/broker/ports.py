@@ -14,7 +14,7 @@ from fanlog.identity import Identity, Login, Verb
 from fanlog.model import Gap
 
 if TYPE_CHECKING:
-    from fanlog.broker.cursors import Cursor, Subscription
+    from fanlog.broker.cursors import BrokerSubscription, Cursor
 
 T = TypeVar("T")
 Piece = bytes | memoryview
@@ -27,7 +27,7 @@ class Outlet(Protocol):
     when it does again, the outlet calls `FanOut.resume(outlet)`."""
 
     blocked: bool
-    feed: Subscription | None
+    feed: BrokerSubscription | None
     waiting: list[Cursor]
 
     @property
@@ -39,7 +39,7 @@ class Outlet(Protocol):
         """Keeps a view of what `send` left of a piece, and blocks until it is gone."""
         ...
 
-    def push(self, subscription: Subscription, pieces: list[memoryview]) -> None:
+    def push(self, subscription: BrokerSubscription, pieces: list[memoryview]) -> None:
         """Sends pieces of a subscription that may not be the one in `feed`; holds the rest."""
         ...
 
@@ -47,7 +47,7 @@ class Outlet(Protocol):
         """The peer is gone."""
         ...
 
-    def turn_out(self, error: FanlogError, subscription: Subscription | None = None) -> None:
+    def turn_out(self, error: FanlogError, subscription: BrokerSubscription | None = None) -> None:
         """Ends the connection, telling the peer why, and which subscription is to blame."""
         ...
 
@@ -71,8 +71,8 @@ class Reader(Protocol):
 class Keeper(Protocol):
     """Who manages a subscription's life: it may be lost with its connection, or leave."""
 
-    def lost(self, subscription: Subscription) -> None: ...
-    def leave(self, subscription: Subscription) -> None: ...
+    def lost(self, subscription: BrokerSubscription) -> None: ...
+    def leave(self, subscription: BrokerSubscription) -> None: ...
 
 
 class Origin(Protocol):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from fanlog.broker.topics import Partition, Topic
+from fanlog.broker.topics import BrokerTopic, Partition
 from fanlog.errors import FencedError, InvalidArgumentError, OffsetOutOfRangeError, no_partition
 from fanlog.format.messages import Position
 from fanlog.log.epochs import parted_at
@@ -44,7 +44,7 @@ def continue_at(partition: Partition, position: Position, now: int) -> int:
     return max(start, known_until(partition, position.epoch, now))
 
 
-def checked_position(topic: Topic, position: Position, now: int) -> Position:
+def checked_position(topic: BrokerTopic, position: Position, now: int) -> Position:
     """A position that is to be committed, with the epoch and the number of its topic. Raises if it
     is not one of this topic's log."""
     if position.number not in (0, topic.number):

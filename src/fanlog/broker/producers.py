@@ -22,7 +22,7 @@ from fanlog.model import PRODUCER_ID_MAX
 _SECOND_US = 1_000_000
 
 
-class Run(NamedTuple):
+class SequenceRun(NamedTuple):
     """So many records from `first_sequence` on, stored from `base_offset` on."""
 
     first_sequence: int
@@ -42,7 +42,7 @@ class Producer:
         self.run_sequence = first_sequence
         self.run_base: int = base_offset
         self.run_next = base_offset
-        self.runs: deque[Run] | None = None
+        self.runs: deque[SequenceRun] | None = None
 
     def extend(self, count: int, base_offset: int, runs_max: int) -> None:
         """The producer's next `count` records were given the offsets from `base_offset` on."""
@@ -51,7 +51,7 @@ class Producer:
                 if self.runs is None:
                     self.runs = deque(maxlen=runs_max)
                 self.runs.append(
-                    Run(self.run_sequence, self.run_base, self.run_next - self.run_base)
+                    SequenceRun(self.run_sequence, self.run_base, self.run_next - self.run_base)
                 )
             self.run_sequence = self.next_sequence
             self.run_base = base_offset

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fanlog.broker.topics import Topic
+from fanlog.broker.topics import BrokerTopic
 from fanlog.errors import FanlogError, TopicDeletedError
 from fanlog.model import TopicSettings
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fanlog.broker.turns import Turns
     from fanlog.log.store import LogStore
 
-Done = Callable[[Topic | FanlogError], None]
+Done = Callable[[BrokerTopic | FanlogError], None]
 
 
 class Raising:
@@ -36,9 +36,9 @@ class Raising:
         self._store = store
         self._turns = turns
         self._runtime = runtime
-        self._waiting: dict[Topic, deque[Callable[[], None]]] = {}
+        self._waiting: dict[BrokerTopic, deque[Callable[[], None]]] = {}
 
-    def postpones(self, topic: Topic, call: Callable[[], None], done: Done) -> bool:
+    def postpones(self, topic: BrokerTopic, call: Callable[[], None], done: Done) -> bool:
         """Whether another change of a topic has to wait: then `call` makes it later, and `done`
         hears what it raises."""
         waiting = self._waiting.get(topic)
@@ -56,7 +56,7 @@ class Raising:
         waiting.append(later)
         return True
 
-    def begin(self, topic: Topic, settings: TopicSettings, done: Done) -> None:
+    def begin(self, topic: BrokerTopic, settings: TopicSettings, done: Done) -> None:
         """Gives a topic these settings, of which the durability is fsync and was os. Raises what
         speaks against it at once."""
         # The journal may have to be made, for which there may be no room.
@@ -73,7 +73,7 @@ class Raising:
 
         self._runtime.in_background(lambda: self._store.save_raised(topic.stored, settings), synced)
 
-    def _switch(self, topic: Topic, settings: TopicSettings, done: Done) -> None:
+    def _switch(self, topic: BrokerTopic, settings: TopicSettings, done: Done) -> None:
         # What has come in by now is acknowledged as os.
         self._turns.end()
         self._store.raised(topic.stored, settings)
@@ -86,14 +86,14 @@ class Raising:
 
         self._turns.adopt(topic.stored.logs, durable)
 
-    def _as_fault(self, topic: Topic, result: Exception | None) -> FanlogError | None:
+    def _as_fault(self, topic: BrokerTopic, result: Exception | None) -> FanlogError | None:
         if topic.deleted:
             return _deleted(topic)
         if result is None or isinstance(result, FanlogError):
             return result
         return FanlogError(f"Syncing {topic.name} failed: {result!r}. Please report this.")
 
-    def _end(self, topic: Topic, result: Topic | FanlogError, done: Done) -> None:
+    def _end(self, topic: BrokerTopic, result: BrokerTopic | FanlogError, done: Done) -> None:
         waiting = self._waiting.pop(topic)
         done(_deleted(topic) if topic.deleted else result)
         while waiting:
@@ -105,5 +105,5 @@ class Raising:
                 return
 
 
-def _deleted(topic: Topic) -> TopicDeletedError:
+def _deleted(topic: BrokerTopic) -> TopicDeletedError:
     return TopicDeletedError(f"Topic {topic.name!r} was deleted.")

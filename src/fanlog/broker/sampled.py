@@ -15,7 +15,7 @@ import msgspec
 
 from fanlog.format.frames import FRAME_HEADER_BYTES
 from fanlog.format.header import HEADER_BYTES, INCOMING, KIND_BATCH
-from fanlog.format.trace_context import ENTRY_BYTES, TRACED_RECORDS_MAX, Mark
+from fanlog.format.trace_context import ENTRY_BYTES, TRACED_RECORDS_MAX, SampledRecord
 
 if TYPE_CHECKING:
     from fanlog.broker.topics import Partition
@@ -28,7 +28,7 @@ _PENDING_MAX = 64
 _ENTRIES_BYTES_MAX = TRACED_RECORDS_MAX * ENTRY_BYTES
 
 
-class Noted(msgspec.Struct, frozen=True):
+class SampledBatch(msgspec.Struct, frozen=True):
     """A sampled batch. It stands at `at` in what the intake takes, and what says that it is sampled
     at `begin`. Its records get the offsets from `base` up to `next`. `marks` may still be the bytes
     that the publisher sent."""
@@ -39,11 +39,11 @@ class Noted(msgspec.Struct, frozen=True):
     base: int
     next: int
     bytes: int
-    marks: bytes | list[Mark]
+    marks: bytes | list[SampledRecord]
     taken_us: int
 
 
-class Shown(msgspec.Struct, frozen=True):
+class VisibleRange(msgspec.Struct, frozen=True):
     """What a partition got from `base` up to `end` became visible at `start_us`, and had been sent
     to so many readers at `end_us`."""
 
@@ -63,9 +63,9 @@ class Sampled:
     def __init__(self, spans: SpanLog, settle: Callable[[], None]) -> None:
         self._spans = spans
         self._settle = settle
-        self.noted: list[Noted] = []
+        self.noted: list[SampledBatch] = []
         self.hidden: dict[Partition, int] = {}
-        self.pending: list[Noted | Shown] = []
+        self.pending: list[SampledBatch | VisibleRange] = []
 
     def note_next(self, data: bytes, at: int, end: int, find: Find, now_us: int) -> bool:
         """Notes the batch behind the TRACED frame from `at` to `end`. False if the frame has to be
@@ -83,17 +83,21 @@ class Sampled:
             if partition is not None:
                 base, marks = partition.next_offset, data[at + FRAME_HEADER_BYTES : end]
                 self.noted.append(
-                    Noted(at, end, partition, base, base + count, length, marks, now_us)
+                    SampledBatch(at, end, partition, base, base + count, length, marks, now_us)
                 )
         return True
 
-    def note(self, data: bytes, at: int, marks: list[Mark], find: Find, now_us: int) -> None:
+    def note(
+        self, data: bytes, at: int, marks: list[SampledRecord], find: Find, now_us: int
+    ) -> None:
         """Notes the batch at `at`, which the intake takes next."""
         length, _, _, _, topic, _, _, _, index, _, _, count = INCOMING.unpack_from(data, at)
         partition = find(topic << 16 | index)
         if partition is not None:
             base = partition.next_offset
-            self.noted.append(Noted(at, at, partition, base, base + count, length, marks, now_us))
+            self.noted.append(
+                SampledBatch(at, at, partition, base, base + count, length, marks, now_us)
+            )
 
     def not_taken(self, at: int) -> int:
         """The batch at `at` was not taken. Where the intake stops if the batch has to wait: in
@@ -117,7 +121,7 @@ class Sampled:
         """What a hidden partition has got since `base` is visible, and everybody who was at the end
         has got it."""
         end, now_us = partition.visible_end, self._spans.now_us()
-        self.pending.append(Shown(partition, base, end, start_us, now_us, readers))
+        self.pending.append(VisibleRange(partition, base, end, start_us, now_us, readers))
         if end >= self.hidden[partition]:
             del self.hidden[partition]
         if len(self.pending) >= _PENDING_MAX:

@@ -26,7 +26,7 @@ _KEPT_US_MAX = 30_000_000
 _RESULTS_MAX = 64
 
 
-class Shared(Generic[T]):
+class SharedResult(Generic[T]):
     """A result, and since when it is there, by `Runtime.work_us`."""
 
     __slots__ = ("lasts", "made_us", "spent_us", "used", "value")
@@ -50,8 +50,8 @@ class SharedResults:
     def __init__(self, slices: Slices, runtime: Runtime) -> None:
         self._slices = slices
         self._runtime = runtime
-        self._kept: dict[Hashable, Shared[Any]] = {}
-        self._making: dict[Hashable, asyncio.Task[Shared[Any]]] = {}
+        self._kept: dict[Hashable, SharedResult[Any]] = {}
+        self._making: dict[Hashable, asyncio.Task[SharedResult[Any]]] = {}
 
     async def get(
         self,
@@ -64,13 +64,13 @@ class SharedResults:
         """The result under a key; `steps` make it, in slices. If `still_good` says no, it is made
         again before its time; but one that took long to make is used for a while even so. A
         `lasting` one is kept as long as it is good."""
-        kept: Shared[T] | None = self._kept.get(key)
+        kept: SharedResult[T] | None = self._kept.get(key)
         if kept is not None and (still_good is None or still_good(kept.value) or self._rests(kept)):
             kept.used = True
             # At the end: the one that nobody has asked for the longest goes first.
             self._kept[key] = self._kept.pop(key)
             return kept.value
-        making: asyncio.Task[Shared[T]] | None = self._making.get(key)
+        making: asyncio.Task[SharedResult[T]] | None = self._making.get(key)
         if making is None:
             making = asyncio.get_running_loop().create_task(self._make(steps))
             self._making[key] = making
@@ -79,11 +79,11 @@ class SharedResults:
         # One who goes away does not take it from the others.
         return (await asyncio.shield(making)).value
 
-    def _rests(self, kept: Shared[Any]) -> bool:
+    def _rests(self, kept: SharedResult[Any]) -> bool:
         """Whether it is too early to make a result again."""
         return self._runtime.work_us() < kept.made_us + kept.rest_us
 
-    async def _make(self, steps: Callable[[], Generator[object, None, T]]) -> Shared[T]:
+    async def _make(self, steps: Callable[[], Generator[object, None, T]]) -> SharedResult[T]:
         spent_ns = 0
 
         def timed() -> Generator[object, None, T]:
@@ -101,12 +101,12 @@ class SharedResults:
                 yield
 
         value = await self._slices.result(timed())
-        return Shared(value, self._runtime.work_us(), spent_ns // 1000)
+        return SharedResult(value, self._runtime.work_us(), spent_ns // 1000)
 
     def _ended(
         self,
         key: Hashable,
-        task: asyncio.Task[Shared[Any]],
+        task: asyncio.Task[SharedResult[Any]],
         lasts: Callable[[Any], bool] | None,
     ) -> None:
         self._making.pop(key, None)
@@ -120,11 +120,11 @@ class SharedResults:
             del self._kept[oldest]
         self._drop_later(key, made)
 
-    def _drop_later(self, key: Hashable, made: Shared[Any]) -> None:
+    def _drop_later(self, key: Hashable, made: SharedResult[Any]) -> None:
         seconds = max(_KEPT_US, made.rest_us) / 1e6
         asyncio.get_running_loop().call_later(seconds, self._drop, key, made)
 
-    def _drop(self, key: Hashable, made: Shared[Any]) -> None:
+    def _drop(self, key: Hashable, made: SharedResult[Any]) -> None:
         if self._kept.get(key) is not made:
             return
         if made.used and made.lasts is not None and made.lasts(made.value):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fanlog.broker.topics import Topic
+from fanlog.broker.topics import BrokerTopic
 from fanlog.config import BrokerOptions
 from fanlog.errors import FanlogError, FormatError, MessageTooLargeError, UnreadableError, too_large
 from fanlog.format.codecs import RATIO_FREE_BYTES, UnpackLimits
@@ -60,7 +60,7 @@ class Sizes:
         self.fits = _fitting(min(RATIO_FREE_BYTES, options.batch_unpacked_bytes_max))
 
     def fault(
-        self, topic: Topic, body: bytes, codec: int, flags: int, count: int
+        self, topic: BrokerTopic, body: bytes, codec: int, flags: int, count: int
     ) -> FanlogError | None:
         """What speaks against a batch of this size. `body` begins with what its checksum covers."""
         size = CLIENT_PART_AT + len(body)

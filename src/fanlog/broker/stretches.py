@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fanlog.log.partition import Block
 
 
-class Gap(NamedTuple):
+class OffsetGap(NamedTuple):
     """Offsets from `first` up to, not including, `next` that can't be read."""
 
     first: int
@@ -25,7 +25,7 @@ class Gap(NamedTuple):
 
 async def read_pieces(
     core: BrokerCore, partition: Partition, offset: int, high: int, bytes_max: int
-) -> tuple[list[memoryview], int] | Gap:
+) -> tuple[list[memoryview], int] | OffsetGap:
     """Batches from the one with an offset on, and the offset behind them; or what can't be read
     there. What is on disk comes in blocks, whatever is wanted."""
     log = partition.log
@@ -42,13 +42,13 @@ async def read_pieces(
     except DamagedError as fault:
         if fault.next <= offset:
             raise
-        return Gap(offset, min(fault.next, high), "damaged")
+        return OffsetGap(offset, min(fault.next, high), "damaged")
     except OffsetOutOfRangeError:
         # Retention was faster.
         start = log.start_offset
         if start <= offset:
             raise
-        return Gap(offset, min(start, high), "retention")
+        return OffsetGap(offset, min(start, high), "retention")
     return [block.data], block.next_offset
 
 

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from fanlog.broker.cursors import Cursor, Subscription
+from fanlog.broker.cursors import BrokerSubscription, Cursor
 from fanlog.broker.drops import DROPS_TOPIC
 from fanlog.broker.last import last_offsets
 from fanlog.broker.missing import maybe_topic
 from fanlog.broker.names import NameTree, check_target, is_hidden
 from fanlog.broker.ports import Outlet, Reader
 from fanlog.broker.positions import continue_at, is_valid
-from fanlog.broker.topics import Partition, Topic
+from fanlog.broker.topics import BrokerTopic, Partition
 from fanlog.errors import (
     InvalidArgumentError,
     OffsetOutOfRangeError,
@@ -44,22 +44,22 @@ class TopicWatcher(Protocol):
     """A listener whose readers' wishes are not names or patterns of ours. It counts them in
     `viewed_count`."""
 
-    def topic_appeared(self, topic: Topic) -> None: ...
-    def topic_grew(self, topic: Topic, new: list[Partition]) -> None: ...
-    def topic_vanished(self, topic: Topic) -> None: ...
+    def topic_appeared(self, topic: BrokerTopic) -> None: ...
+    def topic_grew(self, topic: BrokerTopic, new: list[Partition]) -> None: ...
+    def topic_vanished(self, topic: BrokerTopic) -> None: ...
 
 
 class Subscriptions:
     def __init__(self, broker: BrokerCore) -> None:
         self._broker = broker
         # By name; a dict, because 100,000 may wait for the same topic, and leave again.
-        self._literal: dict[str, dict[Subscription, None]] = {}
-        self._patterns: NameTree[Subscription] = NameTree()
+        self._literal: dict[str, dict[BrokerSubscription, None]] = {}
+        self._patterns: NameTree[BrokerSubscription] = NameTree()
         self._count = 0
         # Of subscriptions that are being made: the topics that came, grew or went meanwhile.
-        self._adding: dict[Subscription, dict[Topic, None]] = {}
+        self._adding: dict[BrokerSubscription, dict[BrokerTopic, None]] = {}
         # Of topics that have just appeared: the subscriptions that are still to join them.
-        self._joining: dict[Topic, set[Subscription]] = {}
+        self._joining: dict[BrokerTopic, set[BrokerSubscription]] = {}
         self.watchers: list[TopicWatcher] = []
         self.viewed_count = 0
         self.changes = 0
@@ -71,12 +71,12 @@ class Subscriptions:
         """Whether somebody waits for a topic of this name."""
         return bool(self._admitted(name))
 
-    def following(self, name: str) -> list[Subscription]:
+    def following(self, name: str) -> list[BrokerSubscription]:
         """Who follows a topic of this name, by its name or by a pattern. Of those with a pattern
         some may not be allowed to read it: they have no cursor there."""
         return self._wanting(name)
 
-    def joining(self, topic: Topic) -> int:
+    def joining(self, topic: BrokerTopic) -> int:
         """How many read a topic that has just appeared, and do not count among its readers yet."""
         waiting = self._joining.get(topic)
         return 0 if waiting is None else len(waiting)
@@ -91,7 +91,7 @@ class Subscriptions:
         *,
         permit: Permit | None = None,
         views: TopicViews | None = None,
-    ) -> tuple[Subscription, list[Joined]]:
+    ) -> tuple[BrokerSubscription, list[Joined]]:
         """A subscription whose cursors stand ready; `start` sets them going. With a permit, topics
         that a pattern matches and that the reader may not read are left out. With `views` it reads
         each topic in a view, also those that it joins later.
@@ -99,7 +99,7 @@ class Subscriptions:
         Between the two the listener tells the reader what it has joined, so that no message
         comes before its topic is known. Topics that come, grow or go in that time wait for `start`.
         """
-        subscription = Subscription(
+        subscription = BrokerSubscription(
             key,
             self,
             outlet,
@@ -116,8 +116,8 @@ class Subscriptions:
         if wanted.wildcard and permit is not None and permit.guarded:
             subscription.permit = permit
         subscription.mirror = wanted.mirror
-        joined: dict[Topic, Joined] = {}
-        counts: dict[Topic, int] = {}
+        joined: dict[BrokerTopic, Joined] = {}
+        counts: dict[BrokerTopic, int] = {}
         changed = self._adding[subscription] = {}
         try:
             async for topic in self._broker.slices.each(self._topics(wanted)):
@@ -149,7 +149,7 @@ class Subscriptions:
         self._register(subscription)
         return subscription, list(joined.values())
 
-    def start(self, subscription: Subscription, untold: Iterable[Joined] = ()) -> None:
+    def start(self, subscription: BrokerSubscription, untold: Iterable[Joined] = ()) -> None:
         """Sets the cursors going, very many of them in slices. The reader is told of topics that
         it does not know yet, each before its first message."""
         self._tell_gaps(subscription)
@@ -160,7 +160,7 @@ class Subscriptions:
             call()
 
     def _starting(
-        self, subscription: Subscription, cursors: list[Cursor], untold: Iterable[Joined]
+        self, subscription: BrokerSubscription, cursors: list[Cursor], untold: Iterable[Joined]
     ) -> Iterator[None]:
         by_number: dict[int, Joined] = {}
         for joined in untold:
@@ -178,26 +178,26 @@ class Subscriptions:
                 self._broker.fan_out.pump(cursor)
             yield
 
-    def start_some(self, subscription: Subscription, cursors: Iterable[Cursor]) -> None:
+    def start_some(self, subscription: BrokerSubscription, cursors: Iterable[Cursor]) -> None:
         """Sets new cursors of a subscription going, few enough to do it at once."""
         self._tell_gaps(subscription)
         for cursor in cursors:
             cursor.started = True
             self._broker.fan_out.pump(cursor)
 
-    def _tell_gaps(self, subscription: Subscription) -> None:
+    def _tell_gaps(self, subscription: BrokerSubscription) -> None:
         gaps, subscription.opening_gaps = subscription.opening_gaps, []
         for gap, number in gaps:
             subscription.reader.gap(gap, number)
 
-    def remove(self, subscription: Subscription) -> None:
+    def remove(self, subscription: BrokerSubscription) -> None:
         if not subscription.closed:
             self._unregister(subscription)
             self.end(subscription)
 
     leave = remove
 
-    def lost(self, subscription: Subscription) -> None:
+    def lost(self, subscription: BrokerSubscription) -> None:
         """The same for one whose connection takes nothing more: its cursors may go in slices."""
         if not subscription.closed:
             self._unregister(subscription)
@@ -210,7 +210,7 @@ class Subscriptions:
             self._broker.fan_out.remove(cursor)
             yield
 
-    def _unregister(self, subscription: Subscription) -> None:
+    def _unregister(self, subscription: BrokerSubscription) -> None:
         self._count -= 1
         for waiting in self._joining.values():
             waiting.discard(subscription)
@@ -222,26 +222,28 @@ class Subscriptions:
         if not same:
             del self._literal[subscription.target]
 
-    def end(self, subscription: Subscription) -> None:
+    def end(self, subscription: BrokerSubscription) -> None:
         """Takes a subscription's cursors out of whatever they are in."""
         subscription.closed = True
         for cursor in subscription.cursors:
             self._broker.fan_out.remove(cursor)
         subscription.cursors = []
 
-    def add_cursor(self, subscription: Subscription, partition: Partition, offset: int) -> Cursor:
+    def add_cursor(
+        self, subscription: BrokerSubscription, partition: Partition, offset: int
+    ) -> Cursor:
         """One more cursor for a subscription whose cursors somebody else decides on; it stands
         until `start`."""
         return self._cursor(subscription, partition, offset)
 
-    def drop_cursors(self, subscription: Subscription, cursors: Collection[Cursor]) -> None:
+    def drop_cursors(self, subscription: BrokerSubscription, cursors: Collection[Cursor]) -> None:
         """Takes cursors out of a subscription; they send nothing more."""
         for cursor in cursors:
             cursor.dropped = True
             self._broker.fan_out.remove(cursor)
         subscription.cursors = [cursor for cursor in subscription.cursors if not cursor.dropped]
 
-    def topic_appeared(self, topic: Topic) -> None:
+    def topic_appeared(self, topic: BrokerTopic) -> None:
         """Everyone who wants a topic of this name reads it from its first record. Very many join
         it in slices."""
         self._note(topic)
@@ -254,7 +256,10 @@ class Subscriptions:
             watcher.topic_appeared(topic)
 
     def _join_all(
-        self, topic: Topic, wanting: list[Subscription], beside: list[Subscription]
+        self,
+        topic: BrokerTopic,
+        wanting: list[BrokerSubscription],
+        beside: list[BrokerSubscription],
     ) -> Iterator[None]:
         waiting = self._joining[topic]
         for subscription in wanting:
@@ -270,7 +275,7 @@ class Subscriptions:
                 self._in_turn(subscription, partial(subscription.reader.notice, notice))
             yield
 
-    def topic_grew(self, topic: Topic, new: list[Partition]) -> None:
+    def topic_grew(self, topic: BrokerTopic, new: list[Partition]) -> None:
         """Everyone who reads the topic reads its new partitions from their first record, unless
         it has chosen others."""
         self._note(topic)
@@ -285,23 +290,27 @@ class Subscriptions:
             watcher.topic_grew(topic, new)
 
     @staticmethod
-    def _in_turn(subscription: Subscription, call: Callable[[], None]) -> None:
+    def _in_turn(subscription: BrokerSubscription, call: Callable[[], None]) -> None:
         """Does something that a reader hears of: once it knows of its subscription."""
         if subscription.held is None:
             call()
         else:
             subscription.held.append(call)
 
-    def _leave_in_turn(self, subscription: Subscription, topic: Topic) -> None:
+    def _leave_in_turn(self, subscription: BrokerSubscription, topic: BrokerTopic) -> None:
         left = subscription.reader.left
         if self._drop_topic(subscription, topic):
             self._in_turn(subscription, partial(left, topic.number, topic.name))
 
-    def _join_in_turn(self, subscription: Subscription, topic: Topic, new: list[Partition]) -> None:
+    def _join_in_turn(
+        self, subscription: BrokerSubscription, topic: BrokerTopic, new: list[Partition]
+    ) -> None:
         # Of the partitions that there are now: for those that come later there is another call.
         self._in_turn(subscription, partial(self._join_later, subscription, topic, list(new)))
 
-    def _join_later(self, subscription: Subscription, topic: Topic, new: list[Partition]) -> None:
+    def _join_later(
+        self, subscription: BrokerSubscription, topic: BrokerTopic, new: list[Partition]
+    ) -> None:
         # It may have been cut off just now, with another of its connection that was told first.
         if not subscription.closed and not topic.deleted:
             known = len(subscription.cursors)
@@ -310,7 +319,7 @@ class Subscriptions:
             new_ones = subscription.cursors[known:]
             self._broker.slices.in_slices(self._starting(subscription, new_ones, ()))
 
-    def topic_vanished(self, topic: Topic) -> None:
+    def topic_vanished(self, topic: BrokerTopic) -> None:
         self._note(topic)
         self._joining.pop(topic, None)
         for subscription in self._wanting(topic.name):
@@ -318,7 +327,7 @@ class Subscriptions:
         for watcher in self.watchers:
             watcher.topic_vanished(topic)
 
-    def topic_remade(self, old: Topic, new: Topic | None, epoch: int) -> None:
+    def topic_remade(self, old: BrokerTopic, new: BrokerTopic | None, epoch: int) -> None:
         """The log of a mirrored topic is not what it was in `epoch`. Everyone who reads it goes on
         in the new one: where it was, if that still means the same, or behind a gap. If there is no
         new one, they wait for it."""
@@ -337,7 +346,7 @@ class Subscriptions:
             if new is not None:
                 watcher.topic_appeared(new)
 
-    def _drop_topic(self, subscription: Subscription, topic: Topic) -> bool:
+    def _drop_topic(self, subscription: BrokerSubscription, topic: BrokerTopic) -> bool:
         """Takes a topic's cursors out of a subscription; whether there were any."""
         gone = [c for c in subscription.cursors if c.partition.topic is topic]
         for cursor in gone:
@@ -348,13 +357,13 @@ class Subscriptions:
             ]
         return bool(gone)
 
-    def _note(self, topic: Topic) -> None:
+    def _note(self, topic: BrokerTopic) -> None:
         """Remembers a change for the subscriptions that are being made."""
         for subscription, changed in self._adding.items():
             if _wants(subscription, topic.name):
                 changed[topic] = None
 
-    def _register(self, subscription: Subscription) -> None:
+    def _register(self, subscription: BrokerSubscription) -> None:
         self._count += 1
         self.reader_came()
         if subscription.wildcard:
@@ -366,7 +375,7 @@ class Subscriptions:
         """Somebody may read now what nobody read before."""
         self.changes += 1
 
-    def _wanting(self, name: str) -> list[Subscription]:
+    def _wanting(self, name: str) -> list[BrokerSubscription]:
         wanting = list(self._literal.get(name, ()))
         if name.startswith(HIDDEN_PREFIXES):
             fitting = self._patterns.fitting(name)
@@ -375,11 +384,11 @@ class Subscriptions:
             wanting.extend(self._patterns.fitting(name))
         return wanting
 
-    def _admitted(self, name: str) -> list[Subscription]:
+    def _admitted(self, name: str) -> list[BrokerSubscription]:
         """Those of them that may read it."""
         return [subscription for subscription in self._wanting(name) if _admits(subscription, name)]
 
-    def _topics(self, wanted: Subscribe) -> Iterator[Topic]:
+    def _topics(self, wanted: Subscribe) -> Iterator[BrokerTopic]:
         check_target(wanted.target, wildcard=wanted.wildcard)
         if not wanted.wildcard:
             if wanted.target == DROPS_TOPIC:
@@ -400,7 +409,7 @@ class Subscriptions:
         yield from self._broker.catalog.each_matching(wanted.target)
 
     def _join_new(
-        self, subscription: Subscription, topic: Topic, new: Iterable[Partition]
+        self, subscription: BrokerSubscription, topic: BrokerTopic, new: Iterable[Partition]
     ) -> Joined:
         chosen = subscription.partitions
         starts: list[PartitionOffset] = []
@@ -415,16 +424,21 @@ class Subscriptions:
         return self._joined(subscription, topic, starts)
 
     def _joined(
-        self, subscription: Subscription, topic: Topic, starts: Iterable[PartitionOffset]
+        self,
+        subscription: BrokerSubscription,
+        topic: BrokerTopic,
+        starts: Iterable[PartitionOffset],
     ) -> Joined:
         info = topic.info() if subscription.mirror else None
         return Joined(topic.number, topic.name, self.epoch_of(topic), tuple(starts), info)
 
-    def epoch_of(self, topic: Topic) -> int:
+    def epoch_of(self, topic: BrokerTopic) -> int:
         """The epoch that a topic's log has now."""
         return self._broker.epoch
 
-    def _maybe_known(self, subscription: Subscription, partition: Partition) -> Position | None:
+    def _maybe_known(
+        self, subscription: BrokerSubscription, partition: Partition
+    ) -> Position | None:
         """Where a reader was in a topic that was away. A topic in memory is so after a start, until
         somebody makes it again: it is another log, and the reader must be told."""
         name, index = partition.topic.name, partition.index
@@ -436,7 +450,9 @@ class Subscriptions:
             return None
         return self._broker.durable.position(subscription.durable, name, index)
 
-    async def _join(self, subscription: Subscription, topic: Topic, wanted: Subscribe) -> Joined:
+    async def _join(
+        self, subscription: BrokerSubscription, topic: BrokerTopic, wanted: Subscribe
+    ) -> Joined:
         partitions = topic.partitions
         if wanted.partitions is not None:
             outside = [i for i in wanted.partitions if not 0 <= i < len(partitions)]
@@ -457,7 +473,9 @@ class Subscriptions:
             starts.append(PartitionOffset(partition.index, offset))
         return self._joined(subscription, topic, starts)
 
-    def _cursor(self, subscription: Subscription, partition: Partition, offset: int) -> Cursor:
+    def _cursor(
+        self, subscription: BrokerSubscription, partition: Partition, offset: int
+    ) -> Cursor:
         cursor = Cursor(subscription, partition, offset)
         cursor.behind = offset < partition.visible_end
         if subscription.views is not None:
@@ -468,7 +486,7 @@ class Subscriptions:
 
     async def _begin(
         self,
-        subscription: Subscription,
+        subscription: BrokerSubscription,
         partition: Partition,
         wanted: Subscribe,
         resume: dict[tuple[str, int], Position],
@@ -494,7 +512,7 @@ class Subscriptions:
             )
         return offset
 
-    def again(self, subscription: Subscription, partition: Partition, known: Position) -> int:
+    def again(self, subscription: BrokerSubscription, partition: Partition, known: Position) -> int:
         """Where a reader that was here before goes on. If the log is not what the reader knew, it
         is told."""
         epoch = self.epoch_of(partition.topic)
@@ -520,7 +538,7 @@ def _check_partitions(wanted: Subscribe) -> None:
 
 
 def _positions(
-    subscription: Subscription, topic: Topic, epoch: int
+    subscription: BrokerSubscription, topic: BrokerTopic, epoch: int
 ) -> dict[tuple[str, int], Position]:
     """Where a subscription is in a topic, whose log is that of `epoch`."""
     return {
@@ -536,14 +554,16 @@ def _positions(
     }
 
 
-def _absent(wanted: Subscribe, joined: Iterable[Topic]) -> dict[tuple[str, int], Position] | None:
+def _absent(
+    wanted: Subscribe, joined: Iterable[BrokerTopic]
+) -> dict[tuple[str, int], Position] | None:
     """Where a reader was in topics that are not there."""
     there = {topic.name for topic in joined} if wanted.resume else ()
     absent = {(p.topic, p.partition): p for p in wanted.resume or () if p.topic not in there}
     return absent or None
 
 
-def _wants(subscription: Subscription, name: str) -> bool:
+def _wants(subscription: BrokerSubscription, name: str) -> bool:
     """Whether a subscription is about a topic of this name."""
     target = subscription.target
     if not subscription.wildcard:
@@ -553,7 +573,7 @@ def _wants(subscription: Subscription, name: str) -> bool:
     return not name.startswith(INTERNAL_PREFIX) and fits(name, target)
 
 
-def _admits(subscription: Subscription, name: str) -> bool:
+def _admits(subscription: BrokerSubscription, name: str) -> bool:
     """Whether the reader may read a topic that its pattern matches."""
     permit = subscription.permit
     return permit is None or permit.may(Verb.SUBSCRIBE, name)

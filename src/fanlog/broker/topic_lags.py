@@ -11,7 +11,7 @@ from fanlog.model import GROUP_PREFIX, GroupKind
 
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
-    from fanlog.broker.groups.state import Group
+    from fanlog.broker.groups.state import ConsumerGroup
     from fanlog.broker.queues.queue import Queue
 
 # Positions that are looked at in one step: some 50 µs.
@@ -19,7 +19,7 @@ _A_STEP = 32
 _NAMES_A_STEP = 512
 
 
-class TopicLag(NamedTuple):
+class LargestLag(NamedTuple):
     """The largest lag in a topic, and whose it is."""
 
     lag: int
@@ -27,7 +27,7 @@ class TopicLag(NamedTuple):
     kind: GroupKind
 
 
-TopicLags = dict[str, TopicLag]
+TopicLags = dict[str, LargestLag]
 
 
 def scan_lags(broker: BrokerCore) -> Generator[None, None, TopicLags]:
@@ -65,7 +65,7 @@ def _committed_names(broker: BrokerCore) -> Iterator[str]:
 
 
 def _group_lags(
-    broker: BrokerCore, name: str, group: Group | None
+    broker: BrokerCore, name: str, group: ConsumerGroup | None
 ) -> Generator[None, None, dict[str, int]]:
     """By topic: messages that a group has not committed."""
     lags: dict[str, int] = {}
@@ -100,4 +100,4 @@ def _take(found: TopicLags, lags: dict[str, int], name: str, kind: GroupKind) ->
     for topic, lag in lags.items():
         known = found.get(topic)
         if known is None or lag > known.lag:
-            found[topic] = TopicLag(lag, name, kind)
+            found[topic] = LargestLag(lag, name, kind)

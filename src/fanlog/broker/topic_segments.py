@@ -6,7 +6,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from fanlog.broker.topics import Topic
+    from fanlog.broker.topics import BrokerTopic
 
 # Partitions that are looked at in one step: some 50 µs.
 _A_STEP = 64
@@ -26,7 +26,7 @@ class TopicSegment(NamedTuple):
 
 
 def segments_in(
-    topic: Topic, only: int | None, first: int, count: int
+    topic: BrokerTopic, only: int | None, first: int, count: int
 ) -> Generator[None, None, tuple[list[TopicSegment], int]]:
     """So many segments from the one at `first` on, of all partitions or `only` of one; and how
     many there are in all."""

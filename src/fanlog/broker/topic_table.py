@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from fanlog.broker.metric_scan import missed_in
 from fanlog.broker.shared_results import SharedResults
 from fanlog.broker.sliced_sort import order_of
-from fanlog.broker.topic_lags import TopicLag, TopicLags, scan_lags
+from fanlog.broker.topic_lags import LargestLag, TopicLags, scan_lags
 from fanlog.format.globs import Glob
 from fanlog.format.patterns import fits, is_pattern, misplaced_wildcard
 from fanlog.model import HIDDEN_PREFIXES, INTERNAL_PREFIX
@@ -23,7 +23,7 @@ from fanlog.model import HIDDEN_PREFIXES, INTERNAL_PREFIX
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.ports import Runtime
-    from fanlog.broker.topics import Topic
+    from fanlog.broker.topics import BrokerTopic
     from fanlog.telemetry.snapshot import Snapshot
 
 TopicSort = Literal[
@@ -50,12 +50,12 @@ class TopicFigures(NamedTuple):
 
 
 class TopicRow(NamedTuple):
-    topic: Topic
+    topic: BrokerTopic
     figures: TopicFigures
-    lag: TopicLag | None
+    lag: LargestLag | None
 
 
-class Wanted(NamedTuple):
+class TopicSelection(NamedTuple):
     """Which topics, and in which order. `viewer` tells apart who may see different topics, and
     `may_see` says which; None: all of them."""
 
@@ -67,10 +67,10 @@ class Wanted(NamedTuple):
     may_see: Callable[[str], bool] | None = None
 
 
-class _Topics(NamedTuple):
+class _OrderedTopics(NamedTuple):
     """Topics in an order, as of a count of changes of the catalog."""
 
-    topics: Sequence[Topic]
+    topics: Sequence[BrokerTopic]
     changes: int
 
 
@@ -82,7 +82,9 @@ class TopicTable:
         self._results = SharedResults(broker.slices, runtime)
         self._snapshot: asyncio.Task[Snapshot] | None = None
 
-    async def page(self, wanted: Wanted, offset: int, limit: int) -> tuple[list[TopicRow], int]:
+    async def page(
+        self, wanted: TopicSelection, offset: int, limit: int
+    ) -> tuple[list[TopicRow], int]:
         """So many rows from the one at `offset` on, and how many there are in all."""
         self._measure_rates()
         names = await self._results.get("names", self._collect, self._is_of_now, lasting=True)
@@ -106,7 +108,7 @@ class TopicTable:
         """The largest lag of each topic, at most a few seconds old."""
         return await self._results.get("lags", lambda: scan_lags(self._broker))
 
-    async def _seen(self, names: _Topics, wanted: Wanted) -> _Topics:
+    async def _seen(self, names: _OrderedTopics, wanted: TopicSelection) -> _OrderedTopics:
         """The topics that somebody searches for. What they may see is asked once for all of their
         searches, because that takes longest."""
         visible = await self._results.get(
@@ -124,22 +126,22 @@ class TopicTable:
             lasting=True,
         )
 
-    def _is_of_now(self, kept: _Topics) -> bool:
+    def _is_of_now(self, kept: _OrderedTopics) -> bool:
         """Whether no topic has come or gone since."""
         return kept.changes == self._broker.catalog.changes
 
-    def _collect(self) -> Generator[None, None, _Topics]:
+    def _collect(self) -> Generator[None, None, _OrderedTopics]:
         """All topics by name."""
         catalog = self._broker.catalog
         changes, after = catalog.changes, ""
-        found: list[Topic] = []
+        found: list[BrokerTopic] = []
         while True:
             # A list, because topics may come and go between two steps.
             names = list(islice(catalog.names_since(after), _NAMES_A_STEP + 1))
             topics = (catalog.find(name) for name in names if name != after)
             found += [topic for topic in topics if topic is not None]
             if len(names) <= _NAMES_A_STEP:
-                return _Topics(found, changes)
+                return _OrderedTopics(found, changes)
             after = names[-1]
             yield
 
@@ -151,10 +153,12 @@ class TopicTable:
             self._snapshot = asyncio.get_running_loop().create_task(metrics.snapshot())
 
 
-def _visible(names: _Topics, wanted: Wanted) -> Generator[None, None, _Topics]:
+def _visible(
+    names: _OrderedTopics, wanted: TopicSelection
+) -> Generator[None, None, _OrderedTopics]:
     """The topics that somebody may see."""
     may_see = wanted.may_see
-    found: list[Topic] = []
+    found: list[BrokerTopic] = []
     step = _NAMES_A_STEP if may_see is None else _TOPICS_A_STEP
     for i, topic in enumerate(names.topics):
         if not i % step:
@@ -166,18 +170,18 @@ def _visible(names: _Topics, wanted: Wanted) -> Generator[None, None, _Topics]:
             and (may_see is None or may_see(name))
         ):
             found.append(topic)
-    return _Topics(found, names.changes)
+    return _OrderedTopics(found, names.changes)
 
 
-def _found(visible: _Topics, search: str) -> Generator[None, None, _Topics]:
+def _found(visible: _OrderedTopics, search: str) -> Generator[None, None, _OrderedTopics]:
     """Those of them that a search finds."""
     matches = matcher(search)
-    found: list[Topic] = []
+    found: list[BrokerTopic] = []
     for first in range(0, len(visible.topics), _TOPICS_A_STEP):
         some = visible.topics[first : first + _TOPICS_A_STEP]
         found += [topic for topic in some if matches is None or matches(topic.name)]
         yield
-    return _Topics(found, visible.changes)
+    return _OrderedTopics(found, visible.changes)
 
 
 def matcher(search: str) -> Callable[[str], bool] | None:
@@ -203,7 +207,9 @@ def matcher(search: str) -> Callable[[str], bool] | None:
     return lambda name: all(word in name.lower() for word in words)
 
 
-def _ordered(seen: _Topics, wanted: Wanted, lags: TopicLags) -> Generator[None, None, _Topics]:
+def _ordered(
+    seen: _OrderedTopics, wanted: TopicSelection, lags: TopicLags
+) -> Generator[None, None, _OrderedTopics]:
     topics = seen.topics
     values: list[float] = []
     for i, topic in enumerate(topics):
@@ -211,14 +217,14 @@ def _ordered(seen: _Topics, wanted: Wanted, lags: TopicLags) -> Generator[None, 
             yield
         values.append((yield from _value(topic, wanted.sort, lags)))
     order = yield from order_of(values, descending=wanted.descending)
-    found: list[Topic] = []
+    found: list[BrokerTopic] = []
     for first in range(0, len(order), _NAMES_A_STEP):
         found += [topics[i] for i in order[first : first + _NAMES_A_STEP]]
         yield
-    return _Topics(found, seen.changes)
+    return _OrderedTopics(found, seen.changes)
 
 
-def _value(topic: Topic, sort: TopicSort, lags: TopicLags) -> Generator[None, None, float]:
+def _value(topic: BrokerTopic, sort: TopicSort, lags: TopicLags) -> Generator[None, None, float]:
     """What a topic is sorted by."""
     if sort == "lag":
         lag = lags.get(topic.name)
@@ -241,7 +247,7 @@ def _value(topic: Topic, sort: TopicSort, lags: TopicLags) -> Generator[None, No
     return found
 
 
-def _rows(topics: Sequence[Topic], lags: TopicLags) -> Generator[None, None, list[TopicRow]]:
+def _rows(topics: Sequence[BrokerTopic], lags: TopicLags) -> Generator[None, None, list[TopicRow]]:
     rows: list[TopicRow] = []
     for topic in topics:
         yield
@@ -251,7 +257,7 @@ def _rows(topics: Sequence[Topic], lags: TopicLags) -> Generator[None, None, lis
     return rows
 
 
-def figures_of(topic: Topic) -> Generator[None, None, TopicFigures]:
+def figures_of(topic: BrokerTopic) -> Generator[None, None, TopicFigures]:
     """What is counted of a topic now."""
     messages = published = size = readers = newest_us = 0
     state: TopicState = "ok"

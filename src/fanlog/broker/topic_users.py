@@ -20,12 +20,12 @@ from fanlog.model import GROUP_PREFIX, PRODUCER_ID_MAX, GroupKind, GroupState, T
 
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
-    from fanlog.broker.cursors import Cursor, Subscription
+    from fanlog.broker.cursors import BrokerSubscription, Cursor
     from fanlog.broker.peers import Peer
     from fanlog.broker.ports import Runtime
     from fanlog.broker.queues.lanes import Lane
     from fanlog.broker.queues.queue import Queue
-    from fanlog.broker.topics import Partition, Topic
+    from fanlog.broker.topics import BrokerTopic, Partition
 
 # Cursors, positions or producers that are looked at in one step: some 50 µs.
 _A_STEP = 64
@@ -97,20 +97,20 @@ class TopicUsers:
         self._results = SharedResults(broker.slices, runtime)
         self.times = RecordTimes(broker)
 
-    async def readers(self, topic: Topic) -> tuple[list[TopicReader], bool]:
+    async def readers(self, topic: BrokerTopic) -> tuple[list[TopicReader], bool]:
         """Readers by their lag, the largest first; and whether they are all."""
         return await self._results.get(
             ("readers", topic.number), lambda: _readers(self._broker, topic)
         )
 
-    async def groups(self, topic: Topic) -> list[TopicGroup]:
+    async def groups(self, topic: BrokerTopic) -> list[TopicGroup]:
         """Groups and queues by their lag, the largest first."""
         return await self._results.get(
             ("groups", topic.number), lambda: _groups(self._broker, topic)
         )
 
     async def producers(
-        self, topic: Topic, partition: int | None
+        self, topic: BrokerTopic, partition: int | None
     ) -> tuple[list[TopicProducer], bool]:
         """Producers, those that published last first; and whether they are all."""
         return await self._results.get(
@@ -122,9 +122,9 @@ class TopicUsers:
 
 
 def _readers(
-    broker: BrokerCore, topic: Topic
+    broker: BrokerCore, topic: BrokerTopic
 ) -> Generator[None, None, tuple[list[TopicReader], bool]]:
-    found: dict[Subscription, TopicReader] = {}
+    found: dict[BrokerSubscription, TopicReader] = {}
     there = at_end = looked_at = 0
     for partition in topic.partitions:
         yield
@@ -150,7 +150,7 @@ def _readers(
     return (yield from _by_lag(broker, found)), True
 
 
-def _add(found: dict[Subscription, TopicReader], cursor: Cursor) -> None:
+def _add(found: dict[BrokerSubscription, TopicReader], cursor: Cursor) -> None:
     subscription, partition = cursor.subscription, cursor.partition
     reader = found.get(subscription)
     if reader is None:
@@ -170,7 +170,7 @@ def _add(found: dict[Subscription, TopicReader], cursor: Cursor) -> None:
     reader.live = reader.live and cursor.live
 
 
-def _behind(broker: BrokerCore, topic: Topic) -> Iterable[Cursor | None]:
+def _behind(broker: BrokerCore, topic: BrokerTopic) -> Iterable[Cursor | None]:
     """Cursors of the topic that may not be at the end; None for each that was in the way."""
     for subscription in broker.subscriptions.following(topic.name):
         for cursor in list(subscription.cursors):
@@ -191,7 +191,7 @@ def _behind(broker: BrokerCore, topic: Topic) -> Iterable[Cursor | None]:
 
 
 def _by_lag(
-    broker: BrokerCore, found: dict[Subscription, TopicReader]
+    broker: BrokerCore, found: dict[BrokerSubscription, TopicReader]
 ) -> Generator[None, None, list[TopicReader]]:
     """The readers in their order, with who they are."""
     rows = list(found.values())
@@ -218,7 +218,7 @@ def _who(peer: Peer) -> _Who:
 # Groups and queues
 
 
-def _groups(broker: BrokerCore, topic: Topic) -> Generator[None, None, list[TopicGroup]]:
+def _groups(broker: BrokerCore, topic: BrokerTopic) -> Generator[None, None, list[TopicGroup]]:
     found: list[TopicGroup] = []
     names = dict.fromkeys(
         name for name in broker.durable.names_beside(topic.name) if name.startswith(GROUP_PREFIX)
@@ -238,7 +238,9 @@ def _groups(broker: BrokerCore, topic: Topic) -> Generator[None, None, list[Topi
     return [found[i] for i in order]
 
 
-def _group(broker: BrokerCore, topic: Topic, name: str) -> Generator[None, None, TopicGroup | None]:
+def _group(
+    broker: BrokerCore, topic: BrokerTopic, name: str
+) -> Generator[None, None, TopicGroup | None]:
     group, offsets = broker.groups.find(name), GROUP_PREFIX + name
     lag = partitions = 0
     for i, partition in enumerate(topic.partitions):
@@ -257,7 +259,7 @@ def _group(broker: BrokerCore, topic: Topic, name: str) -> Generator[None, None,
     )
 
 
-def _queue(queue: Queue, topic: Topic) -> Generator[None, None, TopicGroup | None]:
+def _queue(queue: Queue, topic: BrokerTopic) -> Generator[None, None, TopicGroup | None]:
     partitions = lag = in_flight = waiting = 0
     for i, lane in enumerate(_lanes(queue, topic)):
         if not (i + 1) % _A_STEP:
@@ -274,7 +276,7 @@ def _queue(queue: Queue, topic: Topic) -> Generator[None, None, TopicGroup | Non
     return TopicGroup(queue.name, "queue", state, workers, partitions, lag, in_flight, waiting)
 
 
-def _lanes(queue: Queue, topic: Topic) -> Iterable[Lane | None]:
+def _lanes(queue: Queue, topic: BrokerTopic) -> Iterable[Lane | None]:
     """The queue's partitions of a topic, by the shorter way; None for each that was in the way."""
     lanes = queue.lanes
     if len(lanes) < len(topic.partitions):
@@ -289,7 +291,7 @@ def _lanes(queue: Queue, topic: Topic) -> Iterable[Lane | None]:
 
 
 def _producers(
-    topic: Topic, partition: int | None
+    topic: BrokerTopic, partition: int | None
 ) -> Generator[None, None, tuple[list[TopicProducer], bool]]:
     found: dict[int, TopicProducer] = {}
     looked_at = 0

@@ -65,7 +65,7 @@ class Partition:
         "waiters",
     )
 
-    def __init__(self, topic: Topic, index: int, log: PartitionLog) -> None:
+    def __init__(self, topic: BrokerTopic, index: int, log: PartitionLog) -> None:
         self.topic = topic
         self.index = index
         self.log = log
@@ -121,7 +121,7 @@ class Partition:
         )
 
 
-class Topic:
+class BrokerTopic:
     """A named stream. `deleted` is seen by whoever still holds on to it."""
 
     __slots__ = (

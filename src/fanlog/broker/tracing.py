@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fanlog.broker.sampled import Find, Noted, Sampled, Shown
+from fanlog.broker.sampled import Find, Sampled, SampledBatch, VisibleRange
 from fanlog.config_security import TelemetryOptions
 from fanlog.errors import FanlogError
 from fanlog.format.frames import FRAME_HEADER_BYTES, PREFIX, PREFIX_BYTES
 from fanlog.format.header import HEADER_BYTES, INCOMING, KIND_BATCH
-from fanlog.format.trace_context import KIND_TRACED, Mark, TraceContext, read_traced
+from fanlog.format.trace_context import KIND_TRACED, SampledRecord, TraceContext, read_traced
 from fanlog.telemetry.tracing.spans import Attribute, SpanLog
 
 if TYPE_CHECKING:
@@ -43,12 +43,12 @@ Take = Callable[[bytes, int, "Origin"], int]
 _NEXT = attrgetter("next")
 
 
-class Followed:
+class TracedBatch:
     """A sampled batch. `appended` are its append spans, once it is visible."""
 
     __slots__ = ("appended", "base", "bytes", "late", "marks", "next", "partition", "taken_us")
 
-    def __init__(self, noted: Noted, marks: Sequence[Mark]) -> None:
+    def __init__(self, noted: SampledBatch, marks: Sequence[SampledRecord]) -> None:
         self.partition = noted.partition
         self.base = noted.base
         self.next = noted.next
@@ -80,8 +80,8 @@ class Traces:
         self.spans = SpanLog(self.per_second_max, now_us)
         self.spans.settle = self.settle
         self.sampled = Sampled(self.spans, self.settle)
-        self._recent: dict[Partition, deque[Followed]] = {}
-        self._order: deque[Followed] = deque()
+        self._recent: dict[Partition, deque[TracedBatch]] = {}
+        self._order: deque[TracedBatch] = deque()
         self._ratio = options.trace_ratio
         # Whether traces begin here, for some of the batches that belong to none.
         self.begins_some = self._ratio > 0
@@ -101,7 +101,7 @@ class Traces:
         return bool(self._recent or self.sampled.pending)
 
     @property
-    def recent(self) -> dict[Partition, deque[Followed]]:
+    def recent(self) -> dict[Partition, deque[TracedBatch]]:
         """What may still be delivered to somebody."""
         self.settle()
         return self._recent
@@ -110,17 +110,17 @@ class Traces:
         """Makes spans of what has happened."""
         pending, self.sampled.pending = self.sampled.pending, []
         for one in pending:
-            if isinstance(one, Noted):
+            if isinstance(one, SampledBatch):
                 self._taken(one)
             else:
                 self._shown(one)
 
-    def _taken(self, noted: Noted) -> None:
+    def _taken(self, noted: SampledBatch) -> None:
         admits, count = self.spans.admits, noted.next - noted.base
         marks = noted.marks if isinstance(noted.marks, list) else read_traced(noted.marks)
         kept = [mark for mark in marks if mark.record < count and admits(noted.taken_us)]
         if kept:
-            self._follow(Followed(noted, kept))
+            self._follow(TracedBatch(noted, kept))
 
     def take_some(self, data: bytes, at: int, origin: Origin, take: Take, find: Find) -> int:
         """Takes the whole batches from `at` on, and begins a trace with some of those that belong
@@ -149,7 +149,7 @@ class Traces:
                     return begin + taken
                 sampled.taken()
                 begin = at
-                marks = [Mark(0, self.spans.new_trace().trace_id, b"")]
+                marks = [SampledRecord(0, self.spans.new_trace().trace_id, b"")]
                 header = data[at : at + HEADER_BYTES]
                 sampled.note(header, 0, marks, find, self.spans.now_us())
             at += length
@@ -160,13 +160,13 @@ class Traces:
             return 0
         return int(math.log(1 - self.spans.chance()) / math.log(1 - self._ratio))
 
-    def _follow(self, followed: Followed) -> None:
+    def _follow(self, followed: TracedBatch) -> None:
         self._recent.setdefault(followed.partition, deque()).append(followed)
         self._order.append(followed)
         if len(self._order) > _FOLLOWED_MAX:
             self._forget(self._order.popleft())
 
-    def _forget(self, followed: Followed) -> None:
+    def _forget(self, followed: TracedBatch) -> None:
         mine = self._recent.get(followed.partition)
         if mine and mine[0] is followed:
             mine.popleft()
@@ -175,7 +175,7 @@ class Traces:
 
     # Visible, or not
 
-    def _shown(self, shown: Shown) -> None:
+    def _shown(self, shown: VisibleRange) -> None:
         for followed in reversed(self._recent.get(shown.partition, ())):
             if followed.appended is not None:
                 break
@@ -190,7 +190,11 @@ class Traces:
                 self._deliver(followed, followed.base, followed.next, times, more)
 
     def _append(
-        self, followed: Followed, mark: Mark, end_us: int, error: FanlogError | None = None
+        self,
+        followed: TracedBatch,
+        mark: SampledRecord,
+        end_us: int,
+        error: FanlogError | None = None,
     ) -> TraceContext:
         context = TraceContext(mark.trace_id, self.spans.new_span_id())
         partition = followed.partition
@@ -221,7 +225,7 @@ class Traces:
         if self.sampled.hidden.get(partition, 0) > stored_end:
             del self.sampled.hidden[partition]
 
-    def _remove(self, followed: Followed) -> None:
+    def _remove(self, followed: TracedBatch) -> None:
         self._order.remove(followed)
         mine = self._recent[followed.partition]
         mine.remove(followed)
@@ -236,7 +240,7 @@ class Traces:
 
     # Out
 
-    def _past(self, partition: Partition, first: int) -> Iterator[Followed]:
+    def _past(self, partition: Partition, first: int) -> Iterator[TracedBatch]:
         """What is followed from the offset `first` on, in its order. Mostly that is nothing, and
         the last one says so."""
         mine = self._recent.get(partition)
@@ -274,7 +278,7 @@ class Traces:
             self._deliver_late(followed, first, next, more)
 
     def _deliver_late(
-        self, followed: Followed, first: int, next: int, more: dict[str, Attribute]
+        self, followed: TracedBatch, first: int, next: int, more: dict[str, Attribute]
     ) -> None:
         now_us = self.spans.now_us()
         if followed.late < _LATE_SPANS_MAX and self._deliver(
@@ -284,7 +288,7 @@ class Traces:
 
     def _deliver(
         self,
-        followed: Followed,
+        followed: TracedBatch,
         first: int,
         next: int,
         times: tuple[int, int],

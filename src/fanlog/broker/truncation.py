@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fanlog.broker.topics import Partition, Topic
+from fanlog.broker.topics import BrokerTopic, Partition
 from fanlog.broker.turns import Turns
 from fanlog.errors import (
     OffsetOutOfRangeError,
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
 
 
-def delete_records(topic: Topic, offsets: dict[int, int], turns: Turns) -> list[PartitionOffset]:
+def delete_records(
+    topic: BrokerTopic, offsets: dict[int, int], turns: Turns
+) -> list[PartitionOffset]:
     """Deletes what is before these offsets, one for each partition; where each begins now. Each
     waits for the disk."""
     starts: list[PartitionOffset] = []
@@ -52,12 +54,12 @@ async def delete_in_thread(broker: BrokerCore, partition: Partition, offset: int
     return start
 
 
-def check_deletion(topic: Topic, offsets: dict[int, int]) -> list[tuple[Partition, int]]:
+def check_deletion(topic: BrokerTopic, offsets: dict[int, int]) -> list[tuple[Partition, int]]:
     """The partitions that are to begin at these offsets; raises if one of them can't."""
     return [(_partition(topic, index, offset), offset) for index, offset in offsets.items()]
 
 
-def _partition(topic: Topic, index: int, offset: int) -> Partition:
+def _partition(topic: BrokerTopic, index: int, offset: int) -> Partition:
     if not 0 <= index < len(topic.partitions):
         raise no_partition(topic.name, len(topic.partitions), index)
     partition = topic.partitions[index]

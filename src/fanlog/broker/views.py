@@ -19,19 +19,19 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from fanlog.broker.cursors import Cursor, Subscription
+from fanlog.broker.cursors import BrokerSubscription, Cursor
 from fanlog.broker.drops import DropKind, DropNotes
 from fanlog.broker.unpacking import Unpacker
 from fanlog.errors import UnreadableError
 from fanlog.format.batch import Batch, split_batches
 from fanlog.format.codecs import UnpackLimits
 from fanlog.format.header import read_header
-from fanlog.format.web import Records, Unreadable
+from fanlog.format.web import RenderedRecords, Unreadable
 from fanlog.format.web_views import Decoded, RecordView
 
 if TYPE_CHECKING:
     from fanlog.broker.fanout import FanOut
-    from fanlog.broker.topics import Partition, Topic
+    from fanlog.broker.topics import BrokerTopic, Partition
 
 logger = logging.getLogger("fanlog.broker")
 
@@ -48,7 +48,7 @@ class View(Protocol):
 
 AnyView = View | RecordView
 # Makes the view in which a subscription follows a topic.
-TopicViews = Callable[["Topic"], AnyView]
+TopicViews = Callable[["BrokerTopic"], AnyView]
 _Key = tuple[AnyView, int, int]
 # What an entry of the cache costs beside its bytes.
 _ENTRY_BYTES = 400
@@ -328,12 +328,12 @@ def _unreadable_of(decoded: Decoded) -> list[Unreadable]:
 
 def decode_records(topic: str, piece: bytes | memoryview, limits: UnpackLimits) -> Decoded:
     """The records of all batches in a piece; in the place of a batch that does not decode, why."""
-    decoded: list[Records | Unreadable] = []
+    decoded: list[RenderedRecords | Unreadable] = []
     view = memoryview(piece)
     for at, header in split_batches(piece):
         batch = Batch(view[at : at + header.length], header, topic, limits)
         try:
-            decoded.append(Records(batch))
+            decoded.append(RenderedRecords(batch))
         except UnreadableError as fault:
             decoded.append(Unreadable(batch, fault))
     return decoded
@@ -358,8 +358,8 @@ def decode_values(
 
 def follow(
     fan_out: FanOut,
-    subscription: Subscription,
-    topic: Topic,
+    subscription: BrokerSubscription,
+    topic: BrokerTopic,
     view: View,
     *,
     several: bool = False,
@@ -378,7 +378,7 @@ def follow(
         fan_out.pump(cursor)
 
 
-def unfollow(fan_out: FanOut, subscription: Subscription, topic: Topic) -> None:
+def unfollow(fan_out: FanOut, subscription: BrokerSubscription, topic: BrokerTopic) -> None:
     """Takes a reader out of one topic."""
     gone = [cursor for cursor in subscription.cursors if cursor.partition.topic is topic]
     for cursor in gone:

@@ -39,7 +39,7 @@ from fanlog.client.aio import Client
 from fanlog.errors import ClosedError, FormatError, InvalidArgumentError, TopicNotFoundError
 from fanlog.model import Start
 from fanlog.security.audit import AUDIT_TOPIC, AuditRecord, Head, decode_record, digest
-from fanlog.security.audit_check import ChainCheck, Verdict
+from fanlog.security.audit_check import AuditCheckResult, ChainCheck
 
 audit_app = typer.Typer(
     help="Follow, check and export the audit log: who did what.",
@@ -268,7 +268,7 @@ def _read_all(data: Path | None, file: Path | None, url: str, take: Take, missin
         with_client(url, lambda client: read_broker(client, take, missing, Start("earliest")))
 
 
-def _document(verdict: Verdict) -> dict[str, object]:
+def _document(verdict: AuditCheckResult) -> dict[str, object]:
     return {
         "ok": verdict.ok,
         "records": verdict.records,
@@ -280,7 +280,7 @@ def _document(verdict: Verdict) -> dict[str, object]:
     }
 
 
-def _say(verdict: Verdict) -> None:
+def _say(verdict: AuditCheckResult) -> None:
     for remark in verdict.remarks:
         say_warning(remark)
     for fault in verdict.faults:

@@ -34,7 +34,7 @@ from fanlog.log.backup.archive import write_archive
 from fanlog.log.backup.findings import Advance
 from fanlog.log.backup.keeping import BackupFolder, Kept, load_points
 from fanlog.log.backup.manifest import check_paths
-from fanlog.log.backup.point import FileEntry, Point, decode_listing
+from fanlog.log.backup.point import BackupPoint, FileEntry, decode_listing
 from fanlog.log.backup.restoring import load_point, open_backup
 from fanlog.log.backup.restoring import restore as restore_point
 from fanlog.log.files import sync_folder
@@ -54,7 +54,7 @@ _READ_BYTES = 1 * MIB
 class RemoteSource:
     """The files of a point that a broker holds. It is used in a thread beside the client's loop."""
 
-    def __init__(self, client: Client, begun: messages.BackupBegun, point: Point) -> None:
+    def __init__(self, client: Client, begun: messages.BackupBegun, point: BackupPoint) -> None:
         self.point = point
         self._client = client
         self._begun = begun
@@ -82,11 +82,11 @@ class RemoteSource:
 
 
 async def _read(client: Client, point: str, file: int, at: int, size: int) -> bytes:
-    wanted = messages.Backup("read", point, file, at, size)
+    wanted = messages.BackupRequest("read", point, file, at, size)
     return decode(messages.BackupData, await client.ask(FrameKind.BACKUP, wanted)).data
 
 
-async def _list(client: Client, begun: messages.BackupBegun) -> Point:
+async def _list(client: Client, begun: messages.BackupBegun) -> BackupPoint:
     parts: list[bytes] = []
     at = 0
     while at < begun.list_bytes:
@@ -102,7 +102,7 @@ async def _list(client: Client, begun: messages.BackupBegun) -> Point:
 
 async def pull(client: Client, keep: Callable[[RemoteSource, Advance | None], Kept]) -> Kept:
     """Has a broker take a point, and `keep` it, in a thread."""
-    answer = await client.ask(FrameKind.BACKUP, messages.Backup("begin"))
+    answer = await client.ask(FrameKind.BACKUP, messages.BackupRequest("begin"))
     begun = decode(messages.BackupBegun, answer)
     try:
         source = RemoteSource(client, begun, await _list(client, begun))
@@ -112,7 +112,7 @@ async def pull(client: Client, keep: Callable[[RemoteSource, Advance | None], Ke
     finally:
         # Where the connection is lost, the point went with it.
         with contextlib.suppress(FanlogError):
-            await client.ask(FrameKind.BACKUP, messages.Backup("end", begun.point))
+            await client.ask(FrameKind.BACKUP, messages.BackupRequest("end", begun.point))
 
 
 # To pin the files of a point may take minutes where the file system has no hard links.
@@ -220,7 +220,7 @@ def _to_archive(target: str, url: str) -> Kept:
     return kept
 
 
-def _say_what_is_missing(point: Point) -> None:
+def _say_what_is_missing(point: BackupPoint) -> None:
     if point.memory_topics:
         say_warning(f"{point.memory_topics:,} topics in memory are not in the backup.")
     if point.left_aside:
@@ -270,7 +270,7 @@ def _print_points(folder: str, as_json: bool) -> None:
     out().print(table)
 
 
-def _moment(point: Point) -> str:
+def _moment(point: BackupPoint) -> str:
     return dt.datetime.fromtimestamp(point.taken_us / 1e6, dt.UTC).isoformat(timespec="seconds")
 
 

@@ -584,9 +584,9 @@ def spark(
     plot: Plot = None,
 ) -> None:
     """Scans, streams and writes by Spark, beside the most that Spark takes from Python."""
-    from fanlog.bench import SparkOptions, run_spark  # noqa: PLC0415
+    from fanlog.bench import SparkBenchOptions, run_spark  # noqa: PLC0415
 
-    options = SparkOptions(
+    options = SparkBenchOptions(
         records=records,
         row_records=min(records, 500_000),
         sink_records=min(records, 2_000_000),

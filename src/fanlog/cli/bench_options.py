@@ -16,7 +16,7 @@ from fanlog.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from fanlog.bench import Report
-    from fanlog.bench.runner import Progress
+    from fanlog.bench.runner import BenchProgress
 
 bench_app = typer.Typer(
     help="Measure Fanlog next to Redis and NATS.", no_args_is_help=True, rich_markup_mode="rich"
@@ -24,7 +24,7 @@ bench_app = typer.Typer(
 
 OTHERS = ("redis", "nats")
 WEB_OTHERS = ("aiohttp", "websockets", "socketio")
-Run = Callable[["Progress"], "Report"]
+Run = Callable[["BenchProgress"], "Report"]
 
 
 class ListenerPort(StrEnum):

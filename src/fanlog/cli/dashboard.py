@@ -43,7 +43,7 @@ HttpPort = Annotated[
 OnlyPrint = Annotated[bool, typer.Option("--print", help="Print the address, and open no browser.")]
 
 
-class _Answer(NamedTuple):
+class _HttpAnswer(NamedTuple):
     status: int
     content_type: str
     body: bytes
@@ -112,14 +112,14 @@ def _find(site: str) -> str:
     )
 
 
-def _decoded(answer: _Answer) -> dict[str, Any]:
+def _decoded(answer: _HttpAnswer) -> dict[str, Any]:
     try:
         return msgspec.json.decode(answer.body, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError):
         return {}
 
 
-def _ask(site: str, path: str) -> _Answer:
+def _ask(site: str, path: str) -> _HttpAnswer:
     import urllib.error  # noqa: PLC0415 - only this needs it, and it takes a while
     import urllib.request  # noqa: PLC0415
 
@@ -137,8 +137,8 @@ def _ask(site: str, path: str) -> _Answer:
         ) from fault
 
 
-def _read(status: int, headers: Message, body: bytes) -> _Answer:
-    return _Answer(status, headers.get_content_type(), body)
+def _read(status: int, headers: Message, body: bytes) -> _HttpAnswer:
+    return _HttpAnswer(status, headers.get_content_type(), body)
 
 
 def _say(sentence: str) -> None:

@@ -38,7 +38,7 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND = dt.timedelta(microseconds=1)
 
 
-class Row(NamedTuple):
+class FileRow(NamedTuple):
     """A message of a file. `time_us` is when it happened; None: the file does not say."""
 
     value: bytes | None
@@ -114,13 +114,13 @@ class _Document(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Document).decode
 
 
-def read_line(line: bytes, number: int) -> Row:
+def read_line(line: bytes, number: int) -> FileRow:
     """A line as a message. A value that is no text is JSON, so that people can write lines
     themselves."""
     try:
         found = _decode(line)
         time = found.event_time or found.timestamp
-        return Row(
+        return FileRow(
             _value(found),
             _bytes(found.key, found.key_encoding == "base64"),
             {name: _header(value) for name, value in found.headers.items()},
@@ -271,7 +271,7 @@ class ParquetFile:
                     ExitCode.BAD_DATA,
                 )
 
-    def read(self) -> Iterator[list[Row]]:
+    def read(self) -> Iterator[list[FileRow]]:
         """Raises CommandError for a file that is damaged."""
         try:
             yield from self._read()
@@ -280,7 +280,7 @@ class ParquetFile:
                 f"{self._path} can't be read on: {fault}.", ExitCode.BAD_DATA
             ) from fault
 
-    def _read(self) -> Iterator[list[Row]]:
+    def _read(self) -> Iterator[list[FileRow]]:
         pa = _pyarrow()
         for batch in self._file.iter_batches(ROWS_AT_ONCE, columns=self._columns):
             found: dict[str, list[Any]] = {}
@@ -292,13 +292,13 @@ class ParquetFile:
             yield [_parquet_row(found, i) for i in range(batch.num_rows)]
 
 
-def _parquet_row(found: dict[str, list[Any]], i: int) -> Row:
+def _parquet_row(found: dict[str, list[Any]], i: int) -> FileRow:
     def cell(name: str) -> Any:
         return found[name][i] if name in found else None
 
     time_us = cell("event_time")
     headers: list[tuple[str, bytes | None]] = cell("headers") or []
-    return Row(
+    return FileRow(
         _as_bytes(cell("value")),
         _as_bytes(cell("key")),
         {name: _as_bytes(value) or b"" for name, value in headers},

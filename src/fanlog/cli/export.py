@@ -16,7 +16,7 @@ from fanlog.cli.exits import CommandError, ExitCode
 from fanlog.cli.file_faults import reason
 from fanlog.cli.quantities import show_size
 from fanlog.cli.session import DEFAULT_URL, Url, with_client
-from fanlog.cli.tail import Wanted, parse_start, read_present
+from fanlog.cli.tail import TailArguments, parse_start, read_present
 from fanlog.cli.terminal import err
 from fanlog.cli.verify import show_progress
 from fanlog.client.aio import Client
@@ -68,7 +68,7 @@ def export(
         raise InvalidArgumentError("--json-values is for JSON lines: Parquet has bytes.")
     if str(file) == "-" and chosen == "parquet" and sys.stdout.isatty():
         raise InvalidArgumentError("Parquet is not for a terminal: name a file, or use a pipe.")
-    wanted = Wanted(
+    wanted = TailArguments(
         target=topic,
         partitions=tuple(partition) if partition else None,
         start=parse_start(start),
@@ -91,7 +91,7 @@ def export(
         err().print(f"{count:,} messages of {topic} are in {file}, {size}.")
 
 
-async def _export(client: Client, wanted: Wanted, writer: Writer) -> int:
+async def _export(client: Client, wanted: TailArguments, writer: Writer) -> int:
     info = await client.describe_topic(wanted.target)
     count = 0
     with show_progress("exporting", lambda: info.records) as advance:

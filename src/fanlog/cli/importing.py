@@ -11,7 +11,7 @@ from typing import Annotated, Protocol
 
 import typer
 
-from fanlog.cli.exchange import ROWS_AT_ONCE, ParquetFile, Row, format_of, read_line
+from fanlog.cli.exchange import ROWS_AT_ONCE, FileRow, ParquetFile, format_of, read_line
 from fanlog.cli.exits import CommandError, ExitCode
 from fanlog.cli.inputs import LineReader, unreadable
 from fanlog.cli.session import DEFAULT_URL, AsJson, Url, with_client
@@ -142,9 +142,9 @@ class _Import:
                     advance(stream.tell())
         return self._stored, self._known
 
-    async def _take(self, rows: list[Row]) -> None:
+    async def _take(self, rows: list[FileRow]) -> None:
         """Stores some rows, in blocks that do not depend on how they came."""
-        block: list[Row] = []
+        block: list[FileRow] = []
         size = 0
         for row in rows:
             block.append(row)
@@ -155,7 +155,7 @@ class _Import:
         if block:
             await self._store(block)
 
-    async def _store(self, rows: list[Row]) -> None:
+    async def _store(self, rows: list[FileRow]) -> None:
         await self._check_partitions(rows)
         if self._once:
             result = await self._client.run_transaction(
@@ -170,14 +170,14 @@ class _Import:
             self._stored += len(rows)
         self._first += len(rows)
 
-    async def _stage(self, transaction: Transaction, rows: list[Row]) -> None:
+    async def _stage(self, transaction: Transaction, rows: list[FileRow]) -> None:
         for row in rows:
             await self._put(transaction, row)
 
-    async def _publish(self, client: Client, rows: list[Row]) -> None:
+    async def _publish(self, client: Client, rows: list[FileRow]) -> None:
         await asyncio.gather(*(self._put(client, row) for row in rows))
 
-    async def _put(self, target: _Target, row: Row) -> None:
+    async def _put(self, target: _Target, row: FileRow) -> None:
         await target.publish(
             self._topic,
             row.value,
@@ -188,7 +188,7 @@ class _Import:
             priority=row.priority,
         )
 
-    def _id(self, rows: list[Row]) -> str:
+    def _id(self, rows: list[FileRow]) -> str:
         """Names a block by its place and its content: another file under the same name is new."""
         digest = blake2b(digest_size=8, person=b"fanlog-import")
         for row in rows:
@@ -196,7 +196,7 @@ class _Import:
         whose = blake2b(f"{self._topic}/{self._once}".encode(), digest_size=8).hexdigest()
         return f"import/{whose}/{self._first}/{digest.hexdigest()}"
 
-    async def _check_partitions(self, rows: list[Row]) -> None:
+    async def _check_partitions(self, rows: list[FileRow]) -> None:
         last = max((row.partition or 0 for row in rows), default=0)
         if self._spread or last < max(self._partitions, 1):
             return
@@ -214,9 +214,9 @@ class _Import:
             )
 
 
-async def _lines(fd: int) -> AsyncIterator[list[Row]]:
+async def _lines(fd: int) -> AsyncIterator[list[FileRow]]:
     """The rows of a file of lines, always the same number at once."""
-    rows: list[Row] = []
+    rows: list[FileRow] = []
     number = 0
     async for lines in LineReader(fd).chunks():
         for line in lines:

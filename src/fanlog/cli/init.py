@@ -22,7 +22,7 @@ from fanlog.cli.exits import CommandError, ExitCode
 from fanlog.cli.file_faults import reason
 from fanlog.cli.options import all_options
 from fanlog.cli.serve import check_ports, is_loopback, native_url
-from fanlog.cli.settings import DEFAULT_FILE, Given, Setting, Settings, check_document
+from fanlog.cli.settings import DEFAULT_FILE, GivenOption, Setting, Settings, check_document
 from fanlog.cli.terminal import err, out, say_done
 from fanlog.config import DEFAULT_DATA, DEFAULT_HOST, NATIVE_PORT, REDIS_PORT
 from fanlog.config_web import WEB_PORT
@@ -57,7 +57,7 @@ class Tls(StrEnum):
 
 
 @dataclass(slots=True, kw_only=True)
-class Answers:
+class SetupAnswers:
     """What the configuration is to say."""
 
     data: str
@@ -122,8 +122,8 @@ def init(
 ) -> None:
     """Set up a broker: ask a few questions, and write its configuration."""
     _check_new(file, force=force)
-    asking = _Asking(ask=not yes)
-    answers = Answers(
+    asking = _Questions(ask=not yes)
+    answers = SetupAnswers(
         data=asking.text("Folder for the data", data, DEFAULT_DATA),
         host=asking.text("Address to listen on (0.0.0.0: every network)", host, DEFAULT_HOST),
         port=asking.number("Port for Fanlog clients", port, NATIVE_PORT),
@@ -147,7 +147,7 @@ def init(
     _set_up(file, answers)
 
 
-class _Asking:
+class _Questions:
     """Asks for what no flag has said; or takes the default."""
 
     def __init__(self, *, ask: bool) -> None:
@@ -181,7 +181,7 @@ class _Asking:
                 return answer
             err().print(f"Answer {', '.join(known[:-1])} or {known[-1]}.")
 
-    def files(self, answers: Answers, *, key_given: bool) -> None:
+    def files(self, answers: SetupAnswers, *, key_given: bool) -> None:
         """What the answers so far lead to."""
         if answers.auth is Auth.OWN and not key_given:
             answers.key_file = Path(self.text("File that has the key", None, str(answers.key_file)))
@@ -203,7 +203,7 @@ def _check_new(file: Path, *, force: bool) -> None:
         raise CommandError(f"There is no folder {file.absolute().parent}.", ExitCode.NOT_FOUND)
 
 
-def _set_up(file: Path, answers: Answers) -> None:
+def _set_up(file: Path, answers: SetupAnswers) -> None:
     _check(answers)
     made: list[str] = []
     if answers.auth is Auth.KEY:
@@ -218,7 +218,7 @@ def _set_up(file: Path, answers: Answers) -> None:
     _print_next(file, answers)
 
 
-def _check(answers: Answers) -> None:
+def _check(answers: SetupAnswers) -> None:
     """That a broker would start with these."""
     if answers.auth is Auth.NONE and not is_loopback(answers.host):
         raise InvalidArgumentError(
@@ -234,7 +234,7 @@ def _check(answers: Answers) -> None:
     document = toml_file.parsed(_config(answers))
     found = {path: Setting(option, option.default) for path, option in all_options().items()}
     for given in check_document(document):
-        if not isinstance(given, Given):
+        if not isinstance(given, GivenOption):
             raise InvalidArgumentError(str(given))
         found[given.option.path] = Setting(given.option, given.value)
     try:
@@ -272,7 +272,7 @@ def _make_key(file: Path) -> list[str]:
     return [f"{file} has the admin's key. Keep it secret."]
 
 
-def _make_certificates(file: Path, answers: Answers) -> list[str]:
+def _make_certificates(file: Path, answers: SetupAnswers) -> list[str]:
     # It takes a while to import, and most commands have no use for it.
     from fanlog.security.dev_certificates import open_authority  # noqa: PLC0415
 
@@ -286,7 +286,7 @@ def _make_certificates(file: Path, answers: Answers) -> list[str]:
     return [f"{folder} has certificates for development. Clients trust {authority.ca_file}."]
 
 
-def _config(answers: Answers) -> str:
+def _config(answers: SetupAnswers) -> str:
     """The file."""
     sections: dict[str, dict[str, str | int | bool]] = {
         "": {"data": os.path.abspath(answers.data)},
@@ -310,7 +310,7 @@ def _config(answers: Answers) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _print_next(file: Path, answers: Answers) -> None:
+def _print_next(file: Path, answers: SetupAnswers) -> None:
     """The commands to go on with."""
     host = DEFAULT_HOST if answers.host in ("0.0.0.0", "::", "") else answers.host
     url = native_url(host, answers.port)

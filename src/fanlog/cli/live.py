@@ -19,7 +19,7 @@ from fanlog.cli import toml_file
 from fanlog.cli.logs import set_log_level
 from fanlog.cli.options import Option, Value, all_options, did_you_mean
 from fanlog.cli.settings import (
-    Given,
+    GivenOption,
     Setting,
     Settings,
     check_document,
@@ -292,6 +292,6 @@ def write_settings(file: Path, values: Mapping[str, SettingValue | None]) -> Non
     except ConfigError as fault:
         raise ConfigError(f"{file}: {fault}") from None
     for given in check_document(toml_file.parsed(text)):
-        if not isinstance(given, Given):
+        if not isinstance(given, GivenOption):
             raise ConfigError(f"{file}: {given} Nothing was changed.")
     toml_file.replace(file, text)

@@ -39,8 +39,8 @@ from fanlog.spark.pipelines.progress import Ends, look
 from fanlog.spark.pipelines.runs import (
     RECORD,
     STOPS,
-    Run,
-    Running,
+    LastRun,
+    RunningPipeline,
     check_ready,
     condition,
     last_run,
@@ -192,7 +192,7 @@ def _run_once(
     check_ready(pipeline, folder)
     _check_topics(pipeline, options)
     watching = Watching(options.get("url", DEFAULT_URL), folder)
-    running = Running(pipeline, options, folder, master, environment)
+    running = RunningPipeline(pipeline, options, folder, master, environment)
     reports = RunReports(options.get("url", DEFAULT_URL), running, watching)
     reports.send()
     try:
@@ -211,7 +211,9 @@ def _run_once(
     say_done(f"{pipeline.name} is done{summary}.{where}")
 
 
-def watch(running: Running, watching: Watching, report: Callable[[], None] = lambda: None) -> str:
+def watch(
+    running: RunningPipeline, watching: Watching, report: Callable[[], None] = lambda: None
+) -> str:
     """Shows a run until it ends; its summary. Who looks may fail, and the run goes on without."""
     try:
         with display(watching) as show:
@@ -228,7 +230,7 @@ def watch(running: Running, watching: Watching, report: Callable[[], None] = lam
     return ""
 
 
-def _stop(running: Running) -> None:
+def _stop(running: RunningPipeline) -> None:
     try:
         running.stop()
     except KeyboardInterrupt:  # typed again: somebody is in a hurry
@@ -292,7 +294,7 @@ def status(
     _say_unknown(faults)
 
 
-def _ends(state: Path, run: Run, url: str | None, faults: dict[str, None]) -> Ends:
+def _ends(state: Path, run: LastRun, url: str | None, faults: dict[str, None]) -> Ends:
     """Where the topics end that a run reads; why that is not known goes to `faults`."""
     broker = url or run.options.get("url", DEFAULT_URL)
     return find_bounds(broker, look(state), lambda fault: faults.update({str(fault): None})).ends
@@ -303,7 +305,7 @@ def _say_unknown(faults: dict[str, None]) -> None:
         say_warning(f"The lag is unknown: {fault}")
 
 
-def _add_rows(table: Table, state: Path, run: Run, ends: Ends) -> None:
+def _add_rows(table: Table, state: Path, run: LastRun, ends: Ends) -> None:
     streams = look(state)
     now = condition(state, run)
     head = (
@@ -318,7 +320,7 @@ def _add_rows(table: Table, state: Path, run: Run, ends: Ends) -> None:
         table.add_row(*(head if i == 0 else ("", "", "")), printable(some.name), *figures)
 
 
-def _document(state: Path, run: Run, ends: Ends) -> dict[str, object]:
+def _document(state: Path, run: LastRun, ends: Ends) -> dict[str, object]:
     streams = look(state)
     return {
         "pipeline": run.pipeline,

@@ -21,7 +21,7 @@ from fanlog.cli.terminal import err, new_table, printable
 from fanlog.client.aio import Client
 from fanlog.errors import FanlogError, TopicNotFoundError
 from fanlog.model import TopicPartition
-from fanlog.spark.pipelines.progress import Ends, Progress, look
+from fanlog.spark.pipelines.progress import Ends, StreamProgress, look
 
 _BAR_COLUMNS = 20
 _EVENT_CHARACTERS_MAX = 100
@@ -29,7 +29,7 @@ _EVENT_CHARACTERS_MAX = 100
 Show = Callable[[str], None]
 
 
-class Bounds(NamedTuple):
+class PartitionBounds(NamedTuple):
     """Where the partitions of some topics begin and end."""
 
     starts: Ends
@@ -38,14 +38,14 @@ class Bounds(NamedTuple):
 
 def find_bounds(
     url: str,
-    streams: Iterable[Progress],
+    streams: Iterable[StreamProgress],
     unknown: Callable[[FanlogError], None] = lambda _: None,
-) -> Bounds:
+) -> PartitionBounds:
     """The bounds of the streams' topics. Without a broker nothing is known, and `unknown` hears
     why."""
     topics = sorted({topic for some in streams for topic in some.topics})
 
-    async def work(client: Client) -> Bounds:
+    async def work(client: Client) -> PartitionBounds:
         starts: dict[TopicPartition, int] = {}
         ends: dict[TopicPartition, int] = {}
         for topic in topics:
@@ -56,15 +56,15 @@ def find_bounds(
             for some in info.partitions:
                 starts[TopicPartition(topic, some.partition)] = some.start_offset
                 ends[TopicPartition(topic, some.partition)] = some.visible_end
-        return Bounds(starts, ends)
+        return PartitionBounds(starts, ends)
 
     if not topics:
-        return Bounds({}, {})
+        return PartitionBounds({}, {})
     try:
         return with_client(url, work)
     except FanlogError as fault:
         unknown(fault)
-        return Bounds({}, {})
+        return PartitionBounds({}, {})
 
 
 class Seen(NamedTuple):
@@ -117,7 +117,7 @@ class Watching:
         bounds = find_bounds(self._url, streams)
         return [self._see(some, bounds) for some in streams]
 
-    def _see(self, some: Progress, bounds: Bounds) -> Seen:
+    def _see(self, some: StreamProgress, bounds: PartitionBounds) -> Seen:
         before = self._before.get(some.name)
         if some.left is not None:
             records = some.rows - (before.rows if before else 0)

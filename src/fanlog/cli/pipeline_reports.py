@@ -26,7 +26,7 @@ from fanlog.spark.pipelines import GROUP, group_of
 if TYPE_CHECKING:
     from fanlog.cli.pipeline_display import Seen, Watching
     from fanlog.client.aio import Client
-    from fanlog.spark.pipelines.runs import Running
+    from fanlog.spark.pipelines.runs import RunningPipeline
 
 _EVERY_SECONDS = 15.0
 
@@ -34,7 +34,7 @@ _EVERY_SECONDS = 15.0
 class RunReports:
     """Reports of one run."""
 
-    def __init__(self, url: str, running: Running, watching: Watching) -> None:
+    def __init__(self, url: str, running: RunningPipeline, watching: Watching) -> None:
         self._url = url
         self._running = running
         self._watching = watching

@@ -36,7 +36,7 @@ _REPEATS_A_CHUNK = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class PublishArguments:
     """What to publish, and how."""
 
     topic: str
@@ -165,7 +165,7 @@ def publish(
     as_json: AsJson = False,
 ) -> None:
     """Publish a message, a file, or lines of stdin."""
-    wanted = Wanted(
+    wanted = PublishArguments(
         topic=topic,
         message=message,
         file=file,
@@ -192,14 +192,14 @@ def publish(
     _print_summary(with_client(url, work, reconnect=True), as_json=as_json)
 
 
-def _only_value(wanted: Wanted) -> bytes:
+def _only_value(wanted: PublishArguments) -> bytes:
     if wanted.file is not None:
         return read_whole(wanted.file)
     # Arguments that are no UTF-8 come with surrogates: they go out as the bytes they came in.
     return os.fsencode(wanted.message or "")
 
 
-def _publish_one(url: str, wanted: Wanted) -> Receipt | Scheduled:
+def _publish_one(url: str, wanted: PublishArguments) -> Receipt | Scheduled:
     value = _only_value(wanted)
 
     async def work(client: Client) -> Receipt | Scheduled:
@@ -224,7 +224,7 @@ def _publish_one(url: str, wanted: Wanted) -> Receipt | Scheduled:
     return with_client(url, work)
 
 
-async def _publish_many(client: Client, wanted: Wanted) -> Summary:
+async def _publish_many(client: Client, wanted: PublishArguments) -> Summary:
     sender = _Sender(client, wanted)
     began = time.monotonic()
     try:
@@ -258,7 +258,7 @@ async def _publish_many(client: Client, wanted: Wanted) -> Summary:
 class _Sender:
     """Sends values with the key, the headers and the pace that were asked for."""
 
-    def __init__(self, client: Client, wanted: Wanted) -> None:
+    def __init__(self, client: Client, wanted: PublishArguments) -> None:
         self._client = client
         self._wanted = wanted
         self._separator = os.fsencode(wanted.key_separator)
@@ -307,7 +307,7 @@ class _Sender:
             await asyncio.sleep(ahead)
 
 
-async def _chunks(wanted: Wanted) -> AsyncIterator[tuple[list[bytes], int]]:
+async def _chunks(wanted: PublishArguments) -> AsyncIterator[tuple[list[bytes], int]]:
     """Values to publish, and how many bytes of the input have been read for them."""
     if wanted.one_message:
         value, left = _only_value(wanted), wanted.count
@@ -345,7 +345,7 @@ def _unseen(done: int) -> None:
 
 
 @contextlib.contextmanager
-def _progress(wanted: Wanted) -> Generator[Callable[[int], None]]:
+def _progress(wanted: PublishArguments) -> Generator[Callable[[int], None]]:
     typing = wanted.message is None and wanted.file is None and sys.stdin.isatty()
     if typing or not err().is_terminal:
         yield _unseen

@@ -36,7 +36,7 @@ schedule_app = typer.Typer(
 )
 
 
-class Missed(StrEnum):
+class MissedPolicy(StrEnum):
     ONCE = "once"
     SKIP = "skip"
 
@@ -66,11 +66,11 @@ def add(
         str, typer.Option("--every", help="Instead of --cron: 30s, 10m, 2h.", metavar="DURATION")
     ] = "",
     missed: Annotated[
-        Missed,
+        MissedPolicy,
         typer.Option(
             "--missed", help="Runs that were due while the broker was down: once for all, or skip."
         ),
-    ] = Missed.ONCE,
+    ] = MissedPolicy.ONCE,
     key: Annotated[str | None, typer.Option("--key", "-k", help="The messages' key.")] = None,
     header: Annotated[
         list[str] | None,
@@ -90,7 +90,7 @@ def add(
             cron=cron,
             timezone=timezone,
             every_seconds=seconds,
-            missed="skip" if missed is Missed.SKIP else "once",
+            missed="skip" if missed is MissedPolicy.SKIP else "once",
             key=key,
             headers=parse_headers(header or []) or None,
         )

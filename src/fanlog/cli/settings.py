@@ -180,14 +180,14 @@ def read_document(file: Path) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class GivenOption:
     """An option that a document sets, with its checked value."""
 
     option: Option
     value: Value
 
 
-def check_document(document: dict[str, Any]) -> Iterator[Given | ConfigError]:
+def check_document(document: dict[str, Any]) -> Iterator[GivenOption | ConfigError]:
     """Everything that a document sets, and every fault in it, in its order."""
     sections = {option.section for option in all_options().values()} - {""}
     for name, content in document.items():
@@ -218,14 +218,14 @@ def check_tables(name: str, content: Any) -> Iterator[ConfigError]:
             yield ConfigError(f"{place}: {said}. See docs/security.md for what may be there.")
 
 
-def _checked(section: str, name: str, given: Any) -> Given | ConfigError:
+def _checked(section: str, name: str, given: Any) -> GivenOption | ConfigError:
     path = f"{section}.{name}" if section else name
     known = all_options()
     option = known.get(path)
     if option is None:
         return ConfigError(_unknown(section, name, path))
     try:
-        return Given(option, option.read(given))
+        return GivenOption(option, option.read(given))
     except ConfigError as fault:
         return fault
 

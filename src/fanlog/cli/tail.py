@@ -35,7 +35,7 @@ _STALLED_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class TailArguments:
     """What to show, and when to stop."""
 
     target: str
@@ -118,7 +118,7 @@ def tail(
         )
     if as_json and values_only:
         raise InvalidArgumentError("--json and --values-only exclude each other.")
-    wanted = Wanted(
+    wanted = TailArguments(
         target=target,
         partitions=tuple(partition) if partition else None,
         start=parse_start(start or ("earliest" if no_follow else "latest")),
@@ -180,12 +180,12 @@ class _Ends:
         return {topic for topic, _ in self._left}
 
 
-async def read_present(client: Client, wanted: Wanted, show: Show) -> None:
+async def read_present(client: Client, wanted: TailArguments, show: Show) -> None:
     """Shows all that is there now, and ends."""
     await _tail(client, wanted, show)
 
 
-async def _tail(client: Client, wanted: Wanted, show: Show) -> None:
+async def _tail(client: Client, wanted: TailArguments, show: Show) -> None:
     ends = None if wanted.follow else await _present_ends(client, wanted)
     if ends is not None and not ends:
         return
@@ -206,7 +206,7 @@ async def _tail(client: Client, wanted: Wanted, show: Show) -> None:
             await _read_up_to(client, subscription, ends, wanted.count, show)
 
 
-def _subscription(client: Client, wanted: Wanted, on_gap: OnGap) -> Subscription:
+def _subscription(client: Client, wanted: TailArguments, on_gap: OnGap) -> Subscription:
     if wanted.group:
         kind = wanted.start.kind
         return client.consume(
@@ -257,7 +257,7 @@ async def _read_up_to(
         ends.passed(batch.topic, batch.partition, batch.next_offset)
 
 
-async def _present_ends(client: Client, wanted: Wanted) -> _Ends:
+async def _present_ends(client: Client, wanted: TailArguments) -> _Ends:
     """The ends of what is wanted, without partitions that have nothing from the start on."""
     infos = await _infos(client, wanted.target)
     ends = _Ends(infos, wanted.partitions)

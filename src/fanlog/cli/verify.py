@@ -18,7 +18,7 @@ from fanlog.cli.file_faults import reason
 from fanlog.cli.quantities import show_size
 from fanlog.cli.session import AsJson
 from fanlog.cli.terminal import err, new_table, out, print_json, printable, say_done
-from fanlog.log.backup.findings import Report
+from fanlog.log.backup.findings import CheckReport
 from fanlog.log.backup.keeping import is_backup_folder
 from fanlog.log.backup.verify import StagedFile, size_of, verify_data
 from fanlog.log.backup.verify_backup import verify_backup
@@ -58,7 +58,7 @@ def verify(
         raise typer.Exit(ExitCode.FAILED)
 
 
-def _check(folder: str) -> Report:
+def _check(folder: str) -> CheckReport:
     with show_progress("verifying", lambda: size_of(folder)) as advance:
         if os.path.isfile(folder) or is_backup_folder(folder):
             return verify_backup(folder, advance)
@@ -87,7 +87,7 @@ def show_progress(title: str, total: Callable[[], int]) -> Generator[Callable[[i
         yield advance
 
 
-def _document(report: Report) -> dict[str, object]:
+def _document(report: CheckReport) -> dict[str, object]:
     return {
         "files": report.files,
         "bytes": report.bytes,
@@ -96,7 +96,7 @@ def _document(report: Report) -> dict[str, object]:
     }
 
 
-def _print(report: Report) -> None:
+def _print(report: CheckReport) -> None:
     for note in report.notes:
         err().print(Text(printable(note), style="dim"))
     if not report.findings:

@@ -44,10 +44,10 @@ from fanlog.client.schedules import DelayedMessages, Time
 from fanlog.client.streams import Stream, StreamMode, StreamSettings, stream_topic
 from fanlog.client.subscription import OnGap, Subscription
 from fanlog.client.topics import TopicCalls
-from fanlog.client.transactions.stager import Stager
+from fanlog.client.transactions.stager import TransactionStager
 from fanlog.client.transactions.transaction import Transaction, run_transaction
 from fanlog.client.transactions.transform import Function, Transform, TransformOptions
-from fanlog.client.typed.kind import Kind
+from fanlog.client.typed.kind import MessageType
 from fanlog.client.typed.topic import Topic
 from fanlog.client.values import Encoding, check_several, encode_as
 from fanlog.client.web import Web
@@ -519,7 +519,7 @@ class Client(TopicCalls):
         broker has `durability="os"`. Pieces are text, or of a `type`; see `topic`.
         """
         settings = StreamSettings(ttl_seconds, durability, bytes_max)
-        kind = Kind[Any](
+        kind = MessageType[Any](
             stream_topic(name), str if type is None else type, encoding or self.encoding
         )
         return Stream(self, kind, mode, settings)
@@ -730,7 +730,9 @@ class Client(TopicCalls):
         return self._transaction(checked(messages.BeginTransaction(ticket=ticket)))
 
     def _transaction(self, wanted: messages.BeginTransaction) -> Transaction:
-        stager = Stager(self._session, self._options, self._known_topics, self._publisher)
+        stager = TransactionStager(
+            self._session, self._options, self._known_topics, self._publisher
+        )
         timeout_seconds = self._options.delivery_timeout_seconds
         return Transaction(self._session, stager, wanted, timeout_seconds)
 

@@ -10,18 +10,18 @@ from collections.abc import Callable
 import msgspec
 
 from fanlog.errors import FormatError
-from fanlog.format.signals import Ask, Told, decode_web, encode_web
+from fanlog.format.signals import SignalAnswer, SignalAsk, decode_web, encode_web
 
 
-class _Waiting:
+class _OpenQuestion:
     """One question, and the answers so far, by process."""
 
     def __init__(self, enough: int) -> None:
         self.enough = enough
-        self.told: dict[str, Told] = {}
+        self.told: dict[str, SignalAnswer] = {}
         self.complete = asyncio.Event()
 
-    def take(self, told: Told) -> None:
+    def take(self, told: SignalAnswer) -> None:
         self.told[told.process] = told
         expected = {name for one in self.told.values() for name in one.processes}
         if len(self.told) >= self.enough > 0 or expected <= set(self.told):
@@ -33,9 +33,9 @@ class Asker:
 
     def __init__(self, send: Callable[[bytes], None]) -> None:
         self._send = send
-        self._waiting: dict[str, _Waiting] = {}
+        self._waiting: dict[str, _OpenQuestion] = {}
 
-    def hear(self, told: Told) -> None:
+    def hear(self, told: SignalAnswer) -> None:
         waiting = self._waiting.get(told.id)
         if waiting is not None:
             waiting.take(told)
@@ -46,14 +46,16 @@ class Asker:
             signal = decode_web(data)
         except FormatError:
             return
-        if isinstance(signal, Told):
+        if isinstance(signal, SignalAnswer):
             self.hear(signal)
 
-    async def ask(self, question: Ask, timeout_seconds: float, *, enough: int = 0) -> list[Told]:
+    async def ask(
+        self, question: SignalAsk, timeout_seconds: float, *, enough: int = 0
+    ) -> list[SignalAnswer]:
         """The answers of all processes, or of those that answered in time. With `enough`, so many
         answers are."""
         question = msgspec.structs.replace(question, id=secrets.token_hex(8))
-        waiting = self._waiting[question.id] = _Waiting(enough)
+        waiting = self._waiting[question.id] = _OpenQuestion(enough)
         try:
             self._send(encode_web(question))
             async with asyncio.timeout(timeout_seconds):

@@ -17,12 +17,12 @@ from fanlog.client.arguments import (
     topic_name,
 )
 from fanlog.client.core import Event
-from fanlog.client.follower import Follower
+from fanlog.client.follower import ClientFollower
 from fanlog.client.kept import KeptWarnings
 from fanlog.client.link import Dial
 from fanlog.client.message import MessageBatch
 from fanlog.client.publishing import Publisher
-from fanlog.client.session import Session, SessionHooks
+from fanlog.client.session import ClientSession, SessionHooks
 from fanlog.client.transactions.stager import KnownTopics, with_partitions
 from fanlog.config import ClientOptions
 from fanlog.errors import (
@@ -41,7 +41,7 @@ from fanlog.model import HIDDEN_PREFIXES
 _SHARED_BYTES_MAX = 4 * 1024 * 1024
 
 
-class Connection:
+class ClientConnection:
     """What every part of a client stands on. `on_lost` is called, with the reason, when the
     connection is lost, and `on_back` when it is there again and everything goes on."""
 
@@ -60,8 +60,8 @@ class Connection:
         )
         self.on_lost: Callable[[FanlogError], None] | None = None
         self.on_back: Callable[[], None] | None = None
-        self._session = Session(hooks, dial, options, verify=verify)
-        self._subscriptions: dict[int, Follower] = {}
+        self._session = ClientSession(hooks, dial, options, verify=verify)
+        self._subscriptions: dict[int, ClientFollower] = {}
         self._subscription_number = 0
         self._numbers: dict[str, int] = {}
         # How many partitions topics have, by number, where they grew on this connection.
@@ -149,7 +149,7 @@ class Connection:
             if subscription.attached:
                 await self._resubscribe(subscription)
 
-    async def _resubscribe(self, subscription: Follower) -> None:
+    async def _resubscribe(self, subscription: ClientFollower) -> None:
         try:
             await self.attach(subscription, again=True)
         except FanlogError as error:
@@ -177,13 +177,13 @@ class Connection:
                     subscription.delivered(batch)
             case core.Acked(acks):
                 self._publisher.acked(acks)
-            case core.Refused(refused):
+            case core.BatchRefused(refused):
                 self._publisher.refused(refused)
-            case core.Grew(grew):
+            case core.TopicGrew(grew):
                 self._grown[grew.number] = grew.partitions
                 self._publisher.grew(grew.number, grew.partitions)
                 self._known_topics.grew(grew.number, grew.partitions)
-            case core.Missed(key, gap) if key in self._subscriptions:
+            case core.MessagesMissed(key, gap) if key in self._subscriptions:
                 self._subscriptions[key].missed_some(gap)
             case core.TopicJoined(key, joined) if key in self._subscriptions:
                 self._subscriptions[key].joined(joined)
@@ -197,7 +197,7 @@ class Connection:
                 self._subscriptions[key].leased(lease)
             case core.Ended(key, error) if key in self._subscriptions:
                 self._subscriptions.pop(key).end(error)
-            case core.Failed(_, error, key) if key in self._subscriptions:
+            case core.RequestFailed(_, error, key) if key in self._subscriptions:
                 self._subscriptions.pop(key).end(error)
             case _:
                 pass
@@ -207,7 +207,7 @@ class Connection:
     def write(self, data: bytes) -> None:
         self._session.write(data)
 
-    async def attach(self, follower: Follower, *, again: bool = False) -> None:
+    async def attach(self, follower: ClientFollower, *, again: bool = False) -> None:
         """Sends a follower's request: its first, or the one that continues it."""
 
         def opened(payload: bytes) -> None:
@@ -227,14 +227,14 @@ class Connection:
                     self._take_back(follower)
             raise
 
-    def _take_back(self, follower: Follower) -> None:
+    def _take_back(self, follower: ClientFollower) -> None:
         """Ends what nobody waits for any more: the broker may have begun it, and would keep
         partitions and jobs for who does not take them. Written at once, because who was cancelled
         may not get to wait; request 0 is nobody's, so that the answer is dropped."""
         if self._session.ready:
             self.write(message_frame(FrameKind.UNSUBSCRIBE, messages.Goodbye(), aux=follower.key))
 
-    async def detach(self, subscription: Follower, *, keep: bool = False) -> None:
+    async def detach(self, subscription: ClientFollower, *, keep: bool = False) -> None:
         """Ends a follower. With `keep` a worker keeps its jobs, also those that come until the
         broker has answered."""
         if keep and self._subscriptions.get(subscription.key) is subscription:

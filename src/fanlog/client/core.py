@@ -41,7 +41,7 @@ class Answered(NamedTuple):
     payload: bytes
 
 
-class Failed(NamedTuple):
+class RequestFailed(NamedTuple):
     """A request that failed, or with request 0 the connection's end, and then perhaps the
     subscription that is to blame."""
 
@@ -54,7 +54,7 @@ class Acked(NamedTuple):
     acks: list[Ack]
 
 
-class Refused(NamedTuple):
+class BatchRefused(NamedTuple):
     refused: messages.Refused
 
 
@@ -63,7 +63,7 @@ class Delivered(NamedTuple):
     batch: Batch
 
 
-class Missed(NamedTuple):
+class MessagesMissed(NamedTuple):
     subscription: int
     gap: messages.GapNotice
 
@@ -100,7 +100,7 @@ class Ended(NamedTuple):
     error: FanlogError
 
 
-class Grew(NamedTuple):
+class TopicGrew(NamedTuple):
     grew: messages.Grew
 
 
@@ -111,18 +111,18 @@ class Draining(NamedTuple):
 Event = (
     Welcomed
     | Answered
-    | Failed
+    | RequestFailed
     | Acked
-    | Refused
+    | BatchRefused
     | Delivered
-    | Missed
+    | MessagesMissed
     | TopicJoined
     | TopicLeft
     | Noticed
     | Revoked
     | Leased
     | Ended
-    | Grew
+    | TopicGrew
     | Draining
 )
 
@@ -169,13 +169,13 @@ class ClientCore:
             case FrameKind.OK | FrameKind.FETCHED | FrameKind.PONG:
                 return Answered(header.request, bytes(payload))
             case FrameKind.ERROR:
-                return Failed(header.request, _error(payload), header.aux)
+                return RequestFailed(header.request, _error(payload), header.aux)
             case other:
                 return _rare(other, header.aux, payload)
 
 
 def _error(payload: memoryview) -> FanlogError:
-    failure = decode(messages.Failure, payload)
+    failure = decode(messages.ErrorAnswer, payload)
     return from_wire(
         failure.code, failure.message, failure.first, failure.next, failure.retry_after_seconds
     )
@@ -190,15 +190,15 @@ def _rare(kind: FrameKind, aux: int, payload: memoryview) -> Event:
 
 _RARE: dict[FrameKind, Callable[[int, memoryview], Event]] = {
     FrameKind.WELCOME: lambda aux, data: Welcomed(decode(messages.Welcome, data)),
-    FrameKind.REFUSED: lambda aux, data: Refused(decode(messages.Refused, data)),
-    FrameKind.GAP: lambda aux, data: Missed(aux, decode(messages.GapNotice, data)),
+    FrameKind.REFUSED: lambda aux, data: BatchRefused(decode(messages.Refused, data)),
+    FrameKind.GAP: lambda aux, data: MessagesMissed(aux, decode(messages.GapNotice, data)),
     FrameKind.JOINED: lambda aux, data: TopicJoined(aux, decode(messages.Joined, data)),
     FrameKind.LEFT: lambda aux, data: TopicLeft(aux, decode(messages.Left, data)),
     FrameKind.NOTICE: lambda aux, data: Noticed(aux, decode(messages.Notice, data)),
     FrameKind.REVOKE: lambda aux, data: Revoked(aux, decode(messages.Revoke, data)),
     FrameKind.LEASE: lambda aux, data: Leased(aux, read_lease(data)),
     FrameKind.ENDED: lambda aux, data: Ended(aux, _error(data)),
-    FrameKind.GREW: lambda aux, data: Grew(decode(messages.Grew, data)),
+    FrameKind.GREW: lambda aux, data: TopicGrew(decode(messages.Grew, data)),
     FrameKind.DRAINING: lambda aux, data: Draining(decode(messages.Goodbye, data).reason),
 }
 

@@ -13,7 +13,7 @@ from fanlog.format.frames import FrameKind, Lease
 from fanlog.format.messages import GapNotice, Joined, Left, Notice, Revoke
 
 
-class Follower(Protocol):
+class ClientFollower(Protocol):
     """`attached` once the broker has answered its request; it is then resumed by itself."""
 
     attached: bool

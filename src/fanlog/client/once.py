@@ -19,7 +19,7 @@ from typing import NamedTuple
 import msgspec
 
 from fanlog.client.link import Dial
-from fanlog.client.outbox import Identity
+from fanlog.client.outbox import ProducerIdentity
 from fanlog.client.publishing import Publisher
 from fanlog.client.topic_outbox import TopicOutbox
 from fanlog.client.topics import TopicCalls
@@ -63,7 +63,7 @@ class OnceReceipt(NamedTuple):
     epoch: int
 
 
-def producer_of(key: str) -> Identity:
+def producer_of(key: str) -> ProducerIdentity:
     """The producer that a key makes up."""
     size = len(key.encode(errors="replace"))
     if not 1 <= size <= ONCE_KEY_BYTES_MAX:
@@ -72,7 +72,7 @@ def producer_of(key: str) -> Identity:
             "one."
         )
     digest = blake2b(key.encode(errors="replace"), digest_size=8, person=b"fanlog-once").digest()
-    return Identity(int.from_bytes(digest, "big") & PRODUCER_ID_MAX or 1)
+    return ProducerIdentity(int.from_bytes(digest, "big") & PRODUCER_ID_MAX or 1)
 
 
 class OncePublisher:
@@ -114,7 +114,7 @@ class OncePublisher:
             task.exception()  # Nobody may be left to hear of it.
 
     async def _publish(
-        self, producer: Identity, topic: str, records: Sequence[OnceRecord]
+        self, producer: ProducerIdentity, topic: str, records: Sequence[OnceRecord]
     ) -> list[OnceReceipt]:
         async with self._room:
             connection = self._idle.pop() if self._idle else await self._connect()
@@ -154,7 +154,7 @@ class _Connection(TopicCalls):
         return self.connected and self._publisher.buffered_bytes <= 0
 
     async def publish(
-        self, producer: Identity, topic: str, records: Sequence[OnceRecord]
+        self, producer: ProducerIdentity, topic: str, records: Sequence[OnceRecord]
     ) -> list[OnceReceipt]:
         publisher = Publisher(self._session, self._options, self.open_topic, self._find_topic)
         publisher.identity = producer
@@ -192,7 +192,7 @@ class _Connection(TopicCalls):
 
     async def _compare(
         self,
-        producer: Identity,
+        producer: ProducerIdentity,
         topic: str,
         records: Sequence[OnceRecord],
         receipts: Sequence[Receipt],

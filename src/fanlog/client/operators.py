@@ -49,7 +49,7 @@ class Connections:
         after = ""
         while True:
             page = await self._ask(
-                messages.Connections(
+                messages.ConnectionsRequest(
                     user=user,
                     address=address,
                     listener=listener,
@@ -81,7 +81,7 @@ class Connections:
         ()
         """
         page = await self._ask(
-            messages.Connections(
+            messages.ConnectionsRequest(
                 kind="close",
                 id=id,
                 user=user,
@@ -93,5 +93,5 @@ class Connections:
         )
         return page.connections
 
-    async def _ask(self, wanted: messages.Connections) -> messages.ConnectionPage:
+    async def _ask(self, wanted: messages.ConnectionsRequest) -> messages.ConnectionPage:
         return decode(messages.ConnectionPage, await self._host.ask(FrameKind.CONNECTIONS, wanted))

@@ -22,7 +22,12 @@ from fanlog.format.batch import encode_batch, retarget
 from fanlog.format.codecs import Codec
 from fanlog.format.frames import Ack
 from fanlog.format.messages import Refused
-from fanlog.format.trace_context import TRACED_RECORDS_MAX, Mark, TraceContext, traced_frame
+from fanlog.format.trace_context import (
+    TRACED_RECORDS_MAX,
+    SampledRecord,
+    TraceContext,
+    traced_frame,
+)
 
 RECORD_OVERHEAD_BYTES = 16
 
@@ -48,14 +53,14 @@ class PublishSpan(Protocol):
     def end(self, partition: int | None, offset: int | None, error: FanlogError | None) -> None: ...
 
 
-class Identity(NamedTuple):
+class ProducerIdentity(NamedTuple):
     """Who publishes, as batches say it."""
 
     id: int
     epoch: int = 0
 
 
-class Records:
+class OutgoingRecords:
     """Records that will be one batch. A column that nobody used does not exist."""
 
     __slots__ = (
@@ -88,14 +93,14 @@ class Records:
         # One with a priority is looked at record by record too: others must not get into it.
         self.wide = priority > 0
         # The sampled records, and the spans of those that this program publishes itself.
-        self.marks: list[Mark] | None = None
+        self.marks: list[SampledRecord] | None = None
         self.spans: list[tuple[int, PublishSpan]] | None = None
 
     def mark(self, context: TraceContext) -> None:
         """The last record is sampled: the broker is told, of a bounded number in a batch."""
         marks = self.marks = self.marks or []
         if len(marks) < TRACED_RECORDS_MAX:
-            marks.append(Mark(len(self.values) - 1, context.trace_id, context.span_id))
+            marks.append(SampledRecord(len(self.values) - 1, context.trace_id, context.span_id))
 
     def add_span(self, span: PublishSpan) -> None:
         """It ends when the broker has answered for the last record."""
@@ -136,7 +141,7 @@ class Records:
                 self.event_times = [now_us] * (count - 1)
             self.event_times.append(now_us if event_time_us is None else event_time_us)
 
-    def each(self) -> Iterator[tuple[bytes | None, Records]]:
+    def each(self) -> Iterator[tuple[bytes | None, OutgoingRecords]]:
         """The records one by one, with their keys."""
         waiting: dict[int, list[Waiter]] = {}
         for index, waiter in self.waiters:
@@ -145,7 +150,7 @@ class Records:
         spans = dict(self.spans or ())
         left = self.bytes
         for i, value in enumerate(self.values):
-            one = Records(self.since, self.priority)
+            one = OutgoingRecords(self.since, self.priority)
             one.values.append(value)
             key = None if self.keys is None else self.keys[i]
             headers = None if self.headers is None else self.headers[i]
@@ -165,7 +170,7 @@ class Records:
                 one.spans = [(0, spans[i])]
             yield key, one
 
-    def take(self, one: Records) -> None:
+    def take(self, one: OutgoingRecords) -> None:
         """Adds a record that `each` has given."""
         self.values += one.values
         if one.wide or self.wide:
@@ -183,7 +188,7 @@ class Records:
             self.add_span(span)
 
     def encode(
-        self, topic: int, partition: int, producer: Identity, sequence: int, codec: Codec
+        self, topic: int, partition: int, producer: ProducerIdentity, sequence: int, codec: Codec
     ) -> bytes:
         return encode_batch(
             self.values,
@@ -205,7 +210,7 @@ class Sent:
 
     __slots__ = ("attempts", "data", "records", "sequence")
 
-    def __init__(self, data: bytes, records: Records, sequence: int) -> None:
+    def __init__(self, data: bytes, records: OutgoingRecords, sequence: int) -> None:
         self.data = data
         self.records = records
         self.sequence = sequence
@@ -234,8 +239,8 @@ class PartitionOutbox:
 
     def __init__(self, index: int) -> None:
         self.index = index
-        self.open: Records | None = None
-        self.sealed: deque[Records] = deque()
+        self.open: OutgoingRecords | None = None
+        self.sealed: deque[OutgoingRecords] = deque()
         self.in_flight: deque[Sent] = deque()
         # Refused for their place in line: first since the last settling, then all that still wait.
         self.returned: list[Sent] = []
@@ -244,10 +249,10 @@ class PartitionOutbox:
         self.expected: int | None = None
         self.scheduled = False
 
-    def begin(self, priority: int) -> Records:
+    def begin(self, priority: int) -> OutgoingRecords:
         """A batch for records of this priority."""
         self.seal()
-        self.open = Records(time.monotonic(), priority)
+        self.open = OutgoingRecords(time.monotonic(), priority)
         return self.open
 
     def seal(self) -> None:
@@ -255,7 +260,7 @@ class PartitionOutbox:
             self.sealed.append(self.open)
             self.open = None
 
-    def next_to_send(self, topic: int, producer: Identity, codec: Codec) -> bytes | None:
+    def next_to_send(self, topic: int, producer: ProducerIdentity, codec: Codec) -> bytes | None:
         """The next batch for the wire, or None while a refusal settles or nothing waits."""
         if self.expected is not None:
             if self.in_flight:
@@ -278,7 +283,7 @@ class PartitionOutbox:
         self.in_flight.append(sent)
         return sent.wire()
 
-    def acked(self, ack: Ack) -> Records | None:
+    def acked(self, ack: Ack) -> OutgoingRecords | None:
         """The records that the broker has stored; None for an answer to a repeat."""
         sent = self._answered(ack.first_sequence)
         if sent is None:
@@ -289,7 +294,7 @@ class PartitionOutbox:
             sent.records.end_spans(ack)
         return sent.records
 
-    def refused(self, refused: Refused) -> Records | None:
+    def refused(self, refused: Refused) -> OutgoingRecords | None:
         """The records that were not stored and will not be; None if they go out again."""
         sent = self._answered(refused.first_sequence)
         if sent is None:
@@ -341,7 +346,7 @@ class PartitionOutbox:
             sent.data = retarget(sent.data, topic=topic, first_sequence=sent.sequence)
         return [sent.wire() for sent in self.in_flight]
 
-    def give_up(self, error: FanlogError) -> list[Records]:
+    def give_up(self, error: FanlogError) -> list[OutgoingRecords]:
         """Fails everything, and returns what that was."""
         in_flight = [sent.records for sent in self.in_flight]
         self.in_flight.clear()
@@ -349,7 +354,7 @@ class PartitionOutbox:
             fail(some, error)
         return in_flight + self.give_up_unsent(error)
 
-    def give_up_unsent(self, error: FanlogError) -> list[Records]:
+    def give_up_unsent(self, error: FanlogError) -> list[OutgoingRecords]:
         """The same for all but what is in flight, which is still to be answered."""
         self._line_up()
         records = [sent.records for sent in self.again]
@@ -363,12 +368,12 @@ class PartitionOutbox:
             fail(some, error)
         return records
 
-    def overdue(self, before: float) -> list[Records]:
+    def overdue(self, before: float) -> list[OutgoingRecords]:
         """Records that have waited since before that time and have not been told so."""
         known = [*self.unanswered(), *([] if self.open is None else [self.open])]
         return [records for records in known if records.since < before and records.waiters]
 
-    def unanswered(self) -> list[Records]:
+    def unanswered(self) -> list[OutgoingRecords]:
         """All that is sealed, sent or not, until its outcome is known."""
         sent = [*self.in_flight, *self.returned, *self.again]
         return [*(one.records for one in sent), *self.sealed]
@@ -383,7 +388,7 @@ class PartitionOutbox:
         return None
 
 
-def fail(records: Records, error: FanlogError) -> None:
+def fail(records: OutgoingRecords, error: FanlogError) -> None:
     """Tells whoever waits; `unwatched` counts the records that nobody waits for."""
     records.error = error
     if records.spans is not None:

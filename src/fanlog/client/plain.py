@@ -317,7 +317,7 @@ class PlainConnection:
 
 
 def _failure(payload: bytes) -> FanlogError:
-    failure = decode(messages.Failure, payload)
+    failure = decode(messages.ErrorAnswer, payload)
     return from_wire(
         failure.code, failure.message, failure.first, failure.next, failure.retry_after_seconds
     )

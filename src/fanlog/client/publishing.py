@@ -15,10 +15,10 @@ import msgspec
 
 from fanlog.client.outbox import (
     RECORD_OVERHEAD_BYTES,
-    Identity,
+    OutgoingRecords,
     PartitionOutbox,
+    ProducerIdentity,
     PublishSpan,
-    Records,
     Waiter,
     record_extra_bytes,
 )
@@ -153,7 +153,7 @@ class Publisher:
             )
         # A named one is told by the broker who it is, before anything is sent. 0: nobody counts.
         unnamed = options.idempotent and not options.producer
-        self.identity = Identity(secrets.randbits(63) | 1 if unnamed else 0)
+        self.identity = ProducerIdentity(secrets.randbits(63) | 1 if unnamed else 0)
         self.fenced: FencedError | None = None
         self.buffered_bytes = 0
         # None, unless the program has set up OpenTelemetry.
@@ -352,7 +352,7 @@ class Publisher:
         return size
 
     def _trace(
-        self, records: Records, headers: dict[str, bytes] | None, span: PublishSpan | None
+        self, records: OutgoingRecords, headers: dict[str, bytes] | None, span: PublishSpan | None
     ) -> None:
         """The last record belongs to a trace: the broker is told if it is sampled."""
         context = context_of(headers)
@@ -568,7 +568,7 @@ class Publisher:
             topic.move_to(opened)
             self._send_all(topic)
 
-    def _gone(self, lost: list[Records]) -> None:
+    def _gone(self, lost: list[OutgoingRecords]) -> None:
         for records in lost:
             self.buffered_bytes -= records.bytes
             if records.unwatched and records.error is not None:
@@ -595,7 +595,7 @@ class Publisher:
             except FencedError as error:
                 self._fence(error.message)
             else:
-                self.identity = Identity(given.id, given.epoch)
+                self.identity = ProducerIdentity(given.id, given.epoch)
         if self.fenced is not None:
             self.give_up(
                 FencedError(

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, TypedDict, Unpack
 from fanlog.client.arguments import checked, checked_priority, event_time_us, seconds_of, topic_name
 from fanlog.client.outbox import RECORD_OVERHEAD_BYTES
 from fanlog.client.publishing import Headers, Publisher, TopicOutbox, own_headers
-from fanlog.client.session import Session
+from fanlog.client.session import ClientSession
 from fanlog.client.values import Value, as_bytes, as_published
 from fanlog.errors import InvalidArgumentError
 from fanlog.format.frames import FrameKind
@@ -78,7 +78,7 @@ def at_us(at: Time | None) -> int:
     return round(at * _SECOND_US)
 
 
-class Message(TypedDict, total=False):
+class MessageExtras(TypedDict, total=False):
     """What a message has beside its value."""
 
     key: bytes | str | None
@@ -87,7 +87,7 @@ class Message(TypedDict, total=False):
     priority: int
 
 
-class Later(Message, total=False):
+class Later(MessageExtras, total=False):
     """And when it is due."""
 
     partition: int | None
@@ -96,7 +96,7 @@ class Later(Message, total=False):
     schedule_id: str | None
 
 
-class Record(NamedTuple):
+class PublisherRecord(NamedTuple):
     """What a `Publisher` is given."""
 
     outbox: TopicOutbox
@@ -125,8 +125,8 @@ class DelayedRecords:
         at: Time | None = None,
         schedule_id: str | None = None,
         partition: int | None = None,
-        **message: Unpack[Message],
-    ) -> tuple[str, Record]:
+        **message: Unpack[MessageExtras],
+    ) -> tuple[str, PublisherRecord]:
         """A message's id, and the record that it waits in."""
         time_us = due_time_us(delay_seconds, at)
         if schedule_id is None:
@@ -141,7 +141,7 @@ class DelayedRecords:
         outbox = await self._ready_outbox(SCHEDULED_TOPIC)
         self._nonce = (self._nonce + 1) & _NONCE_MASK
         key = record_key(self._nonce, id)
-        return id, Record(outbox, encode_delayed(delayed), key, None, time_us)
+        return id, PublisherRecord(outbox, encode_delayed(delayed), key, None, time_us)
 
     def _delayed(
         self,
@@ -187,7 +187,9 @@ class DelayedRecords:
 class DelayedMessages:
     """What `publish(delay_seconds=…)` and its siblings do."""
 
-    def __init__(self, session: Session, publisher: Publisher, ready_outbox: ReadyOutbox) -> None:
+    def __init__(
+        self, session: ClientSession, publisher: Publisher, ready_outbox: ReadyOutbox
+    ) -> None:
         self._session = session
         self._publisher = publisher
         self._records = DelayedRecords(publisher, ready_outbox)

@@ -72,7 +72,7 @@ def _not_greeted(link: Link, exc: Exception | None) -> ConnectError:
     return cut_off(link.peer)
 
 
-class Session:
+class ClientSession:
     """`ready` means that there is a connection and that everything is resumed on it."""
 
     def __init__(
@@ -302,11 +302,11 @@ class Session:
         match event:
             case core.Answered(request, payload):
                 self._answered(request, payload)
-            case core.Failed(request, error) if request:
+            case core.RequestFailed(request, error) if request:
                 waiting, _ = self._requests.pop(request, (None, None))
                 if waiting is not None and not waiting.done():
                     waiting.set_exception(error)
-            case core.Failed(_, error):
+            case core.RequestFailed(_, error):
                 self._lost_because = error
                 if self._welcomed is not None and not self._welcomed.done():
                     self._welcomed.set_exception(error)

@@ -23,7 +23,7 @@ from fanlog.client.message import Message
 from fanlog.client.notices import missing_policy
 from fanlog.client.queues.jobs import said_by
 from fanlog.client.subscription import Subscription, SubscriptionHost
-from fanlog.client.typed.kind import Kind
+from fanlog.client.typed.kind import MessageType
 from fanlog.client.values import CONTENT_TYPE, Headers, Value
 from fanlog.errors import (
     FanlogError,
@@ -96,7 +96,7 @@ class Stream(Generic[T]):
     """
 
     def __init__(
-        self, host: StreamHost, kind: Kind[T], mode: StreamMode, settings: StreamSettings
+        self, host: StreamHost, kind: MessageType[T], mode: StreamMode, settings: StreamSettings
     ) -> None:
         if mode not in get_args(StreamMode):
             raise InvalidArgumentError(
@@ -297,7 +297,7 @@ class StreamReader(Generic[T]):
     Iterating again continues there."""
 
     def __init__(
-        self, host: StreamHost, kind: Kind[T], wanted: Subscribe, idle_seconds: float | None
+        self, host: StreamHost, kind: MessageType[T], wanted: Subscribe, idle_seconds: float | None
     ) -> None:
         self._host = host
         self._kind = kind

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fanlog.client.outbox import RECORD_OVERHEAD_BYTES, PartitionOutbox, Records
+from fanlog.client.outbox import RECORD_OVERHEAD_BYTES, OutgoingRecords, PartitionOutbox
 from fanlog.errors import no_partition, too_large
 from fanlog.format.codecs import Codec
 from fanlog.format.keys import partition_of
@@ -53,7 +53,7 @@ class TopicOutbox:
         self.partitions = [PartitionOutbox(i) for i in range(opened.settings.partitions)]
         self.only = self.partitions[0] if len(self.partitions) == 1 else None
         self.spread = len(self.partitions)
-        self.before: set[Records] = set()
+        self.before: set[OutgoingRecords] = set()
         self.gone = False
         self.plain_bytes_max = 0
         self.turn = 0
@@ -70,7 +70,7 @@ class TopicOutbox:
                 outbox.seal()
                 self.before.update(outbox.unanswered())
 
-    def answered(self, records: Iterable[Records]) -> bool:
+    def answered(self, records: Iterable[OutgoingRecords]) -> bool:
         """The broker has answered for these; True if something has waited for just that."""
         if not self.before:
             return False
@@ -120,7 +120,7 @@ class TopicOutbox:
                 for key, one in records.each():
                     chosen = self.pick(key)
                     if chosen.open is None:
-                        chosen.open = Records(records.since, records.priority)
+                        chosen.open = OutgoingRecords(records.since, records.priority)
                     chosen.open.take(one)
                 # None becomes larger than the batch that it comes from.
                 for chosen in self.partitions:

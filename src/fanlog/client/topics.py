@@ -15,7 +15,7 @@ from fanlog.client.arguments import (
     topic_name,
     topic_settings,
 )
-from fanlog.client.connection import Connection
+from fanlog.client.connection import ClientConnection
 from fanlog.errors import (
     ConnectionLostError,
     PartitionNotFoundError,
@@ -27,7 +27,7 @@ from fanlog.model import TopicInfo, TopicSettings
 from fanlog.telemetry.snapshot import Snapshot
 
 
-class TopicCalls(Connection):
+class TopicCalls(ClientConnection):
     """Calls that are a question and an answer."""
 
     # Topics
@@ -171,14 +171,14 @@ class TopicCalls(Connection):
 
     async def commit(self, durable: str, positions: tuple[messages.Position, ...]) -> None:
         """Moves a durable name to these positions."""
-        await self._session.request(FrameKind.COMMIT, messages.Commit(durable, positions))
+        await self._session.request(FrameKind.COMMIT, messages.CommitOffsets(durable, positions))
 
     async def committed(self, durable: str) -> tuple[messages.Position, ...]:
         """Where a durable name would go on.
 
         >>> await client.committed("billing")
         """
-        wanted = messages.Committed(durable)
+        wanted = messages.OffsetsCommitted(durable)
         return (await self._session.ask(FrameKind.COMMITTED, wanted, messages.Positions)).positions
 
     async def fetch(

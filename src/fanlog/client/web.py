@@ -14,7 +14,7 @@ from fanlog.client.asking import Asker
 from fanlog.client.signals import Signals
 from fanlog.errors import InvalidArgumentError, NoRespondersError
 from fanlog.format.patterns import is_pattern
-from fanlog.format.signals import WEB_CHANNEL, Ask, Told
+from fanlog.format.signals import WEB_CHANNEL, SignalAnswer, SignalAsk
 from fanlog.model import PresenceInfo, Receipt, WebConnectionInfo
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Web:
         """
         if bool(user) == bool(connection):
             raise InvalidArgumentError("Name a user or a connection to disconnect, and not both.")
-        asked = Ask(
+        asked = SignalAsk(
             "-",
             "disconnect",
             user=user or None,
@@ -125,7 +125,7 @@ class Web:
         """
         after = ""
         while True:
-            asked = Ask("-", "connections", user=user, after=after, limit=_PAGE)
+            asked = SignalAsk("-", "connections", user=user, after=after, limit=_PAGE)
             told = await self._ask(asked, timeout_seconds)
             found = sorted((c for one in told for c in one.connections), key=lambda c: c.id)[:_PAGE]
             for connection in found:
@@ -142,10 +142,12 @@ class Web:
         (2, ['ann', 'bob'])
         """
         # Each process knows everybody: one answer is enough.
-        told = await self._ask(Ask("-", "presence", topic=topic), timeout_seconds, enough=1)
+        told = await self._ask(SignalAsk("-", "presence", topic=topic), timeout_seconds, enough=1)
         return msgspec.json.decode(told[0].presence, type=PresenceInfo)
 
-    async def _ask(self, asked: Ask, timeout_seconds: float, *, enough: int = 0) -> list[Told]:
+    async def _ask(
+        self, asked: SignalAsk, timeout_seconds: float, *, enough: int = 0
+    ) -> list[SignalAnswer]:
         signals = Signals(self._client)
         asker = Asker(lambda data: signals.send(WEB_CHANNEL, data))
         signals.on(WEB_CHANNEL, asker.hear_signal)

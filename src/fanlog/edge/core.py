@@ -10,13 +10,13 @@ import msgspec
 
 from fanlog.broker.authority import Permit
 from fanlog.broker.broker_core import BrokerCore, log_fault
-from fanlog.broker.cursors import Subscription
+from fanlog.broker.cursors import BrokerSubscription
 from fanlog.broker.ledger import Done
 from fanlog.broker.loader import BlockSource
 from fanlog.broker.loader import Done as BlockDone
 from fanlog.broker.ports import Origin, Outlet, Reader
 from fanlog.broker.subscriptions import Subscriptions
-from fanlog.broker.topics import Partition, Topic
+from fanlog.broker.topics import BrokerTopic, Partition
 from fanlog.broker.views import TopicViews
 from fanlog.edge.mirror import Mirror
 from fanlog.errors import InvalidArgumentError
@@ -72,7 +72,7 @@ class MirrorSubscriptions(Subscriptions):
         *,
         permit: Permit | None = None,
         views: TopicViews | None = None,
-    ) -> tuple[Subscription, list[Joined]]:
+    ) -> tuple[BrokerSubscription, list[Joined]]:
         upstream = self._core.upstream
         await upstream.follow(wanted.target, wanted.wildcard)
         try:
@@ -84,11 +84,11 @@ class MirrorSubscriptions(Subscriptions):
             upstream.unfollow(wanted.target, wanted.wildcard)
             raise
 
-    def epoch_of(self, topic: Topic) -> int:
+    def epoch_of(self, topic: BrokerTopic) -> int:
         known = self._core.mirror.find(topic.name)
         return self._core.epoch if known is None else known.epoch
 
-    def _unregister(self, subscription: Subscription) -> None:
+    def _unregister(self, subscription: BrokerSubscription) -> None:
         super()._unregister(subscription)
         self._core.upstream.unfollow(subscription.target, subscription.wildcard)
 
@@ -146,7 +146,9 @@ class EdgeCore(BrokerCore):
         reasons = super().unready()
         return [*reasons, "The upstream is away."] if self.problem else reasons
 
-    def create_topic(self, name: str, settings: dict[str, int | str], **options: Any) -> Topic:
+    def create_topic(
+        self, name: str, settings: dict[str, int | str], **options: Any
+    ) -> BrokerTopic:
         raise InvalidArgumentError(
             f"An edge makes no topics of its own: make {name!r} at its upstream."
         )

@@ -10,7 +10,7 @@ import msgspec
 
 from fanlog.errors import FormatError
 from fanlog.format.batch import encode_batch, stamp
-from fanlog.listeners.web.ports import Outgoing
+from fanlog.listeners.web.ports import MessageToPublish
 
 
 class Body(msgspec.Struct, frozen=True, array_like=True):
@@ -34,7 +34,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decoder = msgspec.msgpack.Decoder(Body)
 
 
-def body_of(message: Outgoing) -> bytes:
+def body_of(message: MessageToPublish) -> bytes:
     return _encode(Body(message.value, message.key, message.headers))
 
 

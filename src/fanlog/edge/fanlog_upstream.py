@@ -16,7 +16,7 @@ from fanlog.config import EdgeOptions
 from fanlog.edge.core import EdgeCore
 from fanlog.edge.feeder import Feeder
 from fanlog.edge.mirror import mirror_log
-from fanlog.edge.references import References, Target
+from fanlog.edge.references import References, TopicReference
 from fanlog.errors import (
     ClosedError,
     DamagedError,
@@ -49,7 +49,7 @@ class FanlogUpstream:
         self._core = core
         self._client = client
         self._references = References(self._begin, self._finish, options.linger_seconds)
-        self._feeders: dict[Target, Feeder] = {}
+        self._feeders: dict[TopicReference, Feeder] = {}
         self._fetches = asyncio.Semaphore(options.fetches_max)
         self._tasks: set[asyncio.Task[None]] = set()
         self._level: asyncio.Task[None] | None = None
@@ -59,21 +59,21 @@ class FanlogUpstream:
 
     async def follow(self, target: str, wildcard: bool) -> None:
         check_target(target, wildcard=wildcard)
-        if await self._references.follow(Target(target, wildcard)):
+        if await self._references.follow(TopicReference(target, wildcard)):
             try:
                 await self._levelled()
             except BaseException:
                 self.unfollow(target, wildcard)
                 raise
 
-    def hold(self, target: Target) -> bool:
+    def hold(self, target: TopicReference) -> bool:
         """The same at once, for a target that is followed. False if it is not."""
         return self._references.hold(target)
 
     def unfollow(self, target: str, wildcard: bool) -> None:
-        self._references.unfollow(Target(target, wildcard))
+        self._references.unfollow(TopicReference(target, wildcard))
 
-    async def _begin(self, target: Target) -> None:
+    async def _begin(self, target: TopicReference) -> None:
         feeder = self._feeders[target] = Feeder(
             self._core.mirror,
             self._client.take_number(),
@@ -85,7 +85,7 @@ class FanlogUpstream:
         )
         await self._client.attach(feeder)
 
-    def _finish(self, target: Target) -> None:
+    def _finish(self, target: TopicReference) -> None:
         """Nobody has come back: upstream need not send it any more."""
         feeder = self._feeders.pop(target, None)
         if feeder is not None:
@@ -99,7 +99,7 @@ class FanlogUpstream:
             self._in_task(self._attach_again(feeder))
 
     async def _attach_again(self, feeder: Feeder) -> None:
-        target = Target(feeder.target, feeder.wildcard)
+        target = TopicReference(feeder.target, feeder.wildcard)
         while True:
             await asyncio.sleep(_PAUSE_SECONDS)
             if self._feeders.get(target) is not feeder:

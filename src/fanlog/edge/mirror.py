@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fanlog.broker.topics import Partition, Topic
+from fanlog.broker.topics import BrokerTopic, Partition
 from fanlog.format.header import BatchHeader
 from fanlog.format.messages import Joined, Position
 from fanlog.log.epochs import Epochs, EpochStart, parted_at
@@ -32,7 +32,7 @@ class Mirrored:
 
     __slots__ = ("epoch", "feeders", "joined", "made_on", "seen_on", "topic")
 
-    def __init__(self, topic: Topic, epoch: int, made_on: object) -> None:
+    def __init__(self, topic: BrokerTopic, epoch: int, made_on: object) -> None:
         self.topic = topic
         self.epoch = epoch
         self.made_on = self.seen_on = made_on

@@ -36,7 +36,7 @@ from fanlog.identity import Login
 from fanlog.listeners.admission import Admission
 from fanlog.listeners.native import NativeSession
 from fanlog.listeners.notifier import NativeOutlet
-from fanlog.listeners.pump import Connection
+from fanlog.listeners.pump import SocketConnection
 from fanlog.listeners.server import NativeListener
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _is_ours(kind: int, request: int) -> bool:
     return kind in (FrameKind.PONG, FrameKind.OK) and not request
 
 
-class Relay(asyncio.Protocol):
+class NativeRelay(asyncio.Protocol):
     """One peer's connection to upstream: frames go both ways as they are."""
 
     def __init__(self, session: EdgeSession, address: Address, options: ClientOptions) -> None:
@@ -217,7 +217,7 @@ class EdgeSession(NativeSession):
         self._core = core
         self._address = address
         self._client_options = client_options
-        self._relay: Relay | None = None
+        self._relay: NativeRelay | None = None
         self._said_goodbye = False
         # What the peer has shown: it logs in upstream as well, with what it asks there itself.
         self.shown: Login | None = None
@@ -278,7 +278,7 @@ class EdgeSession(NativeSession):
 
     def _pass_on(self, data: bytes) -> None:
         if self._relay is None:
-            self._relay = Relay(self, self._address, self._client_options)
+            self._relay = NativeRelay(self, self._address, self._client_options)
             self._core.relays[self.outlet] = self._relay
         self._relay.send(data)
 
@@ -332,8 +332,8 @@ class EdgeListener(NativeListener):
         self._client_options = client_options
         self._welcome_of = welcome
 
-    def admit(self, sock: socket.socket, peer: str) -> tuple[Connection, NativeSession]:
-        connection = Connection(sock, peer, self)
+    def admit(self, sock: socket.socket, peer: str) -> tuple[SocketConnection, NativeSession]:
+        connection = SocketConnection(sock, peer, self)
         options = self.options
         welcome = self._welcome_of()
         if welcome is not None:

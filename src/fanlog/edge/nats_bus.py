@@ -7,7 +7,7 @@ from fanlog.edge.core import EdgeCore, Upstream
 from fanlog.edge.nats_upstream import NatsUpstream
 from fanlog.edge.node import EdgeNode
 from fanlog.edge.plain_bus import PlainBus
-from fanlog.listeners.web.ports import Bus, Hear, Incoming, Outgoing
+from fanlog.listeners.web.ports import Bus, Hear, Incoming, MessageToPublish
 from fanlog.node import LoopRuntime
 
 
@@ -63,7 +63,9 @@ class NatsBus(PlainBus):
         super().__init__(node, node.upstream)
         self._line = node.upstream.line
 
-    async def request(self, topic: str, message: Outgoing, timeout_seconds: float) -> Incoming:
+    async def request(
+        self, topic: str, message: MessageToPublish, timeout_seconds: float
+    ) -> Incoming:
         return await self._line.request(topic, message, timeout_seconds)
 
     def signal(self, channel: str, data: bytes) -> None:

@@ -28,7 +28,7 @@ from fanlog.errors import (
     NoRespondersError,
     RequestTimeoutError,
 )
-from fanlog.listeners.web.ports import Hear, Incoming, Outgoing
+from fanlog.listeners.web.ports import Hear, Incoming, MessageToPublish
 
 logger = logging.getLogger("fanlog.edge")
 
@@ -131,7 +131,9 @@ class NatsLine:
 
     # Requests and signals
 
-    async def request(self, topic: str, message: Outgoing, timeout_seconds: float) -> Incoming:
+    async def request(
+        self, topic: str, message: MessageToPublish, timeout_seconds: float
+    ) -> Incoming:
         check_subject(check_name(topic))
         try:
             answer = await self.client.request(

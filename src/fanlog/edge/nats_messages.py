@@ -13,7 +13,7 @@ from fanlog.errors import InvalidArgumentError, InvalidNameError
 from fanlog.format.batch import Batch
 from fanlog.format.header import read_header
 from fanlog.format.sparse import placed, placeholder
-from fanlog.listeners.web.ports import Outgoing
+from fanlog.listeners.web.ports import MessageToPublish
 
 # What edges tell each other: who is there, and whom to disconnect.
 SIGNAL = "fanlog.signal."
@@ -35,7 +35,7 @@ def check_subject(name: str) -> str:
     return name
 
 
-def headers_of(message: Outgoing) -> dict[str, str] | None:
+def headers_of(message: MessageToPublish) -> dict[str, str] | None:
     headers = {_check_header(name): _text(value) for name, value in message.headers.items()}
     if message.key is not None:
         headers[_KEY] = _text(message.key)

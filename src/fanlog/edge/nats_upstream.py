@@ -30,7 +30,7 @@ from fanlog.edge.mirror import mirror_log
 from fanlog.edge.nats_history import NatsHistory
 from fanlog.edge.nats_line import NatsLine
 from fanlog.edge.nats_messages import SIGNAL, begun_at, body_of, check_subject, headers_of
-from fanlog.edge.references import References, Target
+from fanlog.edge.references import References, TopicReference
 from fanlog.errors import (
     ConnectionLostError,
     FanlogError,
@@ -38,7 +38,7 @@ from fanlog.errors import (
 )
 from fanlog.format.header import read_header
 from fanlog.format.messages import Joined, PartitionOffset, Subscribe
-from fanlog.listeners.web.ports import Outgoing, Published
+from fanlog.listeners.web.ports import MessageToPublish, Published
 from fanlog.model import DurabilityName, EpochInfo, PartitionInfo, Start, TopicInfo, TopicSettings
 
 logger = logging.getLogger("fanlog.edge")
@@ -74,31 +74,31 @@ class NatsUpstream:
         self.line = NatsLine(url, self._back, options)
         self.history = NatsHistory(core, self.line, self._stream_of)
         self._references = References(self._begin, self._finish, options.linger_seconds)
-        self._lines: dict[Target, _Feed] = {}
+        self._lines: dict[TopicReference, _Feed] = {}
         self._epoch = 1 + secrets.randbelow(0xFFFFFFFE)
 
     # Following
 
     async def follow(self, target: str, wildcard: bool) -> None:
         check_subject(check_target(target, wildcard=wildcard))
-        if await self._references.follow(Target(target, wildcard)):
+        if await self._references.follow(TopicReference(target, wildcard)):
             try:
-                await self._level(Target(target, wildcard))
+                await self._level(TopicReference(target, wildcard))
             except BaseException:
                 self.unfollow(target, wildcard)
                 raise
 
     def unfollow(self, target: str, wildcard: bool) -> None:
-        self._references.unfollow(Target(target, wildcard))
+        self._references.unfollow(TopicReference(target, wildcard))
 
     @property
     def subscriptions(self) -> int:
         return len(self._references)
 
-    async def _begin(self, target: Target) -> None:
+    async def _begin(self, target: TopicReference) -> None:
         await self._open(target, None)
 
-    def _finish(self, target: Target) -> None:
+    def _finish(self, target: TopicReference) -> None:
         self._core.mirror.let_go(target)
         line = self._lines.pop(target, None)
         if line is not None:
@@ -108,7 +108,7 @@ class NatsUpstream:
         with contextlib.suppress(NatsError, OSError, TimeoutError, ValueError):
             await line.subscription.unsubscribe()
 
-    async def _open(self, target: Target, before: _Feed | None) -> None:
+    async def _open(self, target: TopicReference, before: _Feed | None) -> None:
         stream = await self._find_stream(target.name)
         if stream is None:
             await self._open_plain(target)
@@ -130,7 +130,7 @@ class NatsUpstream:
                 self._core.mirror.reset(self._number(name))
         await self._consume(target, line)
 
-    async def _consume(self, target: Target, line: _Feed) -> None:
+    async def _consume(self, target: TopicReference, line: _Feed) -> None:
         async def heard(message: Any) -> None:
             self._stored(target, line, message)
 
@@ -194,7 +194,9 @@ class NatsUpstream:
             number = number % 0xFFFFFFFF + 1
         return number
 
-    def _join_stored(self, target: Target, name: str, line: _Feed, info: Any, *, at: int) -> None:
+    def _join_stored(
+        self, target: TopicReference, name: str, line: _Feed, info: Any, *, at: int
+    ) -> None:
         limit = int(info.config.max_msgs_per_subject or 0)
         counts: dict[str, int] = info.state.subjects or {}
         count = counts.get(name, 0)
@@ -206,7 +208,7 @@ class NatsUpstream:
 
     def _join(
         self,
-        target: Target,
+        target: TopicReference,
         name: str,
         epoch: int,
         *,
@@ -242,7 +244,7 @@ class NatsUpstream:
                 log = mirror_log(known.topic.partitions[0])
                 log.begins_at = max(log.begins_at, int(found.seq) - 1)
 
-    async def _open_plain(self, target: Target) -> None:
+    async def _open_plain(self, target: TopicReference) -> None:
         line = self._lines[target] = _Feed("", self._epoch, 0)
         if not target.wildcard:
             self._join_plain(target, target.name)
@@ -253,14 +255,14 @@ class NatsUpstream:
         line.subscription = await self.line.ask(self.line.client.subscribe(target.name, cb=heard))
         await self.line.ask(self.line.client.flush())
 
-    def _join_plain(self, target: Target, name: str) -> None:
+    def _join_plain(self, target: TopicReference, name: str) -> None:
         known = self._core.mirror.find(name)
         end = 0 if known is None else known.topic.partitions[0].next_offset
         self._join(target, name, self._epoch, first=end, end=end, durability="memory")
 
     # What NATS brings
 
-    def _stored(self, target: Target, line: _Feed, message: Any) -> None:
+    def _stored(self, target: TopicReference, line: _Feed, message: Any) -> None:
         if self._lines.get(target) is not line:
             return
         try:
@@ -288,14 +290,14 @@ class NatsUpstream:
         batch = begun_at(batch, partition.next_offset)
         self._core.mirror.take(batch, read_header(batch))
 
-    def _plain(self, target: Target, message: Any) -> None:
+    def _plain(self, target: TopicReference, message: Any) -> None:
         try:
             name = check_name(message.subject)
         except InvalidNameError:
             return
         if message.subject.startswith((SIGNAL, "_INBOX.", "$")):
             return
-        if not target.wildcard or Target(name, False) not in self._references:
+        if not target.wildcard or TopicReference(name, False) not in self._references:
             known = self._core.mirror.find(name)
             if known is None:
                 self._join_plain(target, name)
@@ -319,7 +321,7 @@ class NatsUpstream:
         for target in self._references.targets():
             self.line.in_task(self._again(target))
 
-    async def _again(self, target: Target) -> None:
+    async def _again(self, target: TopicReference) -> None:
         while target in self._references and self.line.client.is_connected:
             line = self._lines.pop(target, None)
             if line is not None:
@@ -338,7 +340,7 @@ class NatsUpstream:
     # Publishing
 
     async def publish(
-        self, name: str, messages: Sequence[Outgoing], dedupe: str
+        self, name: str, messages: Sequence[MessageToPublish], dedupe: str
     ) -> list[Published]:
         check_subject(check_name(name))
         stream = await self._find_stream(name)
@@ -376,7 +378,9 @@ class NatsUpstream:
         """The line of a topic in a stream; None if there is only what comes now."""
         known = self._core.mirror.find(partition.topic.name)
         feeders = () if known is None else known.feeders
-        lines = (self._lines.get(feeder) for feeder in feeders if isinstance(feeder, Target))
+        lines = (
+            self._lines.get(feeder) for feeder in feeders if isinstance(feeder, TopicReference)
+        )
         return next((line for line in lines if line is not None and line.stream), None)
 
     def _stream_of(self, partition: Partition) -> str | None:
@@ -389,7 +393,7 @@ class NatsUpstream:
     def read_block(self, partition: Partition, offset: int, bytes_wanted: int, done: Done) -> None:
         self.history.read_block(partition, offset, bytes_wanted, done)
 
-    async def _level(self, target: Target) -> None:
+    async def _level(self, target: TopicReference) -> None:
         """What was stored before a reader came is here before it begins."""
         known = None if target.wildcard else self._core.mirror.find(target.name)
         if known is None or not self.line.up:

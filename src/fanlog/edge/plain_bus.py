@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from fanlog.edge.node import EdgeNode
-from fanlog.listeners.web.ports import Hear, Incoming, Outgoing, Published
+from fanlog.listeners.web.ports import Hear, Incoming, MessageToPublish, Published
 from fanlog.listeners.web.waiting import wait_for_more
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class Carrier(Protocol):
     async def follow(self, target: str, wildcard: bool) -> None: ...
     def unfollow(self, target: str, wildcard: bool) -> None: ...
     async def publish(
-        self, name: str, messages: Sequence[Outgoing], dedupe: str
+        self, name: str, messages: Sequence[MessageToPublish], dedupe: str
     ) -> list[Published]: ...
 
 
@@ -62,7 +62,7 @@ class PlainBus(ABC):
         self._carrier.unfollow(target, wildcard)
 
     async def publish(
-        self, topic: str, messages: Sequence[Outgoing], *, dedupe: str = ""
+        self, topic: str, messages: Sequence[MessageToPublish], *, dedupe: str = ""
     ) -> list[Published]:
         return await self._carrier.publish(topic, messages, dedupe)
 
@@ -74,7 +74,9 @@ class PlainBus(ABC):
             self._carrier.unfollow(topic, False)
 
     @abstractmethod
-    async def request(self, topic: str, message: Outgoing, timeout_seconds: float) -> Incoming: ...
+    async def request(
+        self, topic: str, message: MessageToPublish, timeout_seconds: float
+    ) -> Incoming: ...
 
     @abstractmethod
     def signal(self, channel: str, data: bytes) -> None: ...

@@ -8,7 +8,7 @@ from fanlog.edge.node import EdgeNode
 from fanlog.edge.plain_bus import PlainBus
 from fanlog.edge.redis_upstream import RedisUpstream
 from fanlog.errors import NotSupportedError
-from fanlog.listeners.web.ports import Bus, Hear, Incoming, Outgoing
+from fanlog.listeners.web.ports import Bus, Hear, Incoming, MessageToPublish
 from fanlog.node import LoopRuntime
 
 
@@ -56,7 +56,9 @@ class RedisBus(PlainBus):
         super().__init__(node, node.upstream)
         self._upstream = node.upstream
 
-    async def request(self, topic: str, message: Outgoing, timeout_seconds: float) -> Incoming:
+    async def request(
+        self, topic: str, message: MessageToPublish, timeout_seconds: float
+    ) -> Incoming:
         raise NotSupportedError(
             "Redis has no requests with answers. Use an edge of a Fanlog broker, or of NATS."
         )

@@ -9,8 +9,8 @@ from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fanlog.broker.ports import Origin
-from fanlog.broker.topics import Partition, Topic
-from fanlog.edge.references import Target
+from fanlog.broker.topics import BrokerTopic, Partition
+from fanlog.edge.references import TopicReference
 from fanlog.errors import FanlogError, TopicNotFoundError
 from fanlog.format.batch import Batch
 from fanlog.format.channels import pattern_over, topic_of
@@ -18,8 +18,8 @@ from fanlog.format.frames import ACK_ENTRY, Ack, FrameKind
 from fanlog.format.header import read_header
 from fanlog.format.messages import CreateTopic
 from fanlog.format.patterns import is_pattern
-from fanlog.format.resp_replies import Failed
-from fanlog.listeners.redis.channels import Follower
+from fanlog.format.resp_replies import ErrorReply
+from fanlog.listeners.redis.channels import ChannelFollower
 from fanlog.listeners.redis.pubsub import PubSub
 from fanlog.listeners.redis.server import RedisConnection, RedisListener
 from fanlog.listeners.redis.session import RedisSession
@@ -66,7 +66,7 @@ class _Outbox:
             settings = TopicSettings(message_bytes_max=self._options.bulk_bytes_max)
             stored = StoredTopic(name, self._number, settings)
             stored.logs.append(MirrorLog(settings, Owner(self._number, 0)))
-            known = Topic(stored).partitions[0]
+            known = BrokerTopic(stored).partitions[0]
             self._names[self._number] = key
         # The last used stands last: its messages may be gathered still.
         self._lanes[key] = known
@@ -160,31 +160,31 @@ class EdgePubSub(PubSub):
         lane.readers = self.follower_count(name, shard=shard)
         return lane
 
-    def subscribe(self, follower: Follower, name: bytes, *, shard: bool) -> bool:
+    def subscribe(self, follower: ChannelFollower, name: bytes, *, shard: bool) -> bool:
         begun = super().subscribe(follower, name, shard=shard)
         if begun:
-            self._hold(Target(topic_of(name, shard=shard), False))
+            self._hold(TopicReference(topic_of(name, shard=shard), False))
         return begun
 
-    def unsubscribe(self, follower: Follower, name: bytes, *, shard: bool) -> bool:
+    def unsubscribe(self, follower: ChannelFollower, name: bytes, *, shard: bool) -> bool:
         ended = super().unsubscribe(follower, name, shard=shard)
         if ended:
             self._upstream.unfollow(topic_of(name, shard=shard), False)
         return ended
 
-    def psubscribe(self, follower: Follower, text: bytes) -> bool:
+    def psubscribe(self, follower: ChannelFollower, text: bytes) -> bool:
         begun = super().psubscribe(follower, text)
         if begun:
             self._hold(pattern_target(text))
         return begun
 
-    def punsubscribe(self, follower: Follower, text: bytes) -> bool:
+    def punsubscribe(self, follower: ChannelFollower, text: bytes) -> bool:
         ended = super().punsubscribe(follower, text)
         if ended:
             self._upstream.unfollow(*pattern_target(text))
         return ended
 
-    def _hold(self, target: Target) -> None:
+    def _hold(self, target: TopicReference) -> None:
         """Usually it is followed already: its session has waited for that."""
         if not self._upstream.hold(target):
             self.in_task(self._upstream.follow(*target))
@@ -212,7 +212,7 @@ class EdgeRedisSession(RedisSession):
         super().__init__(pubsub, *arguments, **options)
         self._edge = pubsub
         self._preparing: list[bytes] | None = None
-        self._prepared: list[Target] = []
+        self._prepared: list[TopicReference] = []
 
     def _obey(self, words: Command) -> None:
         kind = _FOLLOWING.get(words[0].upper()) if words else None
@@ -236,7 +236,7 @@ class EdgeRedisSession(RedisSession):
 
     async def _prepare(self, kind: bytes, words: Command) -> None:
         targets = list(dict.fromkeys(_target(kind, name) for name in words[1:]))
-        held: list[Target] = []
+        held: list[TopicReference] = []
         try:
             for target in targets:
                 await self._edge.upstream.follow(*target)
@@ -247,7 +247,7 @@ class EdgeRedisSession(RedisSession):
             if self._todo and self._todo[0] is words:
                 self._todo.popleft()
             self._preparing = None
-            self.say(Failed(f"ERR {fault}"))
+            self.say(ErrorReply(f"ERR {fault}"))
         if self._closed:
             self._let_go(held)
             return
@@ -255,7 +255,7 @@ class EdgeRedisSession(RedisSession):
         self._waits = False
         self.outlet.proceed_soon()
 
-    def _let_go(self, targets: Sequence[Target]) -> None:
+    def _let_go(self, targets: Sequence[TopicReference]) -> None:
         for target in targets:
             self._edge.upstream.unfollow(*target)
 
@@ -286,13 +286,13 @@ class EdgeRedisListener(RedisListener):
         )
 
 
-def pattern_target(text: bytes) -> Target:
+def pattern_target(text: bytes) -> TopicReference:
     """What has to be followed for a Redis pattern."""
     over = pattern_over(text)
-    return Target(over, is_pattern(over))
+    return TopicReference(over, is_pattern(over))
 
 
-def _target(kind: bytes, name: bytes) -> Target:
+def _target(kind: bytes, name: bytes) -> TopicReference:
     if kind == b"p":
         return pattern_target(name)
-    return Target(topic_of(name, shard=kind == b"h"), False)
+    return TopicReference(topic_of(name, shard=kind == b"h"), False)

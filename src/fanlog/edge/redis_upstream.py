@@ -33,12 +33,12 @@ from fanlog.edge.envelopes import (
 from fanlog.edge.mirror import mirror_log
 from fanlog.edge.redis_history import RedisHistory
 from fanlog.edge.redis_line import RedisLine
-from fanlog.edge.references import References, Target
+from fanlog.edge.references import References, TopicReference
 from fanlog.errors import FanlogError, FormatError, InvalidNameError
 from fanlog.format.header import read_header
 from fanlog.format.messages import Joined, PartitionOffset, Subscribe
 from fanlog.format.patterns import fits
-from fanlog.listeners.web.ports import Hear, Outgoing, Published
+from fanlog.listeners.web.ports import Hear, MessageToPublish, Published
 from fanlog.model import EpochInfo, PartitionInfo, Start, TopicInfo, TopicSettings
 
 logger = logging.getLogger("fanlog.edge")
@@ -51,7 +51,7 @@ _MESSAGES_AT_ONCE_MAX = 1000
 _SPECIAL = b"\\*?[]"
 
 
-class _Kept(NamedTuple):
+class _RedisTopic(NamedTuple):
     """What Redis has of a topic."""
 
     number: int
@@ -67,7 +67,7 @@ class _Order:
 
     __slots__ = ("echoes", "heard", "last", "target")
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: TopicReference) -> None:
         self.target = target
         self.last: int | None = None
         self.echoes = 0
@@ -84,8 +84,8 @@ class RedisUpstream:
         self._history = RedisHistory(self.line)
         self._references = References(self._begin, self._finish, options.linger_seconds)
         # Targets that are subscribed to.
-        self._names: set[Target] = set()
-        self._patterns: dict[Target, None] = {}
+        self._names: set[TopicReference] = set()
+        self._patterns: dict[TopicReference, None] = {}
         self._orders: dict[str, _Order] = {}
         # Topics that are being opened, and what is heard of them meanwhile: announcements, and
         # messages of applications.
@@ -110,7 +110,7 @@ class RedisUpstream:
 
     async def follow(self, target: str, wildcard: bool) -> None:
         _check_not_own(check_target(target, wildcard=wildcard))
-        if await self._references.follow(Target(target, wildcard)):
+        if await self._references.follow(TopicReference(target, wildcard)):
             try:
                 await self.line.level()
             except BaseException:
@@ -118,13 +118,13 @@ class RedisUpstream:
                 raise
 
     def unfollow(self, target: str, wildcard: bool) -> None:
-        self._references.unfollow(Target(target, wildcard))
+        self._references.unfollow(TopicReference(target, wildcard))
 
     @property
     def subscriptions(self) -> int:
         return len(self._references)
 
-    async def _begin(self, target: Target) -> None:
+    async def _begin(self, target: TopicReference) -> None:
         await self.line.subscribe(*_channels(target))
         if target.wildcard:
             self._patterns[target] = None
@@ -132,7 +132,7 @@ class RedisUpstream:
             self._names.add(target)
         await self._open_target(target)
 
-    async def _open_target(self, target: Target) -> None:
+    async def _open_target(self, target: TopicReference) -> None:
         """Mirrors what there is of a target. A topic that is named begins to exist with that, so
         that its readers have a position before its first message."""
         if not target.wildcard:
@@ -142,7 +142,7 @@ class RedisUpstream:
         found = [name.decode(errors="replace") for name in names]
         await asyncio.gather(*(self._open_topic(name) for name in found if fits(name, target.name)))
 
-    def _finish(self, target: Target) -> None:
+    def _finish(self, target: TopicReference) -> None:
         self._core.mirror.let_go(target)
         self._patterns.pop(target, None)
         self._names.discard(target)
@@ -153,9 +153,9 @@ class RedisUpstream:
                 self._begin_opening(name)
         self._in_task(self.line.unsubscribe(*_channels(target)))
 
-    def _covering(self, name: str) -> list[Target]:
+    def _covering(self, name: str) -> list[TopicReference]:
         """The targets that a topic is of: its own name first."""
-        own = Target(name, False)
+        own = TopicReference(name, False)
         found = [own] if own in self._names else []
         return found + [target for target in self._patterns if fits(name, target.name)]
 
@@ -209,7 +209,7 @@ class RedisUpstream:
             order = self._orders[name] = _Order(covering[0])
         return order
 
-    async def _ask_kept(self, name: str) -> _Kept:
+    async def _ask_kept(self, name: str) -> _RedisTopic:
         keys = [*_keys(name), scripts.STREAM + name]
         arguments = [name, self.line.run, secrets.randbelow(1 << 30) + 1, self._ttl]
         number, next_offset, epochs, first = await self.line.ask(
@@ -217,13 +217,13 @@ class RedisUpstream:
         )
         starts = [part.split(b":") for part in epochs.split(b",")]
         infos = tuple(EpochInfo(int(epoch), int(base)) for epoch, base in starts)
-        return _Kept(int(number), int(next_offset), infos, int(first))
+        return _RedisTopic(int(number), int(next_offset), infos, int(first))
 
     @property
     def _ttl(self) -> int:
         return max(1, int(self._options.history_seconds))
 
-    def _joined(self, name: str, kept: _Kept) -> None:
+    def _joined(self, name: str, kept: _RedisTopic) -> None:
         epoch = kept.epochs[-1].epoch
         self._core.take_over(max(self._core.epoch, epoch), self._core.release)
         partition = PartitionInfo(
@@ -331,7 +331,7 @@ class RedisUpstream:
             arguments = [
                 *self._begin_arguments(name),
                 _HEARD_SECONDS,
-                body_of(Outgoing(value)),
+                body_of(MessageToPublish(value)),
             ]
             try:
                 await self.line.ask(
@@ -357,7 +357,7 @@ class RedisUpstream:
     # Publishing
 
     async def publish(
-        self, name: str, messages: Sequence[Outgoing], dedupe: str
+        self, name: str, messages: Sequence[MessageToPublish], dedupe: str
     ) -> list[Published]:
         _check_not_own(check_name(name))
         if len(messages) > _MESSAGES_AT_ONCE_MAX:
@@ -456,18 +456,18 @@ def _keys(name: str) -> list[str]:
     return [scripts.TOPIC + name, scripts.TOPICS, scripts.NUMBERS]
 
 
-def _channels(target: Target) -> tuple[list[bytes], list[bytes]]:
+def _channels(target: TopicReference) -> tuple[list[bytes], list[bytes]]:
     """Channels and patterns that a target is heard on."""
     both = [source for live in (False, True) if (source := _name_of(target, live=live))]
     return ([], both) if target.wildcard else (both, [])
 
 
-def _name_of(target: Target, *, live: bool) -> bytes:
+def _name_of(target: TopicReference, *, live: bool) -> bytes:
     prefix = scripts.LIVE.encode() if live else b""
     return prefix + (_glob(target.name) if target.wildcard else target.name.encode())
 
 
-def _source(target: Target, *, live: bool) -> bytes | None:
+def _source(target: TopicReference, *, live: bool) -> bytes | None:
     """The pattern on which the messages of a target come; None: on the channel itself."""
     return _name_of(target, live=live) if target.wildcard else None
 

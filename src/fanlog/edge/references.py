@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 
-class Target(NamedTuple):
+class TopicReference(NamedTuple):
     """A topic, or a pattern."""
 
     name: str
@@ -41,26 +41,26 @@ class References:
 
     def __init__(
         self,
-        begin: Callable[[Target], Awaitable[None]],
-        end: Callable[[Target], None],
+        begin: Callable[[TopicReference], Awaitable[None]],
+        end: Callable[[TopicReference], None],
         linger_seconds: float,
     ) -> None:
         self._begin = begin
         self._end = end
         self._linger_seconds = linger_seconds
-        self._followed: dict[Target, _Followed] = {}
+        self._followed: dict[TopicReference, _Followed] = {}
         self._closed = False
 
     def __len__(self) -> int:
         return len(self._followed)
 
-    def __contains__(self, target: Target) -> bool:
+    def __contains__(self, target: TopicReference) -> bool:
         return target in self._followed
 
-    def targets(self) -> list[Target]:
+    def targets(self) -> list[TopicReference]:
         return list(self._followed)
 
-    async def follow(self, target: Target) -> bool:
+    async def follow(self, target: TopicReference) -> bool:
         """Returns when the target is there; whether it was before."""
         followed = self._followed.get(target)
         if followed is None or followed.failed:
@@ -78,7 +78,7 @@ class References:
                 raise
         return was_there
 
-    def hold(self, target: Target) -> bool:
+    def hold(self, target: TopicReference) -> bool:
         """Follows a target that is there, at once. False if it is not."""
         followed = self._followed.get(target)
         if followed is None or followed.failed or not followed.opening.done():
@@ -86,7 +86,7 @@ class References:
         followed.take()
         return True
 
-    def _open(self, target: Target) -> _Followed:
+    def _open(self, target: TopicReference) -> _Followed:
         async def begin() -> None:
             await self._begin(target)
 
@@ -99,12 +99,12 @@ class References:
         followed.opening.add_done_callback(opened)
         return followed
 
-    def _forget(self, target: Target) -> None:
+    def _forget(self, target: TopicReference) -> None:
         """It could not be opened: its next follower tries again."""
         if self._followed.pop(target, None) is not None:
             self._end(target)
 
-    def unfollow(self, target: Target) -> None:
+    def unfollow(self, target: TopicReference) -> None:
         followed = self._followed.get(target)
         if followed is None or not followed.count:
             return
@@ -113,7 +113,7 @@ class References:
             loop = asyncio.get_running_loop()
             followed.ending = loop.call_later(self._linger_seconds, self._over, target, followed)
 
-    def _over(self, target: Target, followed: _Followed) -> None:
+    def _over(self, target: TopicReference, followed: _Followed) -> None:
         """Nobody has come back."""
         if self._followed.get(target) is followed:
             del self._followed[target]

@@ -223,12 +223,12 @@ class Fetch(msgspec.Struct, frozen=True):
     wait_ms: int = 0
 
 
-class Commit(msgspec.Struct, frozen=True):
+class CommitOffsets(msgspec.Struct, frozen=True):
     durable: str
     positions: tuple[Position, ...]
 
 
-class Committed(msgspec.Struct, frozen=True):
+class OffsetsCommitted(msgspec.Struct, frozen=True):
     durable: str
 
 
@@ -254,7 +254,7 @@ class Refused(msgspec.Struct, frozen=True):
     retry_after_seconds: float = 0.0
 
 
-class Failure(msgspec.Struct, frozen=True):
+class ErrorAnswer(msgspec.Struct, frozen=True):
     code: str
     message: str
     first: int = 0
@@ -293,7 +293,7 @@ class BrokerStatus(msgspec.Struct, frozen=True, kw_only=True):
 # Operators
 
 
-class Connections(msgspec.Struct, frozen=True, kw_only=True):
+class ConnectionsRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Asks for open connections of this process, or closes them. With an `id` it is that one;
     without, all that fit: of a `user`, from an `address` (a host, or a host and a port), at a
     `listener`. A list is in the order of ids, in pages: `after` is the last id of the page
@@ -434,7 +434,7 @@ class ProducerRegistered(msgspec.Struct, frozen=True):
 # Queues
 
 
-class Held(msgspec.Struct, frozen=True, array_like=True):
+class HeldJobs(msgspec.Struct, frozen=True, array_like=True):
     """Jobs `first` up to, not including, `next` that a worker has in hand."""
 
     number: int
@@ -457,7 +457,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     named: bool = False
     prefetch: int = 1
     settings: dict[str, int | float | str | bool] = {}
-    holds: tuple[Held, ...] = ()
+    holds: tuple[HeldJobs, ...] = ()
     missing: MissingPolicy = "wait"
 
 
@@ -467,14 +467,14 @@ class Working(msgspec.Struct, frozen=True):
     settings: QueueSettings
 
 
-class Verb(IntEnum):
+class OutcomeKind(IntEnum):
     ACK = 0
     NACK = 1
     EXTEND = 2
     REJECT = 3
 
 
-class Verdict(msgspec.Struct, frozen=True, array_like=True):
+class JobOutcome(msgspec.Struct, frozen=True, array_like=True):
     """What became of the jobs `first` up to, not including, `next`. `verb`: 0 ack, 1 nack (again
     after `delay_ms`; -1: after the queue's own delay), 2 extend (`delay_ms` more from now),
     3 reject (a dead letter at once)."""
@@ -492,7 +492,7 @@ class Settle(msgspec.Struct, frozen=True):
     """`epoch` is the broker's when the jobs were handed out; 0: it has not changed. With `queue`
     it is about jobs of a worker of that name, who has left the queue and kept them."""
 
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[JobOutcome, ...]
     epoch: int = 0
     queue: str = ""
     worker: str = ""
@@ -501,7 +501,7 @@ class Settle(msgspec.Struct, frozen=True):
 class Settled(msgspec.Struct, frozen=True):
     """Which of the verdicts came too late, as far as they did."""
 
-    late: tuple[Verdict, ...] = ()
+    late: tuple[JobOutcome, ...] = ()
 
 
 # Transactions
@@ -627,7 +627,7 @@ class DeleteRecords(msgspec.Struct, frozen=True):
 # Backups
 
 
-class Backup(msgspec.Struct, frozen=True):
+class BackupRequest(msgspec.Struct, frozen=True):
     """`begin` takes a point. `read` wants some bytes of one of its files, by its number; file -1 is
     the list of files. `end` lets the point go; so does the end of the connection."""
 

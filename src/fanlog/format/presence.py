@@ -1,13 +1,13 @@
 """What processes tell each other about who is in which topic: MessagePack arrays, each of which
 begins with its kind.
 
-| kind | struct  | meaning                                                                        |
-| ---- | ------- | ------------------------------------------------------------------------------ |
-| d    | `Delta` | changes of the sender's own connections; `version` counts its deltas           |
-| b    | `Beat`  | the sender is there, and has this version. `hello`: it has just come           |
-| a    | `Ask`   | the process `of` is to send what came after `version`; -1: everything          |
-| s    | `Part`  | part `index` of `parts` of all that the sender has at `version`                |
-| e    | `Bye`   | the sender stops                                                               |
+| kind | struct         | meaning                                                                 |
+| ---- | -------------- | ----------------------------------------------------------------------- |
+| d    | `Delta`        | changes of the sender's own connections; `version` counts its deltas    |
+| b    | `Beat`         | the sender is there, and has this version. `hello`: it has just come    |
+| a    | `PresenceAsk`  | the process `of` is to send what came after `version`; -1: everything   |
+| s    | `PresencePart` | part `index` of `parts` of all that the sender has at `version`         |
+| e    | `Bye`          | the sender stops                                                        |
 
 Signals get lost, come twice and overtake each other: the versions put them in order.
 """
@@ -30,7 +30,7 @@ _Process = Annotated[str, Meta(min_length=1, max_length=PROCESS_BYTES_MAX)]
 _Version = Annotated[int, Meta(ge=-1, lt=1 << 62)]
 
 
-class Member(msgspec.Struct, frozen=True, array_like=True):
+class PresenceMember(msgspec.Struct, frozen=True, array_like=True):
     """A connection in a topic. `order` tells which of a user's connections came last: it is higher
     than all that its process had heard of, so no clock is compared."""
 
@@ -39,18 +39,18 @@ class Member(msgspec.Struct, frozen=True, array_like=True):
     order: Annotated[int, Meta(ge=0, lt=1 << 62)] = 0
 
 
-class Change(msgspec.Struct, frozen=True, array_like=True):
+class PresenceChange(msgspec.Struct, frozen=True, array_like=True):
     """A connection has come, or has other info; without a member, it has gone."""
 
     topic: Annotated[str, Meta(min_length=1, max_length=TOPIC_NAME_BYTES_MAX)]
     connection: Annotated[str, Meta(min_length=1, max_length=CONNECTION_BYTES_MAX)]
-    member: Member | None = None
+    member: PresenceMember | None = None
 
 
 class Delta(msgspec.Struct, frozen=True, array_like=True, tag="d"):
     process: _Process
     version: _Version
-    changes: list[Change]
+    changes: list[PresenceChange]
 
 
 class Beat(msgspec.Struct, frozen=True, array_like=True, tag="b"):
@@ -59,25 +59,25 @@ class Beat(msgspec.Struct, frozen=True, array_like=True, tag="b"):
     hello: bool = False
 
 
-class Ask(msgspec.Struct, frozen=True, array_like=True, tag="a"):
+class PresenceAsk(msgspec.Struct, frozen=True, array_like=True, tag="a"):
     process: _Process
     of: _Process
     version: _Version
 
 
-class Part(msgspec.Struct, frozen=True, array_like=True, tag="s"):
+class PresencePart(msgspec.Struct, frozen=True, array_like=True, tag="s"):
     process: _Process
     version: _Version
     index: Annotated[int, Meta(ge=0)]
     parts: Annotated[int, Meta(ge=1, le=100_000)]
-    changes: list[Change]
+    changes: list[PresenceChange]
 
 
 class Bye(msgspec.Struct, frozen=True, array_like=True, tag="e"):
     process: _Process
 
 
-Signal = Delta | Beat | Ask | Part | Bye
+Signal = Delta | Beat | PresenceAsk | PresencePart | Bye
 
 encode_signal = msgspec.msgpack.Encoder().encode
 _decoder = msgspec.msgpack.Decoder(Signal)
@@ -102,7 +102,7 @@ def is_info(info: bytes, bytes_max: int) -> bool:
     return True
 
 
-def change_bytes(change: Change) -> int:
+def change_bytes(change: PresenceChange) -> int:
     """About how long a change is, encoded."""
     member = change.member
     size = len(change.topic) + len(change.connection) + 16

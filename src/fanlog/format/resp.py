@@ -17,7 +17,7 @@ from typing import NamedTuple
 import hiredis
 
 from fanlog.errors import ProtocolError
-from fanlog.format.resp_runs import Run, maybe_run
+from fanlog.format.resp_runs import CommandRun, maybe_run
 
 Command = list[bytes]
 
@@ -144,7 +144,7 @@ class CommandReader:
         self._wanted_bytes = 0
         self._words: Command = []
         self._words_bytes = 0
-        self._run: Run | None = None
+        self._run: CommandRun | None = None
         self._left = 0
         self._bulk_bytes = -1
         self.commands = 0

@@ -16,7 +16,7 @@ class Simple(NamedTuple):
     text: str
 
 
-class Failed(NamedTuple):
+class ErrorReply(NamedTuple):
     """An error reply: a code in capitals, and a sentence."""
 
     text: str
@@ -28,7 +28,7 @@ class Verbatim(NamedTuple):
     text: str
 
 
-class Pairs(NamedTuple):
+class MapReply(NamedTuple):
     """A map: RESP2 has it as a flat array."""
 
     items: Mapping[bytes, Reply]
@@ -46,7 +46,18 @@ class Raw(NamedTuple):
     data: bytes
 
 
-Reply = int | bytes | None | Simple | Failed | Verbatim | Pairs | Distinct | Raw | Sequence["Reply"]
+Reply = (
+    int
+    | bytes
+    | None
+    | Simple
+    | ErrorReply
+    | Verbatim
+    | MapReply
+    | Distinct
+    | Raw
+    | Sequence["Reply"]
+)
 
 NO_REPLY = Raw(b"")
 OK = Simple("OK")
@@ -67,14 +78,14 @@ def encode_reply(reply: Reply, *, resp3: bool) -> bytes:  # noqa: PLR0911 - a ta
         return b"_\r\n" if resp3 else b"$-1\r\n"
     if isinstance(reply, Simple):
         return b"+%b\r\n" % _one_line(reply.text)
-    if isinstance(reply, Failed):
+    if isinstance(reply, ErrorReply):
         return b"-%b\r\n" % _one_line(reply.text)
     if isinstance(reply, Raw):
         return reply.data
     if isinstance(reply, Verbatim):
         text = _bytes(reply.text)
         return b"=%d\r\ntxt:%b\r\n" % (len(text) + 4, text) if resp3 else bulk(text)
-    if isinstance(reply, Pairs):
+    if isinstance(reply, MapReply):
         head = b"%%%d\r\n" % len(reply.items) if resp3 else b"*%d\r\n" % (2 * len(reply.items))
         return head + _all(chain.from_iterable(reply.items.items()), resp3)
     if isinstance(reply, Distinct):

@@ -23,7 +23,7 @@ _SIZES_MAX = 4096
 _WALKED_BYTES_MAX = 16 * 1024
 
 
-class Run:
+class CommandRun:
     """`head` is how each command begins, up to the mark of its message."""
 
     __slots__ = ("_begin", "_digits", "_size", "_size_at", "channel", "head")
@@ -114,7 +114,7 @@ def _cutter(begin_bytes: int, size: int, count: int) -> Struct:
     return Struct(f"{begin_bytes}s{size}s2x" * count)
 
 
-def maybe_run(data: bytes) -> Run | None:
+def maybe_run(data: bytes) -> CommandRun | None:
     """The run that `data` begins with, if this may be one."""
     found = _PUBLISH.match(data)
     if found is None:
@@ -122,4 +122,4 @@ def maybe_run(data: bytes) -> Run | None:
     end = found.end() + int(found[1])
     if data[end : end + 3] != b"\r\n$":
         return None
-    return Run(data[: end + 3], data[found.end() : end])
+    return CommandRun(data[: end + 3], data[found.end() : end])

@@ -1,9 +1,9 @@
 """Signals between the processes of a bus: records of the broker's own topic `_fanlog.signals`. It
 lives in memory. The key is the channel. They are live only: whoever is not there misses them.
 
-Some are requests to all web listeners, on the channel `web`, as MessagePack arrays: `Ask` goes to
-all of them, and each answers with a `Told`. It names the processes that it knows of, so that who
-asks knows for how many to wait.
+Some are requests to all web listeners, on the channel `web`, as MessagePack arrays: `SignalAsk`
+goes to all of them, and each answers with a `SignalAnswer`. It names the processes that it knows
+of, so that the asking process knows how many answers to wait for.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WEB_CHANNEL = "web"
 _Id = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
-class Ask(msgspec.Struct, frozen=True, array_like=True, tag="q"):
+class SignalAsk(msgspec.Struct, frozen=True, array_like=True, tag="q"):
     """`kind` says what is asked; the other fields are for some kinds only."""
 
     id: _Id
@@ -41,7 +41,7 @@ class Ask(msgspec.Struct, frozen=True, array_like=True, tag="q"):
     requests: bool = False
 
 
-class Told(msgspec.Struct, frozen=True, array_like=True, tag="r"):
+class SignalAnswer(msgspec.Struct, frozen=True, array_like=True, tag="r"):
     """What one process answers. `processes` are all that it knows of."""
 
     id: _Id
@@ -54,10 +54,10 @@ class Told(msgspec.Struct, frozen=True, array_like=True, tag="r"):
 
 
 encode_web = msgspec.msgpack.Encoder().encode
-_decoder = msgspec.msgpack.Decoder(Ask | Told)
+_decoder = msgspec.msgpack.Decoder(SignalAsk | SignalAnswer)
 
 
-def decode_web(data: bytes) -> Ask | Told:
+def decode_web(data: bytes) -> SignalAsk | SignalAnswer:
     try:
         return _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:

@@ -52,7 +52,7 @@ class TraceContext(NamedTuple):
         return f"00-{self.trace_id.hex()}-{self.span_id.hex()}-{'01' if self.sampled else '00'}"
 
 
-class Mark(NamedTuple):
+class SampledRecord(NamedTuple):
     """A sampled record of a batch, by its place there."""
 
     record: int
@@ -93,13 +93,13 @@ def context_of(headers: Mapping[str, bytes] | None) -> TraceContext | None:
     return maybe_context(headers.get(TRACEPARENT)) if headers else None
 
 
-def traced_frame(marks: Sequence[Mark]) -> bytes:
+def traced_frame(marks: Sequence[SampledRecord]) -> bytes:
     """Tells the broker which records of the next batch are sampled."""
     payload = b"".join([_ENTRY.pack(*mark) for mark in marks[:TRACED_RECORDS_MAX]])
     return frame(FrameKind.TRACED, payload)
 
 
-def read_traced(payload: bytes | memoryview) -> list[Mark]:
+def read_traced(payload: bytes | memoryview) -> list[SampledRecord]:
     """The entries of a TRACED frame; those with a trace or a span of zeros are left out."""
     count, rest = divmod(len(payload), ENTRY_BYTES)
     if rest or not 1 <= count <= TRACED_RECORDS_MAX:
@@ -107,5 +107,5 @@ def read_traced(payload: bytes | memoryview) -> list[Mark]:
             f"A TRACED frame has 1 to {TRACED_RECORDS_MAX} entries of {ENTRY_BYTES} bytes, not "
             f"{len(payload)} bytes."
         )
-    marks = [Mark._make(entry) for entry in _ENTRY.iter_unpack(payload)]
+    marks = [SampledRecord._make(entry) for entry in _ENTRY.iter_unpack(payload)]
     return [mark for mark in marks if any(mark.trace_id) and any(mark.span_id)]

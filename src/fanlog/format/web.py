@@ -12,7 +12,7 @@
 
 A value is JSON if its `content-type` says so, or it has none and begins like an object or a list,
 and if it is well-formed. It then stands in the output byte by byte. A batch is rendered once:
-`Records` keeps what all views of a turn share.
+`RenderedRecords` keeps what all views of a turn share.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def says_json(headers: Pairs) -> bool | None:
     return None
 
 
-class Records:
+class RenderedRecords:
     """A decoded batch, and what is made of it: each message as JSON, and which of them pass a
     filter. Raises `UnreadableError` for a batch that does not decode."""
 
@@ -274,7 +274,7 @@ def place_json(topic: str, partition: int) -> str:
 
 def message_json(batch: Batch, index: int, topic: str | None = None) -> bytes:
     """One message of a batch as JSON; with `topic` it names topic and partition."""
-    message = Records(batch).messages[index]
+    message = RenderedRecords(batch).messages[index]
     if topic is not None:
         message = place_json(topic, batch.partition) + message[1:]
     return message.encode()
@@ -284,7 +284,7 @@ def messages_json(
     batch: Batch, first_offset: int = 0, limit: int | None = None, topic: str | None = None
 ) -> list[bytes]:
     """The messages of a batch from an offset on, as JSON."""
-    records = Records(batch)
+    records = RenderedRecords(batch)
     first = records.first(first_offset)
     messages = records.messages[first : None if limit is None else first + limit]
     if topic is None:

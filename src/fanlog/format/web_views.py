@@ -26,7 +26,7 @@ from fanlog.format.header import BatchHeader, Bytes
 from fanlog.format.requests import ERROR
 from fanlog.format.sparse import thinned
 from fanlog.format.streams import END, mark_of
-from fanlog.format.web import Records, Unreadable, place_json, quoted
+from fanlog.format.web import RenderedRecords, Unreadable, place_json, quoted
 from fanlog.format.web_filters import Filter
 from fanlog.format.web_frames import binary_frame, sse_event, text_frame
 from fanlog.format.web_positions import ID_BEGIN, ID_END, print_position
@@ -40,10 +40,10 @@ POSITION_EVERY = 1024
 _ERROR = ERROR.encode()
 _END_LINE = b"\nevent: end\n"
 
-Decoded = Sequence[Records | Unreadable]
+Decoded = Sequence[RenderedRecords | Unreadable]
 
 
-class Named(Protocol):
+class ViewedTopic(Protocol):
     """A topic."""
 
     @property
@@ -117,7 +117,7 @@ class RecordView:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _select(
-        self, records: Records, first_offset: int, messages: list[str], offsets: list[int]
+        self, records: RenderedRecords, first_offset: int, messages: list[str], offsets: list[int]
     ) -> None:
         first = records.first(first_offset)
         if self.filter is None:
@@ -418,7 +418,7 @@ _KINDS: dict[ViewKind, type[RecordView]] = {
 _Key = tuple[ViewKind, str, str, str, int]
 _views: WeakValueDictionary[_Key, RecordView] = WeakValueDictionary()
 
-ViewMaker = Callable[[Named], RecordView]
+ViewMaker = Callable[[ViewedTopic], RecordView]
 
 
 def views_for(kind: ViewKind, target: str, filter: Filter | None = None) -> ViewMaker:
@@ -426,7 +426,7 @@ def views_for(kind: ViewKind, target: str, filter: Filter | None = None) -> View
     made = _KINDS[kind]
     text = "" if filter is None else filter.text
 
-    def view_of(topic: Named) -> RecordView:
+    def view_of(topic: ViewedTopic) -> RecordView:
         key = (kind, target, text, topic.name, topic.number)
         view = _views.get(key)
         if view is None:

@@ -32,7 +32,7 @@ from fanlog.format.accounts import (
 from fanlog.format.frames import FrameKind
 from fanlog.format.messages import decode
 from fanlog.identity import Verb
-from fanlog.security.accounts import Accounts
+from fanlog.security.accounts import BrokerAccounts
 from fanlog.security.rules import forbidden
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _name_of(ask: AccountsAsk) -> str:
     return getattr(ask, "name", "")
 
 
-async def _do(accounts: Accounts, permit: Permit, ask: AccountsAsk) -> msgspec.Struct | None:
+async def _do(accounts: BrokerAccounts, permit: Permit, ask: AccountsAsk) -> msgspec.Struct | None:
     match ask:
         case CreateUser():
             return await accounts.create_user(ask)
@@ -110,7 +110,7 @@ async def _do(accounts: Accounts, permit: Permit, ask: AccountsAsk) -> msgspec.S
             return _do_at_once(accounts, ask)
 
 
-def _do_at_once(accounts: Accounts, ask: AccountsAsk) -> msgspec.Struct:
+def _do_at_once(accounts: BrokerAccounts, ask: AccountsAsk) -> msgspec.Struct:
     match ask:
         case CreateKey():
             return accounts.create_key(ask)
@@ -132,7 +132,7 @@ def _do_at_once(accounts: Accounts, ask: AccountsAsk) -> msgspec.Struct:
             raise InvalidArgumentError("There is no such request about keys and users.")
 
 
-def _may(accounts: Accounts, permit: Permit, ask: MayDo) -> Allowed:
+def _may(accounts: BrokerAccounts, permit: Permit, ask: MayDo) -> Allowed:
     if ask.name:
         account = accounts.account(ask.kind, ask.name)
         who = msgspec.structs.replace(permit.who, user=account.name, account=account)

@@ -20,7 +20,7 @@ T = TypeVar("T")
 _NAMES_SHOWN = 5
 
 
-class Noted(NamedTuple):
+class AuditedRequest(NamedTuple):
     """What somebody wants to do, until it is known what became of it."""
 
     action: str
@@ -28,7 +28,7 @@ class Noted(NamedTuple):
     detail: str = ""
 
 
-Describe = Callable[["NativeSession", memoryview], Noted | None]
+Describe = Callable[["NativeSession", memoryview], AuditedRequest | None]
 
 
 class Notes:
@@ -39,7 +39,7 @@ class Notes:
 
     def __init__(self) -> None:
         # A peer may give several requests one number.
-        self._begun: dict[int, list[Noted]] = {}
+        self._begun: dict[int, list[AuditedRequest]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._begun)
@@ -72,7 +72,7 @@ class Notes:
             audit.note(who, action, name, "failed", fault.code)
 
 
-def _of(kind: type[T], describe: Callable[[T], Noted]) -> Describe:
+def _of(kind: type[T], describe: Callable[[T], AuditedRequest]) -> Describe:
     return lambda session, payload: describe(decode(kind, payload))
 
 
@@ -80,37 +80,37 @@ def _settings(given: dict[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in given.items())
 
 
-def _opened(session: NativeSession, payload: memoryview) -> Noted | None:
+def _opened(session: NativeSession, payload: memoryview) -> AuditedRequest | None:
     wanted = decode(messages.OpenTopic, payload)
     if not wanted.create or session.broker.catalog.find(wanted.name) is not None:
         return None
-    return Noted("topic.create", wanted.name, "by publishing")
+    return AuditedRequest("topic.create", wanted.name, "by publishing")
 
 
-def _created(session: NativeSession, payload: memoryview) -> Noted | None:
+def _created(session: NativeSession, payload: memoryview) -> AuditedRequest | None:
     wanted = decode(messages.CreateTopic, payload)
     if wanted.exist_ok and session.broker.catalog.find(wanted.name) is not None:
         return None
-    return Noted("topic.create", wanted.name, _settings(wanted.settings))
+    return AuditedRequest("topic.create", wanted.name, _settings(wanted.settings))
 
 
 def _state(session: NativeSession, name: str) -> str:
     return "group" if session.broker.queues.find(name) is None else "queue"
 
 
-def _reset(session: NativeSession, payload: memoryview) -> Noted | None:
+def _reset(session: NativeSession, payload: memoryview) -> AuditedRequest | None:
     wanted = decode(messages.ResetGroup, payload)
     if wanted.dry_run:
         return None
-    return Noted(f"{_state(session, wanted.group)}.reset", wanted.group, wanted.topic)
+    return AuditedRequest(f"{_state(session, wanted.group)}.reset", wanted.group, wanted.topic)
 
 
-def _group_deleted(session: NativeSession, payload: memoryview) -> Noted | None:
+def _group_deleted(session: NativeSession, payload: memoryview) -> AuditedRequest | None:
     name = decode(messages.NamedGroup, payload).name
-    return Noted(f"{_state(session, name)}.delete", name)
+    return AuditedRequest(f"{_state(session, name)}.delete", name)
 
 
-def _committed(session: NativeSession, payload: memoryview) -> Noted | None:
+def _committed(session: NativeSession, payload: memoryview) -> AuditedRequest | None:
     """Dead letters are put back, or deleted, by a transaction. One with positions is a member's,
     whose job has just become a dead letter."""
     wanted = decode(messages.CommitTransaction, payload)
@@ -120,13 +120,13 @@ def _committed(session: NativeSession, payload: memoryview) -> Noted | None:
         return None
     back = [topic.name for topic in topics if topic.name not in dead]
     if not back:
-        return Noted("dead.delete", _names(dead))
-    return Noted("dead.replay", _names(dead), f"to {_names(back)}")
+        return AuditedRequest("dead.delete", _names(dead))
+    return AuditedRequest("dead.replay", _names(dead), f"to {_names(back)}")
 
 
-def _backed_up(session: NativeSession, payload: memoryview) -> Noted | None:
-    wanted = decode(messages.Backup, payload)
-    return Noted("backup", "") if wanted.action == "begin" else None
+def _backed_up(session: NativeSession, payload: memoryview) -> AuditedRequest | None:
+    wanted = decode(messages.BackupRequest, payload)
+    return AuditedRequest("backup", "") if wanted.action == "begin" else None
 
 
 def _names(names: list[str]) -> str:
@@ -138,29 +138,34 @@ AUDITED: dict[FrameKind, Describe] = {
     FrameKind.OPEN_TOPIC: _opened,
     FrameKind.CREATE_TOPIC: _created,
     FrameKind.GROW_TOPIC: _of(
-        messages.GrowTopic, lambda m: Noted("topic.grow", m.name, f"partitions={m.partitions}")
+        messages.GrowTopic,
+        lambda m: AuditedRequest("topic.grow", m.name, f"partitions={m.partitions}"),
     ),
     FrameKind.ALTER_TOPIC: _of(
-        messages.AlterTopic, lambda m: Noted("topic.alter", m.name, _settings(m.settings))
+        messages.AlterTopic, lambda m: AuditedRequest("topic.alter", m.name, _settings(m.settings))
     ),
-    FrameKind.DELETE_TOPIC: _of(messages.NamedTopic, lambda m: Noted("topic.delete", m.name)),
+    FrameKind.DELETE_TOPIC: _of(
+        messages.NamedTopic, lambda m: AuditedRequest("topic.delete", m.name)
+    ),
     FrameKind.DELETE_RECORDS: _of(
         messages.DeleteRecords,
-        lambda m: Noted(
+        lambda m: AuditedRequest(
             "topic.truncate", m.topic, _names([f"{o.partition}:{o.offset}" for o in m.offsets])
         ),
     ),
-    FrameKind.COMPACT_TOPIC: _of(messages.NamedTopic, lambda m: Noted("topic.compact", m.name)),
+    FrameKind.COMPACT_TOPIC: _of(
+        messages.NamedTopic, lambda m: AuditedRequest("topic.compact", m.name)
+    ),
     FrameKind.RESET_GROUP: _reset,
     FrameKind.DELETE_GROUP: _group_deleted,
     FrameKind.CANCEL_SCHEDULED: _of(
-        messages.CancelScheduled, lambda m: Noted("schedule.cancel", _names(list(m.ids)))
+        messages.CancelScheduled, lambda m: AuditedRequest("schedule.cancel", _names(list(m.ids)))
     ),
     FrameKind.ADD_SCHEDULE: _of(
-        messages.AddSchedule, lambda m: Noted("schedule.add", m.name, f"topic {m.topic}")
+        messages.AddSchedule, lambda m: AuditedRequest("schedule.add", m.name, f"topic {m.topic}")
     ),
     FrameKind.REMOVE_SCHEDULE: _of(
-        messages.RemoveSchedule, lambda m: Noted("schedule.remove", m.name)
+        messages.RemoveSchedule, lambda m: AuditedRequest("schedule.remove", m.name)
     ),
     FrameKind.COMMIT_TRANSACTION: _committed,
     FrameKind.BACKUP: _backed_up,

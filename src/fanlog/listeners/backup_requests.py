@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def backup(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
-    wanted = decode(messages.Backup, payload)
+    wanted = decode(messages.BackupRequest, payload)
     session.permit.ask(Verb.ADMIN, "")
     if wanted.action == "begin":
         session.later(request, _beginning(session, request))
@@ -38,7 +38,7 @@ async def _beginning(session: NativeSession, request: int) -> None:
     session.answer(request, begun)
 
 
-async def _reading(session: NativeSession, request: int, wanted: messages.Backup) -> None:
+async def _reading(session: NativeSession, request: int, wanted: messages.BackupRequest) -> None:
     data = await session.broker.backups.read(wanted.point, wanted.file, wanted.at, wanted.bytes)
     session.answer(request, messages.BackupData(data))
 

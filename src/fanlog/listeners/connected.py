@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Protocol
 from fanlog.broker.cursors import Cursor
 from fanlog.errors import ConnectionLostError
 from fanlog.identity import Identity
-from fanlog.listeners.pump import Connection
+from fanlog.listeners.pump import SocketConnection
 from fanlog.telemetry.callers import connection_id
 
 if TYPE_CHECKING:
     from fanlog.broker.authority import Permit
 
 
-class Shown(Protocol):
+class ShownSession(Protocol):
     """A session, as far as it is shown."""
 
     permit: Permit
@@ -39,7 +39,9 @@ class TcpPeer:
 
     __slots__ = ("_connection", "_now_us", "_session", "transport")
 
-    def __init__(self, connection: Connection, session: Shown, transport: str, now_us: int) -> None:
+    def __init__(
+        self, connection: SocketConnection, session: ShownSession, transport: str, now_us: int
+    ) -> None:
         self._connection = connection
         self._session = session
         self._now_us = now_us

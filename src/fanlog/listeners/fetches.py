@@ -22,7 +22,7 @@ class Fetches:
 
     def __init__(self) -> None:
         self.under_way = 0
-        self._waiting: dict[_Waiting, None] = {}
+        self._waiting: dict[_WaitingFetch, None] = {}
 
     def take(self, session: NativeSession, request: int, payload: memoryview) -> None:
         """Answers a FETCH, now or when there is something to answer."""
@@ -44,7 +44,7 @@ class Fetches:
         if wanted.offset < partition.visible_end or wait_seconds <= 0:
             fetch.begin()
         else:
-            self._waiting[_Waiting(fetch, wait_seconds, self._waiting)] = None
+            self._waiting[_WaitingFetch(fetch, wait_seconds, self._waiting)] = None
 
     def close(self) -> None:
         """The peer is gone: nobody waits any more."""
@@ -105,13 +105,13 @@ class _Fetch:
         session.broker.fetch_memory.end(session.outlet, self.size, size)
 
 
-class _Waiting:
+class _WaitingFetch:
     """A fetch that waits for new records. A class, and no closure that knows itself: only the
     garbage collector would free that."""
 
     __slots__ = ("_all", "_fetch", "_timer")
 
-    def __init__(self, fetch: _Fetch, seconds: float, others: dict[_Waiting, None]) -> None:
+    def __init__(self, fetch: _Fetch, seconds: float, others: dict[_WaitingFetch, None]) -> None:
         self._fetch = fetch
         self._all = others
         self._timer = asyncio.get_running_loop().call_later(seconds, self.wake)

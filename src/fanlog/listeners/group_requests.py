@@ -8,8 +8,8 @@ import heapq
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fanlog.broker.cursors import Subscription
-from fanlog.broker.groups.groups import Groups
+from fanlog.broker.cursors import BrokerSubscription
+from fanlog.broker.groups.groups import GroupCoordinator
 from fanlog.broker.groups.placing import place_group
 from fanlog.broker.pipelines import SPARK_CLIENT
 from fanlog.broker.queues.queues import Queues
@@ -74,7 +74,7 @@ def _seat(session: NativeSession, request: int, aux: int, wanted: messages.JoinG
     session.tell_at_start(subscription)
 
 
-def commit(session: NativeSession, number: int, wanted: messages.Commit) -> None:
+def commit(session: NativeSession, number: int, wanted: messages.CommitOffsets) -> None:
     session.broker.groups.commit(_member(session, number), wanted.positions)
 
 
@@ -102,7 +102,7 @@ def seek(session: NativeSession, request: int, aux: int, payload: memoryview) ->
     session.later(request, seeking())
 
 
-def _member(session: NativeSession, number: int) -> Subscription:
+def _member(session: NativeSession, number: int) -> BrokerSubscription:
     subscription = session.subscriptions.get(number)
     if subscription is None:
         raise FencedError(
@@ -114,7 +114,7 @@ def _member(session: NativeSession, number: int) -> Subscription:
 # As an operator
 
 
-def _keeper(session: NativeSession, name: str) -> Groups | Queues:
+def _keeper(session: NativeSession, name: str) -> GroupCoordinator | Queues:
     """Who knows a group of this name: a queue is one, of another kind."""
     broker = session.broker
     return broker.groups if broker.queues.find(name) is None else broker.queues

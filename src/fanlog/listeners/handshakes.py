@@ -19,7 +19,7 @@ from typing import cast
 from fanlog.errors import ProtocolError
 from fanlog.format.foreign import maybe_answer, maybe_protocol
 from fanlog.format.frames import FrameKind, is_hello, message_frame
-from fanlog.format.messages import Failure
+from fanlog.format.messages import ErrorAnswer
 from fanlog.listeners.admission import Admission
 from fanlog.listeners.tls import TlsSocket
 from fanlog.security.certificates import Certificates, certified_names
@@ -207,7 +207,7 @@ class Handshakes:
         )
         if is_hello(begin):
             error = ProtocolError(sentence)
-            answer = message_frame(FrameKind.ERROR, Failure(error.code, str(error)))
+            answer = message_frame(FrameKind.ERROR, ErrorAnswer(error.code, str(error)))
         else:
             answer = maybe_answer(begin, sentence) or b""
         sock = handshake.sock

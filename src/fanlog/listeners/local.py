@@ -13,11 +13,11 @@ from fanlog.errors import FanlogError
 from fanlog.listeners.native import NativeSession
 
 if TYPE_CHECKING:
-    from fanlog.broker.cursors import Cursor, Subscription
+    from fanlog.broker.cursors import BrokerSubscription, Cursor
     from fanlog.broker.ports import Piece
 
 
-class Peer(Protocol):
+class LocalPeer(Protocol):
     """The client's end."""
 
     def data_received(self, data: bytes | memoryview) -> None: ...
@@ -32,7 +32,7 @@ class LocalLink:
         self,
         broker: BrokerCore,
         options: ListenerOptions,
-        peer: Peer,
+        peer: LocalPeer,
         soon: Callable[[Callable[[], None]], object],
     ) -> None:
         self._peer = peer
@@ -41,7 +41,7 @@ class LocalLink:
         self._broker = broker
         self._session = NativeSession(broker, self, options, trusted=True)
         self.blocked = False
-        self.feed: Subscription | None = None
+        self.feed: BrokerSubscription | None = None
         self.waiting: list[Cursor] = []
         self.send = self._hand_over
         broker.connections += 1
@@ -56,7 +56,7 @@ class LocalLink:
     def hold(self, piece: Piece, sent: int) -> None:
         raise AssertionError("an in-process peer takes every piece whole")
 
-    def push(self, subscription: Subscription, pieces: list[memoryview]) -> None:
+    def push(self, subscription: BrokerSubscription, pieces: list[memoryview]) -> None:
         if self.feed is not subscription:
             self.feed = subscription
             self._hand_over(self._session.marker(subscription))
@@ -75,7 +75,7 @@ class LocalLink:
     def lost(self, fault: Exception) -> None:
         self._end(fault)
 
-    def turn_out(self, error: FanlogError, subscription: Subscription | None = None) -> None:
+    def turn_out(self, error: FanlogError, subscription: BrokerSubscription | None = None) -> None:
         self._hand_over(self._session.farewell(error, subscription))
         self._end(error)
 

@@ -14,7 +14,7 @@ import msgspec
 from fanlog.broker.authority import AllowedPartitions, Permit
 from fanlog.broker.broker_core import BrokerCore
 from fanlog.broker.checks import Checked, NotYetError
-from fanlog.broker.cursors import Cursor, Subscription
+from fanlog.broker.cursors import BrokerSubscription, Cursor
 from fanlog.broker.metering import Meter
 from fanlog.broker.missing import maybe_notice
 from fanlog.broker.ports import Addressed
@@ -53,7 +53,7 @@ from fanlog.format.frames import (
 )
 from fanlog.format.header import KIND_BATCH
 from fanlog.format.messages import decode
-from fanlog.format.trace_context import KIND_TRACED, Mark, read_traced
+from fanlog.format.trace_context import KIND_TRACED, SampledRecord, read_traced
 from fanlog.identity import Identity, Login, Verb
 from fanlog.listeners import (
     account_requests,
@@ -77,7 +77,7 @@ from fanlog.listeners.fetches import Fetches
 from fanlog.listeners.login_requests import HELLO_BYTES_MAX, LoggingIn, logged_in, maybe_known
 from fanlog.listeners.notifier import NativeOutlet, Notifier, failure_of, retry_after
 from fanlog.listeners.recheck import recheck_permit
-from fanlog.security.connections import LoggedIn
+from fanlog.security.connections import CountedAccount
 
 logger = logging.getLogger("fanlog.listeners")
 
@@ -125,7 +125,7 @@ class NativeSession:
         self.spared = False
         self._begin = b""
         self._closed = False
-        self.subscriptions: dict[int, Subscription] = {}
+        self.subscriptions: dict[int, BrokerSubscription] = {}
         self._beginning: dict[int, Beginning] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._undurable = 0
@@ -134,13 +134,13 @@ class NativeSession:
         self._asked = 0
         self._half_frame = 0
         # The sampled records of the next batch; None: none are.
-        self._marks: list[Mark] | None = None
+        self._marks: list[SampledRecord] | None = None
         self._held_up = False
         # Batches that the broker has decoded before it takes them; see `broker/checks.py`.
         self.checked: list[Checked] = []
         self.checking = False
         self._metering = broker.metering
-        self._counted = LoggedIn(broker.metering.connections)
+        self._counted = CountedAccount(broker.metering.connections)
         self._meter = Meter(broker.metering, self.permit)
         # What its batches are refused with, because it owes too much.
         self.limited: RateLimitedError | None = None
@@ -449,10 +449,10 @@ class NativeSession:
 
     # The connection's side: the pump's Session
 
-    def marker(self, subscription: Subscription) -> bytes:
+    def marker(self, subscription: BrokerSubscription) -> bytes:
         return feed_frame(subscription.key)
 
-    def farewell(self, error: FanlogError, subscription: Subscription | None) -> bytes:
+    def farewell(self, error: FanlogError, subscription: BrokerSubscription | None) -> bytes:
         if isinstance(error, BadMagicError):
             foreign = maybe_answer(self._begin, str(error))
             if foreign is not None:
@@ -591,7 +591,7 @@ class NativeSession:
         return still_wanted and not self._closed
 
     def keep(
-        self, number: int, subscription: Subscription, asked: tuple[tuple[Verb, str], ...]
+        self, number: int, subscription: BrokerSubscription, asked: tuple[tuple[Verb, str], ...]
     ) -> None:
         """Takes a subscription in that has begun; its peer may be gone before it is told so."""
         subscription.asked = asked
@@ -641,7 +641,7 @@ class NativeSession:
         self.tell_at_start(subscription)
         self.broker.subscriptions.start(subscription, joined[_JOINED_AT_ONCE:])
 
-    def tell_at_start(self, subscription: Subscription) -> None:
+    def tell_at_start(self, subscription: BrokerSubscription) -> None:
         """Behind the answer: what a reader should know of what it follows."""
         notice = maybe_notice(self.broker, subscription.target, wildcard=subscription.wildcard)
         if notice is not None and self.permit.may(Verb.DESCRIBE, notice.topic):
@@ -667,7 +667,7 @@ class NativeSession:
         self.fetches.take(self, request, payload)
 
     def commit(self, request: int, aux: int, payload: memoryview) -> None:
-        wanted = decode(messages.Commit, payload)
+        wanted = decode(messages.CommitOffsets, payload)
         if aux:
             group_requests.commit(self, aux, wanted)
         else:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from fanlog.broker.cursors import Subscription
+from fanlog.broker.cursors import BrokerSubscription
 from fanlog.broker.ports import Outlet, Piece
 from fanlog.errors import FanlogError, LimitError, RateLimitedError
 from fanlog.format import messages
@@ -37,7 +37,7 @@ class Notifier:
     __slots__ = ("_in_turn", "_key", "_outlet", "_subscriptions")
 
     def __init__(
-        self, outlet: NativeOutlet, key: int, subscriptions: dict[int, Subscription]
+        self, outlet: NativeOutlet, key: int, subscriptions: dict[int, BrokerSubscription]
     ) -> None:
         self._outlet = outlet
         self._key = key
@@ -83,8 +83,8 @@ class Notifier:
         self._in_turn = False
 
 
-def failure_of(fault: FanlogError) -> messages.Failure:
-    return messages.Failure(
+def failure_of(fault: FanlogError) -> messages.ErrorAnswer:
+    return messages.ErrorAnswer(
         fault.code,
         str(fault),
         getattr(fault, "first", 0),

@@ -12,7 +12,7 @@ from fanlog.broker.peers import Peer, PeerSource, describe_peer, is_match
 from fanlog.errors import InvalidArgumentError
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind
-from fanlog.format.messages import ConnectionPage, Connections, decode
+from fanlog.format.messages import ConnectionPage, ConnectionsRequest, decode
 from fanlog.identity import Verb
 from fanlog.listeners.seen import seen_by
 
@@ -27,7 +27,7 @@ _REASON_LENGTH_MAX = 500
 
 
 async def found_peers(
-    broker: BrokerCore, wanted: Connections, listeners: Sequence[PeerSource] | None
+    broker: BrokerCore, wanted: ConnectionsRequest, listeners: Sequence[PeerSource] | None
 ) -> list[Peer]:
     """The connections that are meant, in slices: there may be very many."""
     found: list[Peer] = []
@@ -37,7 +37,7 @@ async def found_peers(
     return found
 
 
-def _is_meant(peer: Peer, wanted: Connections) -> bool:
+def _is_meant(peer: Peer, wanted: ConnectionsRequest) -> bool:
     if wanted.id:
         return wanted.id in (peer.id, peer.who.address)
     if peer.transport == "http" and wanted.kind == "list" and not wanted.requests:
@@ -46,7 +46,7 @@ def _is_meant(peer: Peer, wanted: Connections) -> bool:
 
 
 async def list_connections(
-    broker: BrokerCore, wanted: Connections, listeners: Sequence[PeerSource] | None = None
+    broker: BrokerCore, wanted: ConnectionsRequest, listeners: Sequence[PeerSource] | None = None
 ) -> ConnectionPage:
     """A page of connections, by id: of these listeners, or of all that the broker has."""
     limit = max(1, min(wanted.limit, _LIMIT_MAX))
@@ -59,7 +59,7 @@ async def list_connections(
 
 
 async def close_connections(
-    broker: BrokerCore, wanted: Connections, listeners: Sequence[PeerSource] | None = None
+    broker: BrokerCore, wanted: ConnectionsRequest, listeners: Sequence[PeerSource] | None = None
 ) -> ConnectionPage:
     """Closes all that are meant, and says which."""
     if not (wanted.id or wanted.user is not None or wanted.address or wanted.listener):
@@ -78,7 +78,7 @@ async def close_connections(
 
 
 def connections(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
-    wanted = decode(Connections, payload)
+    wanted = decode(ConnectionsRequest, payload)
     session.permit.ask(Verb.ADMIN, "")
 
     async def answering() -> None:

@@ -24,7 +24,7 @@ from fanlog.listeners.traffic import count_traffic, describe_traffic
 
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
-    from fanlog.broker.cursors import Cursor, Subscription
+    from fanlog.broker.cursors import BrokerSubscription, Cursor
     from fanlog.broker.ports import Piece
 
 logger = logging.getLogger("fanlog.listeners")
@@ -33,15 +33,15 @@ _VECTORS_MAX = 64
 _LINGER_SECONDS = 1.0
 
 
-class Session(Protocol):
+class ConnectionSession(Protocol):
     """One peer's conversation, without I/O."""
 
     def feed(self, data: bytes) -> None: ...
-    def marker(self, subscription: Subscription) -> bytes:
+    def marker(self, subscription: BrokerSubscription) -> bytes:
         """What goes before the first piece of another subscription."""
         ...
 
-    def farewell(self, error: FanlogError, subscription: Subscription | None) -> bytes:
+    def farewell(self, error: FanlogError, subscription: BrokerSubscription | None) -> bytes:
         """What tells the peer why it is turned out."""
         ...
 
@@ -62,15 +62,15 @@ class Session(Protocol):
     def closed(self) -> None: ...
 
 
-class _Ended:
+class _EndedSession:
     """What a closed connection has for a session. It and its session know each other: as long as
     both do, only the garbage collector frees them."""
 
     def feed(self, data: bytes) -> None: ...
-    def marker(self, subscription: Subscription) -> bytes:
+    def marker(self, subscription: BrokerSubscription) -> bytes:
         return b""
 
-    def farewell(self, error: FanlogError, subscription: Subscription | None) -> bytes:
+    def farewell(self, error: FanlogError, subscription: BrokerSubscription | None) -> bytes:
         return b""
 
     def greeted(self) -> bool:
@@ -89,10 +89,10 @@ class _Ended:
     def closed(self) -> None: ...
 
 
-_ENDED = _Ended()
+_ENDED = _EndedSession()
 
 
-class ConnectionHost(Protocol):
+class SocketConnectionHost(Protocol):
     """The listener, as far as its connections need it. `inlet` is one buffer for all of them:
     what a recv brings is taken out of it at once."""
 
@@ -101,10 +101,10 @@ class ConnectionHost(Protocol):
     loop: asyncio.AbstractEventLoop
     inlet: memoryview
 
-    def forget(self, connection: Connection) -> None: ...
+    def forget(self, connection: SocketConnection) -> None: ...
 
 
-class Connection:
+class SocketConnection:
     """One socket: the broker's `Outlet`, and the session's way out."""
 
     __slots__ = (
@@ -140,7 +140,7 @@ class Connection:
         self,
         sock: socket.socket,
         peer: str,
-        host: ConnectionHost,
+        host: SocketConnectionHost,
     ) -> None:
         self._sock = sock
         self._fd = sock.fileno()
@@ -161,16 +161,16 @@ class Connection:
         self.certificate_names: tuple[str, ...] = (
             sock.certificate_names if isinstance(sock, TlsSocket) else ()
         )
-        self.session: Session
+        self.session: ConnectionSession
         self._context: Context
         self.since = self.heard_at = host.loop.time()
         self.blocked = False
-        self.feed: Subscription | None = None
+        self.feed: BrokerSubscription | None = None
         self.waiting: list[Cursor] = []
         self.send = sock.send
         self._receive = sock.recv_into
 
-    def open(self, session: Session, context: Context | None = None) -> None:
+    def open(self, session: ConnectionSession, context: Context | None = None) -> None:
         """What the peer asks for is done in `context`: log lines then know for whom."""
         self.session = session
         self._context = context or copy_context()
@@ -281,7 +281,7 @@ class Connection:
         self._held_bytes += len(piece) - sent
         self._block()
 
-    def push(self, subscription: Subscription, pieces: list[memoryview]) -> None:
+    def push(self, subscription: BrokerSubscription, pieces: list[memoryview]) -> None:
         buffers: list[Piece] = [*pieces]
         if self.feed is not subscription:
             buffers.insert(0, self.session.marker(subscription))
@@ -373,7 +373,7 @@ class Connection:
         self._why = str(fault)
         self._loop.call_soon(self.close)
 
-    def turn_out(self, error: FanlogError, subscription: Subscription | None = None) -> None:
+    def turn_out(self, error: FanlogError, subscription: BrokerSubscription | None = None) -> None:
         """Tells the peer why, then closes: its last bytes are read and dropped for a moment, or
         the close would overtake the message."""
         if self._closing:

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from fanlog.errors import FanlogError, ProtocolError, TooManyConnectionsError
 from fanlog.format.frames import FrameKind, message_frame
-from fanlog.format.messages import Failure
+from fanlog.format.messages import ErrorAnswer
 from fanlog.listeners.native import NativeSession
-from fanlog.listeners.pump import Connection
+from fanlog.listeners.pump import SocketConnection
 from fanlog.listeners.tcp import TcpListener
 
 
@@ -21,15 +21,15 @@ class NativeListener(TcpListener[NativeSession]):
     port_flag: ClassVar[str] = "--port"
     host_option: ClassVar[str] = "--host"
 
-    def admit(self, sock: socket.socket, peer: str) -> tuple[Connection, NativeSession]:
-        connection = Connection(sock, peer, self)
+    def admit(self, sock: socket.socket, peer: str) -> tuple[SocketConnection, NativeSession]:
+        connection = SocketConnection(sock, peer, self)
         return connection, NativeSession(self.broker, connection, self.options)
 
     def refusal(self, error: TooManyConnectionsError) -> bytes:
-        return message_frame(FrameKind.ERROR, Failure(error.code, str(error)))
+        return message_frame(FrameKind.ERROR, ErrorAnswer(error.code, str(error)))
 
     def overdue(
-        self, connection: Connection, session: NativeSession, now: float
+        self, connection: SocketConnection, session: NativeSession, now: float
     ) -> FanlogError | None:
         """Turns out peers that never said hello, stopped in the middle of a frame, or went
         silent."""

@@ -16,8 +16,8 @@ from fanlog.config import ListenerOptions
 from fanlog.errors import FanlogError
 from fanlog.listeners.accepting import Acceptor
 from fanlog.listeners.admission import Admission
-from fanlog.listeners.connected import Shown, TcpPeer
-from fanlog.listeners.pump import Connection, Session
+from fanlog.listeners.connected import ShownSession, TcpPeer
+from fanlog.listeners.pump import ConnectionSession, SocketConnection
 from fanlog.listeners.tls import RECORD_BYTES
 from fanlog.telemetry.callers import context_of
 
@@ -27,7 +27,7 @@ _SWEEP_SECONDS = 1.0
 _FAREWELL_SECONDS = 0.5
 
 
-class ServedSession(Session, Shown, Protocol):
+class ServedSession(ConnectionSession, ShownSession, Protocol):
     """What a listener has for each of its connections."""
 
 
@@ -41,19 +41,19 @@ class TcpListener(Acceptor, Generic[S]):
         super().__init__(options.host, options.port, options.connections_max, admission)
         self.broker = broker
         self.options = options
-        self._connections: dict[Connection, S] = {}
-        self._half_frames: dict[Connection, tuple[int, float]] = {}
+        self._connections: dict[SocketConnection, S] = {}
+        self._half_frames: dict[SocketConnection, tuple[int, float]] = {}
         self._last_gone: asyncio.Event | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._swept_at = 0.0
         self.inlet = memoryview(bytearray(options.receive_bytes))
 
     @abstractmethod
-    def admit(self, sock: socket.socket, peer: str) -> tuple[Connection, S]:
+    def admit(self, sock: socket.socket, peer: str) -> tuple[SocketConnection, S]:
         """A connection and its session."""
 
     @abstractmethod
-    def overdue(self, connection: Connection, session: S, now: float) -> FanlogError | None:
+    def overdue(self, connection: SocketConnection, session: S, now: float) -> FanlogError | None:
         """Why the peer is to be turned out, if it is."""
 
     def open(self) -> None:
@@ -86,7 +86,7 @@ class TcpListener(Acceptor, Generic[S]):
             if connection in self._connections and not connection.closing:
                 yield TcpPeer(connection, session, self.name, now_us)
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: SocketConnection) -> None:
         self._half_frames.pop(connection, None)
         if self._connections.pop(connection, None) is not None:
             self._admission.went(connection.peer)
@@ -123,7 +123,9 @@ class TcpListener(Acceptor, Generic[S]):
                     connection.turn_out(fault)
             yield
 
-    def drags_on(self, connection: Connection, frame: int, now: float, seconds_max: float) -> bool:
+    def drags_on(
+        self, connection: SocketConnection, frame: int, now: float, seconds_max: float
+    ) -> bool:
         """Whether the same frame has been half here for too long, however it drips in."""
         known, since = self._half_frames.get(connection, (0, now))
         if not frame:

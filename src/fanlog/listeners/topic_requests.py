@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fanlog.broker.names import check_public_name, missing_topic
-from fanlog.broker.topics import Topic
+from fanlog.broker.topics import BrokerTopic
 from fanlog.errors import FanlogError
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind
@@ -45,7 +45,7 @@ def _ask_to_open(session: NativeSession, wanted: messages.OpenTopic) -> None:
         session.permit.ask_any((Verb.PUBLISH, Verb.SUBSCRIBE, Verb.DESCRIBE), wanted.name)
 
 
-def _opened(session: NativeSession, topic: Topic) -> messages.TopicOpened:
+def _opened(session: NativeSession, topic: BrokerTopic) -> messages.TopicOpened:
     return messages.TopicOpened(
         topic.name,
         topic.number,
@@ -89,10 +89,10 @@ def alter_topic(session: NativeSession, request: int, aux: int, payload: memoryv
     session.broker.alter_topic(wanted.name, wanted.settings, changed)
 
 
-def _changed(session: NativeSession, request: int) -> Callable[[Topic | FanlogError], None]:
+def _changed(session: NativeSession, request: int) -> Callable[[BrokerTopic | FanlogError], None]:
     """Answers with what the topic is then, or with what has come between."""
 
-    def answer(got: Topic | FanlogError) -> None:
+    def answer(got: BrokerTopic | FanlogError) -> None:
         if isinstance(got, FanlogError):
             session.fail(request, got)
         else:
@@ -131,7 +131,7 @@ def delete_topic(session: NativeSession, request: int, aux: int, payload: memory
 
 
 def committed(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
-    wanted = decode(messages.Committed, payload)
+    wanted = decode(messages.OffsetsCommitted, payload)
     session.permit.ask(Verb.GROUP, wanted.durable)
     positions = session.broker.durable.positions(wanted.durable)
     session.answer(request, messages.Positions(positions))

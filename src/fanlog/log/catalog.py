@@ -35,7 +35,7 @@ _FOLDER_NAME = re.compile(r"(\d+)-.*")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 
 
-class Catalog(NamedTuple):
+class CatalogFile(NamedTuple):
     """What must survive for numbers never to be used twice."""
 
     next_topic: int = 1
@@ -46,13 +46,13 @@ class Catalog(NamedTuple):
     restored_from: str = ""
 
 
-def load_catalog(path: str, *, has_topics: bool, report: Report) -> Catalog | None:
+def load_catalog(path: str, *, has_topics: bool, report: Report) -> CatalogFile | None:
     """None if it is lost: then it has to be rebuilt. The copy alone won't do, it may be older."""
     try:
         return _catalog(path)
     except FileNotFoundError:
         if not has_topics and not os.path.exists(path + small_files.COPY_SUFFIX):
-            return Catalog()
+            return CatalogFile()
         fault = "catalog.json is missing"
         aside = ""
     except FormatError as error:
@@ -65,24 +65,24 @@ def load_catalog(path: str, *, has_topics: bool, report: Report) -> Catalog | No
     return None
 
 
-def load_catalog_copy(path: str) -> Catalog:
+def load_catalog_copy(path: str) -> CatalogFile:
     """The copy of a catalog that is lost; an empty catalog if that is lost, too."""
     try:
         return _catalog(path + small_files.COPY_SUFFIX)
     except (FileNotFoundError, FormatError):
-        return Catalog()
+        return CatalogFile()
 
 
-def _catalog(path: str) -> Catalog:
+def _catalog(path: str) -> CatalogFile:
     fields = small_files.load(path).fields
     try:
         history = str(fields.get("history", "")), str(fields.get("restored_from", ""))
-        return Catalog(int(fields["next_topic"]), int(fields["epoch"]), *history)
+        return CatalogFile(int(fields["next_topic"]), int(fields["epoch"]), *history)
     except (ValueError, KeyError, TypeError) as fault:
         raise FormatError(f"catalog.json can't be read: {fault!r}") from fault
 
 
-def save_catalog(path: str, catalog: Catalog) -> None:
+def save_catalog(path: str, catalog: CatalogFile) -> None:
     small_files.save(path, catalog._asdict(), durable=True, copy=True)
 
 

@@ -49,7 +49,7 @@ _SEGMENT_BYTES_MIN = 64 * KIB
 _SEGMENTS_PER_RETENTION = 4
 
 
-class Shared:
+class LogResources:
     """What all logs of a store share."""
 
     __slots__ = (
@@ -79,9 +79,9 @@ class Shared:
         # What a start found wrong with the data folder, for people.
         self.problems: list[str] = []
 
-    def for_opening(self) -> Shared:
+    def for_opening(self) -> LogResources:
         """The same for a thread that opens logs: descriptors and syncs of its own."""
-        own = Shared(self.options)
+        own = LogResources(self.options)
         own.indexes, own.removals = self.indexes, self.removals
         own.problems, own.troubled, own.reserve = self.problems, self.troubled, self.reserve
         return own
@@ -125,7 +125,9 @@ class DiskLog:
         "unsynced_folders",
     )
 
-    def __init__(self, folder: str, owner: Owner, settings: TopicSettings, shared: Shared) -> None:
+    def __init__(
+        self, folder: str, owner: Owner, settings: TopicSettings, shared: LogResources
+    ) -> None:
         self.folder = folder
         self.owner = owner
         self.settings = settings
@@ -501,7 +503,7 @@ class DiskLog:
         for segment in gone:
             self.remove_files(segment)
 
-    def join(self, shared: Shared) -> None:
+    def join(self, shared: LogResources) -> None:
         """Shares with all other logs from now on. A log is opened apart from them."""
         self.close()
         self.shared = shared

@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fanlog.log.scan import Found
+from fanlog.log.scan import FoundBatch
 
 
 class EpochStart(NamedTuple):
@@ -41,7 +41,7 @@ def with_epoch(epochs: Epochs, epoch: int, base: int) -> Epochs:
     return (*epochs, EpochStart(epoch, base))
 
 
-def with_batches(epochs: Epochs, batches: Sequence[Found]) -> Epochs:
+def with_batches(epochs: Epochs, batches: Sequence[FoundBatch]) -> Epochs:
     """The history with these batches at its end."""
     if epochs and batches and batches[-1].leader_epoch <= epochs[-1].epoch:
         return epochs

@@ -20,7 +20,7 @@ from fanlog.log.files import SyncError, sync_folder, write_all
 from fanlog.log.journal_file import (
     HEADER_BYTES,
     NAMES,
-    Mark,
+    SyncMark,
     encode_marks,
     group_header,
     retire_journal,
@@ -43,7 +43,7 @@ _MARKS_MAX = 128
 _ZEROS = bytes(1 * MIB)
 
 
-class _File:
+class _JournalFile:
     __slots__ = ("fd", "size")
 
     def __init__(self, path: str) -> None:
@@ -72,7 +72,7 @@ class Journal:
         self.failed = False
         self.generation = epoch << 32 | 1
         os.makedirs(folder, exist_ok=True)
-        self._files: list[_File] = []
+        self._files: list[_JournalFile] = []
         self._current = 0
         self._position = 0
         self._synced = 0
@@ -82,7 +82,7 @@ class Journal:
         self.patience = Patience()
         try:
             for name in NAMES:
-                file = _File(f"{folder}/{name}")
+                file = _JournalFile(f"{folder}/{name}")
                 self._files.append(file)
                 if file.size < (first_bytes := min(_FIRST_BYTES, bytes_max)):
                     file.grow(first_bytes)
@@ -157,12 +157,12 @@ class Journal:
             raise SyncError(fault.errno, fault.strerror) from fault
         self._synced = self._position
 
-    def _sync_logs(self, logs: Iterable[PartitionLog]) -> list[Mark]:
+    def _sync_logs(self, logs: Iterable[PartitionLog]) -> list[SyncMark]:
         """Syncs logs; how far each of them is safe now at least."""
-        marks: list[Mark] = []
+        marks: list[SyncMark] = []
         for log in logs:
             # Looked at before: what comes meanwhile may miss the sync.
-            marks.append(Mark(log.owner, log.end_offset))
+            marks.append(SyncMark(log.owner, log.end_offset))
             self.patience.until_done(log.sync, "A log's sync")
         return marks
 

@@ -42,14 +42,14 @@ _MARK = Struct("<IIQ")
 _SYNCED_MAX = 0xFFFFFFFF
 
 
-class Mark(NamedTuple):
+class SyncMark(NamedTuple):
     """A log was synced itself up to an offset."""
 
     owner: Owner
     end_offset: int
 
 
-class Group(NamedTuple):
+class JournalGroup(NamedTuple):
     """A whole group."""
 
     at: int
@@ -67,7 +67,7 @@ class JournalFound(NamedTuple):
 
     batches: list[memoryview]
     spare: list[memoryview]
-    marks: list[Mark]
+    marks: list[SyncMark]
     complete: bool
     faults: list[str]
 
@@ -79,11 +79,11 @@ def group_header(generation: int, body: bytes, *, synced: int = 0, is_marks: boo
     return header + crc32c(header).to_bytes(4, "little")
 
 
-def encode_marks(marks: Iterable[Mark]) -> bytes:
+def encode_marks(marks: Iterable[SyncMark]) -> bytes:
     return b"".join(_MARK.pack(*mark.owner, mark.end_offset) for mark in marks)
 
 
-def groups(data: bytes, generation_min: int | None = None) -> Iterator[Group | int]:
+def groups(data: bytes, generation_min: int | None = None) -> Iterator[JournalGroup | int]:
     """The whole groups of a file's generation, and the positions of damaged ones before them.
 
     The generation is that of the first group. Where that is damaged, it is the first one found
@@ -111,7 +111,7 @@ def groups(data: bytes, generation_min: int | None = None) -> Iterator[Group | i
             yield bad
             bad = None
         if len(body) == length and crc32c(body) == crc:
-            yield Group(at, generation, synced, magic == _MARKS, body)
+            yield JournalGroup(at, generation, synced, magic == _MARKS, body)
         else:
             yield at
         at += HEADER_BYTES + length
@@ -138,7 +138,7 @@ def _next_header(data: bytes, at: int) -> int:
 
 def read_journal(folder: str, generation_min: int | None = None) -> JournalFound:
     """What both files hold from a generation on, oldest first. Nothing when there is no journal."""
-    files: list[tuple[int, str, list[Group | int]]] = []
+    files: list[tuple[int, str, list[JournalGroup | int]]] = []
     found = JournalFound([], [], [], complete=True, faults=[])
     for name in NAMES:
         try:
@@ -146,7 +146,9 @@ def read_journal(folder: str, generation_min: int | None = None) -> JournalFound
         except FileNotFoundError:
             continue
         items = list(groups(data, generation_min))
-        newest = max((item.generation for item in items if isinstance(item, Group)), default=-1)
+        newest = max(
+            (item.generation for item in items if isinstance(item, JournalGroup)), default=-1
+        )
         files.append((newest, name, items))
         if not items and generation_min is None and any(data[:HEADER_BYTES]):
             found = found._replace(complete=False)
@@ -167,17 +169,19 @@ def _read(path: str) -> bytes:
 
 
 def _take(
-    found: JournalFound, path: str, items: list[Group | int], *, all_synced: bool
+    found: JournalFound, path: str, items: list[JournalGroup | int], *, all_synced: bool
 ) -> JournalFound:
-    synced = max((item.synced for item in items if isinstance(item, Group)), default=0)
+    synced = max((item.synced for item in items if isinstance(item, JournalGroup)), default=0)
     target = found.batches
     complete = found.complete
     for item in items:
-        if isinstance(item, Group):
+        if isinstance(item, JournalGroup):
             if not item.is_marks and item.body:
                 target.append(item.body)
             elif item.is_marks and target is found.batches:
-                found.marks.extend(Mark(Owner(*m[:2]), m[2]) for m in _MARK.iter_unpack(item.body))
+                found.marks.extend(
+                    SyncMark(Owner(*m[:2]), m[2]) for m in _MARK.iter_unpack(item.body)
+                )
         elif all_synced or item < synced:
             complete = False
             found.faults.append(f"{path} is damaged at byte {item}")
@@ -192,7 +196,7 @@ def newest_generation(folder: str) -> int:
     for name in NAMES:
         try:
             for item in groups(read_file(f"{folder}/{name}"), 0):
-                if isinstance(item, Group):
+                if isinstance(item, JournalGroup):
                     newest = max(newest, item.generation)
         except FileNotFoundError:
             continue

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 
 from fanlog.log.files import read_file, remove_if_there, replace_file
-from fanlog.log.journal_file import Group, group_header, groups
+from fanlog.log.journal_file import JournalGroup, group_header, groups
 
 _NAME = re.compile(r"kept-(\d+)\.journal")
 
@@ -36,7 +36,7 @@ def load_kept(folder: str) -> dict[int, list[memoryview]]:
         match = _NAME.fullmatch(name)
         if match is not None:
             data = read_file(f"{folder}/{name}")
-            found[int(match[1])] = [g.body for g in groups(data) if isinstance(g, Group)]
+            found[int(match[1])] = [g.body for g in groups(data) if isinstance(g, JournalGroup)]
     return found
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from fanlog.errors import DamagedError, OffsetOutOfRangeError, TopicDeletedError
 from fanlog.log.disk import DiskLog
 from fanlog.log.index import Index
-from fanlog.log.scan import Damage, Run, walk_file
+from fanlog.log.scan import BatchRun, Damage, walk_file
 from fanlog.log.segment import Segment, base_of, log_path
 from fanlog.model import DamagedRange
 
@@ -73,7 +73,7 @@ def _read_block(disk: DiskLog, segment: Segment, offset: int, end: int, bytes_wa
     raise out_of_range(disk.start_offset, offset)
 
 
-def _cut_block(run: Run, offset: int) -> Block:
+def _cut_block(run: BatchRun, offset: int) -> Block:
     at = 0
     for batch in run.batches:
         if batch.base_offset + batch.span > offset:
@@ -144,7 +144,7 @@ def find_time(disk: DiskLog, time_us: int, end: int) -> int:
             limit=limit,
             chunk_bytes=disk.shared.options.index_interval_bytes,
         ):
-            if isinstance(part, Run):
+            if isinstance(part, BatchRun):
                 for batch in part.batches:
                     if batch.append_time_us >= time_us:
                         return batch.base_offset
@@ -172,7 +172,7 @@ def find_append_time(disk: DiskLog, offset: int, end: int) -> int | None:
             limit=os.fstat(fd).st_size,
             chunk_bytes=disk.shared.options.index_interval_bytes,
         ):
-            if isinstance(part, Run) and part.next_offset > offset:
+            if isinstance(part, BatchRun) and part.next_offset > offset:
                 for batch in part.batches:
                     if batch.base_offset + batch.span > offset:
                         return batch.append_time_us

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from fanlog.errors import FormatError
 from fanlog.log.catalog import TopicFile, load_topic, number_of, restore_topic
 from fanlog.log.clean import Cleaned
-from fanlog.log.disk import Shared
+from fanlog.log.disk import LogResources
 from fanlog.log.kept import save_kept
 from fanlog.log.partition import PartitionLog
 from fanlog.log.past import Past
@@ -43,7 +43,9 @@ class StoredTopic:
 class Opening:
     """What a start knows before it reads the topics' folders, and those that it could not open."""
 
-    def __init__(self, past: Past, cleaned: Cleaned, shared: Shared, journal_folder: str) -> None:
+    def __init__(
+        self, past: Past, cleaned: Cleaned, shared: LogResources, journal_folder: str
+    ) -> None:
         self._past = past
         self._cleaned = cleaned
         self._shared = shared
@@ -65,7 +67,7 @@ class Opening:
         opened = (self._open_topic(folder, shared) for folder in folders)
         return [topic for topic in opened if topic is not None]
 
-    def _open_topic(self, folder: str, shared: Shared) -> StoredTopic | None:
+    def _open_topic(self, folder: str, shared: LogResources) -> StoredTopic | None:
         try:
             found = self._load_topic(folder)
         except FormatError as fault:

@@ -16,7 +16,7 @@ from fanlog.format.header import read_header
 from fanlog.log.backup.moment import LogMoment, moment_of
 from fanlog.log.clean import CleanLog, describe
 from fanlog.log.compaction import Compaction, is_due
-from fanlog.log.disk import DiskLog, Shared
+from fanlog.log.disk import DiskLog, LogResources
 from fanlog.log.epochs import Epochs, with_epoch
 from fanlog.log.faults import is_full, is_temporary, read_error, write_error
 from fanlog.log.lookup import Block, find_append_time, find_time, read_block
@@ -71,7 +71,7 @@ class PartitionLog:
         folder: str,
         settings: TopicSettings,
         owner: Owner,
-        shared: Shared,
+        shared: LogResources,
         known: Known | None = None,
         *,
         clean: CleanLog | None = None,
@@ -95,7 +95,7 @@ class PartitionLog:
         if self._disk is not None:
             self._disk.shared.troubled.add(self.owner)
 
-    def join(self, shared: Shared) -> None:
+    def join(self, shared: LogResources) -> None:
         """Shares with all other logs from now on; it was opened apart from them."""
         if self._disk is not None:
             self._disk.join(shared)

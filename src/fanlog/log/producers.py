@@ -33,7 +33,7 @@ from fanlog.format.checksum import crc32c
 from fanlog.log.epochs import Epochs, EpochStart, before
 from fanlog.log.files import read_file, replace_file
 from fanlog.log.reserve import Reserve
-from fanlog.log.scan import Found
+from fanlog.log.scan import FoundBatch
 
 # A producer's oldest runs are left out past this many: its retries concern the newest.
 RUNS_PER_PRODUCER_MAX = 1024
@@ -75,7 +75,7 @@ class ProducerRuns:
     def __init__(self) -> None:
         self._runs: dict[int, deque[ProducerRun]] = {}
 
-    def add(self, batches: Iterable[Found]) -> None:
+    def add(self, batches: Iterable[FoundBatch]) -> None:
         # Most batches go on where the one before them ended: those become one run at once.
         id = epoch = first_sequence = base_offset = count = 0
         for batch in batches:
@@ -162,14 +162,14 @@ def encode_producers(base: int, histories: Iterable[ProducerHistory], epochs: Ep
     return _HEADER.pack(_MAGIC, crc32c(body), *fields)[:_CRC_FROM] + body
 
 
-class Told(NamedTuple):
+class PrecedingState(NamedTuple):
     """What a file says of the log before its segment."""
 
     runs: list[ProducerRun]
     epochs: Epochs
 
 
-def decode_producers(data: bytes, base: int) -> Told:
+def decode_producers(data: bytes, base: int) -> PrecedingState:
     """What `encode_producers` wrote for the segment that begins with `base`."""
     if len(data) < _HEADER.size or data[:8] not in (_MAGIC, _MAGIC_WITHOUT_EPOCHS):
         raise FormatError("This is no file of producers.")
@@ -185,7 +185,7 @@ def decode_producers(data: bytes, base: int) -> Told:
     producers = list(_PRODUCER.iter_unpack(data[at:runs_at]))
     if len(data) != runs_at + _RUN_BYTES * sum(runs for _, _, runs in producers):
         raise FormatError(f"The file has {len(data)} bytes, which do not fit its producers.")
-    return Told(_decode_runs(data[runs_at:], producers, base), epochs)
+    return PrecedingState(_decode_runs(data[runs_at:], producers, base), epochs)
 
 
 def _decode_epochs(data: bytes, at: int) -> tuple[int, Epochs]:
@@ -229,5 +229,5 @@ def write_producers(
     (reserve or Reserve()).spend(lambda: replace_file(path, data, durable=True))
 
 
-def read_producers(path: str, base: int) -> Told:
+def read_producers(path: str, base: int) -> PrecedingState:
     return decode_producers(read_file(path), base)

@@ -15,7 +15,7 @@ from fanlog.errors import FolderUnusableError, FormatError
 from fanlog.log.catalog import load_topic, number_of
 from fanlog.log.files import read_file
 from fanlog.log.index import decode_index
-from fanlog.log.scan import NO_STOP, Damage, Owner, Run, walk_file
+from fanlog.log.scan import NO_STOP, BatchRun, Damage, Owner, walk_file
 from fanlog.log.segment_names import INDEX_SUFFIX, LOG_SUFFIX, SegmentName, maybe_segment_name
 
 
@@ -52,7 +52,7 @@ def _is_of(folder: str, owner: Owner, topic: str) -> bool:
 
 def read_runs(
     folder: str, owner: Owner, first: int, end: int, *, chunk_bytes: int
-) -> Iterator[Run]:
+) -> Iterator[BatchRun]:
     """Whole batches from the one with offset `first` on, below `end`, as far as files have them."""
     expected = first
     for file in segment_files(folder):
@@ -72,7 +72,7 @@ def read_runs(
 
 def read_all(
     folder: str, file: SegmentFile, owner: Owner, *, chunk_bytes: int
-) -> Iterator[Run | Damage]:
+) -> Iterator[BatchRun | Damage]:
     """All that a file has: whole batches, and where it is damaged. Nothing if it is gone."""
     try:
         fd = os.open(f"{folder}/{file.stem}{LOG_SUFFIX}", os.O_RDONLY)
@@ -107,7 +107,7 @@ def segment_files(folder: str) -> list[SegmentFile]:
 
 def _file_runs(
     folder: str, file: SegmentFile, owner: Owner, wanted: tuple[int, int], chunk_bytes: int
-) -> Iterator[Run]:
+) -> Iterator[BatchRun]:
     first, end = wanted
     base, at = _position(folder, file, first)
     fd = os.open(f"{folder}/{file.stem}{LOG_SUFFIX}", os.O_RDONLY)

@@ -11,20 +11,22 @@ from contextlib import suppress
 
 from fanlog.errors import FormatError
 from fanlog.format.header import BATCH_BYTES_MIN, check_header
-from fanlog.log.catalog import Catalog, number_of
+from fanlog.log.catalog import CatalogFile, number_of
 from fanlog.log.segment_names import LOG_SUFFIX
 
 # More starts, and more topics, than can have come after the newest trace of them.
 _AHEAD = 1 << 16
 
 
-def rebuild_catalog(copy: Catalog, topics: str, names: list[str], generation: int) -> Catalog:
+def rebuild_catalog(
+    copy: CatalogFile, topics: str, names: list[str], generation: int
+) -> CatalogFile:
     """A catalog past everything that is known. `generation` is the journal's newest."""
     numbers = [number for name in names if (number := number_of(name)) is not None]
     epochs = [_newest_epoch(f"{topics}/{name}") for name in names]
     next_topic = max([copy.next_topic, *(number + 1 for number in numbers)])
     epoch = max([copy.epoch, generation >> 32, *epochs])
-    return Catalog(next_topic + _AHEAD, epoch + _AHEAD)
+    return CatalogFile(next_topic + _AHEAD, epoch + _AHEAD)
 
 
 def _newest_epoch(folder: str) -> int:

@@ -21,11 +21,11 @@ from fanlog.log.lookup import quarantine
 from fanlog.log.partition_notes import RANKED_FILE, load_compacted, load_start, peek_start
 from fanlog.log.producers import ProducerRuns, read_producers
 from fanlog.log.replay import Journaled, Known, mend, replay
-from fanlog.log.scan import NO_STOP, Run, is_zero
+from fanlog.log.scan import NO_STOP, BatchRun, is_zero
 from fanlog.log.segment import (
-    Listing,
     Scanned,
     Segment,
+    SegmentListing,
     index_path,
     list_folder,
     log_path,
@@ -39,14 +39,14 @@ from fanlog.log.segment import (
 logger = logging.getLogger("fanlog.log")
 
 
-class Found(NamedTuple):
+class RecoveredLog(NamedTuple):
     """A log that is back: where it ends, and who wrote it."""
 
     end_offset: int
     producers: ProducerRuns
 
 
-def bring_back(disk: DiskLog, known: Known | None, clean: CleanLog | None) -> Found:
+def bring_back(disk: DiskLog, known: Known | None, clean: CleanLog | None) -> RecoveredLog:
     """Reads the log's folder into `disk`. See `PartitionLog.open` for what is known before."""
     listing = list_folder(disk.folder)
     if "damaged.json" in listing.others:
@@ -74,12 +74,12 @@ def bring_back(disk: DiskLog, known: Known | None, clean: CleanLog | None) -> Fo
             synced_end = min(known.suspect_from, end_offset)
         disk.note_unsynced(synced_end, end_offset)
     disk.producers = None
-    return Found(end_offset, found.producers)
+    return RecoveredLog(end_offset, found.producers)
 
 
 def _as_it_was_left(
-    disk: DiskLog, listing: Listing, known: Known | None, clean: CleanLog | None
-) -> Found | None:
+    disk: DiskLog, listing: SegmentListing, known: Known | None, clean: CleanLog | None
+) -> RecoveredLog | None:
     """The log as a clean stop has left it; None if that can't be told."""
     if clean is None or not listing.segments:
         return None
@@ -88,10 +88,12 @@ def _as_it_was_left(
     producers = ProducerRuns()
     if not restore(disk, listing.segments, clean, producers):
         return None
-    return Found(clean.end_offset, producers)
+    return RecoveredLog(clean.end_offset, producers)
 
 
-def _scanned(disk: DiskLog, listing: Listing, known: Known | None) -> tuple[Found, bool]:
+def _scanned(
+    disk: DiskLog, listing: SegmentListing, known: Known | None
+) -> tuple[RecoveredLog, bool]:
     """The log as a scan finds it, mended; whether anything had to be changed for that."""
     segments = listing.segments
     # A crash can have left holes further back than where a scan looks, or the journal has more.
@@ -114,7 +116,7 @@ def _scanned(disk: DiskLog, listing: Listing, known: Known | None) -> tuple[Foun
         looks_back = True
     if known is not None:
         end_offset = replay(disk, known, end_offset, producers)
-    return Found(end_offset, producers), changed
+    return RecoveredLog(end_offset, producers), changed
 
 
 def recover(
@@ -215,7 +217,7 @@ def _load_producers(disk: DiskLog, segment: Segment, producers: ProducerRuns) ->
 
 
 def _scan(disk: DiskLog, segment: Segment, producers: ProducerRuns) -> Scanned:
-    def visit(run: Run) -> None:
+    def visit(run: BatchRun) -> None:
         producers.add(run.batches)
         disk.epochs = with_batches(disk.epochs, run.batches)
 

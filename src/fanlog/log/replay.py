@@ -22,7 +22,7 @@ from fanlog.log.files import write_all
 from fanlog.log.journal_file import JournalFound
 from fanlog.log.lookup import quarantine
 from fanlog.log.producers import ProducerRuns
-from fanlog.log.scan import NO_STOP, Damage, Found, Owner
+from fanlog.log.scan import NO_STOP, Damage, FoundBatch, Owner
 from fanlog.log.segment import (
     Segment,
     base_of,
@@ -291,8 +291,8 @@ def _put_back(disk: DiskLog, journaled: Journaled, i: int, end: int, known: Prod
         disk.epochs = with_batches(disk.epochs, found)
 
 
-def _found(header: BatchHeader) -> Found:
-    return Found(
+def _found(header: BatchHeader) -> FoundBatch:
+    return FoundBatch(
         header.length,
         header.producer_epoch,
         header.base_offset,

@@ -44,7 +44,7 @@ class Rewritten(NamedTuple):
     path: str
 
 
-class Mark(NamedTuple):
+class RewriteMark(NamedTuple):
     """Where the output can be taken back to."""
 
     position: int
@@ -78,9 +78,9 @@ class Rewriter:
 
     # Segments
 
-    def begin(self, segment: Segment) -> Mark:
+    def begin(self, segment: Segment) -> RewriteMark:
         """Takes the next segment in; what comes from now on is its. Returns how to forget it."""
-        mark = Mark(
+        mark = RewriteMark(
             self.position,
             len(self._index.offsets),
             self._index_at,
@@ -113,7 +113,7 @@ class Rewriter:
         else:
             self._drop(batch)
 
-    def forget(self, mark: Mark) -> None:
+    def forget(self, mark: RewriteMark) -> None:
         """Takes the segment that was begun last back: it can't be read, so that it must stay."""
         self._write_buffer()
         del self._sources[mark.sources :]

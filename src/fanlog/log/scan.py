@@ -58,7 +58,7 @@ class Owner(NamedTuple):
     partition: int
 
 
-class Found(NamedTuple):
+class FoundBatch(NamedTuple):
     """A whole batch: of its header what a log needs. `span` is how many offsets it covers: its
     records, unless it is sparse. A sparse one is nobody's: its sequences have gaps."""
 
@@ -73,13 +73,13 @@ class Found(NamedTuple):
     leader_epoch: int
 
 
-class Run(NamedTuple):
+class BatchRun(NamedTuple):
     """Whole batches one after another: `data[:size]` is what the file has at `at`."""
 
     at: int
     data: bytes
     size: int
-    batches: list[Found]
+    batches: list[FoundBatch]
     next_offset: int
 
 
@@ -102,7 +102,7 @@ class _Stop(NamedTuple):
     needs: int
 
 
-def _walk(data: bytes, expected: int, stop: int, owner: Owner, out: list[Found]) -> _Stop:
+def _walk(data: bytes, expected: int, stop: int, owner: Owner, out: list[FoundBatch]) -> _Stop:
     """Takes whole batches off the front of `data` until the offset `stop`, a fault, or its end."""
     topic, partition = owner
     size = len(data)
@@ -135,7 +135,9 @@ def _walk(data: bytes, expected: int, stop: int, owner: Owner, out: list[Found])
             producer, span = 0, SPAN.unpack_from(data, at + HEADER_BYTES)[0]
         if part != partition or not span:
             return _Stop(at, expected, _STRAY, length)
-        out.append(Found(length, epoch, base, time_us, producer, sequence, count, span, leader))
+        out.append(
+            FoundBatch(length, epoch, base, time_us, producer, sequence, count, span, leader)
+        )
         expected += span
         at = end
     return _Stop(at, expected, "", 0)
@@ -150,7 +152,7 @@ def walk_file(
     stop: int,
     limit: int,
     chunk_bytes: int = SCAN_BYTES,
-) -> Iterator[Run | Damage]:
+) -> Iterator[BatchRun | Damage]:
     """The file's batches from position `at`, which should begin with offset `expected`.
 
     Ends at the offset `stop` or at the position `limit`, or with a `Damage` that nothing whole
@@ -162,11 +164,11 @@ def walk_file(
         data = read_at(fd, at, asked)
         if len(data) < asked:
             limit = at + len(data)
-        batches: list[Found] = []
+        batches: list[FoundBatch] = []
         end = _walk(data, expected, stop, owner, batches)
         wanted = chunk_bytes
         if batches:
-            yield Run(at, data, end.at, batches, end.expected)
+            yield BatchRun(at, data, end.at, batches, end.expected)
         at += end.at
         expected = end.expected
         fault = end.fault

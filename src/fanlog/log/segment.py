@@ -16,7 +16,7 @@ from typing import NamedTuple
 from fanlog.errors import FormatError
 from fanlog.log.files import read_file, remove_if_there, replace_file
 from fanlog.log.index import Index, SealedIndex, decode_index, encode_index
-from fanlog.log.scan import NO_STOP, Damage, Owner, Run, walk_file
+from fanlog.log.scan import NO_STOP, BatchRun, Damage, Owner, walk_file
 from fanlog.log.segment_names import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -122,7 +122,7 @@ def note_of(segment: Segment) -> SegmentNote:
     )
 
 
-class _File(NamedTuple):
+class _ListedFile(NamedTuple):
     """A segment's file as its name and size tell it. `end` is 0 in a plain name."""
 
     base: int
@@ -132,17 +132,17 @@ class _File(NamedTuple):
     bytes: int
 
 
-class Listing(NamedTuple):
+class SegmentListing(NamedTuple):
     """A log's folder: its segments in order, and the names of all files that are no part of one."""
 
     segments: list[Segment]
     others: set[str]
 
 
-def list_folder(folder: str) -> Listing:
+def list_folder(folder: str) -> SegmentListing:
     """What a log's folder holds. What a crash left half made or half deleted is removed."""
     others: set[str] = set()
-    files: list[_File] = []
+    files: list[_ListedFile] = []
     indexes: set[str] = set()
     producers: set[int] = set()
     try:
@@ -157,24 +157,24 @@ def list_folder(folder: str) -> Listing:
                     continue
                 if name.suffix == LOG_SUFFIX:
                     size = entry.stat().st_size
-                    files.append(_File(name.base, name.generation, name.end, name.stem, size))
+                    files.append(_ListedFile(name.base, name.generation, name.end, name.stem, size))
                 elif name.suffix == INDEX_SUFFIX:
                     indexes.add(name.stem)
                 else:
                     producers.add(name.base)
     except FileNotFoundError:
-        return Listing([], others)
+        return SegmentListing([], others)
     files = _newest(folder, files)
     for stem in indexes - {file.stem for file in files}:
         remove_if_there(f"{folder}/{stem}{INDEX_SUFFIX}")
     for base in producers - {file.base for file in files}:
         remove_if_there(producers_path(folder, base))
-    return Listing(_as_segments(files, producers), others)
+    return SegmentListing(_as_segments(files, producers), others)
 
 
-def _newest(folder: str, files: list[_File]) -> list[_File]:
+def _newest(folder: str, files: list[_ListedFile]) -> list[_ListedFile]:
     """The files in order, without those that compaction has replaced: they are removed."""
-    kept: list[_File] = []
+    kept: list[_ListedFile] = []
     for file in sorted(files, key=lambda file: (file.base, -file.generation)):
         before = kept[-1] if kept else None
         if before is not None and file.base < before.end and file.generation < before.generation:
@@ -184,7 +184,7 @@ def _newest(folder: str, files: list[_File]) -> list[_File]:
     return kept
 
 
-def _as_segments(files: list[_File], producers: set[int]) -> list[Segment]:
+def _as_segments(files: list[_ListedFile], producers: set[int]) -> list[Segment]:
     ends = [*(file.base for file in files), NO_STOP][1:]
     segments: list[Segment] = []
     for file, end in zip(files, ends, strict=True):
@@ -239,7 +239,7 @@ def scan_segment(
     segment: Segment,
     owner: Owner,
     index_interval_bytes: int,
-    visit: Callable[[Run], None] | None = None,
+    visit: Callable[[BatchRun], None] | None = None,
 ) -> Scanned:
     """Walks all batches of a segment, and indexes them; `visit` sees each run of them."""
     index = Index()
@@ -266,7 +266,7 @@ def scan_segment(
     return Scanned(index, end_offset, end_at, last_time_us, damages, size)
 
 
-def index_run(index: Index, run: Run, next_at: int, interval_bytes: int) -> int:
+def index_run(index: Index, run: BatchRun, next_at: int, interval_bytes: int) -> int:
     """Adds a run's entries, one for each interval; where the next one is due."""
     at = run.at
     for batch in run.batches:

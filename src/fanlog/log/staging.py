@@ -22,7 +22,7 @@ _READ_BYTES = 4 * MIB
 _NEW = os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
-class Staged:
+class StagedBytes:
     """Bytes that only grow. `path` is where they go when there are many; empty: nowhere that
     outlives the broker."""
 
@@ -36,7 +36,7 @@ class Staged:
         self._fd = -1
 
     @classmethod
-    def reopen(cls, path: str, length: int, crc: int) -> Staged:
+    def reopen(cls, path: str, length: int, crc: int) -> StagedBytes:
         """What an earlier start left in a file. Blocks while it looks whether all is there."""
         staged = cls(path)
         try:

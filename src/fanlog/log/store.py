@@ -20,11 +20,11 @@ import msgspec
 from fanlog.config import LogOptions
 from fanlog.errors import FanlogError, FolderUnusableError, InvalidArgumentError
 from fanlog.log.backup.pinning import PINS, unpin
-from fanlog.log.backup.point import Point, TopicMoment, topics_now
+from fanlog.log.backup.point import BackupPoint, TopicMoment, topics_now
 from fanlog.log.catalog import (
     DELETED_PREFIX,
     UNFINISHED_RESTORE,
-    Catalog,
+    CatalogFile,
     FolderLock,
     TopicFile,
     create_topic_folder,
@@ -37,7 +37,7 @@ from fanlog.log.catalog import (
     topic_folder_name,
 )
 from fanlog.log.clean import CleanLog, save_clean, take_clean
-from fanlog.log.disk import DiskLog, Shared
+from fanlog.log.disk import DiskLog, LogResources
 from fanlog.log.ends import SyncedEnds
 from fanlog.log.errands import AtOnce, Errands
 from fanlog.log.faults import ANOTHER_FOLDER, folder_error, is_full, topic_error, write_error
@@ -81,7 +81,7 @@ class LogStore:
         self.options = options
         self.epoch = 0
         self._now_us = now_us
-        self._shared = Shared(options)
+        self._shared = LogResources(options)
         if self.folder is not None:
             self._shared.reserve = Reserve(f"{self.folder}/reserve", options.reserve_bytes)
         self.journal: Journal | None = None
@@ -213,7 +213,7 @@ class LogStore:
         self._ends.save(self._journal_folder)
         self._ends_saved = True
 
-    def _load_catalog(self, folder: str, names: list[str]) -> Catalog:
+    def _load_catalog(self, folder: str, names: list[str]) -> CatalogFile:
         path = folder + "/catalog.json"
         catalog = load_catalog(path, has_topics=bool(names), report=self._shared.report)
         if catalog is not None:
@@ -388,10 +388,12 @@ class LogStore:
             log.settings = settings
             log.durability = settings.level
 
-    def begin_point(self, taken_us: int, release: str) -> tuple[Point, list[TopicMoment]]:
+    def begin_point(self, taken_us: int, release: str) -> tuple[BackupPoint, list[TopicMoment]]:
         """How far all logs are now. No file goes before `end_point`: the caller pins them."""
         history, restored_from = self._history
-        point = Point(history, self.epoch, self._next_number, taken_us, release, restored_from)
+        point = BackupPoint(
+            history, self.epoch, self._next_number, taken_us, release, restored_from
+        )
         point.left_aside = len(self.left_aside)
         topics = topics_now(self._topics.values())
         # Last, so that no fault leaves the hold behind.
@@ -511,7 +513,7 @@ class LogStore:
         return number
 
     def _save_catalog(self, next_number: int) -> None:
-        catalog = Catalog(next_number, self.epoch, *self._history)
+        catalog = CatalogFile(next_number, self.epoch, *self._history)
         save_catalog(f"{self.folder}/catalog.json", catalog)
         self._numbers_saved = next_number
 

@@ -68,7 +68,7 @@ class AccountStore(Protocol):
         ...
 
 
-class Accounts:
+class BrokerAccounts:
     """Keys and users of a broker."""
 
     def __init__(

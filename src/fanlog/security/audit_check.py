@@ -25,7 +25,7 @@ class Fault(msgspec.Struct, frozen=True):
     sentence: str
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class AuditCheckResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a check found. `first` is the oldest record that is kept, and `head` the newest. The
     first of the `faults` names the first record that is wrong."""
 
@@ -137,7 +137,7 @@ class ChainCheck:
                 "changed.",
             )
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> AuditCheckResult:
         """All records have been taken."""
         if self._suspect >= 0:
             first, self._suspect = self._suspect, -1
@@ -151,7 +151,7 @@ class ChainCheck:
                     f"The head that was kept, of record {seq}, is older than what is kept here: "
                     "it can't be compared."
                 )
-        return Verdict(
+        return AuditCheckResult(
             records=self._records,
             first=self._first,
             head=self._head,

@@ -63,7 +63,7 @@ class ConnectionCounts:
         return len(self._by_source) + len(self._by_user)
 
 
-class LoggedIn:
+class CountedAccount:
     """The account that one connection counts for, at most one at a time."""
 
     __slots__ = ("_account", "_counts")

@@ -56,7 +56,7 @@ class Bucket:
         return min(-self.level / self.per_second, _DEBT_SECONDS_MAX)
 
 
-class Rates:
+class RateBuckets:
     """The buckets of one user, key, address or topic: messages, bytes, or both."""
 
     __slots__ = ("__weakref__", "_bytes", "_messages", "subject")
@@ -123,13 +123,13 @@ class RateTable:
     def __init__(self, options: LimitOptions) -> None:
         self._options = options
         self._sources = Sources(options.exempt_addresses)
-        self._known: WeakValueDictionary[str, Rates] = WeakValueDictionary()
-        self._kept: OrderedDict[str, Rates] = OrderedDict()
+        self._known: WeakValueDictionary[str, RateBuckets] = WeakValueDictionary()
+        self._kept: OrderedDict[str, RateBuckets] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def maybe_of(self, who: Identity, now_us: int) -> Rates | None:
+    def maybe_of(self, who: Identity, now_us: int) -> RateBuckets | None:
         """The rates of somebody; None without a limit. The same object is the same person: on all
         connections and listeners."""
         allowance = Allowance() if who.account is None else who.account.allowance
@@ -143,7 +143,7 @@ class RateTable:
             return None
         rates = self._known.get(key)
         if rates is None or not rates.is_for(messages, size):
-            rates = Rates(subject, messages, size, options.burst_seconds, now_us)
+            rates = RateBuckets(subject, messages, size, options.burst_seconds, now_us)
             self._known[key] = rates
         self._kept[key] = rates
         self._kept.move_to_end(key)

@@ -45,7 +45,7 @@ class _Failures:
         self.name: str | None = name
 
 
-class _Table:
+class _FailureTable:
     """Failures by address, or by user; the last to fail is at the end."""
 
     def __init__(self, free: int, seconds_max: float) -> None:
@@ -93,9 +93,9 @@ class Lockout:
 
     def __init__(self, options: LimitOptions) -> None:
         self._sources = Sources(options.exempt_addresses)
-        self._addresses = _Table(options.wrong_logins_max, options.lockout_seconds)
+        self._addresses = _FailureTable(options.wrong_logins_max, options.lockout_seconds)
         # A user has as many free attempts as a few addresses have.
-        self._users = _Table(4 * options.wrong_logins_max, options.name_lockout_seconds)
+        self._users = _FailureTable(4 * options.wrong_logins_max, options.name_lockout_seconds)
         # Where users have logged in from: (user, address).
         self._good: OrderedDict[tuple[str, str], None] = OrderedDict()
         self.refused = 0
@@ -147,7 +147,7 @@ class Lockout:
         )
 
 
-class LoginWatch:
+class LockoutGuard:
     """The lock-out as the gate asks it: it watches every login."""
 
     def __init__(self, lockout: Lockout, now_us: Callable[[], int]) -> None:

@@ -67,7 +67,7 @@ class Begun(msgspec.Struct, frozen=True):
     until_us: int
 
 
-class Start(NamedTuple):
+class LoginStart(NamedTuple):
     """Where the browser goes, and the cookie that it gets, for so long."""
 
     url: str
@@ -115,7 +115,7 @@ class Oidc:
 
     # Beginning
 
-    async def begin(self, redirect_url: str, page: str) -> Start:
+    async def begin(self, redirect_url: str, page: str) -> LoginStart:
         """Where to send a browser that shall come back to `redirect_url`, and then to `page`."""
         provider = await self._discover()
         begun = Begun(
@@ -138,7 +138,7 @@ class Oidc:
         }
         joined = "&" if urlsplit(provider.authorization_endpoint).query else "?"
         url = provider.authorization_endpoint + joined + urlencode(query)
-        return Start(url, self._sealed(begun))
+        return LoginStart(url, self._sealed(begun))
 
     def _sealed(self, begun: Begun) -> str:
         body = base64.urlsafe_b64encode(msgspec.json.encode(begun)).rstrip(b"=")

@@ -115,7 +115,7 @@ def _lists(account: Account) -> _Lists:
     )
 
 
-class _Kept:
+class _AccountDecisions:
     """One account's lists and answers. It holds the account, so that its id stays its own."""
 
     __slots__ = ("account", "answers", "lists")
@@ -132,7 +132,7 @@ class Decisions:
 
     def __init__(self, user_topic: str = "") -> None:
         self._user_topic = user_topic if USER in user_topic else ""
-        self._kept: dict[int, _Kept] = {}
+        self._kept: dict[int, _AccountDecisions] = {}
 
     def decide(self, account: Account, verb: Verb, name: str) -> bool:
         """Whether the account may do it. The name may be a pattern."""
@@ -143,7 +143,7 @@ class Decisions:
         if kept is None or kept.account is not account:
             if len(self._kept) >= _ACCOUNTS_MAX:
                 self._kept.clear()
-            kept = self._kept[id(account)] = _Kept(account)
+            kept = self._kept[id(account)] = _AccountDecisions(account)
         answers = kept.answers
         answer = answers.get((verb, name))
         if answer is None:

@@ -20,7 +20,7 @@ _SECRET_LENGTH_MAX = 64
 _SESSIONS_OF_ONE_MAX = 100
 
 
-class Session(msgspec.Struct, kw_only=True, eq=False):
+class LoginSession(msgspec.Struct, kw_only=True, eq=False):
     """A login of a browser. `id` is no secret: people see it in lists. `seen` and `begun` are of
     the clock that nobody sets."""
 
@@ -53,13 +53,13 @@ class Sessions:
         self._idle_seconds = idle_seconds
         self._lifetime_seconds = lifetime_seconds
         self._sessions_max = sessions_max
-        self._by_digest: dict[bytes, Session] = {}
-        self._by_id: dict[str, Session] = {}
+        self._by_digest: dict[bytes, LoginSession] = {}
+        self._by_id: dict[str, LoginSession] = {}
         # By account, the oldest first.
-        self._by_owner: dict[str, dict[str, Session]] = {}
+        self._by_owner: dict[str, dict[str, LoginSession]] = {}
         self._of_one_max = max(1, min(_SESSIONS_OF_ONE_MAX, sessions_max // 2))
 
-    def open(self, who: Identity, agent: str = "") -> tuple[Session, str]:
+    def open(self, who: Identity, agent: str = "") -> tuple[LoginSession, str]:
         """A new session, and its secret, which is not kept. An account that has as many as it may
         loses its oldest."""
         mine = self._by_owner.get(owner_of(who), {})
@@ -75,7 +75,7 @@ class Sessions:
             )
         secret = secrets.token_urlsafe(_SECRET_BYTES)
         shown = "".join(c if c.isprintable() else "?" for c in agent[:_AGENT_LENGTH_MAX])
-        session = Session(
+        session = LoginSession(
             id=secrets.token_hex(8),
             digest=_digest(secret),
             who=who,
@@ -89,7 +89,7 @@ class Sessions:
         self._by_owner.setdefault(owner_of(who), {})[session.id] = session
         return session, secret
 
-    def maybe_find(self, secret: str) -> Session | None:
+    def maybe_find(self, secret: str) -> LoginSession | None:
         """The session of a secret, which is in use by that; None if it is nobody's, or over."""
         if len(secret) > _SECRET_LENGTH_MAX:
             return None
@@ -99,7 +99,7 @@ class Sessions:
         session.seen, session.seen_us = self._now(), self._now_us()
         return session
 
-    def is_good(self, session: Session) -> bool:
+    def is_good(self, session: LoginSession) -> bool:
         """Whether a session lets in now. One that is over is forgotten."""
         now = self._now()
         over = (
@@ -110,29 +110,29 @@ class Sessions:
             self._drop(session)
         return not session.closed
 
-    def keep(self, session: Session) -> None:
+    def keep(self, session: LoginSession) -> None:
         """Somebody uses the session, on a connection that stays open."""
         if not session.closed:
             session.seen = self._now()
 
-    def expires_us(self, session: Session) -> int:
+    def expires_us(self, session: LoginSession) -> int:
         """When the session ends, however much it is used."""
         return session.begun_us + int(self._lifetime_seconds * 1_000_000)
 
-    def maybe(self, id: str) -> Session | None:
+    def maybe(self, id: str) -> LoginSession | None:
         session = self._by_id.get(id)
         return session if session is not None and self.is_good(session) else None
 
-    def close(self, session: Session) -> None:
+    def close(self, session: LoginSession) -> None:
         self._drop(session)
 
-    def all(self, user: str | None = None) -> list[Session]:
+    def all(self, user: str | None = None) -> list[LoginSession]:
         """Sessions that are good, newest first; those of one user, if that is given."""
         self.sweep()
         found = [s for s in self._by_id.values() if user is None or s.who.user == user]
         return sorted(found, key=lambda one: one.begun, reverse=True)
 
-    def each(self, user: str | None = None) -> Iterator[Session]:
+    def each(self, user: str | None = None) -> Iterator[LoginSession]:
         """The same in no order, one at a time: there may be very many."""
         for session in list(self._by_id.values()):
             if (user is None or session.who.user == user) and self.is_good(session):
@@ -142,7 +142,7 @@ class Sessions:
         for session in list(self._by_id.values()):
             self.is_good(session)
 
-    def _drop(self, session: Session) -> None:
+    def _drop(self, session: LoginSession) -> None:
         session.closed = True
         self._by_digest.pop(session.digest, None)
         self._by_id.pop(session.id, None)

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from fanlog.errors import RateLimitedError
 from fanlog.identity import Identity
-from fanlog.security.sessions import Session, owner_of
+from fanlog.security.sessions import LoginSession, owner_of
 
 TICKET_PREFIX = "flt_"
 _SECRET_BYTES = 24
@@ -27,7 +27,7 @@ class Ticket(NamedTuple):
     use: TicketUse
     until: float
     # The browser session that it came from: it ends with that.
-    session: Session | None
+    session: LoginSession | None
 
 
 class Tickets:
@@ -40,7 +40,7 @@ class Tickets:
         self._open: dict[bytes, Ticket] = {}
         self._counts: dict[str, int] = {}
 
-    def issue(self, who: Identity, use: TicketUse, session: Session | None = None) -> str:
+    def issue(self, who: Identity, use: TicketUse, session: LoginSession | None = None) -> str:
         self._sweep()
         name = owner_of(who)
         mine = self._counts.get(name, 0)

@@ -29,7 +29,7 @@ _NO_LIMIT = sys.maxsize
 Ints = npt.NDArray[np.int64]
 
 
-class _Part(NamedTuple):
+class _BatchPart(NamedTuple):
     """Records `low` up to, not including, `high` of a batch; `offsets` are those of all of its
     records where compaction has left gaps between them. `columns` are those of the batch that are
     wanted, checked."""
@@ -65,7 +65,7 @@ class RowsBuilder:
         self._schema = schema
         self._topic = topic
         self._partition = partition
-        self._parts: list[_Part] = []
+        self._parts: list[_BatchPart] = []
         self._constants: dict[str, pa.Array] = {}
         self._rows_max = rows_max
         self._bytes_max = bytes_max
@@ -91,7 +91,7 @@ class RowsBuilder:
         count = min(size, max(1, -(-total_bytes // self._bytes_max)))
         full: list[pa.RecordBatch] = []
         for begin, stop in pairwise(low + size * i // count for i in range(count + 1)):
-            part = _Part(batch, begin, stop, offsets, columns)
+            part = _BatchPart(batch, begin, stop, offsets, columns)
             if self.rows and self.bytes + total_bytes // count > self._bytes_max:
                 full.append(self.take())
             self._parts.append(part)
@@ -208,7 +208,7 @@ def _joined(arrays: list[pa.Array]) -> pa.Array:
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
-def _cut(array: pa.Array, part: _Part) -> pa.Array:
+def _cut(array: pa.Array, part: _BatchPart) -> pa.Array:
     return array if part.size == len(array) else array.slice(part.low, part.size)
 
 

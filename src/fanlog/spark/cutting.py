@@ -25,7 +25,7 @@ _UNKEYED = -1
 Ints = npt.NDArray[np.int64]
 
 
-class Target(NamedTuple):
+class TargetTopic(NamedTuple):
     """A topic as far as a cutter needs it."""
 
     name: str
@@ -37,13 +37,13 @@ class Target(NamedTuple):
 class Cut(NamedTuple):
     """Rows that go to one partition, in their order."""
 
-    target: Target
+    target: TargetTopic
     partition: int
     rows: pa.RecordBatch
 
 
 def cut_rows(
-    rows: pa.RecordBatch, topic: str, find: Callable[[str], Target], turn: int
+    rows: pa.RecordBatch, topic: str, find: Callable[[str], TargetTopic], turn: int
 ) -> Iterator[Cut]:
     """The rows by topic and partition. A `topic` that is named is for all rows; rows without a key
     go to one partition together, the next one with each `turn`."""
@@ -76,7 +76,7 @@ def _by_topic(rows: pa.RecordBatch, topic: str) -> Iterator[tuple[str, pa.Record
         yield name, rows if len(names) == 1 else rows.filter(pc.equal(column, name))
 
 
-def _partitions(rows: pa.RecordBatch, target: Target, turn: int) -> Ints | None:
+def _partitions(rows: pa.RecordBatch, target: TargetTopic, turn: int) -> Ints | None:
     """Each row's partition; None where all rows take the turn's."""
     count = target.partitions
     keys = _named(rows, "key")
@@ -122,7 +122,7 @@ def key_hashes(keys: pa.Array) -> npt.NDArray[np.uint32]:
     return hashes
 
 
-def _check_sizes(rows: pa.RecordBatch, target: Target) -> None:
+def _check_sizes(rows: pa.RecordBatch, target: TargetTopic) -> None:
     sizes = pc.fill_null(pc.binary_length(rows.column("value")), 0)
     keys = _named(rows, "key")
     if keys is not None:

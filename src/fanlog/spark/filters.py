@@ -1,7 +1,7 @@
 """Filters that the log can answer by itself: on topic, partition, offset and timestamp.
 
-`narrow` takes what it knows into `Bounds` and gives the rest back to Spark. What is only narrowed
-by a filter, and not decided by it, is given back too: Spark then looks at what is left.
+`narrow` takes what it knows into `FilterBounds` and gives the rest back to Spark. What is only
+narrowed by a filter, and not decided by it, is given back too: Spark then looks at what is left.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NEVER_NULL = ("topic", "partition", "offset", "timestamp")
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class FilterBounds:
     """What filters leave over. Ranges are from the first to, not including, the second."""
 
     topics: frozenset[str] | None = None
@@ -50,9 +50,9 @@ class Bounds:
         )
 
 
-def narrow(filters: Iterable[Filter]) -> tuple[Bounds, list[Filter]]:
+def narrow(filters: Iterable[Filter]) -> tuple[FilterBounds, list[Filter]]:
     """The bounds that these filters set, all of them together, and those for Spark to look at."""
-    bounds = Bounds()
+    bounds = FilterBounds()
     left: list[Filter] = []
     for some in filters:
         bounds, decided = _narrow(bounds, some)
@@ -61,7 +61,7 @@ def narrow(filters: Iterable[Filter]) -> tuple[Bounds, list[Filter]]:
     return bounds, left
 
 
-def _narrow(bounds: Bounds, given: Filter) -> tuple[Bounds, bool]:
+def _narrow(bounds: FilterBounds, given: Filter) -> tuple[FilterBounds, bool]:
     column = _column(given)
     if isinstance(given, IsNotNull):
         return bounds, column in _NEVER_NULL
@@ -85,7 +85,7 @@ def _narrow(bounds: Bounds, given: Filter) -> tuple[Bounds, bool]:
     return bounds, False
 
 
-def _narrow_topic(bounds: Bounds, given: Filter) -> tuple[Bounds, bool]:
+def _narrow_topic(bounds: FilterBounds, given: Filter) -> tuple[FilterBounds, bool]:
     match given:
         case EqualTo(value=str(name)) | EqualNullSafe(value=str(name)):
             wanted = frozenset((name,))

@@ -34,7 +34,7 @@ import msgspec
 
 from fanlog.errors import ConfigError
 from fanlog.log.files import replace_file
-from fanlog.spark.lake_files import Held, all_files, counting_files, small_runs
+from fanlog.spark.lake_files import LakeFile, all_files, counting_files, small_runs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -64,7 +64,7 @@ LOOKS_MAX = 20
 _LOOK_AGAIN_SECONDS = 0.05
 
 
-class State(msgspec.Struct, frozen=True):
+class LakeState(msgspec.Struct, frozen=True):
     """The stream that writes this lake, and the last of its batches that is in it."""
 
     query: str
@@ -83,7 +83,7 @@ class Lake:
         self._staged = self._own / "staged"
         self._whole = self._own / "whole"
         self._lock: IO[str] | None = None
-        self._state = State("")
+        self._state = LakeState("")
 
     # Reading
 
@@ -92,8 +92,8 @@ class Lake:
         has replaced a moment ago."""
         # Who looks while files are merged may see neither the old ones nor the new one, or a new
         # one with a batch that was done since: then it takes another look.
-        before: list[Held] | None = None
-        ahead: list[Held] = []
+        before: list[LakeFile] | None = None
+        ahead: list[LakeFile] = []
         for _ in range(LOOKS_MAX):
             # First what is done, then what is there: or a batch could lack a file.
             done = self._done_on_disk()
@@ -149,7 +149,7 @@ class Lake:
         path = self._own / "state.json"
         if not path.exists():
             return None
-        return msgspec.json.decode(path.read_bytes(), type=State).done
+        return msgspec.json.decode(path.read_bytes(), type=LakeState).done
 
     # Writing
 
@@ -175,11 +175,11 @@ class Lake:
             self._lock.close()
             self._lock = None
 
-    def _load(self, query: str) -> State:
+    def _load(self, query: str) -> LakeState:
         path = self._own / "state.json"
         if not path.exists():
-            return State(query)
-        state = msgspec.json.decode(path.read_bytes(), type=State)
+            return LakeState(query)
+        state = msgspec.json.decode(path.read_bytes(), type=LakeState)
         if state.query != query:
             raise ConfigError(
                 f"The lake {self.root} is another stream's: go on with the checkpoint that "
@@ -187,7 +187,7 @@ class Lake:
             )
         return state
 
-    def _save(self, state: State) -> None:
+    def _save(self, state: LakeState) -> None:
         # Another writer, where the lock keeps none away, may be further: what is done stays done.
         done = self._done_on_disk()
         if done is not None and done > state.done:
@@ -288,7 +288,7 @@ class Lake:
                     count += len(run)
         return count
 
-    def _merge(self, spark: SparkSession, folder: Path, run: list[Held]) -> None:
+    def _merge(self, spark: SparkSession, folder: Path, run: list[LakeFile]) -> None:
         merging = self._own / f"merging-{secrets.token_hex(4)}"
         rows = spark.read.schema(_IN_A_FILE).parquet(*(_literal(some.path) for some in run))
         sorted_rows = rows.coalesce(1).sortWithinPartitions("partition", "offset")

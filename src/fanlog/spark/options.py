@@ -90,7 +90,7 @@ _SECRETS = frozenset(("key", "password", "token"))
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class ScanPositions:
     """Where to begin or to end: for everything, or for some topics and partitions."""
 
     everywhere: Start
@@ -113,8 +113,8 @@ class ReadOptions:
     topics: tuple[str, ...]
     pattern: str
     columns: tuple[str, ...]
-    starting: Places | None
-    ending: Places | None
+    starting: ScanPositions | None
+    ending: ScanPositions | None
     min_partitions: int
     records_max: int
     bytes_max: int
@@ -319,12 +319,12 @@ class _Given:
                 f"The option `{name}` is {text!r}: it is one of {known}."
             ) from None
 
-    def places(self, name: str) -> Places | None:
+    def places(self, name: str) -> ScanPositions | None:
         text = self.text(name)
         if not text:
             return None
         if not text.startswith("{"):
-            return Places(_start(text, name))
+            return ScanPositions(_start(text, name))
         try:
             found = msgspec.json.decode(text, type=dict[str, str | int | dict[str, str | int]])
         except msgspec.DecodeError as fault:
@@ -338,7 +338,7 @@ class _Given:
                 topics[topic] = _each(chosen, lambda value: _start(value, name), name)
             else:
                 topics[topic] = _start(chosen, name)
-        return Places(LATEST if name == "endingOffsets" else EARLIEST, topics)
+        return ScanPositions(LATEST if name == "endingOffsets" else EARLIEST, topics)
 
 
 def _hint(name: str, names: Mapping[str, str]) -> str:
@@ -383,7 +383,7 @@ def _start(given: str | int, name: str) -> Start:
     return Start("time", round(time.timestamp() * 1_000_000))
 
 
-def _holds(places: Places, wanted: Start) -> bool:
+def _holds(places: ScanPositions, wanted: Start) -> bool:
     chosen: list[Start] = [places.everywhere]
     for some in places.topics.values():
         chosen += [some] if isinstance(some, Start) else some.values()

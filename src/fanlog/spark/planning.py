@@ -14,16 +14,16 @@ from fanlog.format.frames import FrameKind
 from fanlog.format.patterns import fits
 from fanlog.model import Durability, EpochInfo, Start, TopicInfo
 from fanlog.spark.connecting import open_broker
-from fanlog.spark.filters import Bounds
+from fanlog.spark.filters import FilterBounds
 from fanlog.spark.offsets import Epochs, LogPartition, Offsets, Range
-from fanlog.spark.options import EARLIEST, LATEST, Places, ReadOptions
+from fanlog.spark.options import EARLIEST, LATEST, ReadOptions, ScanPositions
 
 logger = logging.getLogger("fanlog.spark")
 
 _GO_ON = "Set the option failOnDataLoss to false to go on without them."
 
 
-class Partition:
+class PlannedPartition:
     """One partition as the broker describes it."""
 
     __slots__ = ("end", "epochs", "place", "record_bytes", "start")
@@ -55,7 +55,7 @@ class Partition:
         return Range(self.place, first, end, self.record_bytes)
 
 
-View = dict[LogPartition, Partition]
+View = dict[LogPartition, PlannedPartition]
 
 
 def lose(options: ReadOptions, sentence: str, then: str = "") -> None:
@@ -107,7 +107,7 @@ class Planner:
             log = log_of(topic, broker.welcome.epoch)
             for found in topic.partitions:
                 place = LogPartition(topic.name, log, found.partition)
-                view[place] = Partition(
+                view[place] = PlannedPartition(
                     place, found.start_offset, found.visible_end, found.bytes, found.epochs
                 )
         return view
@@ -136,9 +136,9 @@ class Planner:
 
     def starts(self, view: View, default: Start) -> Offsets:
         """Where a new query begins in each partition."""
-        return self._positions(view, self._options.starting or Places(default))
+        return self._positions(view, self._options.starting or ScanPositions(default))
 
-    def _positions(self, view: View, places: Places) -> Offsets:
+    def _positions(self, view: View, places: ScanPositions) -> Offsets:
         self._check_named(view, places)
         found: Offsets = {}
         times: dict[tuple[str, int], dict[int, int]] = {}
@@ -158,7 +158,7 @@ class Planner:
         return found
 
     @staticmethod
-    def _check_named(view: View, places: Places) -> None:
+    def _check_named(view: View, places: ScanPositions) -> None:
         """That offsets are given for what there is: a slip would read from somewhere else."""
         known = {(place.topic, place.partition) for place in view}
         for topic, chosen in places.topics.items():
@@ -170,7 +170,7 @@ class Planner:
                         "among what is read: correct startingOffsets or endingOffsets."
                     )
 
-    def _within(self, partition: Partition, offset: int) -> int:
+    def _within(self, partition: PlannedPartition, offset: int) -> int:
         place = partition.place
         if offset > partition.end:
             raise InvalidArgumentError(
@@ -190,7 +190,7 @@ class Planner:
 
     # Batch reads
 
-    def batch_ranges(self, bounds: Bounds) -> list[Range]:
+    def batch_ranges(self, bounds: FilterBounds) -> list[Range]:
         """What a batch reads, as far as filters leave it over."""
         view = self.look()
         if not view:
@@ -199,7 +199,7 @@ class Planner:
                 "fanlog topic list"
             )
         begins = self.starts(view, EARLIEST)
-        ends = self._positions(view, self._options.ending or Places(LATEST))
+        ends = self._positions(view, self._options.ending or ScanPositions(LATEST))
         view = {
             place: partition
             for place, partition in view.items()

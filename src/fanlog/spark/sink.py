@@ -38,7 +38,7 @@ from fanlog.format.buffers import encode_buffers
 from fanlog.format.codecs import Codec
 from fanlog.format.frames import FRAME_HEADER_BYTES, FrameKind
 from fanlog.spark.connecting import open_broker
-from fanlog.spark.cutting import Cut, Target, buffers_of, cut_rows
+from fanlog.spark.cutting import Cut, TargetTopic, buffers_of, cut_rows
 from fanlog.spark.options import WriteOptions
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ _BATCH_ID = "streaming.sql.batchId"
 _STAGE_HEAD_BYTES = FRAME_HEADER_BYTES + 16
 
 
-class Staged(WriterCommitMessage):
+class StagedAttempt(WriterCommitMessage):
     """What an attempt has staged. Without a ticket it had no rows, or its id was `committed`
     before."""
 
@@ -75,7 +75,7 @@ class BatchSink(DataSourceArrowWriter):
         self._id = options.transaction_id or f"spark/{secrets.token_hex(16)}"
         _prepare_topic(options)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedAttempt:
         # In a stream's foreachBatch, tasks know their query: the id is one of its own there, so
         # that a new checkpoint, which counts its batches anew, is no repetition.
         query = _property(_QUERY_ID) if self._options.transaction_id else ""
@@ -105,7 +105,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         self._options = options
         _prepare_topic(options)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedAttempt:
         query, batch = _task_property(_QUERY_ID), _task_property(_BATCH_ID)
         staged = _stage(self._options, stream_id(query, batch), iterator)
         staged.query = query
@@ -166,8 +166,8 @@ def _open_topic(broker: PlainConnection, options: WriteOptions, name: str) -> me
     return broker.ask(FrameKind.OPEN_TOPIC, opened, messages.TopicOpened)
 
 
-def _staged(given: Sequence[WriterCommitMessage | None]) -> list[Staged]:
-    return [some for some in given if isinstance(some, Staged)]
+def _staged(given: Sequence[WriterCommitMessage | None]) -> list[StagedAttempt]:
+    return [some for some in given if isinstance(some, StagedAttempt)]
 
 
 def _query_of(given: Sequence[WriterCommitMessage | None]) -> str:
@@ -213,22 +213,22 @@ def _abort_ticket(broker: PlainConnection, ticket: str) -> None:
 # In a task
 
 
-def _stage(options: WriteOptions, id: str, iterator: Iterator[pa.RecordBatch]) -> Staged:
+def _stage(options: WriteOptions, id: str, iterator: Iterator[pa.RecordBatch]) -> StagedAttempt:
     """Stages all rows of one attempt."""
     if options.in_time_order:
         iterator = _in_time_order(iterator)
     rows = _chunks(iterator, options.limits.rows_bytes)
     first = next(rows, None)
     if first is None:
-        return Staged("", 0)
+        return StagedAttempt("", 0)
     with open_broker(options, patient=True) as broker:
-        stager = Stager(broker, options, id)
+        stager = SinkStager(broker, options, id)
         if stager.committed:
             stager.abort()
             # Every row is taken, or Spark would wait for somebody to do it.
             for _ in rows:
                 pass
-            return Staged("", 0, committed=True)
+            return StagedAttempt("", 0, committed=True)
         try:
             stager.add(first)
             for some in rows:
@@ -237,7 +237,7 @@ def _stage(options: WriteOptions, id: str, iterator: Iterator[pa.RecordBatch]) -
         except BaseException:
             stager.abort()
             raise
-    return Staged(stager.ticket, stager.rows)
+    return StagedAttempt(stager.ticket, stager.rows)
 
 
 def _in_time_order(iterator: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -268,7 +268,7 @@ def _chunks(iterator: Iterator[pa.RecordBatch], bytes_min: int) -> Iterator[pa.R
         yield pa.concat_batches(waiting)
 
 
-class Stager:
+class SinkStager:
     """One attempt's transaction. Batches are numbered, so that what is sent again after a lost
     connection is staged once."""
 
@@ -283,7 +283,7 @@ class Stager:
         self._stager_id = secrets.randbits(63) | 1
         self._number = 0
         self._turn = secrets.randbelow(1 << 16)
-        self._targets: dict[str, tuple[Target, Codec]] = {}
+        self._targets: dict[str, tuple[TargetTopic, Codec]] = {}
         # Frames that are not answered: their requests, and their bytes to send again.
         self._in_flight: deque[tuple[int, bytes]] = deque()
         # New connections since the last answer.
@@ -297,17 +297,17 @@ class Stager:
                 self._send(some)
         self.rows += len(rows)
 
-    def _find(self, name: str) -> Target:
+    def _find(self, name: str) -> TargetTopic:
         return self._target(name)[0]
 
-    def _target(self, name: str) -> tuple[Target, Codec]:
+    def _target(self, name: str) -> tuple[TargetTopic, Codec]:
         known = self._targets.get(name)
         if known is None:
             # To ask may take a new connection, on which nothing of the old one is answered.
             self.flush()
             opened = _open_topic(self._broker, self._options, name)
             settings = opened.settings
-            target = Target(
+            target = TargetTopic(
                 opened.name, opened.number, settings.partitions, settings.message_bytes_max
             )
             codec = self._options.codec or Codec.NONE

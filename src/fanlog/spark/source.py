@@ -26,7 +26,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from fanlog.errors import FanlogError
-from fanlog.spark.filters import Bounds, narrow
+from fanlog.spark.filters import FilterBounds, narrow
 from fanlog.spark.offsets import (
     Offsets,
     Range,
@@ -65,7 +65,7 @@ class FanlogSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         try:
             check_source_schema(schema)
-            return StreamReader(read_options(self.options, streaming=True), schema)
+            return FanlogStreamReader(read_options(self.options, streaming=True), schema)
         except FanlogError as fault:
             return RefusingReader(fault)
 
@@ -97,7 +97,7 @@ class BatchReader(DataSourceReader):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
         self._schema = schema
-        self.bounds = Bounds()
+        self.bounds = FilterBounds()
 
     def partitions(self) -> Sequence[InputPartition]:
         planner = Planner(self.options)
@@ -126,7 +126,7 @@ class NarrowingReader(BatchReader):
         return left
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class FanlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One of these lives on the driver as long as the query; tasks have copies that only read."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:

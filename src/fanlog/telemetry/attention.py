@@ -10,10 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from fanlog.telemetry.findings import Facts, Finding, Severity, bytes_text, duration_text, rate_text
+from fanlog.telemetry.findings import (
+    BrokerFacts,
+    Finding,
+    Severity,
+    bytes_text,
+    duration_text,
+    rate_text,
+)
 from fanlog.telemetry.recent import RECENT_SECONDS, Recent
 from fanlog.telemetry.snapshot import OTHERS, Snapshot
-from fanlog.telemetry.trends import Series, growth, maybe_seconds_left, rise
+from fanlog.telemetry.trends import TrendSeries, growth, maybe_seconds_left, rise
 
 # Lag that rises for so long is more than a busy moment.
 GROWING_SECONDS = 60.0
@@ -52,7 +59,7 @@ _ORDER = {Severity.BAD: 0, Severity.WARN: 1, Severity.INFO: 2}
 Found = Iterator[Finding]
 
 
-def find(snapshot: Snapshot, recent: Recent, facts: Facts) -> list[Finding]:
+def find(snapshot: Snapshot, recent: Recent, facts: BrokerFacts) -> list[Finding]:
     """All findings, the most urgent first."""
     found: list[Finding] = []
     for look in _LOOKS:
@@ -61,7 +68,7 @@ def find(snapshot: Snapshot, recent: Recent, facts: Facts) -> list[Finding]:
     return found[:FINDINGS_MAX]
 
 
-def _state(snapshot: Snapshot, recent: Recent, facts: Facts) -> Found:
+def _state(snapshot: Snapshot, recent: Recent, facts: BrokerFacts) -> Found:
     if snapshot.state == "draining":
         text = "The broker is draining: it is about to stop, and takes no new clients."
         yield Finding(kind="draining", severity=Severity.WARN, text=text, link="cluster")
@@ -94,7 +101,7 @@ def _state(snapshot: Snapshot, recent: Recent, facts: Facts) -> Found:
 # Lag
 
 
-def _lag(snapshot: Snapshot, recent: Recent, facts: Facts) -> Found:
+def _lag(snapshot: Snapshot, recent: Recent, facts: BrokerFacts) -> Found:
     now = snapshot.uptime_seconds
 
     def deserted(name: str) -> bool:
@@ -114,7 +121,7 @@ def _lag(snapshot: Snapshot, recent: Recent, facts: Facts) -> Found:
 def _lagging(
     what: str,
     named: Iterable[tuple[str, int, int]],
-    series_of: Callable[[str], Series[int] | None],
+    series_of: Callable[[str], TrendSeries[int] | None],
     deserted: Callable[[str], bool],
 ) -> Found:
     """Those that fall behind, or that nobody works on, the furthest behind first."""
@@ -151,7 +158,7 @@ def _deserted(what: str, name: str, lag: int, *, grows: bool) -> Finding:
 # Jobs and messages that are lost
 
 
-def _dead(snapshot: Snapshot, recent: Recent, facts: Facts) -> Found:
+def _dead(snapshot: Snapshot, recent: Recent, facts: BrokerFacts) -> Found:
     letters = dict(facts.dead_letters or ())
     named: set[str] = set()
     count, most = 0, _new(recent, "dead_letters")
@@ -199,7 +206,7 @@ def _jobs(count: int) -> str:
     return "1 job" if count == 1 else f"{count:,} jobs"
 
 
-def _missed(snapshot: Snapshot, recent: Recent, facts: Facts) -> Found:
+def _missed(snapshot: Snapshot, recent: Recent, facts: BrokerFacts) -> Found:
     # A topic that is named again must not bring what its readers missed long ago.
     most = sum(_new(recent, name) for name in recent.counters if name.startswith("missed."))
     count = 0
@@ -223,7 +230,7 @@ def _missed(snapshot: Snapshot, recent: Recent, facts: Facts) -> Found:
             yield Finding(kind="missed", severity=Severity.WARN, text=text, link="metrics")
 
 
-def _readers(snapshot: Snapshot, recent: Recent, facts: Facts) -> Found:
+def _readers(snapshot: Snapshot, recent: Recent, facts: BrokerFacts) -> Found:
     evicted = _new(recent, "slow.disconnect")
     if evicted:
         text = (
@@ -253,7 +260,7 @@ def _readers(snapshot: Snapshot, recent: Recent, facts: Facts) -> Found:
 # The machine
 
 
-def _disk(snapshot: Snapshot, recent: Recent, facts: Facts) -> Found:
+def _disk(snapshot: Snapshot, recent: Recent, facts: BrokerFacts) -> Found:
     process = snapshot.process
     if facts.disk_full:
         text = (
@@ -288,7 +295,7 @@ def seconds_until_full(recent: Recent) -> float | None:
     return maybe_seconds_left(recent.disk_free, _DISK_WATCHED_SECONDS)
 
 
-def _process(snapshot: Snapshot, recent: Recent, facts: Facts) -> Found:
+def _process(snapshot: Snapshot, recent: Recent, facts: BrokerFacts) -> Found:
     process = snapshot.process
     if process.open_files_max:
         share = process.open_files / process.open_files_max
@@ -317,7 +324,7 @@ def _process(snapshot: Snapshot, recent: Recent, facts: Facts) -> Found:
 # People and programs
 
 
-def _security(snapshot: Snapshot, recent: Recent, facts: Facts) -> Found:
+def _security(snapshot: Snapshot, recent: Recent, facts: BrokerFacts) -> Found:
     failures = _new(recent, "auth_failures")
     if failures >= _AUTH_FAILURES_MIN:
         text = f"{failures:,} logins failed in the last 15 minutes. The audit log says from where."
@@ -346,7 +353,7 @@ def _security(snapshot: Snapshot, recent: Recent, facts: Facts) -> Found:
         yield Finding(kind="denied", severity=Severity.INFO, text=text, link="audit", admin=True)
 
 
-def _work(snapshot: Snapshot, recent: Recent, facts: Facts) -> Found:
+def _work(snapshot: Snapshot, recent: Recent, facts: BrokerFacts) -> Found:
     old = [one for one in facts.transactions if one.age_seconds >= _TRANSACTION_SECONDS]
     if old:
         word = "transaction has" if len(old) == 1 else "transactions have"

@@ -43,7 +43,7 @@ class Trouble(msgspec.Struct, frozen=True):
     text: str
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class BrokerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What a snapshot does not say."""
 
     in_memory: bool = False

@@ -38,7 +38,7 @@ class Tier(NamedTuple):
 TIERS = (Tier(5, 720), Tier(60, 1440), Tier(600, 2016))
 
 
-class Row(NamedTuple):
+class HistoryRow(NamedTuple):
     """The values of one slot: `slot * step_seconds` is when it begins. A column past the end has
     no value, just as one that is NaN."""
 
@@ -50,7 +50,7 @@ class NewRow(NamedTuple):
     """A row that is to be written down, in which tier, and which series its columns are."""
 
     tier: int
-    row: Row
+    row: HistoryRow
     names: tuple[str, ...]
 
 
@@ -73,10 +73,10 @@ class Ring:
 
     def __init__(self, tier: Tier) -> None:
         self.tier = tier
-        self.rows: deque[Row] = deque(maxlen=tier.rows_max)
+        self.rows: deque[HistoryRow] = deque(maxlen=tier.rows_max)
         self.count = 0
 
-    def append(self, row: Row) -> None:
+    def append(self, row: HistoryRow) -> None:
         self.rows.append(row)
         self.count += 1
 
@@ -85,13 +85,13 @@ class Ring:
         """The number of the oldest row that is still there."""
         return self.count - len(self.rows)
 
-    def newest(self) -> Iterator[tuple[int, Row]]:
+    def newest(self) -> Iterator[tuple[int, HistoryRow]]:
         """Rows with their numbers, the newest first."""
         for back, row in enumerate(reversed(self.rows)):
             yield self.count - 1 - back, row
 
 
-class History:
+class HistoryRings:
     """The rings and the series in them."""
 
     def __init__(self, series_max: int, tiers: Sequence[Tier] = TIERS) -> None:
@@ -113,9 +113,9 @@ class History:
                 row[column.index] = value
                 column.seen = seconds
         slot = int(seconds // self.rings[0].tier.step_seconds)
-        return list(self._append(0, Row(slot, row)))
+        return list(self._append(0, HistoryRow(slot, row)))
 
-    def _append(self, at: int, row: Row) -> Iterator[NewRow]:
+    def _append(self, at: int, row: HistoryRow) -> Iterator[NewRow]:
         """Adds a row to a ring, and what it completes to the coarser ones."""
         ring = self.rings[at]
         if at + 1 < len(self.rings) and ring.rows:
@@ -126,7 +126,7 @@ class History:
         ring.append(row)
         yield NewRow(at, row, self.names)
 
-    def _merged(self, ring: Ring, at: int, slot: int, ratio: int) -> Row:
+    def _merged(self, ring: Ring, at: int, slot: int, ratio: int) -> HistoryRow:
         """The newest rows of a ring, as far as they are in one slot of the next."""
         parts: list[tuple[int, array[float]]] = []
         for number, row in ring.newest():
@@ -143,7 +143,7 @@ class History:
             ]
             if found:
                 merged[index] = max(found) if column.highest else sum(found) / len(found)
-        return Row(slot, merged)
+        return HistoryRow(slot, merged)
 
     def _admit(self, wanted: Mapping[str, float], seconds: float) -> None:
         """Gives columns to series that have none, and takes them from those not seen for
@@ -166,7 +166,7 @@ class History:
             names[column.index] = name
         self.names = tuple(names)
 
-    def restore(self, at: int, row: Row, names: tuple[str, ...]) -> None:
+    def restore(self, at: int, row: HistoryRow, names: tuple[str, ...]) -> None:
         """Takes back a row that was written down, with the names that its columns had then."""
         if names is not self._restored_names:
             self._restored_names = names
@@ -176,7 +176,7 @@ class History:
         for i, index in self._restored:
             if i < size:
                 moved[index] = row.values[i]
-        self.rings[at].append(Row(row.slot, moved))
+        self.rings[at].append(HistoryRow(row.slot, moved))
 
     def _places(self, names: tuple[str, ...]) -> list[tuple[int, int]]:
         """Which columns the columns of a file are now. Those past the limit are left out."""

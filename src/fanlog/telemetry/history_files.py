@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from fanlog.telemetry.history import History, NewRow, Tier
+from fanlog.telemetry.history import HistoryRings, NewRow, Tier
 from fanlog.telemetry.history_format import (
     Contents,
     decode,
@@ -99,7 +99,7 @@ class HistoryFiles:
         self._files = [_TierFile(folder, tier) for tier in tiers]
         self._silent = False
 
-    def load(self, history: History) -> None:
+    def load(self, history: HistoryRings) -> None:
         """Brings back what was written down. It never fails: what can't be read is left out."""
         try:
             found = [self._read_tier(file) for file in self._files]

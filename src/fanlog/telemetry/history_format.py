@@ -20,7 +20,7 @@ from typing import NamedTuple
 import msgspec
 
 from fanlog.format.checksum import crc32c
-from fanlog.telemetry.history import Row
+from fanlog.telemetry.history import HistoryRow
 
 _FILE = struct.Struct("<4sB3xI")
 _HEAD = struct.Struct("<II")
@@ -37,7 +37,7 @@ class Contents(NamedTuple):
     """What a file has: its rows with the names of their columns, the names that hold at its end,
     how many bytes are whole, and whether something is wrong that a crash does not explain."""
 
-    rows: list[tuple[Row, tuple[str, ...]]]
+    rows: list[tuple[HistoryRow, tuple[str, ...]]]
     names: tuple[str, ...]
     good_bytes: int
     damaged: bool
@@ -47,7 +47,7 @@ def encode_header(step_seconds: int) -> bytes:
     return _FILE.pack(_MAGIC, _VERSION, step_seconds)
 
 
-def encode_row(row: Row) -> bytes:
+def encode_row(row: HistoryRow) -> bytes:
     values = row.values
     if sys.byteorder == "big":
         values = array("f", values)
@@ -74,7 +74,7 @@ def _record(kind: int, payload: bytes) -> bytes:
 
 def decode(data: bytes, step_seconds: int, columns_max: int) -> Contents:
     """Everything in a file up to the first thing that is wrong."""
-    rows: list[tuple[Row, tuple[str, ...]]] = []
+    rows: list[tuple[HistoryRow, tuple[str, ...]]] = []
     names: list[str] = []
     held: tuple[str, ...] = ()
     if data[:HEADER_BYTES] != encode_header(step_seconds):
@@ -89,7 +89,7 @@ def decode(data: bytes, step_seconds: int, columns_max: int) -> Contents:
         if not whole or crc32c(body) != checksum:
             break
         if body[0] == _ROW and len(body) >= 9 and len(body) % 4 == 1:
-            rows.append((Row(*_row(body)), held))
+            rows.append((HistoryRow(*_row(body)), held))
         elif body[0] == _NAMES and (changes := _names(body, columns_max)) is not None:
             _rename(names, changes)
             held = tuple(names)

@@ -16,11 +16,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple, Protocol
 
 from fanlog.config_security import TelemetryOptions
-from fanlog.telemetry.history import TIERS, History, NewRow
+from fanlog.telemetry.history import TIERS, HistoryRings, NewRow
 from fanlog.telemetry.history_files import HistoryFiles
 from fanlog.telemetry.history_reading import Captured
-from fanlog.telemetry.history_series import Kind, Name, Owner, Sampler, maybe_parse
-from fanlog.telemetry.snapshot import Named, Snapshot
+from fanlog.telemetry.history_series import Name, Owner, Sampler, SeriesKind, maybe_parse
+from fanlog.telemetry.snapshot import NamedMetrics, Snapshot
 
 logger = logging.getLogger("fanlog.telemetry")
 
@@ -38,19 +38,19 @@ _WATCHED_MAX = 50
 _WATCHED_SECONDS = 600.0
 
 
-class Source(Protocol):
+class SampleSource(Protocol):
     """Where samples come from."""
 
     async def patient_snapshot(self) -> Snapshot: ...
-    async def watched(self, wanted: Iterable[tuple[Owner, str]]) -> Named: ...
+    async def watched(self, wanted: Iterable[tuple[Owner, str]]) -> NamedMetrics: ...
 
 
-class Series(NamedTuple):
+class KeptSeries(NamedTuple):
     """A series that the history has."""
 
     name: Name
     text: str
-    kind: Kind
+    kind: SeriesKind
     seen: float
 
 
@@ -60,11 +60,11 @@ class MetricHistory:
     def __init__(
         self,
         options: TelemetryOptions,
-        source: Source,
+        source: SampleSource,
         now_us: Callable[[], int],
         folder: str | None,
     ) -> None:
-        self._history = History(options.history_series_max)
+        self._history = HistoryRings(options.history_series_max)
         self._sampler = Sampler()
         self._source = source
         self._now_us = now_us
@@ -93,7 +93,7 @@ class MetricHistory:
     async def load(self) -> None:
         """Brings back what is on disk. Until then there is none."""
         if self._files is not None:
-            history = History(self._history.series_max)
+            history = HistoryRings(self._history.series_max)
             self._writing = self._threads.submit(self._files.load, history)
             await asyncio.shield(asyncio.wrap_future(self._writing))
             self._history = history
@@ -139,13 +139,13 @@ class MetricHistory:
             del self._watched[name]
         return list(self._watched)
 
-    def series(self) -> Iterator[Series]:
+    def series(self) -> Iterator[KeptSeries]:
         """All series that have a value which is still kept. Others may come meanwhile."""
         oldest = self.now() - _KEPT_SECONDS
         for column in list(self._history.columns.values()):
             parsed = maybe_parse(column.name)
             if parsed is not None and column.seen >= oldest:
-                yield Series(parsed[0], column.name, parsed[1], column.seen)
+                yield KeptSeries(parsed[0], column.name, parsed[1], column.seen)
 
     def capture(self, names: Iterable[str]) -> Captured:
         """What there is now of some series, to be read in any thread."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from math import isnan
 from typing import NamedTuple
 
-from fanlog.telemetry.history import Column, History, Row, Tier
+from fanlog.telemetry.history import Column, HistoryRings, HistoryRow, Tier
 
 
 class Grid(NamedTuple):
@@ -33,13 +33,13 @@ class Grid(NamedTuple):
         return self._replace(start=self.start - seconds)
 
 
-class _Held(NamedTuple):
+class _TierRows(NamedTuple):
     tier: Tier
     first: int
-    rows: list[Row]
+    rows: list[HistoryRow]
 
 
-class _Part(NamedTuple):
+class _RowPart(NamedTuple):
     """A row as a grid needs it: which cells it is in, and where it comes from."""
 
     cells: range
@@ -51,8 +51,8 @@ class _Part(NamedTuple):
 class Captured:
     """The rows that there were at one moment, and some of the series."""
 
-    def __init__(self, history: History, names: Sequence[str]) -> None:
-        self._held = [_Held(ring.tier, ring.first, list(ring.rows)) for ring in history.rings]
+    def __init__(self, history: HistoryRings, names: Sequence[str]) -> None:
+        self._held = [_TierRows(ring.tier, ring.first, list(ring.rows)) for ring in history.rings]
         self._columns = {name: history.columns.get(name) for name in names}
 
     def read(
@@ -67,11 +67,11 @@ class Captured:
             found[name] = [None] * grid.cells if column is None else _values(column, grid, parts)
         return found
 
-    def _parts(self, grid: Grid, now: float) -> list[_Part]:
+    def _parts(self, grid: Grid, now: float) -> list[_RowPart]:
         """The rows that fall on a grid: of the finest tier that goes back so far. What a coarser
         tier does not have yet comes from the finer ones."""
         at = tier_for([held.tier for held in self._held], grid.start, now, grid.step)
-        parts: list[_Part] = []
+        parts: list[_RowPart] = []
         since, until = grid.start, min(grid.end, math.ceil(now) + 1)
         for tier in range(at, -1, -1):
             step, first, rows = self._held[tier].tier.step_seconds, *self._held[tier][1:]
@@ -87,13 +87,13 @@ class Captured:
                 # A row that is shorter than a cell is in the one where it begins.
                 end = end if step > grid.step else begin + 1
                 cells = range(begin, min(grid.cells, end))
-                parts.append(_Part(cells, row.values, tier, number))
+                parts.append(_RowPart(cells, row.values, tier, number))
             if found:
                 since = (max(found) + 1) * step
         return parts
 
 
-def _values(column: Column, grid: Grid, parts: list[_Part]) -> list[float | None]:
+def _values(column: Column, grid: Grid, parts: list[_RowPart]) -> list[float | None]:
     index, born, highest = column.index, column.born, column.highest
     sums: list[float | None] = [None] * grid.cells
     counts = [0] * grid.cells

@@ -13,13 +13,13 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from fanlog.telemetry.histograms import HistogramData
-from fanlog.telemetry.snapshot import OTHERS, Named, Snapshot
+from fanlog.telemetry.snapshot import OTHERS, NamedMetrics, Snapshot
 
 Unit = Literal["messages/s", "jobs/s", "times/s", "bytes/s", "bytes", "seconds", "share", "count"]
 Owner = Literal["topic", "group", "queue"]
 
 
-class Kind(msgspec.Struct, frozen=True):
+class SeriesKind(msgspec.Struct, frozen=True):
     """What a series is. Where several values become one it is their average, or with `highest`
     the highest of them."""
 
@@ -36,62 +36,62 @@ class Name(NamedTuple):
     field: str
 
 
-BROKER: dict[str, Kind] = {
-    "published_messages": Kind("messages/s", "Published messages"),
-    "published_bytes": Kind("bytes/s", "Published bytes"),
-    "delivered_messages": Kind("messages/s", "Delivered messages"),
-    "delivered_bytes": Kind("bytes/s", "Delivered bytes"),
-    "fetched_bytes": Kind("bytes/s", "Fetched bytes"),
-    "delivered_jobs": Kind("jobs/s", "Delivered jobs"),
-    "redelivered_jobs": Kind("jobs/s", "Redelivered jobs"),
-    "dead_letters": Kind("jobs/s", "New dead letters"),
-    "rebalances": Kind("times/s", "Rebalances"),
-    "missed_messages": Kind("messages/s", "Missed messages"),
-    "slow_readers": Kind("times/s", "Readers that fell behind"),
-    "denied": Kind("times/s", "Denied requests"),
-    "limited": Kind("times/s", "Rate-limited"),
-    "auth_failures": Kind("times/s", "Failed logins"),
-    "accepted_connections": Kind("times/s", "New connections"),
-    "refused_connections": Kind("times/s", "Refused connections"),
-    "cpu": Kind("share", "CPU"),
-    "connections": Kind("count", "Connections"),
-    "subscriptions": Kind("count", "Subscriptions"),
-    "topics": Kind("count", "Topics"),
-    "partitions": Kind("count", "Partitions"),
-    "groups": Kind("count", "Groups"),
-    "queues": Kind("count", "Queues"),
-    "group_lag": Kind("count", "Lag of groups"),
-    "queue_lag": Kind("count", "Lag of queues"),
-    "delayed_messages": Kind("count", "Delayed messages"),
-    "readers_behind": Kind("count", "Readers behind"),
-    "tail_bytes": Kind("bytes", "Tails in memory"),
-    "pending_bytes": Kind("bytes", "Waiting for the disk"),
-    "resident_bytes": Kind("bytes", "Memory"),
-    "disk_free_bytes": Kind("bytes", "Free disk space"),
-    "open_files": Kind("count", "Open files"),
-    "threads": Kind("count", "Threads"),
-    "loop_delay_p50": Kind("seconds", "Loop delay, half of the time"),
-    "loop_delay_p99": Kind("seconds", "Loop delay, 99 %", highest=True),
-    "turn_p99": Kind("seconds", "Turn, 99 %", highest=True),
-    "sync_p99": Kind("seconds", "Disk sync, 99 %", highest=True),
+BROKER: dict[str, SeriesKind] = {
+    "published_messages": SeriesKind("messages/s", "Published messages"),
+    "published_bytes": SeriesKind("bytes/s", "Published bytes"),
+    "delivered_messages": SeriesKind("messages/s", "Delivered messages"),
+    "delivered_bytes": SeriesKind("bytes/s", "Delivered bytes"),
+    "fetched_bytes": SeriesKind("bytes/s", "Fetched bytes"),
+    "delivered_jobs": SeriesKind("jobs/s", "Delivered jobs"),
+    "redelivered_jobs": SeriesKind("jobs/s", "Redelivered jobs"),
+    "dead_letters": SeriesKind("jobs/s", "New dead letters"),
+    "rebalances": SeriesKind("times/s", "Rebalances"),
+    "missed_messages": SeriesKind("messages/s", "Missed messages"),
+    "slow_readers": SeriesKind("times/s", "Readers that fell behind"),
+    "denied": SeriesKind("times/s", "Denied requests"),
+    "limited": SeriesKind("times/s", "Rate-limited"),
+    "auth_failures": SeriesKind("times/s", "Failed logins"),
+    "accepted_connections": SeriesKind("times/s", "New connections"),
+    "refused_connections": SeriesKind("times/s", "Refused connections"),
+    "cpu": SeriesKind("share", "CPU"),
+    "connections": SeriesKind("count", "Connections"),
+    "subscriptions": SeriesKind("count", "Subscriptions"),
+    "topics": SeriesKind("count", "Topics"),
+    "partitions": SeriesKind("count", "Partitions"),
+    "groups": SeriesKind("count", "Groups"),
+    "queues": SeriesKind("count", "Queues"),
+    "group_lag": SeriesKind("count", "Lag of groups"),
+    "queue_lag": SeriesKind("count", "Lag of queues"),
+    "delayed_messages": SeriesKind("count", "Delayed messages"),
+    "readers_behind": SeriesKind("count", "Readers behind"),
+    "tail_bytes": SeriesKind("bytes", "Tails in memory"),
+    "pending_bytes": SeriesKind("bytes", "Waiting for the disk"),
+    "resident_bytes": SeriesKind("bytes", "Memory"),
+    "disk_free_bytes": SeriesKind("bytes", "Free disk space"),
+    "open_files": SeriesKind("count", "Open files"),
+    "threads": SeriesKind("count", "Threads"),
+    "loop_delay_p50": SeriesKind("seconds", "Loop delay, half of the time"),
+    "loop_delay_p99": SeriesKind("seconds", "Loop delay, 99 %", highest=True),
+    "turn_p99": SeriesKind("seconds", "Turn, 99 %", highest=True),
+    "sync_p99": SeriesKind("seconds", "Disk sync, 99 %", highest=True),
 }
-OWNED: dict[Owner, dict[str, Kind]] = {
+OWNED: dict[Owner, dict[str, SeriesKind]] = {
     "topic": {
-        "messages": Kind("messages/s", "Messages"),
-        "bytes": Kind("bytes/s", "Bytes"),
-        "readers": Kind("count", "Readers"),
-        "stored_bytes": Kind("bytes", "Stored bytes"),
+        "messages": SeriesKind("messages/s", "Messages"),
+        "bytes": SeriesKind("bytes/s", "Bytes"),
+        "readers": SeriesKind("count", "Readers"),
+        "stored_bytes": SeriesKind("bytes", "Stored bytes"),
     },
-    "group": {"lag": Kind("count", "Lag"), "members": Kind("count", "Members")},
+    "group": {"lag": SeriesKind("count", "Lag"), "members": SeriesKind("count", "Members")},
     "queue": {
-        "lag": Kind("count", "Lag"),
-        "in_flight": Kind("count", "In flight"),
-        "dead_letters": Kind("jobs/s", "New dead letters"),
+        "lag": SeriesKind("count", "Lag"),
+        "in_flight": SeriesKind("count", "In flight"),
+        "dead_letters": SeriesKind("jobs/s", "New dead letters"),
     },
 }
 
 
-def maybe_parse(name: str) -> tuple[Name, Kind] | None:
+def maybe_parse(name: str) -> tuple[Name, SeriesKind] | None:
     """The parts of a name, if it is one. Names of topics have dots too."""
     if (kind := BROKER.get(name)) is not None:
         return Name(None, "", name), kind
@@ -112,13 +112,13 @@ class Sampler:
         self._scanned = _OfNames()
         self._watched = _OfNames()
 
-    def values(self, snapshot: Snapshot, watched: Named | None = None) -> dict[str, float]:
+    def values(self, snapshot: Snapshot, watched: NamedMetrics | None = None) -> dict[str, float]:
         """One value of each series. What can't be known yet is left out. `watched` are topics,
         groups and queues that the snapshot may not name, as they are now."""
         found = self._rates(snapshot) | _levels(snapshot) | self._quantiles(snapshot)
         self._before = snapshot
         scanned = snapshot.uptime_seconds - snapshot.scan_age_seconds
-        named = Named(topics=snapshot.topics, groups=snapshot.groups, queues=snapshot.queues)
+        named = NamedMetrics(topics=snapshot.topics, groups=snapshot.groups, queues=snapshot.queues)
         of_names = self._scanned.values(named, scanned)
         if watched is not None:
             of_names = self._watched.values(watched, snapshot.uptime_seconds) | of_names
@@ -156,7 +156,7 @@ class _OfNames:
         self._counted: dict[str, tuple[int, ...]] = {}
         self._values: dict[str, float] = {}
 
-    def values(self, named: Named, when: float) -> dict[str, float]:
+    def values(self, named: NamedMetrics, when: float) -> dict[str, float]:
         """`when` they were looked at, by a clock that does not jump."""
         # Between two scans they are the same.
         if abs(when - self._when) < 1e-3:

@@ -14,7 +14,7 @@ import msgspec
 
 from fanlog.telemetry.histograms import HistogramData
 from fanlog.telemetry.snapshot import OTHERS, Snapshot, Totals
-from fanlog.telemetry.trends import Series
+from fanlog.telemetry.trends import TrendSeries
 
 # Rates are averages over so long, and latencies are those of so long.
 RATE_SECONDS = 10.0
@@ -76,7 +76,7 @@ class Latencies(msgspec.Struct, frozen=True, kw_only=True):
     sync: Latency = Latency()
 
 
-class History(msgspec.Struct, frozen=True, kw_only=True):
+class RecentHistory(msgspec.Struct, frozen=True, kw_only=True):
     """The last five minutes, for a small chart of each: figures by time, the oldest first."""
 
     times: list[float] = []
@@ -94,7 +94,7 @@ class NamedSeries:
     """A series for each of some names. Counters were 0 before they were first seen."""
 
     def __init__(self, *, counters: bool = False) -> None:
-        self._series: dict[str, Series[int]] = {}
+        self._series: dict[str, TrendSeries[int]] = {}
         self._counters = counters
         self._taken_at = 0.0
 
@@ -112,13 +112,13 @@ class NamedSeries:
                 break
             series = known.get(name)
             if series is None:
-                series = Series[int](_NAMED_STEP_SECONDS, _NAMED_POINTS)
+                series = TrendSeries[int](_NAMED_STEP_SECONDS, _NAMED_POINTS)
                 if self._counters and (before or at <= RECENT_SECONDS):
                     series.add(before, 0)
             series.add(at, value)
             self._series[name] = series
 
-    def maybe(self, name: str) -> Series[int] | None:
+    def maybe(self, name: str) -> TrendSeries[int] | None:
         return self._series.get(name)
 
 
@@ -126,14 +126,14 @@ class Recent:
     """Feed it with `take`; then ask."""
 
     def __init__(self) -> None:
-        self._whole = Series[Sample](_WHOLE_STEP_SECONDS, _WHOLE_POINTS)
-        self.disk_free = Series[int](_DISK_STEP_SECONDS, _DISK_POINTS)
+        self._whole = TrendSeries[Sample](_WHOLE_STEP_SECONDS, _WHOLE_POINTS)
+        self.disk_free = TrendSeries[int](_DISK_STEP_SECONDS, _DISK_POINTS)
         self.group_lag = NamedSeries()
         self.queue_lag = NamedSeries()
         self.dead_lettered = NamedSeries(counters=True)
         self.missed = NamedSeries(counters=True)
         # Counters of the whole process: what goes wrong.
-        self.counters: dict[str, Series[int]] = {}
+        self.counters: dict[str, TrendSeries[int]] = {}
         # When groups, and queues, with something to do were first seen without anybody to do it.
         self.deserted_groups: dict[str, float] = {}
         self.deserted_queues: dict[str, float] = {}
@@ -159,7 +159,7 @@ class Recent:
         for name, value in counters.items():
             series = self.counters.get(name)
             if series is None:
-                series = self.counters[name] = Series[int](_NAMED_STEP_SECONDS, _NAMED_POINTS)
+                series = self.counters[name] = TrendSeries[int](_NAMED_STEP_SECONDS, _NAMED_POINTS)
                 if at <= RECENT_SECONDS:
                     series.add(0.0, 0)  # As it was at the start.
             series.add(at, value)
@@ -201,11 +201,11 @@ class Recent:
             turn=recent("turn_us"), loop_delay=recent("loop_delay_us"), sync=recent("sync_us")
         )
 
-    def history(self) -> History:
+    def history(self) -> RecentHistory:
         pairs = list(pairwise(self._whole.points))
         rates = [_rates(a.value, b.value, b.at - a.at) for a, b in pairs]
         samples = [b.value for _, b in pairs]
-        return History(
+        return RecentHistory(
             times=[sample.time for sample in samples],
             published_messages=[rate.published_messages for rate in rates],
             delivered_messages=[rate.delivered_messages for rate in rates],

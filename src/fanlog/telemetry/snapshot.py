@@ -129,7 +129,7 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
     sync_bytes: HistogramData
 
 
-class Named(msgspec.Struct, frozen=True, kw_only=True):
+class NamedMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """Some topics, groups and queues at one moment."""
 
     topics: tuple[TopicMetrics, ...] = ()

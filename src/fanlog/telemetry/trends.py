@@ -16,12 +16,12 @@ T = TypeVar("T")
 _WOBBLE = 0.1
 
 
-class Point(NamedTuple, Generic[T]):
+class TrendPoint(NamedTuple, Generic[T]):
     at: float
     value: T
 
 
-class Series(Generic[T]):
+class TrendSeries(Generic[T]):
     """Values by time, the oldest in front. Two points are at least `step_seconds` apart, except the
     newest, which takes the place of the one before it until it is."""
 
@@ -30,17 +30,17 @@ class Series(Generic[T]):
     def __init__(self, step_seconds: float, points_max: int) -> None:
         self._step = step_seconds
         self._most = max(2, points_max)
-        self._points: list[Point[T]] = []
+        self._points: list[TrendPoint[T]] = []
 
     def __len__(self) -> int:
         return len(self._points)
 
     @property
-    def points(self) -> list[Point[T]]:
+    def points(self) -> list[TrendPoint[T]]:
         return self._points
 
     @property
-    def last(self) -> Point[T] | None:
+    def last(self) -> TrendPoint[T] | None:
         return self._points[-1] if self._points else None
 
     def add(self, at: float, value: T) -> None:
@@ -49,13 +49,13 @@ class Series(Generic[T]):
         if points and at < points[-1].at:
             return
         if len(points) > 1 and points[-1].at - points[-2].at < self._step:
-            points[-1] = Point(at, value)
+            points[-1] = TrendPoint(at, value)
         else:
-            points.append(Point(at, value))
+            points.append(TrendPoint(at, value))
             if len(points) > self._most:
                 del points[0]
 
-    def before(self, seconds: float) -> Point[T] | None:
+    def before(self, seconds: float) -> TrendPoint[T] | None:
         """The newest point that is at least so much older than the last; else the oldest."""
         if not self._points:
             return None
@@ -64,7 +64,7 @@ class Series(Generic[T]):
         return self._points[max(0, found - 1)]
 
 
-def growth(series: Series[int], seconds: float) -> int:
+def growth(series: TrendSeries[int], seconds: float) -> int:
     """By how much a counter has grown in the last `seconds`, or since the first point."""
     last, then = series.last, series.before(seconds)
     if last is None or then is None:
@@ -86,7 +86,7 @@ class Rise(NamedTuple):
 _NO_RISE = Rise(0.0, 0.0)
 
 
-def rise(series: Series[int]) -> Rise:
+def rise(series: TrendSeries[int]) -> Rise:
     """The longest stretch up to now in which a level has never fallen by more than a tenth. It is
     no rise if the level is not clearly higher now than it was then."""
     points = series.points
@@ -108,7 +108,7 @@ def rise(series: Series[int]) -> Rise:
     return Rise(points[-1].at - points[begin].at, amount)
 
 
-def slope(points: Iterable[Point[int]]) -> float:
+def slope(points: Iterable[TrendPoint[int]]) -> float:
     """What a level changes by in a second: the line through all points that fits them best."""
     known = list(points)
     if len(known) < 2:
@@ -122,7 +122,7 @@ def slope(points: Iterable[Point[int]]) -> float:
     return sum((point.at - mean_at) * (point.value - mean) for point in known) / spread
 
 
-def maybe_seconds_left(series: Series[int], over_seconds: float) -> float | None:
+def maybe_seconds_left(series: TrendSeries[int], over_seconds: float) -> float | None:
     """How long until a level reaches 0 if it goes on as it did; None if it does not fall, or was
     not watched for `over_seconds`."""
     points = series.points

@@ -9,7 +9,8 @@ assertions on what was published.
 `fanlog_broker`, `fanlog_url`, `fanlog_clock` and others (`pytest_fanlog`). See docs/testing.md.
 """
 
-from fanlog.testing.brokers import Broker, SyncBroker, broker, sync_broker
+from fanlog.testing.brokers import BrokerForTests as Broker
+from fanlog.testing.brokers import SyncBroker, broker, sync_broker
 from fanlog.testing.clock import Clock
 from fanlog.testing.published import ANY
 

@@ -22,7 +22,7 @@ from fanlog.testing.published import ANY, Expected, assert_published, published
 _DRAIN_SECONDS = 0.2
 
 
-class Broker(node.Broker):
+class BrokerForTests(node.Broker):
     """`fanlog.Broker` for tests. Made by `fanlog.testing.broker()`.
 
     `clock` moves its time. `url` and `redis_url` are for code that wants to connect: the first look
@@ -117,12 +117,12 @@ class Broker(node.Broker):
         return await assert_published(self, expected, timeout_seconds)
 
 
-class SyncBroker(embedded.Broker):
+class SyncBroker(embedded.BlockingBroker):
     """`fanlog.sync.Broker` for tests: a blocking client, a clock, and assertions. Made by
     `fanlog.testing.sync_broker()`. Code under test may use it from any thread, or connect to `url`
     with any client, an asyncio one too."""
 
-    _broker: Broker
+    _broker: BrokerForTests
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class SyncBroker(embedded.Broker):
     def _make(
         self, folder: str | Path | None, config: Config | None, options: dict[str, Any]
     ) -> node.Broker:
-        return Broker(folder, config, clock=self.clock, **options)
+        return BrokerForTests(folder, config, clock=self.clock, **options)
 
     @property
     def url(self) -> str:
@@ -188,15 +188,15 @@ async def broker(
     *,
     clock: Clock | None = None,
     **options: Any,
-) -> AsyncGenerator[Broker]:
+) -> AsyncGenerator[BrokerForTests]:
     """A broker for one test, on the test's own event loop.
 
     >>> async with fanlog.testing.broker() as broker:  # doctest: +SKIP
     ...     await take_order(broker)
     ...     await broker.assert_published("orders", key="alice")
     """
-    async with Broker(folder, config, clock=clock, **options) as made:
-        assert isinstance(made, Broker)
+    async with BrokerForTests(folder, config, clock=clock, **options) as made:
+        assert isinstance(made, BrokerForTests)
         yield made
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fanlog.broker.cursors import Subscription
+from fanlog.broker.cursors import BrokerSubscription
 from fanlog.errors import FanlogError
 from fanlog.format.messages import JoinGroup, Position, Release, Revoke, Seek
 from fanlog.model import Start
@@ -42,7 +42,7 @@ class Member(Peer):
         self.asked: list[Place] = []
         self.lost_places: list[Place] = []
         self.evicted_with: FanlogError | None = None
-        self.seat: Subscription
+        self.seat: BrokerSubscription
 
     def join(self, target: str = "t", **wanted: Any) -> Member:
         given: dict[str, Any] = {"reset": "earliest", "epoch": self.epoch} | wanted
@@ -50,7 +50,7 @@ class Member(Peer):
             group=self.group, member=self.name, target=target, wildcard=">" in target, **given
         )
         self.seat, self.epoch = self.on.core.groups.join(1, request, self, Told(self))
-        self.feed: Subscription | None = self.seat
+        self.feed: BrokerSubscription | None = self.seat
         self.on.run()
         return self
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from fanlog.broker.cursors import Subscription
+from fanlog.broker.cursors import BrokerSubscription
 from fanlog.errors import FanlogError
 from fanlog.format.batch import Batch
 from fanlog.format.messages import Joined, JoinGroup, Position, Release, Revoke
@@ -70,8 +70,8 @@ class Consumer(Peer):
         self.parts: dict[Place, Part] = {}
         self.asked: dict[Place, int] = {}
         self.claims: dict[Place, int] = {}
-        self.seat: Subscription
-        self.feed: Subscription | None = None
+        self.seat: BrokerSubscription
+        self.feed: BrokerSubscription | None = None
         self._model = model
         self._on: Stage
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
 from fanlog.errors import FanlogError, FencedError
-from fanlog.format.messages import Held, Settle, Settled, Verb, Verdict
+from fanlog.format.messages import HeldJobs, JobOutcome, OutcomeKind, Settle, Settled
 from tests.broker.model.broker_machine import BrokerMachine, numbers, parts
 from tests.broker.model.queue_model import JobModel, JobPlace, Said
 from tests.broker.model.world import SECOND_US, Place
@@ -112,9 +112,9 @@ class QueueRules(BrokerMachine):
         self.queue_known = True
         self.take_jobs()
 
-    def holds(self, held: Iterable[JobPlace]) -> list[Held]:
+    def holds(self, held: Iterable[JobPlace]) -> list[HeldJobs]:
         return [
-            Held(self.partition(place).topic.number, place[1], offset, offset + 1)
+            HeldJobs(self.partition(place).topic.number, place[1], offset, offset + 1)
             for place, offset in sorted(held)
         ]
 
@@ -152,7 +152,16 @@ class QueueRules(BrokerMachine):
 
     @rule(
         number=numbers,
-        verb=st.sampled_from([Verb.ACK, Verb.ACK, Verb.NACK, Verb.NACK, Verb.EXTEND, Verb.REJECT]),
+        verb=st.sampled_from(
+            [
+                OutcomeKind.ACK,
+                OutcomeKind.ACK,
+                OutcomeKind.NACK,
+                OutcomeKind.NACK,
+                OutcomeKind.EXTEND,
+                OutcomeKind.REJECT,
+            ]
+        ),
         span=st.tuples(parts, parts),
         delay_seconds=st.sampled_from([-1, 0, 5]),
         crash_after=st.sampled_from([None] * 7 + [0, 1, 2, 3]),
@@ -160,7 +169,7 @@ class QueueRules(BrokerMachine):
     def settle_jobs(
         self,
         number: int,
-        verb: Verb,
+        verb: OutcomeKind,
         span: tuple[float, float],
         delay_seconds: int,
         crash_after: int | None,
@@ -174,7 +183,7 @@ class QueueRules(BrokerMachine):
         epoch = worker.held[held[min(first, len(held) - 1)]]
         chosen = [at for at in held[first : next + 1] if worker.held[at] == epoch]
         answers = self.say(worker.hand, verb, chosen, delay_seconds, epoch)
-        if verb is not Verb.EXTEND:
+        if verb is not OutcomeKind.EXTEND:
             worker.held = {at: epoch for at, epoch in worker.held.items() if at not in chosen}
         if crash_after is None:
             said = self.apply(worker, verb, chosen, delay_seconds, answers)
@@ -187,13 +196,13 @@ class QueueRules(BrokerMachine):
         if answers:
             said = self.apply(worker, verb, chosen, delay_seconds, answers)
             self.check_late(said)
-        elif verb is not Verb.EXTEND:
+        elif verb is not OutcomeKind.EXTEND:
             self.doubt(chosen)
         # What was handed out meanwhile has not reached anyone.
         self.crash()
 
     def say(
-        self, hand: Hand, verb: Verb, chosen: list[JobPlace], delay_seconds: int, epoch: int
+        self, hand: Hand, verb: OutcomeKind, chosen: list[JobPlace], delay_seconds: int, epoch: int
     ) -> list[Settled | FanlogError]:
         """Hands verdicts in, neighbours as one."""
         ranges: list[tuple[Place, int, int]] = []
@@ -204,7 +213,7 @@ class QueueRules(BrokerMachine):
                 ranges.append((place, offset, offset + 1))
         delay_ms = delay_seconds * 1000 if delay_seconds >= 0 else -1
         verdicts = tuple(
-            Verdict(self.partition(p).topic.number, p[1], verb, first, next, delay_ms, "no good")
+            JobOutcome(self.partition(p).topic.number, p[1], verb, first, next, delay_ms, "no good")
             for p, first, next in ranges
         )
         answers: list[Settled | FanlogError] = []
@@ -215,27 +224,29 @@ class QueueRules(BrokerMachine):
     def apply(
         self,
         worker: Worker,
-        verb: Verb,
+        verb: OutcomeKind,
         chosen: list[JobPlace],
         delay_seconds: int,
         answers: list[Settled | FanlogError],
     ) -> Said:
         now_us, late = self.world.now_us, set[JobPlace]()
         if delay_seconds < 0:
-            delay_seconds = VISIBILITY_SECONDS if verb is Verb.EXTEND else int(self.retry_seconds)
+            delay_seconds = (
+                VISIBILITY_SECONDS if verb is OutcomeKind.EXTEND else int(self.retry_seconds)
+            )
         due_us = now_us + delay_seconds * SECOND_US
         for at in chosen:
             job = self.jobs[at]
-            if verb is Verb.ACK:
+            if verb is OutcomeKind.ACK:
                 if job.over:
                     late.add(at)
                 else:
                     job.state = "done"
             elif not job.is_with(worker.name):
                 late.add(at)
-            elif verb is Verb.NACK:
+            elif verb is OutcomeKind.NACK:
                 job.fail("no good", due_us)
-            elif verb is Verb.REJECT:
+            elif verb is OutcomeKind.REJECT:
                 job.fail("no good", due_us, deliveries_max=0)
             else:
                 job.due_us = due_us
@@ -258,7 +269,7 @@ class QueueRules(BrokerMachine):
                 self.check_late(said)
             else:
                 # Only what has to be buried in a synced topic takes longer than its turn.
-                assert said.verb in (Verb.NACK, Verb.REJECT)
+                assert said.verb in (OutcomeKind.NACK, OutcomeKind.REJECT)
                 assert not all_synced
                 waiting.append(said)
         self.said = waiting
@@ -292,7 +303,7 @@ class QueueRules(BrokerMachine):
 
     def started(self, *, power_lost: bool) -> None:
         for said in self.said:
-            if said.verb is Verb.REJECT:
+            if said.verb is OutcomeKind.REJECT:
                 self.doubt_deaths(said)
         self.said = []
         for worker in self.workers.values():
@@ -382,7 +393,7 @@ class QueueRules(BrokerMachine):
                 self.settle()
                 if not self.workers["last"].held:
                     break
-            self.settle_jobs(0, Verb.ACK, (0.0, 1.0), 0, None)
+            self.settle_jobs(0, OutcomeKind.ACK, (0.0, 1.0), 0, None)
         self.every_death_has_a_letter()
         queue = self.world.on.core.queues.find(QUEUE)
         assert queue is not None

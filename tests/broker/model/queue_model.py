@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from fanlog.errors import FanlogError
-from fanlog.format.messages import Settled, Verb
+from fanlog.format.messages import OutcomeKind, Settled
 from tests.broker.model.world import Place
 
 JobPlace = tuple[Place, int]
@@ -59,5 +59,5 @@ class Said(NamedTuple):
     answers: list[Settled | FanlogError]
     late: set[JobPlace]
     either: set[JobPlace]
-    verb: Verb
+    verb: OutcomeKind
     about: set[JobPlace]

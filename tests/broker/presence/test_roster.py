@@ -11,10 +11,10 @@ from fanlog.broker.presence.roster import Roster, RosterLimits
 from fanlog.format.presence import (
     Beat,
     Bye,
-    Change,
     Delta,
-    Member,
-    Part,
+    PresenceChange,
+    PresenceMember,
+    PresencePart,
     encode_signal,
 )
 from tests.broker.presence.simulation import Site, World
@@ -347,7 +347,7 @@ def test_others_beyond_the_limit_of_processes_are_ignored() -> None:
 def test_a_late_signal_does_not_bring_a_process_back_that_has_stopped() -> None:
     rooms = Rooms(RoomLimits(grace_seconds=0.0))
     roster = Roster("me", rooms, RosterLimits(), 0.0)
-    joined = encode_signal(Delta("p", 1, [Change("t", "c", Member("ann"))]))
+    joined = encode_signal(Delta("p", 1, [PresenceChange("t", "c", PresenceMember("ann"))]))
     roster.hear(joined, 0.0)
     assert rooms.count("t") == 1
     roster.hear(encode_signal(Bye("p")), 0.0)
@@ -362,9 +362,9 @@ def test_info_that_is_no_json_or_too_long_is_left_out() -> None:
     rooms = Rooms(RoomLimits())
     roster = Roster("me", rooms, RosterLimits(info_bytes_max=10), 0.0)
     changes = [
-        Change("t", "c1", Member("ann", b'"}, injected')),
-        Change("t", "c2", Member("bob", b'"' + b"x" * 20 + b'"')),
-        Change("t", "c3", Member("cyd", b'{"a":1}')),
+        PresenceChange("t", "c1", PresenceMember("ann", b'"}, injected')),
+        PresenceChange("t", "c2", PresenceMember("bob", b'"' + b"x" * 20 + b'"')),
+        PresenceChange("t", "c3", PresenceMember("cyd", b'{"a":1}')),
     ]
     roster.hear(encode_signal(Delta("p", 1, changes)), 0.0)
     assert [present.info for present in rooms.users("t") or ()] == [b"", b"", b'{"a":1}']
@@ -373,7 +373,7 @@ def test_info_that_is_no_json_or_too_long_is_left_out() -> None:
 def test_a_snapshot_with_parts_that_never_come_changes_nothing() -> None:
     rooms = Rooms(RoomLimits())
     roster = Roster("me", rooms, RosterLimits(), 0.0)
-    part = Part("p", 5, 0, 2, [Change("t", "c", Member("ann"))])
+    part = PresencePart("p", 5, 0, 2, [PresenceChange("t", "c", PresenceMember("ann"))])
     roster.hear(encode_signal(part), 0.0)
     roster.hear(encode_signal(part), 0.0)
     assert rooms.count("t") == 0

@@ -16,7 +16,7 @@ from hypothesis.stateful import (
 )
 
 from fanlog.format.batch import encode_batch
-from fanlog.format.messages import Verb
+from fanlog.format.messages import OutcomeKind
 from tests.broker.queues.workers import Hand, Job, hire, later, letters
 from tests.broker.stage import Publisher, Stage, stage
 from tests.quick_folders import quick_folder
@@ -144,7 +144,7 @@ class QueueAgainstModel(RuleBasedStateMachine):
         if jobs:
             self.jobs[name] = [job for job in self.jobs[name] if job not in jobs]
             self.dead |= {self.place(job) for job in jobs}
-            assert self.hands[name].settle(Verb.REJECT, jobs) == []
+            assert self.hands[name].settle(OutcomeKind.REJECT, jobs) == []
             self.take()
 
     def fail(self, place: tuple[int, int]) -> None:
@@ -176,7 +176,7 @@ class QueueAgainstModel(RuleBasedStateMachine):
                 other: [j for j in some if j[:3] not in {job[:3] for job in jobs}]
                 for other, some in self.jobs.items()
             }
-            assert self.hands[name].settle(Verb.ACK, jobs, epoch=epoch) == []
+            assert self.hands[name].settle(OutcomeKind.ACK, jobs, epoch=epoch) == []
             self.acked |= {self.place(job) for job in jobs}
             self.take()
 

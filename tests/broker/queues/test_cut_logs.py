@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fanlog.format.messages import Verb
+from fanlog.format.messages import OutcomeKind
 from tests.broker.cuts import cut_log
 from tests.broker.queues.workers import Hand, hire
 from tests.broker.stage import Stage, stage
@@ -73,8 +73,8 @@ def test_an_ack_of_a_job_that_a_cut_took_does_not_finish_another(data: Path) -> 
         ann = hire(on)
         taken = ann.jobs()
         assert len(taken) == 100
-        assert ann.settle(Verb.ACK, jobs[30:50], epoch=epoch) == list(range(40, 50))
-        for verb in (Verb.NACK, Verb.REJECT, Verb.EXTEND):
+        assert ann.settle(OutcomeKind.ACK, jobs[30:50], epoch=epoch) == list(range(40, 50))
+        for verb in (OutcomeKind.NACK, OutcomeKind.REJECT, OutcomeKind.EXTEND):
             assert ann.settle(verb, jobs[50:52], epoch=epoch) == [50, 51]
     with stage(data) as on:
         got = hire(on).jobs()
@@ -99,13 +99,15 @@ def test_jobs_that_had_the_same_offset_have_dead_letters_of_their_own(data: Path
     with stage(data) as on:
         publish(on, 20)
         ann = hire(on)
-        ann.settle(Verb.REJECT, ann.jobs()[10:12], reason="bad")
+        ann.settle(OutcomeKind.REJECT, ann.jobs()[10:12], reason="bad")
         on.run()
     cut_log(data, "t", 10)
     with stage(data) as on:
         publish(on, 20)
         ann = hire(on)
-        ann.settle(Verb.REJECT, [job for job in ann.jobs() if job.offset == 10], reason="bad")
+        ann.settle(
+            OutcomeKind.REJECT, [job for job in ann.jobs() if job.offset == 10], reason="bad"
+        )
         on.run()
         (batch, *others) = on.fetch("dead.t", 0)
         keys = [*batch.keys, *(key for other in others for key in other.keys)]

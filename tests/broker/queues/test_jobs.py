@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from fanlog.broker.queues.jobs import Failure, InHand, Jobs
+from fanlog.broker.queues.jobs import InHand, JobFailure, Jobs
 from fanlog.broker.queues.key_order import KeyOrder
-from fanlog.broker.queues.spans import Span, Spans, State
+from fanlog.broker.queues.spans import JobSpan, JobState, Spans
 
 WORKERS = ("ann", "bob", "cid")
 DELIVERIES_MAX = 3
@@ -21,7 +21,7 @@ sizes = st.integers(1, 12)
 
 @dataclass
 class Job:
-    state: State = State.WAITING
+    state: JobState = JobState.WAITING
     worker: str = ""
     due_us: int = 0
     failures: int = 0
@@ -54,7 +54,7 @@ class JobsAgainstModel(RuleBasedStateMachine):
         failures = self.jobs.lease(first, first + size, worker, self.now_us + seconds)
         assert failures == 0
         for offset in range(first, first + size):
-            self.model[offset] = Job(State.LEASED, worker, self.now_us + seconds)
+            self.model[offset] = Job(JobState.LEASED, worker, self.now_us + seconds)
 
     @rule(worker=workers, size=sizes, seconds=st.integers(1, 9))
     def hand_out_again(self, worker: str, size: int, seconds: int) -> None:
@@ -62,7 +62,7 @@ class JobsAgainstModel(RuleBasedStateMachine):
         ready = {
             offset
             for offset, job in self.model.items()
-            if job.state is State.WAITING and job.due_us <= self.now_us
+            if job.state is JobState.WAITING and job.due_us <= self.now_us
         }
         assert (found is None) == (not ready)
         if found is None:
@@ -73,7 +73,7 @@ class JobsAgainstModel(RuleBasedStateMachine):
         for offset in range(first, next):
             job = self.model[offset]
             assert job.failures == failures
-            self.model[offset] = Job(State.LEASED, worker, self.now_us + seconds, failures)
+            self.model[offset] = Job(JobState.LEASED, worker, self.now_us + seconds, failures)
 
     @rule(first=offsets, size=sizes)
     def ack(self, first: int, size: int) -> None:
@@ -81,10 +81,10 @@ class JobsAgainstModel(RuleBasedStateMachine):
         late = self.flat(self.jobs.finish(first, next))
         for offset in range(first, next):
             job = self.model.get(offset)
-            gone = job is None or job.state in (State.DONE, State.DOOMED)
+            gone = job is None or job.state in (JobState.DONE, JobState.DOOMED)
             assert (offset in late) == gone
             if job is not None and not gone:
-                job.state = State.DONE
+                job.state = JobState.DONE
                 self.acked.add(offset)
 
     @rule(worker=workers, first=offsets, size=sizes, delay=st.integers(0, 5))
@@ -102,19 +102,19 @@ class JobsAgainstModel(RuleBasedStateMachine):
         dead = self.flat([(s.first, s.next) for s in doomed])
         for offset in range(first, next):
             job = self.model.get(offset)
-            mine = job is not None and job.state is State.LEASED and job.worker == worker
+            mine = job is not None and job.state is JobState.LEASED and job.worker == worker
             assert (offset in self.flat(late)) == (not mine)
             if job is not None and mine:
                 self.fail(job, due_us)
-                assert (offset in dead) == (job.state is State.DOOMED)
+                assert (offset in dead) == (job.state is JobState.DOOMED)
 
     def fail(self, job: Job, due_us: int) -> None:
         job.failures += 1
         job.worker = ""
         if job.failures >= DELIVERIES_MAX:
-            job.state = State.DOOMED
+            job.state = JobState.DOOMED
         else:
-            job.state, job.due_us = State.WAITING, due_us
+            job.state, job.due_us = JobState.WAITING, due_us
 
     @rule(worker=workers, first=offsets, size=sizes, seconds=st.integers(1, 20))
     def extend(self, worker: str, first: int, size: int, seconds: int) -> None:
@@ -122,7 +122,7 @@ class JobsAgainstModel(RuleBasedStateMachine):
         late = self.flat(self.jobs.extend(worker, first, next, self.now_us + seconds))
         for offset in range(first, next):
             job = self.model.get(offset)
-            mine = job is not None and job.state is State.LEASED and job.worker == worker
+            mine = job is not None and job.state is JobState.LEASED and job.worker == worker
             assert (offset in late) == (not mine)
             if job is not None and mine:
                 job.due_us = self.now_us + seconds
@@ -135,15 +135,15 @@ class JobsAgainstModel(RuleBasedStateMachine):
             self.now_us, lambda failures, first: due_us, DELIVERIES_MAX
         )
         had: set[str] = set()
-        expected: dict[State, set[int]] = {State.WAITING: set(), State.DOOMED: set()}
+        expected: dict[JobState, set[int]] = {JobState.WAITING: set(), JobState.DOOMED: set()}
         for offset, job in self.model.items():
-            if job.state is State.LEASED and job.due_us <= self.now_us:
+            if job.state is JobState.LEASED and job.due_us <= self.now_us:
                 had.add(job.worker)
                 self.fail(job, self.now_us + delay)
                 expected[job.state].add(offset)
         assert workers == had
-        assert self.flat([(s.first, s.next) for s in again]) == expected[State.WAITING]
-        assert self.flat([(s.first, s.next) for s in doomed]) == expected[State.DOOMED]
+        assert self.flat([(s.first, s.next) for s in again]) == expected[JobState.WAITING]
+        assert self.flat([(s.first, s.next) for s in doomed]) == expected[JobState.DOOMED]
 
     @rule(worker=workers, first=offsets, size=sizes)
     def come_back_with_some(self, worker: str, first: int, size: int) -> None:
@@ -151,18 +151,18 @@ class JobsAgainstModel(RuleBasedStateMachine):
         released = self.jobs.release(worker, [(first, next)])
         gone = 0
         for offset, job in self.model.items():
-            held = job.state is State.LEASED and job.worker == worker
+            held = job.state is JobState.LEASED and job.worker == worker
             if held and not first <= offset < next:
-                job.state, job.worker, job.due_us = State.WAITING, "", 0
+                job.state, job.worker, job.due_us = JobState.WAITING, "", 0
                 gone += 1
         assert released == gone
 
     @rule()
     def bury(self) -> None:
         for offset, job in self.model.items():
-            if job.state is State.DOOMED:
+            if job.state is JobState.DOOMED:
                 self.jobs.buried(offset, offset + 1)
-                job.state = State.DONE
+                job.state = JobState.DONE
 
     @rule(ahead=st.integers(0, 3))
     def lose_to_retention(self, ahead: int) -> None:
@@ -171,8 +171,8 @@ class JobsAgainstModel(RuleBasedStateMachine):
         gone = 0
         for offset in range(self.start, start):
             job = self.model.setdefault(offset, Job())
-            gone += job.state is not State.DONE
-            job.state = State.DONE
+            gone += job.state is not JobState.DONE
+            job.state = JobState.DONE
         assert lost == gone
 
     @rule()
@@ -186,18 +186,18 @@ class JobsAgainstModel(RuleBasedStateMachine):
         dead = self.flat([(s.first, s.next) for s in doomed])
         for offset, job in list(self.model.items()):
             if offset >= self.jobs.next:
-                assert job.state is not State.DONE
+                assert job.state is not JobState.DONE
                 del self.model[offset]
-            elif job.state is State.LEASED:
-                job.state, job.worker, job.due_us = State.WAITING, "", 0
-            assert (offset in dead) == (job.state is State.DOOMED)
+            elif job.state is JobState.LEASED:
+                job.state, job.worker, job.due_us = JobState.WAITING, "", 0
+            assert (offset in dead) == (job.state is JobState.DOOMED)
 
     @invariant()
     def they_agree(self) -> None:
         if not hasattr(self, "jobs"):
             return
         floor = self.start
-        while floor in self.model and self.model[floor].state is State.DONE:
+        while floor in self.model and self.model[floor].state is JobState.DONE:
             floor += 1
         assert self.jobs.floor == floor
         seen = floor
@@ -207,16 +207,16 @@ class JobsAgainstModel(RuleBasedStateMachine):
             for offset in range(span.first, span.next):
                 job = self.model[offset]
                 assert span.state is job.state
-                assert span.worker == (job.worker if job.state is State.LEASED else "")
-                if span.state is not State.DONE:
+                assert span.worker == (job.worker if job.state is JobState.LEASED else "")
+                if span.state is not JobState.DONE:
                     assert span.failures == job.failures
         assert self.jobs.next == max(seen, floor)
         states = [job.state for job in self.model.values()]
-        assert self.jobs.leased == states.count(State.LEASED)
-        assert self.jobs.waiting == states.count(State.WAITING)
-        leased = [job.worker for job in self.model.values() if job.state is State.LEASED]
+        assert self.jobs.leased == states.count(JobState.LEASED)
+        assert self.jobs.waiting == states.count(JobState.WAITING)
+        leased = [job.worker for job in self.model.values() if job.state is JobState.LEASED]
         assert self.in_hand.counts == {worker: leased.count(worker) for worker in set(leased)}
-        assert all(self.model[offset].state is State.DONE for offset in self.acked)
+        assert all(self.model[offset].state is JobState.DONE for offset in self.acked)
 
 
 TestJobsAgainstModel = JobsAgainstModel.TestCase
@@ -262,7 +262,7 @@ def test_what_is_past_the_end_of_a_log_that_lost_its_tail_is_forgotten() -> None
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 9)), max_size=30))
 def test_cutting_never_changes_what_is_covered(cuts: list[tuple[int, int]]) -> None:
     spans = Spans(0)
-    spans.append(Span(0, 30, State.WAITING))
+    spans.append(JobSpan(0, 30, JobState.WAITING))
     for first, size in cuts:
         got = spans.cut(first, first + size)
         covered = [offset for span in got for offset in range(span.first, span.next)]
@@ -312,7 +312,7 @@ def test_jobs_that_are_passed_over_wait_behind_those_that_were_due_before() -> N
 
 def test_a_range_of_a_priority_gives_what_may_go_out_and_remembers_what_has_to_wait() -> None:
     jobs = Jobs(0)
-    jobs.restore([], [Failure(1, 2, 1, 50, ""), Failure(3, 4, 1, 60, "")])
+    jobs.restore([], [JobFailure(1, 2, 1, 50, ""), JobFailure(3, 4, 1, 60, "")])
     jobs.restored(10)
     assert jobs.ready(1, 2, 9, 0) is None
     assert jobs.ready(1, 5, 9, 0) == (2, 3)

@@ -9,8 +9,8 @@ from fanlog.format.batch import encode_batch
 from fanlog.format.codecs import Codec
 from fanlog.format.columns import KEYS
 from fanlog.format.frames import Lease
+from fanlog.format.messages import JobOutcome, OutcomeKind, Settled
 from fanlog.format.messages import Settle as SettleFrame
-from fanlog.format.messages import Settled, Verb, Verdict
 from fanlog.model import KIB, MIB
 from tests.broker.queues.workers import Hand, described, hire, letters
 from tests.broker.stage import Publisher, Stage, stage
@@ -44,7 +44,7 @@ def put_large(on: Stage, keys: bytes) -> None:
 def reject_all(on: Stage, hand: Hand, first: int, next: int) -> None:
     """Says of a whole lease that none of its jobs can be done."""
     answers: list[object] = []
-    said = Verdict(number(on), 0, Verb.REJECT, first, next, -1, "no good")
+    said = JobOutcome(number(on), 0, OutcomeKind.REJECT, first, next, -1, "no good")
     settle = SettleFrame((said,), on.core.epoch)
     on.core.queues.settle(hand.subscription, settle, answers.append)
     on.run()
@@ -128,7 +128,7 @@ def test_a_job_that_is_too_large_for_a_letter_becomes_a_bare_one() -> None:
         on.publish("t", [b"fits"])
         on.run()
         ann = hire(on, dead_letter="small")
-        ann.settle(Verb.REJECT, ann.jobs())
+        ann.settle(OutcomeKind.REJECT, ann.jobs())
         found = {letter.death.offset: letter for letter in letters(on, "small")}
         assert found[0].value == b""
         assert "message_bytes_max" in found[0].death.reason

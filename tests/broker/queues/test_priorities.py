@@ -16,7 +16,7 @@ from fanlog.broker.queues.queue import URGENT_JOBS
 from fanlog.config import BrokerOptions, LogOptions
 from fanlog.errors import FormatError
 from fanlog.format.batch import Batch, encode_batch, stamp
-from fanlog.format.messages import Verb
+from fanlog.format.messages import OutcomeKind
 from fanlog.format.sparse import thinned
 from tests.broker.queues.workers import Hand, Job, described, hire, later, letters
 from tests.broker.stage import Publisher, Stage, stage
@@ -194,7 +194,7 @@ def test_a_job_that_comes_again_keeps_its_priority() -> None:
         ann.nack([job])
         assert [job.value for job in ann.jobs()] == [b"middle"]
         later(on, 5)
-        ann.settle(Verb.ACK, held(ann))
+        ann.settle(OutcomeKind.ACK, held(ann))
         assert work_off(on, ann, 2) == [b"urgent", b"low0"]
 
 
@@ -245,7 +245,7 @@ def test_priorities_and_failures_survive_a_restart(data: Path, clean: bool) -> N
         ann = hire(on, prefetch=1)
         assert [job.value for job in ann.jobs()] == [b"urgent3"]
         later(on, 5)
-        ann.settle(Verb.ACK, held(ann))
+        ann.settle(OutcomeKind.ACK, held(ann))
         assert work_off(on, ann, 2) == [b"urgent1", b"middle"]
         assert work_off(on, ann) == [b"low%d" % i for i in range(5)]
         assert described(on).lag == 0
@@ -272,7 +272,7 @@ def test_a_backlog_on_disk_is_searched_by_headers_and_not_decoded(
 def leases(on: Stage, hand: Hand, count: int) -> list[Any]:
     """So many leases, each acked, without a look at the jobs."""
     from fanlog.format.frames import FRAME_HEADER_BYTES, FrameKind, read_lease  # noqa: PLC0415
-    from fanlog.format.messages import Settle, Verdict  # noqa: PLC0415
+    from fanlog.format.messages import JobOutcome, Settle  # noqa: PLC0415
 
     found: list[Any] = []
     for _ in range(count * 10):
@@ -283,7 +283,9 @@ def leases(on: Stage, hand: Hand, count: int) -> list[Any]:
                 continue
             lease = read_lease(memoryview(data)[at + FRAME_HEADER_BYTES : end])
             found.append(lease)
-            done = Verdict(lease.number, lease.partition, Verb.ACK, lease.first, lease.next)
+            done = JobOutcome(
+                lease.number, lease.partition, OutcomeKind.ACK, lease.first, lease.next
+            )
             settle = Settle((done,), on.core.epoch)
             on.core.queues.settle(hand.subscription, settle, lambda _: None)
         if len(found) >= count:

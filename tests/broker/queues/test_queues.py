@@ -13,7 +13,15 @@ from fanlog.broker.queues import verdicts
 from fanlog.broker.queues.jobs import Jobs
 from fanlog.config import BrokerOptions
 from fanlog.format.batch import encode_batch
-from fanlog.format.messages import Held, JoinGroup, ListTopics, ResetGroup, Settled, Verb, Work
+from fanlog.format.messages import (
+    HeldJobs,
+    JoinGroup,
+    ListTopics,
+    OutcomeKind,
+    ResetGroup,
+    Settled,
+    Work,
+)
 from fanlog.log.partition import PartitionLog
 from fanlog.model import Start
 from tests.broker.queues.workers import Ear, Hand, described, hire, later, letters
@@ -349,7 +357,7 @@ def test_extend_moves_the_end_of_a_lease() -> None:
         first, _ = ann.jobs()
         bob = hire(on, "bob")
         later(on, 9)
-        assert ann.settle(Verb.EXTEND, [first], delay_ms=20_000) == []
+        assert ann.settle(OutcomeKind.EXTEND, [first], delay_ms=20_000) == []
         later(on, 2)
         assert bob.offsets_taken() == [1]
         later(on, 17.9)
@@ -381,8 +389,8 @@ def test_a_verdict_on_what_is_done_or_anothers_is_late() -> None:
         ann.ack(jobs[:1])
         assert ann.nack(jobs[:1]) == [0]
         assert bob.nack(jobs[1:2]) == [1]
-        assert bob.settle(Verb.EXTEND, jobs[1:2]) == [1]
-        assert bob.settle(Verb.REJECT, jobs[1:2]) == [1]
+        assert bob.settle(OutcomeKind.EXTEND, jobs[1:2]) == [1]
+        assert bob.settle(OutcomeKind.REJECT, jobs[1:2]) == [1]
         assert ann.ack([jobs[0]._replace(offset=77)]) == [77]
         assert ann.ack([jobs[0]._replace(number=12345)]) == [0]
         assert ann.settle(9, jobs[1:2]) == [1]  # type: ignore[arg-type]
@@ -395,7 +403,7 @@ def test_all_verdicts_of_a_turn_are_one_write(data: Path) -> None:
         ledger = on.core.internal.find_internal("_fanlog.queues")
         assert ledger is not None
         before = ledger.log.end_offset
-        answers = [hand.say(Verb.ACK, hand.jobs()) for hand in hands]
+        answers = [hand.say(OutcomeKind.ACK, hand.jobs()) for hand in hands]
         assert answers == [[]] * 4
         on.run()
         assert all(len(answer) == 1 for answer in answers)
@@ -410,7 +418,7 @@ def test_very_many_verdicts_take_several_turns_and_one_frame_has_a_limit(
         publish(on, 10)
         ann = hire(on)
         jobs = ann.jobs()
-        answers = [ann.say(Verb.ACK, jobs[i : i + 2]) for i in range(0, 10, 2)]
+        answers = [ann.say(OutcomeKind.ACK, jobs[i : i + 2]) for i in range(0, 10, 2)]
         on.runtime.due.popleft()()
         assert [len(answer) for answer in answers] == [1, 1, 1, 0, 0]
         on.run()
@@ -470,7 +478,7 @@ def test_a_dead_letter_topic_is_compacted_and_as_safe_as_the_jobs_topic(data: Pa
     with stage(data) as on:
         publish(on, 1)
         ann = hire(on)
-        ann.settle(Verb.REJECT, ann.jobs())
+        ann.settle(OutcomeKind.REJECT, ann.jobs())
         settings = on.core.catalog.get("dead.t").settings
         assert (settings.role, settings.cleanup) == ("dead-letter", "compact")
         assert (settings.partitions, settings.durability) == (1, "os")
@@ -482,7 +490,7 @@ def test_a_rejected_job_is_a_dead_letter_at_once() -> None:
         publish(on, 5)
         ann = hire(on, dead_letter="morgue")
         jobs = ann.jobs()
-        assert ann.settle(Verb.REJECT, jobs[1:4], reason="unreadable") == []
+        assert ann.settle(OutcomeKind.REJECT, jobs[1:4], reason="unreadable") == []
         assert [value for value, *_ in letters(on, "morgue")] == [b"1", b"2", b"3"]
         assert {death.reason for *_, death in letters(on, "morgue")} == {"unreadable"}
         assert ann.ack(jobs) == [1, 2, 3]
@@ -509,7 +517,7 @@ def test_a_dead_letter_that_cannot_be_stored_is_tried_again(
         ann = hire(on)
         with monkeypatch.context() as full:
             full.setattr("os.pwrite", no_room)
-            ann.settle(Verb.REJECT, ann.jobs())
+            ann.settle(OutcomeKind.REJECT, ann.jobs())
         assert described(on).lag == 1
         later(on, 6)
         assert len(letters(on)) == 1
@@ -520,7 +528,7 @@ def test_dead_letters_are_no_jobs_of_a_pattern_that_does_not_name_them() -> None
     with stage() as on:
         publish(on, 1)
         ann = hire(on, target=">")
-        ann.settle(Verb.REJECT, ann.jobs())
+        ann.settle(OutcomeKind.REJECT, ann.jobs())
         assert ann.jobs() == []
         undertaker = hire(on, queue="u", target="dead.>")
         assert len(undertaker.jobs()) == 1
@@ -532,7 +540,7 @@ def test_a_tombstone_that_dies_is_a_letter_with_an_empty_value() -> None:
         on.core.take(encode_batch([None], topic=number), 0, Publisher())
         on.run()
         ann = hire(on)
-        ann.settle(Verb.REJECT, ann.jobs())
+        ann.settle(OutcomeKind.REJECT, ann.jobs())
         ((value, *_, death),) = letters(on)
         assert (value, death.null) == (b"", True)
 
@@ -631,7 +639,9 @@ def test_a_worker_whose_connection_is_lost_keeps_its_jobs_until_their_time_is_up
         bob = hire(on, "bob")
         later(on, 5)
         assert bob.jobs() == []
-        holds = tuple(Held(job.number, job.partition, job.offset, job.offset + 1) for job in jobs)
+        holds = tuple(
+            HeldJobs(job.number, job.partition, job.offset, job.offset + 1) for job in jobs
+        )
         back = hire(on, "ann", holds=holds)
         assert back.jobs() == []
         assert back.ack(jobs[:2]) == []
@@ -647,7 +657,7 @@ def test_leases_that_never_arrived_go_out_again_when_their_worker_comes_back() -
         ann = hire(on, "ann")
         jobs = ann.jobs()
         on.core.queues.lost(ann.subscription)
-        held = Held(jobs[0].number, 0, 0, 1)
+        held = HeldJobs(jobs[0].number, 0, 0, 1)
         back = hire(on, "ann", holds=(held,))
         assert sorted((job.offset, job.deliveries) for job in back.jobs()) == [
             (1, 1),
@@ -661,7 +671,7 @@ def test_a_second_worker_of_the_same_name_takes_the_first_ones_place() -> None:
         publish(on, 2)
         first = hire(on, "ann")
         jobs = first.jobs()
-        hire(on, "ann", holds=tuple(Held(j.number, 0, j.offset, j.offset + 1) for j in jobs))
+        hire(on, "ann", holds=tuple(HeldJobs(j.number, 0, j.offset, j.offset + 1) for j in jobs))
         assert isinstance(first.fenced, errors.FencedError)
         with pytest.raises(errors.LeaseLostError):
             first.ack(jobs)
@@ -804,9 +814,9 @@ def test_an_ack_of_what_was_handed_out_before_a_restart_counts(data: Path) -> No
         bob = hire(on, prefetch=1)
         assert bob.offsets_taken() == [0]
         beyond = jobs[0]._replace(offset=99)
-        assert bob.settle(Verb.ACK, [*jobs[4:7], beyond], epoch=epoch) == [99]
-        assert bob.settle(Verb.ACK, [jobs[8]]) == [8]
-        assert bob.settle(Verb.ACK, [jobs[8]], epoch=on.core.epoch + 1) == [8]
+        assert bob.settle(OutcomeKind.ACK, [*jobs[4:7], beyond], epoch=epoch) == [99]
+        assert bob.settle(OutcomeKind.ACK, [jobs[8]]) == [8]
+        assert bob.settle(OutcomeKind.ACK, [jobs[8]], epoch=on.core.epoch + 1) == [8]
         bob.ack(jobs[:1])
         rest: list[int] = []
         while got := bob.jobs():
@@ -839,7 +849,7 @@ def test_jobs_that_were_to_be_buried_are_buried_after_a_restart(
         publish(on, 1)
         ann = hire(on, max_deliveries=1)
         monkeypatch.setattr(on.core.queues._burials, "bury", lambda *_: None)
-        ann.say(Verb.NACK, ann.jobs(), reason="so it goes")
+        ann.say(OutcomeKind.NACK, ann.jobs(), reason="so it goes")
         on.run()
     with stage(data) as on:
         later(on, 0.1)
@@ -948,7 +958,7 @@ def test_a_deleted_queues_dead_letters_do_not_count_for_a_new_one_of_its_name(
         ann = hire(on)
         with monkeypatch.context() as full:
             full.setattr("os.pwrite", no_room)
-            ann.settle(Verb.REJECT, ann.jobs())
+            ann.settle(OutcomeKind.REJECT, ann.jobs())
         on.core.queues.leave(ann.subscription)
         on.core.queues.delete("q")
         assert hire(on).offsets_taken() == [0, 1]
@@ -982,7 +992,7 @@ def test_a_queue_does_not_work_on_its_own_dead_letters() -> None:
         publish(on, 1, topic="a.x")
         ann = hire(on, target="a.>", dead_letter="a.dead")
         on.core.create_topic("a.dead", {})
-        ann.settle(Verb.REJECT, ann.jobs())
+        ann.settle(OutcomeKind.REJECT, ann.jobs())
         assert ann.jobs() == []
         assert len(letters(on, "a.dead")) == 1
 
@@ -1043,10 +1053,10 @@ def test_a_late_ack_does_not_undo_a_dead_letter_that_is_on_its_way(
         bob = hire(on, "bob", max_deliveries=1)
         jobs = ann.jobs()
         assert len(jobs) == 2
-        ann.say(Verb.NACK, jobs[:1], reason="no good")
+        ann.say(OutcomeKind.NACK, jobs[:1], reason="no good")
         if not same_turn:
             on.run()
-        answers = bob.say(Verb.ACK, jobs)
+        answers = bob.say(OutcomeKind.ACK, jobs)
         on.run()
         (answer,) = answers
         assert isinstance(answer, Settled)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fanlog.broker.queues.retries import retry_delay_us
 from fanlog.errors import InvalidArgumentError
-from fanlog.format.messages import Verb
+from fanlog.format.messages import OutcomeKind
 from fanlog.model import QueueSettings
 from tests.broker.queues.workers import Hand, described, hire, later
 from tests.broker.stage import Stage, stage
@@ -86,7 +86,7 @@ def test_the_rule_and_the_waits_survive_a_restart(data: Path) -> None:
     with stage(data, time_us=time_us) as on:
         ann = hire(on)
         assert comes_after(on, ann, 10) == 2
-        ann.settle(Verb.NACK, ann_again(ann))
+        ann.settle(OutcomeKind.NACK, ann_again(ann))
         assert comes_after(on, ann, 30) == 3
         rule = described(on).queue
         assert rule is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, NamedTuple
 
-from fanlog.broker.cursors import Subscription
+from fanlog.broker.cursors import BrokerSubscription
 from fanlog.errors import FanlogError
 from fanlog.format.batch import Batch
 from fanlog.format.batch_cache import BatchCache
@@ -18,7 +18,7 @@ from fanlog.format.frames import (
     read_lease,
 )
 from fanlog.format.header import KIND_BATCH
-from fanlog.format.messages import Settle, Settled, Verb, Verdict, Work
+from fanlog.format.messages import JobOutcome, OutcomeKind, Settle, Settled, Work
 from fanlog.model import GroupInfo
 from tests.broker.stage import Peer, Stage
 
@@ -53,7 +53,7 @@ class Hand(Peer):
         self.on = on
         self.id = id
         self.fenced: FanlogError | None = None
-        self.subscription: Subscription
+        self.subscription: BrokerSubscription
         self.batch_cache: BatchCache[Batch] = BatchCache()
         self.batches_sent = 0
         self.leases: list[Lease] = []
@@ -100,7 +100,7 @@ class Hand(Peer):
 
     def settle(
         self,
-        verb: Verb,
+        verb: OutcomeKind,
         jobs: list[Job],
         *,
         delay_ms: int = -1,
@@ -117,7 +117,7 @@ class Hand(Peer):
 
     def say(
         self,
-        verb: Verb,
+        verb: OutcomeKind,
         jobs: list[Job],
         *,
         delay_ms: int = -1,
@@ -126,7 +126,7 @@ class Hand(Peer):
     ) -> list[Settled | FanlogError]:
         """The same, before the turn ends; the list will hold the answer."""
         verdicts = tuple(
-            Verdict(j.number, j.partition, verb, j.offset, j.offset + 1, delay_ms, reason)
+            JobOutcome(j.number, j.partition, verb, j.offset, j.offset + 1, delay_ms, reason)
             for j in jobs
         )
         answers: list[Settled | FanlogError] = []
@@ -135,10 +135,10 @@ class Hand(Peer):
         return answers
 
     def ack(self, jobs: list[Job]) -> list[int]:
-        return self.settle(Verb.ACK, jobs)
+        return self.settle(OutcomeKind.ACK, jobs)
 
     def nack(self, jobs: list[Job], *, delay_ms: int = -1, reason: str = "") -> list[int]:
-        return self.settle(Verb.NACK, jobs, delay_ms=delay_ms, reason=reason)
+        return self.settle(OutcomeKind.NACK, jobs, delay_ms=delay_ms, reason=reason)
 
 
 def hire(

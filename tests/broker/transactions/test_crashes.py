@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from fanlog.broker.transactions import commits
-from fanlog.broker.transactions.intents import Commit, Intent
+from fanlog.broker.transactions.intents import Intent, TransactionCommit
 from fanlog.config import BrokerOptions
 from fanlog.errors import FanlogError, LogFailedError, TransactionNotFoundError
 from fanlog.format.messages import Position
@@ -382,7 +382,7 @@ def _commit_positions(on: Stage, id: str, offset: int) -> Outcomes:
     transaction = on.core.transactions._open.pop(mine.ticket)
     intent = Intent(id, (transaction.part(),), (("group/g", (Position("a", 0, offset, 1, 1),)),))
     outcomes = Outcomes()
-    commit = Commit(mine.ticket, intent, {})
+    commit = TransactionCommit(mine.ticket, intent, {})
     on.core.transactions._commits.begin(commit, outcomes.append)
     return outcomes
 

@@ -10,20 +10,20 @@ from pathlib import Path
 import pytest
 
 import fanlog
-from fanlog.client.blocking.client import Client
+from fanlog.client.blocking.client import BlockingClient
 from fanlog.client.blocking.loop import LoopThread
 from tests.client.blocking.test_blocking import broker_in_a_thread
 from tests.client.ways import PATIENCE_SECONDS
 
-Call = Callable[[Client], object]
+Call = Callable[[BlockingClient], object]
 
 
-def _in_a_transaction(client: Client) -> None:
+def _in_a_transaction(client: BlockingClient) -> None:
     with client.transaction() as tx:
         tx.publish("t", "last", key="k")
 
 
-def _asked(client: Client) -> None:
+def _asked(client: BlockingClient) -> None:
     with client.subscribe("t") as requests:
 
         def answer() -> None:
@@ -50,7 +50,7 @@ CALLS: dict[str, Call] = {
 
 
 @pytest.fixture(params=["connected", "embedded"])
-def client(request: pytest.FixtureRequest, data: Path) -> Iterator[Client]:
+def client(request: pytest.FixtureRequest, data: Path) -> Iterator[BlockingClient]:
     if request.param == "embedded":
         with fanlog.sync.Broker(data) as broker:
             yield broker
@@ -59,13 +59,15 @@ def client(request: pytest.FixtureRequest, data: Path) -> Iterator[Client]:
         yield connected
 
 
-def stored(client: Client, topic: str, count: int) -> list[str]:
+def stored(client: BlockingClient, topic: str, count: int) -> list[str]:
     with client.subscribe(topic, start="earliest") as history:
         return [history.next(PATIENCE_SECONDS).text.strip('"') for _ in range(count)]
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
-def test_nothing_overtakes_a_send_that_waits_for_another_topic(client: Client, call: Call) -> None:
+def test_nothing_overtakes_a_send_that_waits_for_another_topic(
+    client: BlockingClient, call: Call
+) -> None:
     client.publish("t", "first", key="k")
     # The broker has to be asked for it, and what is behind it waits.
     client.send("another", b"x")
@@ -77,7 +79,7 @@ def test_nothing_overtakes_a_send_that_waits_for_another_topic(client: Client, c
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
 def test_nothing_overtakes_a_send_that_another_thread_hands_over(
-    client: Client, call: Call, monkeypatch: pytest.MonkeyPatch
+    client: BlockingClient, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.publish("t", "first", key="k")
     held, go_on = threading.Event(), threading.Event()

@@ -13,7 +13,7 @@ import fanlog
 from fanlog import errors
 from fanlog.broker.broker_core import BrokerCore as Core
 from fanlog.broker.queues.queue import Queue
-from fanlog.broker.queues.spans import State
+from fanlog.broker.queues.spans import JobState
 from fanlog.config import ListenerOptions
 from fanlog.format.dead_letters import read_death
 from fanlog.node import Node
@@ -51,7 +51,7 @@ def queue_of(core: Core) -> Queue:
 def lease_end_us(core: Core) -> int:
     """When the lease of the only job in hand runs out."""
     (lane,) = queue_of(core).lanes.values()
-    (leased,) = [span for span in lane.jobs.spans if span.state is State.LEASED]
+    (leased,) = [span for span in lane.jobs.spans if span.state is JobState.LEASED]
     return leased.due_us
 
 

@@ -12,7 +12,7 @@ import pytest
 from fanlog.broker.latest import LatestUse
 from fanlog.broker.ports import Reader
 from fanlog.listeners.web.connection import WebConnection
-from fanlog.listeners.web.following import Followed, Following, Wanted
+from fanlog.listeners.web.following import FollowedSubscription, Following, WantedSubscription
 from tests.client.ways import until
 from tests.listeners.web.conftest import Serving, Site
 from tests.listeners.web.event_source import following
@@ -96,7 +96,9 @@ async def test_a_stream_that_is_sent_away_as_it_begins_leaves_nothing_behind(
     async with serving() as site:
         await site.broker.create_topic("one")
 
-        async def slow(own: Following, wanted: Wanted, reader: Reader, client: str) -> Followed:
+        async def slow(
+            own: Following, wanted: WantedSubscription, reader: Reader, client: str
+        ) -> FollowedSubscription:
             followed = await begin(own, wanted, reader, client)
             await site.broker.grow_topic("one", 2)
             return followed

@@ -14,7 +14,7 @@ from fanlog.format.codecs import Codec
 from fanlog.format.dead_letters import Death, death_headers
 from fanlog.listeners.web import dead_browse, dead_index, dead_reading, overview
 from fanlog.listeners.web.dead_index import DeadLetterIndex
-from fanlog.listeners.web.dead_matches import Wanted
+from fanlog.listeners.web.dead_matches import DeadLetterFilter
 from tests.listeners.web.conftest import Serving, Site
 from tests.listeners.web.dead import BEGIN, DEAD, complete, ended, kill_many, letters
 from tests.listeners.web.test_overview import until
@@ -91,7 +91,7 @@ async def test_an_index_that_is_forgotten_leaves_nobody_without_an_answer(servin
     async with serving() as site:
         await kill_many(site.broker, 2000, lambda n: f"reason {n}")
         index = _index(site)
-        search = asyncio.create_task(index.match(Wanted(text="nothing"), 10.0))
+        search = asyncio.create_task(index.match(DeadLetterFilter(text="nothing"), 10.0))
         await asyncio.sleep(0.005)
         index.close()
         _, complete = await search

@@ -6,13 +6,13 @@ import pytest
 
 from fanlog.listeners.web import dead_table
 from fanlog.listeners.web.dead_reasons import group_of
-from fanlog.listeners.web.dead_table import Found, LetterTable
+from fanlog.listeners.web.dead_table import DeadLetterFacts, LetterTable
 from tests.listeners.web.conftest import Serving
 from tests.listeners.web.dead import DEAD, complete, kill_many
 
 
-def found(number: int, reason: str = "x") -> Found:
-    return Found(number, reason, group_of(reason), "jobs", "q", 0)
+def found(number: int, reason: str = "x") -> DeadLetterFacts:
+    return DeadLetterFacts(number, reason, group_of(reason), "jobs", "q", 0)
 
 
 def test_rows_that_are_gone_are_swept_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,7 +48,7 @@ def test_what_is_told_apart_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dead_table, "SOURCES_MAX", 5)
     table = LetterTable()
     records = [
-        (b"%d" % i, i, Found(i, f"r{chr(97 + i)}", f"r{chr(97 + i)}", f"t{i}", "q", 0))
+        (b"%d" % i, i, DeadLetterFacts(i, f"r{chr(97 + i)}", f"r{chr(97 + i)}", f"t{i}", "q", 0))
         for i in range(20)
     ]
     for _ in table.take(0, records):

@@ -16,7 +16,7 @@ from fanlog.format.codecs import Codec
 from fanlog.format.columns import SIZES
 from fanlog.identity import Role
 from fanlog.listeners.web import explorer_details, explorer_look
-from fanlog.listeners.web.explorer_scan import Scan
+from fanlog.listeners.web.explorer_scan import ExplorerScan
 from tests.format.crafted import column, crafted, squeezed
 from tests.listeners.web.conftest import Serving, Site
 from tests.listeners.web.guarded import guarded
@@ -662,16 +662,16 @@ async def test_of_many_partitions_little_is_held(
     serving: Serving, monkeypatch: pytest.MonkeyPatch, direction: str
 ) -> None:
     held: list[int] = []
-    fetch = Scan._fetch_dry
+    fetch = ExplorerScan._fetch_dry
 
-    async def weighed(self: Scan, first: Any) -> None:
+    async def weighed(self: ExplorerScan, first: Any) -> None:
         await fetch(self, first)
         pieces = [piece for reach in self.reaches for piece in reach.pieces]
         waiting = [one.data for reach in self.reaches for one in reach.held]
         held.append(sum(len(piece) for piece in pieces if isinstance(piece, memoryview)))
         held[-1] += sum(map(len, waiting))
 
-    monkeypatch.setattr(Scan, "_fetch_dry", weighed)
+    monkeypatch.setattr(ExplorerScan, "_fetch_dry", weighed)
     async with serving() as site:
         await site.broker.create_topic("orders", partitions=20)
         for _ in range(10):
@@ -686,18 +686,18 @@ async def test_of_many_partitions_little_is_held(
 async def test_a_topic_that_is_deleted_meanwhile_is_left_out_of_many(
     serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fetch = Scan._fetch_dry
+    fetch = ExplorerScan._fetch_dry
 
     async with serving() as site:
 
-        async def late(self: Scan, first: Any) -> None:
+        async def late(self: ExplorerScan, first: Any) -> None:
             if "t.b" in [topic.name for topic in await site.broker.topics()]:
                 await site.broker.delete_topic("t.b")
             await fetch(self, first)
 
         await fill(site, 3, "t.a")
         await fill(site, 3, "t.b")
-        monkeypatch.setattr(Scan, "_fetch_dry", late)
+        monkeypatch.setattr(ExplorerScan, "_fetch_dry", late)
         page = await explore(site, topic="t.*")
         assert (texts(page), page["ended"]) == (["2", "1", "0"], "end")
         await fill(site, 3, "t.b")

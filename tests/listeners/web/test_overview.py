@@ -13,7 +13,7 @@ import fanlog
 from fanlog.broker.broker_core import BrokerCore as Core
 from fanlog.broker.overviews import Overviews
 from fanlog.identity import Role
-from fanlog.telemetry.findings import Facts, Finding, Severity, Trouble
+from fanlog.telemetry.findings import BrokerFacts, Finding, Severity, Trouble
 from fanlog.telemetry.snapshot import Snapshot
 from tests.listeners.web.conftest import Serving, Site
 from tests.listeners.web.guarded import guarded
@@ -87,7 +87,7 @@ async def test_all_who_look_share_one_computation(
     made = 0
     facts = Overviews._facts  # pyright: ignore[reportPrivateUsage]
 
-    def counted(self: Overviews, snapshot: Snapshot, letters: Any) -> Facts:
+    def counted(self: Overviews, snapshot: Snapshot, letters: Any) -> BrokerFacts:
         nonlocal made
         made += 1
         return facts(self, snapshot, letters)

@@ -24,7 +24,7 @@ from fanlog.format.frames import FrameKind
 from fanlog.format.pipelines import PipelineRun, PipelineStream
 from fanlog.identity import Role
 from fanlog.spark import pipelines
-from fanlog.spark.pipelines.runs import Running
+from fanlog.spark.pipelines.runs import RunningPipeline
 from tests.listeners.web.conftest import Serving, Site
 from tests.listeners.web.guarded import guarded
 
@@ -198,7 +198,7 @@ async def test_the_command_reports_its_run(
         url = f"fanlog://127.0.0.1:{site.broker.listen().port}"
         state_folder = tmp_path / "state"
         watching = Watching(url, state_folder)
-        running = Running(pipeline, {"report": "out"}, state_folder, "local[1]", os.environ)
+        running = RunningPipeline(pipeline, {"report": "out"}, state_folder, "local[1]", os.environ)
         await asyncio.to_thread(run, url)
         (found,) = (await shown(site))["runs"]
     assert (found["name"], found["pipeline"], found["state"]) == ("pipeline.state", "drops", state)
@@ -222,7 +222,7 @@ def test_a_broker_that_takes_no_reports_is_told_of_once(
     (tmp_path / "mine/drops.py").write_text("")
     watching = Watching("fanlog://127.0.0.1:1", tmp_path / "state")
     pipeline = pipelines.find(str(tmp_path / "mine"))
-    running = Running(pipeline, {}, tmp_path / "state", "local[1]", os.environ)
+    running = RunningPipeline(pipeline, {}, tmp_path / "state", "local[1]", os.environ)
     reports = RunReports("fanlog://127.0.0.1:1", running, watching)
     reports.send()
     assert running.wait(60)

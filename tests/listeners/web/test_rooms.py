@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fanlog.format.presence import Member
+from fanlog.format.presence import PresenceMember
 from fanlog.identity import Role
 from fanlog.listeners.web.rooms import _answers, _sizes  # pyright: ignore[reportPrivateUsage]
 from tests.listeners.web.conftest import Serving, Site
@@ -91,7 +91,9 @@ async def test_very_many_rooms_are_sorted_in_slices(serving: Serving) -> None:
     async with serving() as site:
         rooms = site.listener.presence._rooms  # pyright: ignore[reportPrivateUsage]
         for number in range(20_000):
-            rooms.put(f"room.{number:05}", ("p", f"c{number}"), Member(f"u{number}", b"", number))
+            rooms.put(
+                f"room.{number:05}", ("p", f"c{number}"), PresenceMember(f"u{number}", b"", number)
+            )
         task, turns = asyncio.ensure_future(ask(site, "?offset=10000&limit=3&search=ROOM")), 0
         while not task.done():
             await asyncio.sleep(0)

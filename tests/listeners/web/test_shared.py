@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from fanlog.listeners.web.shared import Shared
+from fanlog.listeners.web.shared import SharedAnswers
 
 
 class Owner:
@@ -14,7 +14,7 @@ class Owner:
 
 
 async def test_those_who_ask_together_share_one_answer() -> None:
-    shared, owner, other, made = Shared[int](), Owner(), Owner(), 0
+    shared, owner, other, made = SharedAnswers[int](), Owner(), Owner(), 0
 
     async def find() -> int:
         nonlocal made
@@ -30,7 +30,7 @@ async def test_those_who_ask_together_share_one_answer() -> None:
 
 
 async def test_a_failure_is_told_and_not_kept() -> None:
-    shared, owner = Shared[int](), Owner()
+    shared, owner = SharedAnswers[int](), Owner()
 
     async def fail() -> int:
         raise ValueError("no")
@@ -45,7 +45,7 @@ async def test_a_failure_is_told_and_not_kept() -> None:
 
 
 async def test_who_goes_away_leaves_the_answer_to_the_others() -> None:
-    shared, owner, go_on = Shared[int](), Owner(), asyncio.Event()
+    shared, owner, go_on = SharedAnswers[int](), Owner(), asyncio.Event()
 
     async def find() -> int:
         await go_on.wait()
@@ -61,7 +61,7 @@ async def test_who_goes_away_leaves_the_answer_to_the_others() -> None:
 
 
 async def test_each_question_has_its_answer_and_very_many_are_not_kept() -> None:
-    shared, owner, made = Shared[int](), Owner(), 0
+    shared, owner, made = SharedAnswers[int](), Owner(), 0
 
     async def find() -> int:
         nonlocal made

@@ -72,7 +72,7 @@ async def test_tasks_are_few_and_forgotten(
         registry = site.listener.tasks
         held = asyncio.Event()
 
-        async def wait(running: tasks.Running) -> None:
+        async def wait(running: tasks.RunningTask) -> None:
             await held.wait()
 
         ann = Permit(site.listener.core, Identity("ann"))
@@ -100,7 +100,7 @@ async def test_tasks_are_few_and_forgotten(
 async def test_a_task_that_fails_by_our_fault_says_so(serving: Serving) -> None:
     async with serving() as site:
 
-        async def broken(running: tasks.Running) -> None:
+        async def broken(running: tasks.RunningTask) -> None:
             raise RuntimeError("secret detail")
 
         id = site.listener.tasks.start(

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 import fanlog
 from fanlog.cli.exits import ExitCode
-from fanlog.spark.pipelines.runs import Run, condition, last_run
+from fanlog.spark.pipelines.runs import LastRun, condition, last_run
 from tests.scenarios.broker_process import BrokerProcess
 from tests.spark.pipelines.running import pipeline_program
 from tests.spark.pipelines.test_programs import RECORDS, archived
@@ -35,7 +35,7 @@ def wait_until(done: Callable[[], bool], program: Program, *, may_end: bool = Fa
         time.sleep(0.05)
 
 
-def run_of(state: Path) -> Run:
+def run_of(state: Path) -> LastRun:
     found = last_run(state)
     assert found is not None
     return found

@@ -6,7 +6,7 @@ import pytest
 
 from fanlog.errors import InvalidArgumentError
 from fanlog.spark import pipelines
-from fanlog.spark.pipelines import Option
+from fanlog.spark.pipelines import PipelineOption
 from fanlog.spark.pipelines.kinds import Kind, check_value, wanted_topics
 
 FITTING: list[tuple[Kind, str]] = [
@@ -52,19 +52,19 @@ WRONG: list[tuple[Kind, str]] = [
 
 @pytest.mark.parametrize(("kind", "value"), FITTING)
 def test_a_value_that_fits(kind: Kind, value: str) -> None:
-    check_value("some", Option("", default="x", kind=kind), value)
+    check_value("some", PipelineOption("", default="x", kind=kind), value)
 
 
 @pytest.mark.parametrize(("kind", "value"), WRONG)
 def test_a_value_that_does_not_fit_is_told_with_what_would(kind: Kind, value: str) -> None:
     with pytest.raises(InvalidArgumentError, match=r"The option 'some' is '.*': give \w+"):
-        check_value("some", Option("", default="x", kind=kind), value)
+        check_value("some", PipelineOption("", default="x", kind=kind), value)
 
 
 def test_what_has_no_default_may_be_left_out() -> None:
-    check_value("from", Option("", kind="time"), "")
+    check_value("from", PipelineOption("", kind="time"), "")
     with pytest.raises(InvalidArgumentError):
-        check_value("rate", Option("", default="10", kind="rate"), "")
+        check_value("rate", PipelineOption("", default="10", kind="rate"), "")
 
 
 @pytest.mark.parametrize("name", pipelines.names())

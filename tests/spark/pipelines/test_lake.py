@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from fanlog.errors import ConfigError
-from fanlog.spark.lake import Lake, State
+from fanlog.spark.lake import Lake, LakeState
 
 
 def rows(spark: SparkSession, first: int, end: int, parts: int = 2) -> DataFrame:
@@ -119,7 +119,7 @@ def test_a_writer_that_comes_late_takes_nothing_back(spark: SparkSession, lake: 
     heir = reopened(lake)
     heir.add(rows(spark, 0, 10), 0)
     heir.add(rows(spark, 10, 20), 1)
-    lake._save(State("q", done=0))  # pyright: ignore[reportPrivateUsage]
+    lake._save(LakeState("q", done=0))  # pyright: ignore[reportPrivateUsage]
     assert held(heir, spark) == list(range(20))
     again = reopened(heir)
     again.add(rows(spark, 10, 20), 1)

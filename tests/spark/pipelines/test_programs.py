@@ -17,7 +17,7 @@ from fanlog.errors import ConfigError, InvalidArgumentError
 from fanlog.spark.examples import KINDS, Example, Shape
 from fanlog.spark.lake import SCHEMA, Lake
 from fanlog.spark.pipelines import find
-from fanlog.spark.pipelines.drops_page import Facts, write_report
+from fanlog.spark.pipelines.drops_page import DropsFacts, write_report
 from fanlog.spark.pipelines.progress import look
 from tests.scenarios.broker_process import BrokerProcess
 from tests.scenarios.test_drops import DROPS, TAIL_BYTES, gaps_until_the_end, slow_reader
@@ -223,7 +223,7 @@ def test_the_report_tells_of_misses_dead_letters_and_lag_with_pictures(
     for name in ("missed", "missed-topics", "missed-readers", "dead", "lag"):
         assert (tmp_path / f"report/{name}.png").read_bytes().startswith(b"\x89PNG")
     # Where nothing was written down, there are the broker's counters.
-    write_report(tmp_path / "less", Facts(client.topics(), [], None, [], []), reasons_max=8)
+    write_report(tmp_path / "less", DropsFacts(client.topics(), [], None, [], []), reasons_max=8)
     page = (tmp_path / "less/report.html").read_text()
     assert "Counted since the broker started" in page
     assert f"<td>drops.busy</td><td class=n>{records}</td>" in page

@@ -12,7 +12,7 @@ import pytest
 from fanlog.spark import pipelines
 from fanlog.spark.pipelines.declarative import has_tables
 from fanlog.spark.pipelines.ended import recorded
-from fanlog.spark.pipelines.runs import LOCK, RECORD, Run, condition, last_run, why_failed
+from fanlog.spark.pipelines.runs import LOCK, RECORD, LastRun, condition, last_run, why_failed
 
 PAGE = "\tat org.apache.spark.scheduler.DAGScheduler.run(DAGScheduler.scala:1)\n" * 40
 OURS = "fanlog.errors.TopicNotFoundError: There is no topic 'a'.\n"
@@ -67,7 +67,7 @@ def test_a_run_tells_its_end_where_nobody_waits_for_it(
         made.mkdir()
     (folder / "beside.py").touch()
     (folder / "program.py").write_text(program)
-    run = Run(pipeline="archive", options={}, pid=1, started=dt.datetime.now(dt.UTC))
+    run = LastRun(pipeline="archive", options={}, pid=1, started=dt.datetime.now(dt.UTC))
     (state / RECORD).write_bytes(msgspec.json.encode(run))
     (state / LOCK).touch()
     command = recorded(state, folder / "program.py", "a=1", "b=2")

@@ -15,7 +15,7 @@ from fanlog.config import Config, ListenerOptions
 from fanlog.config_security import TelemetryOptions
 from fanlog.format.batch import encode_batch
 from fanlog.format.frames import FrameKind, frame
-from fanlog.format.trace_context import Mark, TraceContext, context_of, traced_frame
+from fanlog.format.trace_context import SampledRecord, TraceContext, context_of, traced_frame
 from fanlog.log.partition import PartitionLog
 from fanlog.node import Node
 from fanlog.telemetry.tracing.spans import Span, SpanLog
@@ -115,7 +115,7 @@ async def test_a_second_has_a_bounded_number_of_traced_messages() -> None:
         # The client keeps to it. One that does not gets no more of it.
         peer = await served.greeted()
         number = await peer.open_topic("t")
-        marks = [Mark(n, PARENT.trace_id, PARENT.span_id) for n in range(60)]
+        marks = [SampledRecord(n, PARENT.trace_id, PARENT.span_id) for n in range(60)]
         await peer.send(traced_frame(marks) + encode_batch([b"x"] * 60, topic=number))
         await served.until(lambda: served.node.core.turns.published_records == 120)
         assert len(named(spans, "append t")) <= 20
@@ -168,7 +168,7 @@ async def test_a_repeat_is_not_appended_twice_and_lies_do_no_harm() -> None:
         peer = await served.greeted()
         number = await peer.open_topic("t")
         batch = encode_batch([b"x"], topic=number, producer_id=7)
-        mark = Mark(0, PARENT.trace_id, PARENT.span_id)
+        mark = SampledRecord(0, PARENT.trace_id, PARENT.span_id)
         await peer.send(traced_frame([mark]) + batch)
         await peer.send(traced_frame([mark]) + batch)
         # About records that the batch does not have, about no batch at all, and of zeros.

@@ -29,7 +29,7 @@ from fanlog.format.frames import (
 )
 from fanlog.format.messages import (
     CreateTopic,
-    Failure,
+    ErrorAnswer,
     Hello,
     NamedTopic,
     OpenTopic,
@@ -235,5 +235,5 @@ def refusal(kind: int, payload: bytes) -> BenchError:
     if kind == FrameKind.REFUSED:
         return BenchError(f"Fanlog refused a batch: {decode(Refused, payload).message}")
     if kind == FrameKind.ERROR:
-        return BenchError(f"Fanlog answered with an error: {decode(Failure, payload).message}")
+        return BenchError(f"Fanlog answered with an error: {decode(ErrorAnswer, payload).message}")
     return BenchError(f"Fanlog sent a frame of kind {kind:#04x} that was not expected")

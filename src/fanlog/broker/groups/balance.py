@@ -14,10 +14,10 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from fanlog.broker.clocks import Clocks
-from fanlog.broker.cursors import Cursor, Subscription
+from fanlog.broker.cursors import BrokerSubscription, Cursor
 from fanlog.broker.groups.assignment import assigning
-from fanlog.broker.groups.state import Group, Member, MemberReader, Ownership
-from fanlog.broker.topics import Partition, Topic
+from fanlog.broker.groups.state import ConsumerGroup, ConsumerMember, MemberReader, Ownership
+from fanlog.broker.topics import BrokerTopic, Partition
 from fanlog.errors import FanlogError, NoPositionError
 from fanlog.format.messages import Joined, PartitionOffset, Position, Revoke
 from fanlog.model import Gap, TopicPartition
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("fanlog.broker")
 
 # Members that can't go on, and why.
-Failed = list[tuple[Member, FanlogError]]
+Failed = list[tuple[ConsumerMember, FanlogError]]
 # A member's subscription, if it is there, with new cursors and what it has missed there.
-_Begun = tuple[Subscription | None, list[tuple[Ownership, Cursor]], list[tuple[Gap, int]]]
+_Begun = tuple[BrokerSubscription | None, list[tuple[Ownership, Cursor]], list[tuple[Gap, int]]]
 # Work in steps; after each of them others may have their turn.
 Steps = Generator[Failed, None, None]
 # Partitions that are granted or taken back in one step, and topics that are only looked at.
@@ -51,7 +51,7 @@ class GroupBalance:
         # Of all groups, since the start.
         self.rebalances = 0
 
-    def resume(self, group: Group) -> Steps:
+    def resume(self, group: ConsumerGroup) -> Steps:
         """Sets going what present members have and do not read: they came back to it."""
         for member, since_us in list(group.returned.items()):
             # It may have left in a turn between two steps.
@@ -67,7 +67,9 @@ class GroupBalance:
                 some = [waiting.popleft() for _ in range(min(_STEP, len(waiting)))]
                 yield self._set_going(group, {member: self._still_waiting(member, some)})
 
-    def _still_waiting(self, member: Member, places: list[TopicPartition]) -> list[TopicPartition]:
+    def _still_waiting(
+        self, member: ConsumerMember, places: list[TopicPartition]
+    ) -> list[TopicPartition]:
         return [
             place
             for place in places
@@ -76,7 +78,7 @@ class GroupBalance:
             and not owned.revoke_by_us
         ]
 
-    def rebalance(self, group: Group) -> Steps:
+    def rebalance(self, group: ConsumerGroup) -> Steps:
         """Takes back what others should have, and grants what is free. Ends early if who should
         have what has changed meanwhile; then the group is stale."""
         if group.stale:
@@ -102,7 +104,9 @@ class GroupBalance:
         yield from self._take_back(group)
         yield from self._grant(group)
 
-    def _find_target(self, group: Group) -> Generator[Failed, None, dict[TopicPartition, str]]:
+    def _find_target(
+        self, group: ConsumerGroup
+    ) -> Generator[Failed, None, dict[TopicPartition, str]]:
         """Who should read what. What a member that is away has stays with it, and what is being
         taken back counts as free already, or a newcomer would cause more moves."""
         topics, wants = self._wanted(group.present())
@@ -129,10 +133,12 @@ class GroupBalance:
             yield []
         return {}
 
-    def _wanted(self, present: dict[str, Member]) -> tuple[dict[str, Topic], dict[str, set[str]]]:
+    def _wanted(
+        self, present: dict[str, ConsumerMember]
+    ) -> tuple[dict[str, BrokerTopic], dict[str, set[str]]]:
         """The topics that the members follow, and which of them each does."""
         catalog = self._broker.catalog
-        topics: dict[str, Topic] = {}
+        topics: dict[str, BrokerTopic] = {}
         fitting: dict[tuple[str, bool], set[str]] = {}
         wants: dict[str, set[str]] = {}
         for member in present.values():
@@ -149,12 +155,12 @@ class GroupBalance:
 
     # Granting
 
-    def _grant(self, group: Group) -> Steps:
+    def _grant(self, group: ConsumerGroup) -> Steps:
         """Grants what is free to whom the target says. Who has not taken what it was told before
         gets its partitions later."""
         later: dict[TopicPartition, int] = {}
         while group.freed and not group.stale:
-            granted: dict[Member, list[TopicPartition]] = {}
+            granted: dict[ConsumerMember, list[TopicPartition]] = {}
             for place, since_us in list(islice(group.freed.items(), _STEP)):
                 del group.freed[place]
                 member = group.members.get(group.target.get(place, ""))
@@ -177,7 +183,9 @@ class GroupBalance:
         topic = self._broker.catalog.find(place[0])
         return topic is not None and place[1] < len(topic.partitions)
 
-    def _set_going(self, group: Group, granted: dict[Member, list[TopicPartition]]) -> Failed:
+    def _set_going(
+        self, group: ConsumerGroup, granted: dict[ConsumerMember, list[TopicPartition]]
+    ) -> Failed:
         failed: Failed = []
         pins: list[Position] = []
         begun: list[_Begun] = []
@@ -204,7 +212,7 @@ class GroupBalance:
                     standing.append(cursor)
             if subscription is None or subscription.closed or not standing:
                 continue
-            starts: dict[Topic, list[PartitionOffset]] = {}
+            starts: dict[BrokerTopic, list[PartitionOffset]] = {}
             for cursor in standing:
                 partition = cursor.partition
                 begin = PartitionOffset(partition.index, cursor.begin)
@@ -216,7 +224,11 @@ class GroupBalance:
             self._broker.subscriptions.start_some(subscription, standing)
 
     def _begin(
-        self, group: Group, member: Member, places: list[TopicPartition], pins: list[Position]
+        self,
+        group: ConsumerGroup,
+        member: ConsumerMember,
+        places: list[TopicPartition],
+        pins: list[Position],
     ) -> _Begun:
         """A member's cursors, which stand where they are to begin."""
         subscription, reader = member.subscription, member.reader
@@ -238,7 +250,7 @@ class GroupBalance:
         return subscription, granted, gaps
 
     def _first_offset(
-        self, group: Group, owned: Ownership, partition: Partition
+        self, group: ConsumerGroup, owned: Ownership, partition: Partition
     ) -> tuple[int, bool]:
         """Where a member begins, and whether that is known from before."""
         topic = partition.topic.name
@@ -262,7 +274,7 @@ class GroupBalance:
         end = group.ends.pop(TopicPartition(topic, partition.index), partition.visible_end)
         return max(end, partition.log.start_offset), False
 
-    def _pin(self, group: Group, pins: list[Position]) -> None:
+    def _pin(self, group: ConsumerGroup, pins: list[Position]) -> None:
         """Commits where the group begins in partitions that are new to it: or what comes before
         its first commit would be left out by who takes over."""
         if pins:
@@ -272,7 +284,7 @@ class GroupBalance:
             except FanlogError as fault:
                 logger.warning("group %s has not committed its begin: %s", group.name, fault)
 
-    def pin_again(self, group: Group) -> None:
+    def pin_again(self, group: ConsumerGroup) -> None:
         """Commits what is unpinned, where no member has committed since."""
         durable = self._broker.durable
         pins = [
@@ -285,9 +297,9 @@ class GroupBalance:
             durable.commit([(group.offsets, checked)])
         group.unpinned.clear()
 
-    def move(self, group: Group, places: dict[TopicPartition, int]) -> None:
+    def move(self, group: ConsumerGroup, places: dict[TopicPartition, int]) -> None:
         """Puts the cursors of a member's own partitions elsewhere."""
-        moved: dict[Member, list[TopicPartition]] = {}
+        moved: dict[ConsumerMember, list[TopicPartition]] = {}
         self.stop([group.owned[place] for place in places])
         for place, offset in places.items():
             owned = group.owned[place]
@@ -297,12 +309,12 @@ class GroupBalance:
 
     # Taking back
 
-    def _take_back(self, group: Group) -> Steps:
+    def _take_back(self, group: ConsumerGroup) -> Steps:
         """Stops cursors, and asks their members to let go. The time that a member has begins when
         it is told."""
         later: dict[TopicPartition, int] = {}
         while group.moving and not group.stale:
-            told: dict[tuple[Member, str], list[int]] = {}
+            told: dict[tuple[ConsumerMember, str], list[int]] = {}
             stopped: list[Ownership] = []
             now_us = self._clocks.monotonic_us()
             for place, since_us in list(islice(group.moving.items(), _STEP)):
@@ -324,7 +336,7 @@ class GroupBalance:
         group.moving.update(later)
 
     def tell(
-        self, member: Member, topic: str, partitions: list[int], *, lost: bool = False
+        self, member: ConsumerMember, topic: str, partitions: list[int], *, lost: bool = False
     ) -> None:
         """Asks a member to let partitions go, or tells it that they are `lost` to it. It has to
         say that it knows of a loss: what it commits until then is of before."""
@@ -336,7 +348,7 @@ class GroupBalance:
 
     def stop(self, some: Iterable[Ownership]) -> None:
         """Stops cursors; those of a member that is away have been stopped already."""
-        stopped: dict[Subscription, list[Cursor]] = {}
+        stopped: dict[BrokerSubscription, list[Cursor]] = {}
         for owned in some:
             cursor, owned.cursor = owned.cursor, None
             if cursor is not None and not cursor.subscription.closed:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
-from fanlog.broker.cursors import Subscription
+from fanlog.broker.cursors import BrokerSubscription
 from fanlog.broker.groups.balance import GroupBalance, Steps
 from fanlog.broker.groups.placing import note_ends
 from fanlog.broker.groups.reports import describe_group, plan_reset
@@ -26,12 +26,18 @@ from fanlog.broker.groups.rules import (
     seekable,
     taken_over_error,
 )
-from fanlog.broker.groups.state import SECOND_US, Group, Member, MemberReader, Ownership
+from fanlog.broker.groups.state import (
+    SECOND_US,
+    ConsumerGroup,
+    ConsumerMember,
+    MemberReader,
+    Ownership,
+)
 from fanlog.broker.missing import maybe_topic
 from fanlog.broker.names import NameTree, check_not_internal, check_target
 from fanlog.broker.ports import Outlet, Runtime
 from fanlog.broker.positions import continue_at
-from fanlog.broker.topics import Topic
+from fanlog.broker.topics import BrokerTopic
 from fanlog.config import BrokerOptions
 from fanlog.errors import (
     FanlogError,
@@ -72,7 +78,7 @@ _SHORT_US = 20_000
 _REST_US_MAX = 500_000
 
 
-class Groups:
+class GroupCoordinator:
     """All groups, those with members and those that have only committed. It runs on the loop;
     who reads what is settled after the turn in which something changed."""
 
@@ -81,13 +87,13 @@ class Groups:
         self._runtime = runtime
         self._options = options
         self._balance = GroupBalance(broker, runtime, int(options.revoke_seconds * SECOND_US))
-        self._groups: dict[str, Group] = {}
-        self._seats: dict[Subscription, tuple[Group, Member]] = {}
-        self._followers: NameTree[Group] = NameTree()
+        self._groups: dict[str, ConsumerGroup] = {}
+        self._seats: dict[BrokerSubscription, tuple[ConsumerGroup, ConsumerMember]] = {}
+        self._followers: NameTree[ConsumerGroup] = NameTree()
         # Groups that are being settled, and how far that is.
-        self._unsettled: dict[Group, Steps | None] = {}
+        self._unsettled: dict[ConsumerGroup, Steps | None] = {}
         self._settling = False
-        self._watched: dict[Group, None] = {}
+        self._watched: dict[ConsumerGroup, None] = {}
         # Groups from before the start, whose members may come back with claims until then.
         self._remembered: frozenset[str] = frozenset()
         self._grace_end_us = 0
@@ -104,11 +110,11 @@ class Groups:
 
     def join(
         self, key: int, wanted: JoinGroup, outlet: Outlet, reader: MemberReader, client: str = ""
-    ) -> tuple[Subscription, int]:
+    ) -> tuple[BrokerSubscription, int]:
         """Seats a member, or seats it again; its subscription, and its seat's epoch. What it is
         to read it is told after this turn."""
         group, member = self.check_seat(wanted)
-        subscription = Subscription(
+        subscription = BrokerSubscription(
             key,
             self,
             outlet,
@@ -121,7 +127,7 @@ class Groups:
         )
         epoch = wanted.epoch or self._next_epoch(group)
         if member is None:
-            member = Member(wanted.member)
+            member = ConsumerMember(wanted.member)
         else:
             self._give_up_seat(group, member, taken_over=epoch != member.epoch)
             self._followers.remove(member.target, group)
@@ -147,13 +153,13 @@ class Groups:
         self._settle_soon(group)
         return subscription, epoch
 
-    def _next_epoch(self, group: Group) -> int:
+    def _next_epoch(self, group: ConsumerGroup) -> int:
         """A seat's epoch. It is a time, so that it rises over restarts of the broker too; where
         the wall clock was set back, it goes on from what there was before."""
         self._last_epoch = max(self._last_epoch + 1, self._runtime.now_us())
         return max(group.epoch + 1, self._last_epoch)
 
-    def check_seat(self, wanted: JoinGroup) -> tuple[Group, Member | None]:
+    def check_seat(self, wanted: JoinGroup) -> tuple[ConsumerGroup, ConsumerMember | None]:
         """The group, and the member if it is known there; raises what speaks against a seat."""
         options = self._options
         check_join(wanted, options)
@@ -172,7 +178,7 @@ class Groups:
                     f"This broker has {len(self._groups)} groups with members, as many as it may. "
                     + allow_more("broker.groups_max")
                 )
-            return Group(wanted.group, wanted.reset), None
+            return ConsumerGroup(wanted.group, wanted.reset), None
         member = group.members.get(wanted.member)
         if member is None and len(group.members) >= options.group_members_max:
             raise LimitError(
@@ -183,7 +189,9 @@ class Groups:
             raise taken_over_error(group, member)
         return group, member
 
-    def _give_up_seat(self, group: Group, member: Member, *, taken_over: bool) -> None:
+    def _give_up_seat(
+        self, group: ConsumerGroup, member: ConsumerMember, *, taken_over: bool
+    ) -> None:
         """The member's old place, if it has one. Who takes a seat over gets what belongs to it,
         from the committed positions; it has nothing to let go of."""
         subscription, reader = member.subscription, member.reader
@@ -195,7 +203,9 @@ class Groups:
             for place in [place for place, owned in member.owned.items() if owned.revoke_by_us]:
                 group.disown(place)
 
-    def _stand_up(self, group: Group, member: Member, subscription: Subscription) -> None:
+    def _stand_up(
+        self, group: ConsumerGroup, member: ConsumerMember, subscription: BrokerSubscription
+    ) -> None:
         del self._seats[subscription]
         self._broker.subscriptions.end(subscription)
         member.subscription = member.reader = None
@@ -203,7 +213,9 @@ class Groups:
         for owned in member.owned.values():
             owned.cursor = owned.begin = None
 
-    def _claim(self, group: Group, member: Member, claims: Iterable[Position]) -> None:
+    def _claim(
+        self, group: ConsumerGroup, member: ConsumerMember, claims: Iterable[Position]
+    ) -> None:
         """What a member that comes back had: it goes on where it was, unless others have it now
         or have been there since."""
         lost: dict[str, list[int]] = {}
@@ -224,7 +236,7 @@ class Groups:
         for topic, partitions in asked.items():
             self._balance.tell(member, topic, partitions)
 
-    def _is_free(self, group: Group, claim: Position) -> bool:
+    def _is_free(self, group: ConsumerGroup, claim: Position) -> bool:
         topic = self._broker.catalog.find(claim.topic)
         if topic is None or not 0 <= claim.partition < len(topic.partitions):
             return False
@@ -235,7 +247,7 @@ class Groups:
         at = continue_at(partition, claim, epoch)
         return continue_at(partition, committed, epoch) <= at
 
-    def lost(self, subscription: Subscription) -> None:
+    def lost(self, subscription: BrokerSubscription) -> None:
         """The member's connection is gone; it has until its session ends to come back."""
         seat = self._seats.get(subscription)
         if seat is not None:
@@ -250,13 +262,13 @@ class Groups:
             )
             self._watched[group] = None
 
-    def leave(self, subscription: Subscription) -> None:
+    def leave(self, subscription: BrokerSubscription) -> None:
         """The member goes for good; its partitions are free at once."""
         seat = self._seats.get(subscription)
         if seat is not None:
             self._remove(*seat)
 
-    def _remove(self, group: Group, member: Member) -> None:
+    def _remove(self, group: ConsumerGroup, member: ConsumerMember) -> None:
         if member.subscription is not None:
             self._stand_up(group, member, member.subscription)
         for place in list(member.owned):
@@ -298,9 +310,9 @@ class Groups:
             elif not group.revoking and not group.anyone_away and not group.unpinned:
                 self._watched.pop(group, None)
 
-    def _take_overdue(self, group: Group, now_us: int) -> None:
+    def _take_overdue(self, group: ConsumerGroup, now_us: int) -> None:
         overdue = [place for place, o in group.revoking.items() if o.revoke_by_us <= now_us]
-        lost: dict[tuple[Member, str], list[int]] = {}
+        lost: dict[tuple[ConsumerMember, str], list[int]] = {}
         for place in overdue:
             owned = group.disown(place)
             if owned is not None:
@@ -319,7 +331,7 @@ class Groups:
         """Whether a member waits for a topic of this name."""
         return any(True for _ in self._followers.fitting(name))
 
-    def topic_appeared(self, topic: Topic) -> None:
+    def topic_appeared(self, topic: BrokerTopic) -> None:
         for group in set(self._followers.fitting(topic.name)):
             group.fresh.add(topic.name)
             self._settle_soon(group)
@@ -329,19 +341,19 @@ class Groups:
                 if member.target == below and member.reader is not None:
                     member.reader.notice(Notice("parent", topic.name))
 
-    def following(self, topic: Topic) -> set[str]:
+    def following(self, topic: BrokerTopic) -> set[str]:
         """The durable names of the groups whose members follow a topic."""
         return {group.offsets for group in self._followers.fitting(topic.name)}
 
-    def topic_grew(self, topic: Topic) -> None:
+    def topic_grew(self, topic: BrokerTopic) -> None:
         """Its new partitions are shared out; where each group begins in them is committed."""
         for group in set(self._followers.fitting(topic.name)):
             self._settle_soon(group)
 
-    def topic_vanished(self, topic: Topic) -> None:
+    def topic_vanished(self, topic: BrokerTopic) -> None:
         for group in self._groups.values():
             group.fresh.discard(topic.name)
-            told: set[Member] = set()
+            told: set[ConsumerMember] = set()
             gone: list[Ownership] = []
             for partition in topic.partitions:
                 place = TopicPartition(topic.name, partition.index)
@@ -358,12 +370,12 @@ class Groups:
             if told:
                 self._settle_soon(group)
 
-    def _settle_soon(self, group: Group) -> None:
+    def _settle_soon(self, group: ConsumerGroup) -> None:
         """Something has changed that decides on who reads what."""
         group.stale = True
         self._settle_later(group)
 
-    def _settle_later(self, group: Group) -> None:
+    def _settle_later(self, group: ConsumerGroup) -> None:
         self._unsettled.setdefault(group, None)
         if not self._settling:
             self._settling = True
@@ -395,7 +407,7 @@ class Groups:
             self._settling = True
             self._runtime.soon(self._settle_some)
 
-    def _settle(self, group: Group) -> Steps:
+    def _settle(self, group: ConsumerGroup) -> Steps:
         yield from self._balance.resume(group)
         began_us = self._runtime.monotonic_us()
         wholly = group.stale
@@ -406,7 +418,7 @@ class Groups:
         if wholly and now_us - began_us > _SHORT_US:
             group.rests_until_us = now_us + min(now_us - began_us, _REST_US_MAX)
 
-    def _settled(self, group: Group) -> None:
+    def _settled(self, group: ConsumerGroup) -> None:
         """What is left to do is done with the next tick, or at once if it could be."""
         if self._groups.get(group.name) is not group:
             return
@@ -419,11 +431,11 @@ class Groups:
         if group.stale and not resting and not self._in_grace(group):
             self._settle_later(group)
 
-    def _in_grace(self, group: Group) -> bool:
+    def _in_grace(self, group: ConsumerGroup) -> bool:
         """Whether members of before the broker's start may still come back."""
         return group.name in self._remembered and self._runtime.monotonic_us() < self._grace_end_us
 
-    def _evict(self, group: Group, member: Member, error: FanlogError) -> None:
+    def _evict(self, group: ConsumerGroup, member: ConsumerMember, error: FanlogError) -> None:
         reader = member.reader
         logger.debug("group %s: member %s is evicted: %s", group.name, member.id, error)
         if group.members.get(member.id) is member:
@@ -433,7 +445,7 @@ class Groups:
 
     # What members say
 
-    def release(self, subscription: Subscription, released: Release) -> None:
+    def release(self, subscription: BrokerSubscription, released: Release) -> None:
         """The member has let partitions go, or knows that they were taken from it. Others may have
         them already, or it may have them again."""
         group, member = self._seat(subscription)
@@ -452,7 +464,7 @@ class Groups:
         if stopped:
             self._settle_later(group)
 
-    def commit(self, subscription: Subscription, positions: tuple[Position, ...]) -> None:
+    def commit(self, subscription: BrokerSubscription, positions: tuple[Position, ...]) -> None:
         """Commits for a member, all of it or nothing."""
         group, member = self._seat(subscription)
         check_owned(group, member, positions)
@@ -475,7 +487,7 @@ class Groups:
         check_owned(group, member, offsets.positions)
         return tuple(member.owned[TopicPartition(p.topic, p.partition)] for p in offsets.positions)
 
-    async def seek(self, subscription: Subscription, wanted: Seek) -> tuple[Position, ...]:
+    async def seek(self, subscription: BrokerSubscription, wanted: Seek) -> tuple[Position, ...]:
         """Moves cursors of a member's own partitions: all or none of them."""
         group, member = self._seat(subscription)
         found: dict[TopicPartition, int] = {}
@@ -501,7 +513,7 @@ class Groups:
         epoch = self._broker.epoch
         return tuple(Position(*place, offset, epoch) for place, offset in still.items())
 
-    def _seat(self, subscription: Subscription) -> tuple[Group, Member]:
+    def _seat(self, subscription: BrokerSubscription) -> tuple[ConsumerGroup, ConsumerMember]:
         seat = self._seats.get(subscription)
         if seat is None:
             raise FencedError(
@@ -512,7 +524,7 @@ class Groups:
 
     # For operators
 
-    def find(self, name: str) -> Group | None:
+    def find(self, name: str) -> ConsumerGroup | None:
         """The group, if it has members."""
         return self._groups.get(name)
 

@@ -8,21 +8,21 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from fanlog.broker.topics import Topic
+from fanlog.broker.topics import BrokerTopic
 from fanlog.errors import InvalidArgumentError
 from fanlog.format.messages import JoinGroup, Position
 from fanlog.model import GROUP_PREFIX, Start, TopicPartition
 
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
-    from fanlog.broker.groups.state import Group
+    from fanlog.broker.groups.state import ConsumerGroup
 
 # A pattern may fit very many topics, and a member joins in one turn. A topic past these is read
 # from the end that it has when it is granted.
 _ENDS_MAX = 1000
 
 
-def note_ends(broker: BrokerCore, group: Group, wanted: JoinGroup) -> None:
+def note_ends(broker: BrokerCore, group: ConsumerGroup, wanted: JoinGroup) -> None:
     """Notes where topics end as a member joins. Partitions are shared out some turns later, and
     nothing that is published meanwhile may be left out."""
     if wanted.reset != "latest":
@@ -58,7 +58,7 @@ async def place_group(broker: BrokerCore, wanted: JoinGroup, start: Start) -> No
     await broker.begun(broker.internal.when_durable)
 
 
-def _topics(broker: BrokerCore, wanted: JoinGroup) -> Iterator[Topic]:
+def _topics(broker: BrokerCore, wanted: JoinGroup) -> Iterator[BrokerTopic]:
     if wanted.wildcard:
         yield from broker.catalog.each_matching(wanted.target)
     elif (topic := broker.catalog.find(wanted.target)) is not None:

@@ -7,7 +7,7 @@ import asyncio
 import shlex
 from typing import TYPE_CHECKING
 
-from fanlog.broker.groups.state import Group
+from fanlog.broker.groups.state import ConsumerGroup
 from fanlog.broker.names import check_not_internal
 from fanlog.broker.positions import continue_at
 from fanlog.broker.topics import Partition
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 async def describe_group(
-    broker: BrokerCore, name: str, group: Group | None, *, waits: bool
+    broker: BrokerCore, name: str, group: ConsumerGroup | None, *, waits: bool
 ) -> GroupInfo:
     """A group with its members, if it has any. `waits`: for members of before the start."""
     positions = broker.durable.positions(GROUP_PREFIX + name)

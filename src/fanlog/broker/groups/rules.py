@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fanlog.broker.groups.state import Group, Member
+from fanlog.broker.groups.state import ConsumerGroup, ConsumerMember
 from fanlog.config import BrokerOptions
 from fanlog.errors import FencedError, GroupActiveError, InvalidArgumentError, InvalidNameError
 from fanlog.format.messages import JoinGroup, Position, Seek
@@ -44,7 +44,9 @@ def check_join(wanted: JoinGroup, options: BrokerOptions) -> None:
         )
 
 
-def check_owned(group: Group, member: Member, positions: Iterable[Position]) -> None:
+def check_owned(
+    group: ConsumerGroup, member: ConsumerMember, positions: Iterable[Position]
+) -> None:
     """That a member may commit: the partitions are its own, if only until it lets them go."""
     for position in positions:
         place = TopicPartition(position.topic, position.partition)
@@ -58,7 +60,7 @@ def check_owned(group: Group, member: Member, positions: Iterable[Position]) -> 
             )
 
 
-def seekable(member: Member, wanted: Seek) -> list[TopicPartition]:
+def seekable(member: ConsumerMember, wanted: Seek) -> list[TopicPartition]:
     """The partitions of a member that a seek is about."""
     chosen = [
         place
@@ -78,7 +80,7 @@ def seekable(member: Member, wanted: Seek) -> list[TopicPartition]:
     return chosen
 
 
-def check_inactive(group: Group | None, done: str) -> None:
+def check_inactive(group: ConsumerGroup | None, done: str) -> None:
     """That nobody is in a group that is to be reset or deleted."""
     if group is not None:
         some = ", ".join(list(group.members)[:_NAMES_SHOWN])
@@ -89,7 +91,7 @@ def check_inactive(group: Group | None, done: str) -> None:
         )
 
 
-def taken_over_error(group: Group, member: Member) -> FencedError:
+def taken_over_error(group: ConsumerGroup, member: ConsumerMember) -> FencedError:
     return FencedError(
         f"Another member called {member.id!r} has joined the group {group.name!r} and taken this "
         "one's place. Give each member a name of its own."

@@ -11,7 +11,7 @@ from fanlog.format.messages import JoinGroup, Position, Revoke
 from fanlog.model import GROUP_PREFIX, ResetPolicy, TopicPartition
 
 if TYPE_CHECKING:
-    from fanlog.broker.cursors import Cursor, Subscription
+    from fanlog.broker.cursors import BrokerSubscription, Cursor
 
 SECOND_US = 1_000_000
 
@@ -29,7 +29,7 @@ class MemberReader(Reader, Protocol):
         ...
 
 
-class Member:
+class ConsumerMember:
     """`subscription` and `reader` are None while the member is away; it then has until
     `away_until_us`, by the monotonic clock, to come back. `epoch` is that of its seat: who takes
     the seat gets a higher one, and the same client that comes back keeps it. `losses` are the
@@ -60,13 +60,13 @@ class Member:
         self.static = False
         self.session_us = 0
         self.away_until_us = 0
-        self.subscription: Subscription | None = None
+        self.subscription: BrokerSubscription | None = None
         self.reader: MemberReader | None = None
         self.owned: dict[TopicPartition, Ownership] = {}
         self.losses: dict[TopicPartition, int] = {}
 
     def sit_down(
-        self, wanted: JoinGroup, epoch: int, subscription: Subscription, reader: MemberReader
+        self, wanted: JoinGroup, epoch: int, subscription: BrokerSubscription, reader: MemberReader
     ) -> None:
         self.epoch = epoch
         self.target = wanted.target
@@ -91,7 +91,7 @@ class Ownership:
 
     __slots__ = ("begin", "cursor", "member", "revoke_by_us", "told")
 
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: ConsumerMember) -> None:
         self.member = member
         self.begin: Position | None = None
         self.cursor: Cursor | None = None
@@ -99,7 +99,7 @@ class Ownership:
         self.revoke_by_us = 0
 
 
-class Group:
+class ConsumerGroup:
     """`fresh` are the topics that have appeared while the group was there: nothing of them may
     be left out. `ends` is where those ended that were there before the group, as its first member
     came. `unpinned` is where the group began and could not commit it.
@@ -131,14 +131,14 @@ class Group:
         self.name = name
         self.reset: ResetPolicy = reset
         self.epoch = 0
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, ConsumerMember] = {}
         self.owned: dict[TopicPartition, Ownership] = {}
         self.revoking: dict[TopicPartition, Ownership] = {}
         self.target: dict[TopicPartition, str] = {}
         self.stale = True
         self.moving: dict[TopicPartition, int] = {}
         self.freed: dict[TopicPartition, int] = {}
-        self.returned: dict[Member, int] = {}
+        self.returned: dict[ConsumerMember, int] = {}
         self.rests_until_us = 0
         self.fresh: set[str] = set()
         self.ends: dict[TopicPartition, int] = {}
@@ -150,7 +150,7 @@ class Group:
         """The durable name that the group commits under."""
         return GROUP_PREFIX + self.name
 
-    def present(self) -> dict[str, Member]:
+    def present(self) -> dict[str, ConsumerMember]:
         return {m.id: m for m in self.members.values() if m.subscription is not None}
 
     @property
@@ -164,7 +164,7 @@ class Group:
 
     # Who has what
 
-    def own(self, place: TopicPartition, member: Member) -> Ownership:
+    def own(self, place: TopicPartition, member: ConsumerMember) -> Ownership:
         owned = self.owned[place] = member.owned[place] = Ownership(member)
         return owned
 

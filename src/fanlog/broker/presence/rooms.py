@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from fanlog.format.presence import Member
+from fanlog.format.presence import PresenceMember
 
 # Users who leave in one tick. Of very many the others leave with the next ones.
 _LEAVES_A_TICK = 2000
@@ -31,7 +31,7 @@ class RoomLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Present:
+class RoomUser:
     """A user in a room. `connections` 0: the last one has gone a moment ago."""
 
     user: str
@@ -54,9 +54,9 @@ class RoomChange:
 
     topic: str
     count: int
-    joined: list[Present] = field(default_factory=list["Present"])
+    joined: list[RoomUser] = field(default_factory=list["RoomUser"])
     left: list[str] = field(default_factory=list["str"])
-    users: list[Present] | None = None
+    users: list[RoomUser] | None = None
 
 
 class _User:
@@ -66,13 +66,13 @@ class _User:
     __slots__ = ("_newest", "absent_since", "info", "places")
 
     def __init__(self) -> None:
-        self.places: dict[ConnectionKey, Member] = {}
+        self.places: dict[ConnectionKey, PresenceMember] = {}
         self.info = b""
         self.absent_since: float | None = None
         # A heap with the newest in front. Of those that have gone or changed, some are still in it.
         self._newest: list[tuple[int, ConnectionKey]] = []
 
-    def put(self, place: ConnectionKey, member: Member) -> None:
+    def put(self, place: ConnectionKey, member: PresenceMember) -> None:
         self.places[place] = member
         heapq.heappush(self._newest, (-member.order, place))
         if len(self._newest) > 2 * len(self.places) + 16:
@@ -126,7 +126,7 @@ class Rooms:
 
     # Who comes and goes
 
-    def put(self, topic: str, place: ConnectionKey, member: Member) -> None:
+    def put(self, topic: str, place: ConnectionKey, member: PresenceMember) -> None:
         room = self._rooms.get(topic)
         if room is None:
             room = self._rooms[topic] = _Room()
@@ -255,7 +255,7 @@ class Rooms:
             self._tell_all(room)
             return RoomChange(topic=topic, count=count, users=_list(room))
         told = room.told if room.told is not None else {}
-        joined: list[Present] = []
+        joined: list[RoomUser] = []
         left: list[str] = []
         for name in sorted(room.dirty):
             user = room.users.get(name)
@@ -264,7 +264,7 @@ class Rooms:
                     left.append(name)
             elif told.get(name) != user.info:
                 told[name] = user.info
-                joined.append(Present(name, len(user.places), user.info))
+                joined.append(RoomUser(name, len(user.places), user.info))
         room.dirty.clear()
         room.told_count = count
         if not joined and not left:
@@ -281,7 +281,7 @@ class Rooms:
         room = self._rooms.get(topic)
         return 0 if room is None else room.connections
 
-    def users(self, topic: str) -> list[Present] | None:
+    def users(self, topic: str) -> list[RoomUser] | None:
         """Who is there, by name; None if they are too many to list."""
         room = self._rooms.get(topic)
         if room is None:
@@ -301,6 +301,6 @@ class Rooms:
         return len(self._rooms)
 
 
-def _list(room: _Room) -> list[Present]:
+def _list(room: _Room) -> list[RoomUser]:
     users = room.users
-    return [Present(name, len(users[name].places), users[name].info) for name in sorted(users)]
+    return [RoomUser(name, len(users[name].places), users[name].info) for name in sorted(users)]

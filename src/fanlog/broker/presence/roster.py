@@ -20,13 +20,13 @@ from dataclasses import dataclass
 from fanlog.broker.presence.rooms import Rooms
 from fanlog.errors import FormatError
 from fanlog.format.presence import (
-    Ask,
     Beat,
     Bye,
-    Change,
     Delta,
-    Member,
-    Part,
+    PresenceAsk,
+    PresenceChange,
+    PresenceMember,
+    PresencePart,
     Signal,
     change_bytes,
     decode_signal,
@@ -77,9 +77,9 @@ class _Process:
         self.heard_at = now
         self.asked_at = float("-inf")
         self.version = -1
-        self.members: dict[tuple[str, str], Member] = {}
+        self.members: dict[tuple[str, str], PresenceMember] = {}
         self.early: dict[int, Delta] = {}
-        self.parts: dict[int, list[Change]] = {}
+        self.parts: dict[int, list[PresenceChange]] = {}
         self.parts_version = -1
 
 
@@ -88,10 +88,10 @@ class Roster:
         self.process = process
         self._rooms = rooms
         self._limits = limits
-        self._own: dict[tuple[str, str], Member] = {}
+        self._own: dict[tuple[str, str], PresenceMember] = {}
         self._version = 0
         self._order = 0
-        self._changes: list[Change] = []
+        self._changes: list[PresenceChange] = []
         self._kept: deque[Delta] = deque(maxlen=_KEPT_MAX)
         self._others: dict[str, _Process] = {}
         self._ended: dict[str, None] = {}
@@ -121,21 +121,21 @@ class Roster:
 
     def join(self, topic: str, connection: str, user: str, info: bytes, now: float) -> None:
         self._order += 1
-        member = Member(user, info, self._order)
+        member = PresenceMember(user, info, self._order)
         key = (topic, connection)
         known = self._own.get(key)
         if known is not None and known.user != user:
             self.leave(topic, connection, now)
         self._own[key] = member
         self._rooms.put(topic, (self.process, connection), member)
-        self._changes.append(Change(topic, connection, member))
+        self._changes.append(PresenceChange(topic, connection, member))
 
     def leave(self, topic: str, connection: str, now: float) -> None:
         member = self._own.pop((topic, connection), None)
         if member is not None:
             place = (self.process, connection)
             self._rooms.take(topic, place, member.user, now, at_once=False)
-            self._changes.append(Change(topic, connection))
+            self._changes.append(PresenceChange(topic, connection))
 
     def stop(self) -> None:
         """Says goodbye: the others need not wait until this process is not heard of."""
@@ -198,15 +198,17 @@ class Roster:
             self._work.append(self._tell_all(self._version, list(self._own.items())))
 
     def _tell_all(
-        self, version: int, everything: list[tuple[tuple[str, str], Member]]
+        self, version: int, everything: list[tuple[tuple[str, str], PresenceMember]]
     ) -> Iterator[None]:
         """Sends all connections, as they were at a version, in parts."""
         parts = max(1, -(-len(everything) // _PART_CONNECTIONS))
         for index in range(parts):
             at = index * _PART_CONNECTIONS
             some = everything[at : at + _PART_CONNECTIONS]
-            changes = [Change(topic, id, member) for (topic, id), member in some]
-            self._out.append(encode_signal(Part(self.process, version, index, parts, changes)))
+            changes = [PresenceChange(topic, id, member) for (topic, id), member in some]
+            self._out.append(
+                encode_signal(PresencePart(self.process, version, index, parts, changes))
+            )
             yield
         self._telling_all = False
 
@@ -246,7 +248,7 @@ class Roster:
         self._take(name, process, signal, now)
 
     def _take(self, name: str, process: _Process, signal: Signal, now: float) -> None:
-        if isinstance(signal, Ask):
+        if isinstance(signal, PresenceAsk):
             if signal.of == self.process:
                 known = self._wanted
                 self._wanted = signal.version if known is None else min(known, signal.version)
@@ -260,14 +262,14 @@ class Roster:
                 self._ask(name, process, now)
         elif isinstance(signal, Delta):
             self._take_delta(name, process, signal, now)
-        elif isinstance(signal, Part):
+        elif isinstance(signal, PresencePart):
             self._take_part(name, process, signal, now)
 
     def _ask(self, name: str, process: _Process, now: float) -> None:
         """Asks for what is missing, but not with every signal that shows it."""
         if now - process.asked_at >= self._limits.heartbeat_seconds / 4:
             process.asked_at = now
-            self._out.append(encode_signal(Ask(self.process, name, process.version)))
+            self._out.append(encode_signal(PresenceAsk(self.process, name, process.version)))
 
     def _take_delta(self, name: str, process: _Process, delta: Delta, now: float) -> None:
         if delta.version <= process.version:
@@ -296,7 +298,7 @@ class Roster:
         for change in delta.changes:
             self._change(name, process, change, now)
 
-    def _change(self, name: str, process: _Process, change: Change, now: float) -> None:
+    def _change(self, name: str, process: _Process, change: PresenceChange, now: float) -> None:
         key = (change.topic, change.connection)
         place = (name, change.connection)
         known, member = process.members.get(key), change.member
@@ -310,11 +312,11 @@ class Roster:
             return
         self._order = max(self._order, member.order)
         if not is_info(member.info, self._limits.info_bytes_max):
-            member = Member(member.user, b"", member.order)
+            member = PresenceMember(member.user, b"", member.order)
         process.members[key] = member
         self._rooms.put(change.topic, place, member)
 
-    def _take_part(self, name: str, process: _Process, part: Part, now: float) -> None:
+    def _take_part(self, name: str, process: _Process, part: PresencePart, now: float) -> None:
         if part.version <= process.version or part.version < process.parts_version:
             return
         if process.applying:
@@ -338,7 +340,7 @@ class Roster:
         name: str,
         process: _Process,
         version: int,
-        parts: dict[int, list[Change]],
+        parts: dict[int, list[PresenceChange]],
         now: float,
     ) -> Iterator[None]:
         """Makes of a process what it has at a version. Deltas wait meanwhile."""
@@ -355,7 +357,7 @@ class Roster:
         for count, key in enumerate([key for key in process.members if key not in there]):
             if self._others.get(name) is not process:
                 return
-            self._change(name, process, Change(*key), now)
+            self._change(name, process, PresenceChange(*key), now)
             if count % _PART_CONNECTIONS == 0:
                 yield
         process.applying = False
@@ -388,9 +390,9 @@ class Roster:
                 yield
 
 
-def _split(changes: list[Change], bytes_max: int) -> list[list[Change]]:
+def _split(changes: list[PresenceChange], bytes_max: int) -> list[list[PresenceChange]]:
     """Changes in stretches that fit into a signal each."""
-    stretches: list[list[Change]] = []
+    stretches: list[list[PresenceChange]] = []
     room = 0
     for change in changes:
         size = change_bytes(change)

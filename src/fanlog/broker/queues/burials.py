@@ -7,11 +7,11 @@ import logging
 from collections.abc import Callable
 
 from fanlog.broker.clocks import Clocks
-from fanlog.broker.queues.dead_letters import DeadLetters, Grave
+from fanlog.broker.queues.dead_letters import DeadLetterWriter, Grave
 from fanlog.broker.queues.lanes import Lane
 from fanlog.broker.queues.ledger import QueueLedger
 from fanlog.broker.queues.queue import Queue
-from fanlog.broker.queues.spans import Span
+from fanlog.broker.queues.spans import JobSpan
 from fanlog.errors import FanlogError
 from fanlog.model import Durability
 
@@ -22,14 +22,18 @@ _AGAIN_US = 5_000_000
 
 
 class Burials:
-    def __init__(self, letters: DeadLetters, ledger: QueueLedger, clocks: Clocks) -> None:
+    def __init__(self, letters: DeadLetterWriter, ledger: QueueLedger, clocks: Clocks) -> None:
         self._letters = letters
         self._ledger = ledger
         self._clocks = clocks
-        self._later: list[tuple[int, Queue, Lane, Span]] = []
+        self._later: list[tuple[int, Queue, Lane, JobSpan]] = []
 
     def bury(
-        self, queue: Queue, lane: Lane, doomed: list[Span], done: Callable[[], None] | None = None
+        self,
+        queue: Queue,
+        lane: Lane,
+        doomed: list[JobSpan],
+        done: Callable[[], None] | None = None,
     ) -> None:
         """Makes dead letters of doomed jobs, and then counts them as done. `done` is called when
         they are, or when it has to be tried again later."""
@@ -44,7 +48,7 @@ class Burials:
         for span in doomed:
             self._bury(queue, lane, span, one_less)
 
-    def bury_soon(self, queue: Queue, lane: Lane, doomed: list[Span]) -> None:
+    def bury_soon(self, queue: Queue, lane: Lane, doomed: list[JobSpan]) -> None:
         """The same at the next tick."""
         now_us = self._clocks.monotonic_us()
         self._later += [(now_us, queue, lane, span) for span in doomed]
@@ -57,7 +61,7 @@ class Burials:
         for _, queue, lane, span in due:
             self.bury(queue, lane, [span])
 
-    def _bury(self, queue: Queue, lane: Lane, span: Span, done: Callable[[], None]) -> None:
+    def _bury(self, queue: Queue, lane: Lane, span: JobSpan, done: Callable[[], None]) -> None:
         if not queue.has(lane):
             done()
             return

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from fanlog.broker.queues.spans import Range
-from fanlog.broker.topics import Partition, Topic
+from fanlog.broker.topics import BrokerTopic, Partition
 from fanlog.errors import (
     DamagedError,
     FanlogError,
@@ -94,7 +94,7 @@ class _Burial(NamedTuple):
     done: Done
 
 
-class DeadLetters:
+class DeadLetterWriter:
     """Buries jobs. It is the broker's own publisher: a letter's number is its first sequence, by
     which the answer finds it."""
 
@@ -239,7 +239,7 @@ class DeadLetters:
             worker=grave.worker,
         )
 
-    def _topic(self, grave: Grave) -> Topic:
+    def _topic(self, grave: Grave) -> BrokerTopic:
         known = self._broker.catalog.find(grave.topic)
         if known is not None:
             return known

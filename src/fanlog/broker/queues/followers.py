@@ -4,23 +4,23 @@ so that a topic that appears later, or again, goes to those who want it."""
 from __future__ import annotations
 
 from fanlog.broker.names import NameTree
-from fanlog.broker.queues.queue import Worker
+from fanlog.broker.queues.queue import QueueWorker
 from fanlog.broker.queues.rules import takes_part
-from fanlog.broker.topics import Topic
+from fanlog.broker.topics import BrokerTopic
 
 
 class QueueFollowers:
     def __init__(self) -> None:
-        self._literal: dict[str, list[Worker]] = {}
-        self._patterns: NameTree[Worker] = NameTree()
+        self._literal: dict[str, list[QueueWorker]] = {}
+        self._patterns: NameTree[QueueWorker] = NameTree()
 
-    def add(self, worker: Worker) -> None:
+    def add(self, worker: QueueWorker) -> None:
         if worker.wildcard:
             self._patterns.add(worker.target, worker)
         else:
             self._literal.setdefault(worker.target, []).append(worker)
 
-    def remove(self, worker: Worker) -> None:
+    def remove(self, worker: QueueWorker) -> None:
         if worker.wildcard:
             self._patterns.remove(worker.target, worker)
             return
@@ -33,11 +33,11 @@ class QueueFollowers:
         """Whether there is one who wants a topic of this name."""
         return name in self._literal or any(True for _ in self._patterns.fitting(name))
 
-    def below(self, name: str) -> list[Worker]:
+    def below(self, name: str) -> list[QueueWorker]:
         """Those who want everything below a name, but not the topic of that name."""
         return list(self._patterns.at(f"{name}.>"))
 
-    def of(self, topic: Topic) -> list[Worker]:
+    def of(self, topic: BrokerTopic) -> list[QueueWorker]:
         """Those who want the jobs of a topic."""
         fitting = self._patterns.fitting(topic.name)
         by_pattern = [worker for worker in fitting if takes_part(topic, worker.target)]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from fanlog.broker.queues.key_order import KeyOrder
-from fanlog.broker.queues.spans import Range, Span, Spans, State, joined
+from fanlog.broker.queues.spans import JobSpan, JobState, Range, Spans, joined
 
 # Entries of a heap that mean nothing any more are cleared out once there are so many.
 _STALE_MAX = 1024
@@ -25,7 +25,7 @@ def _never(failures: int, first: int) -> int:
     return 0
 
 
-class Failure(NamedTuple):
+class JobFailure(NamedTuple):
     """Jobs that have failed, how often, and when they may be tried again, by the clock that
     leases are measured by."""
 
@@ -39,8 +39,8 @@ class Failure(NamedTuple):
 class Expired(NamedTuple):
     """What will be tried again, what is doomed, and who had it."""
 
-    again: list[Span]
-    doomed: list[Span]
+    again: list[JobSpan]
+    doomed: list[JobSpan]
     workers: set[str]
 
 
@@ -97,7 +97,7 @@ class Jobs:
         while heap and heap[0][0] <= now_us:
             due_us, first, next = heap[0]
             for span in self.spans.within(first, next):
-                if span.state is State.WAITING and span.due_us <= now_us:
+                if span.state is JobState.WAITING and span.due_us <= now_us:
                     found = max(first, span.first), min(next, span.next)
                     # What is before it need not be looked at again.
                     heapq.heapreplace(heap, (due_us, found[0], next))
@@ -133,7 +133,7 @@ class Jobs:
         waits: list[Range] = []
         ready: Range | None = None
         for span in self.spans.within(first, min(next, self.next)):
-            if span.state is State.WAITING:
+            if span.state is JobState.WAITING:
                 found = max(first, span.first), min(next, span.next)
                 if span.due_us <= now_us:
                     ready = found
@@ -163,27 +163,27 @@ class Jobs:
         failures = 0
         if first >= self.next:
             self._reach(first, now_us)
-            span = self.spans.append(Span(first, next, State.WAITING))
+            span = self.spans.append(JobSpan(first, next, JobState.WAITING))
             self.waiting += len(span)
             span.priority = priority
             span.since_us = now_us
-            self._set(span, State.LEASED, worker, deadline_us)
+            self._set(span, JobState.LEASED, worker, deadline_us)
         else:
             for span in self.spans.cut(first, next):
                 failures = span.failures
                 span.priority = priority
                 span.since_us = now_us
-                self._set(span, State.LEASED, worker, deadline_us)
+                self._set(span, JobState.LEASED, worker, deadline_us)
         self._push(self._deadlines, deadline_us, first, next)
         return failures
 
     def park(self, first: int, next: int) -> None:
         """Sets jobs aside that wait behind others of their key."""
         if first >= self.next:
-            self.spans.append(Span(first, next, State.PARKED))
+            self.spans.append(JobSpan(first, next, JobState.PARKED))
         else:
             for span in self.spans.cut(first, next):
-                self._set(span, State.PARKED)
+                self._set(span, JobState.PARKED)
 
     # Verdicts
 
@@ -192,10 +192,10 @@ class Jobs:
         never handed out."""
         late = self._outside(first, next)
         for span in self.spans.cut(first, next):
-            if span.state in (State.DONE, State.DOOMED):
+            if span.state in (JobState.DONE, JobState.DOOMED):
                 late.append((span.first, span.next))
             else:
-                self._set(span, State.DONE)
+                self._set(span, JobState.DONE)
         self._finished(first, next)
         return late
 
@@ -204,7 +204,7 @@ class Jobs:
         self._reach(next)
         return self.finish(first, next)
 
-    def held(self, worker: str, first: int, next: int) -> list[Span]:
+    def held(self, worker: str, first: int, next: int) -> list[JobSpan]:
         """Parts of the leases that a worker has between the two."""
         return [s for s in self.spans.within(first, next) if _is_held(s, worker)]
 
@@ -213,7 +213,7 @@ class Jobs:
         return [
             (span.first, span.next)
             for span in self.spans.within(first, min(next, self.next))
-            if span.state is State.DOOMED
+            if span.state is JobState.DOOMED
         ]
 
     def fail(
@@ -225,10 +225,10 @@ class Jobs:
         due: Due,
         reason: str,
         deliveries_max: int,
-    ) -> tuple[list[Span], list[Range]]:
+    ) -> tuple[list[JobSpan], list[Range]]:
         """A worker gives up on jobs. Returns those that have failed too often, and are doomed,
         and those that the worker did not have."""
-        doomed: list[Span] = []
+        doomed: list[JobSpan] = []
         late = self._outside(first, next)
         for span in self.spans.cut(first, next):
             if not _is_held(span, worker):
@@ -239,7 +239,7 @@ class Jobs:
 
     def reject(
         self, worker: str, first: int, next: int, reason: str
-    ) -> tuple[list[Span], list[Range]]:
+    ) -> tuple[list[JobSpan], list[Range]]:
         """The same, and all of them are doomed."""
         return self.fail(worker, first, next, due=_never, reason=reason, deliveries_max=0)
 
@@ -257,19 +257,19 @@ class Jobs:
     def buried(self, first: int, next: int) -> None:
         """Doomed jobs are in the dead-letter topic."""
         for span in self.spans.cut(first, next):
-            if span.state is State.DOOMED:
-                self._set(span, State.DONE)
+            if span.state is JobState.DOOMED:
+                self._set(span, JobState.DONE)
         self._finished(first, next)
 
-    def doom(self, deliveries_max: int) -> list[Span]:
+    def doom(self, deliveries_max: int) -> list[JobSpan]:
         """Dooms what waits and has failed too often, as a restart may find it."""
         doomed = [
             span
             for span in self.spans
-            if span.state is State.WAITING and span.failures >= deliveries_max
+            if span.state is JobState.WAITING and span.failures >= deliveries_max
         ]
         for span in doomed:
-            self._set(span, State.DOOMED)
+            self._set(span, JobState.DOOMED)
         return doomed
 
     # Time, and workers that go
@@ -280,7 +280,7 @@ class Jobs:
         while self._deadlines and self._deadlines[0][0] <= now_us:
             _, first, next = heapq.heappop(self._deadlines)
             for span in self.spans.within(first, next):
-                if span.state is State.LEASED and span.due_us <= now_us:
+                if span.state is JobState.LEASED and span.due_us <= now_us:
                     reason = f"timed out in the hands of worker {span.worker}"
                     expired.workers.add(span.worker)
                     doomed = self._failed(span, due, reason, deliveries_max)
@@ -304,8 +304,8 @@ class Jobs:
         """Forgets all leases, and all order, for a queue that begins anew with what is not done."""
         self.order = KeyOrder() if ordered else None
         for span in self.spans:
-            if span.state in (State.LEASED, State.PARKED, State.WAITING):
-                self._set(span, State.WAITING)
+            if span.state in (JobState.LEASED, JobState.PARKED, JobState.WAITING):
+                self._set(span, JobState.WAITING)
         self._rebuild()
 
     def lose(self, first: int, next: int) -> int:
@@ -315,38 +315,38 @@ class Jobs:
             self.park(self.next, next)
         lost = 0
         for span in self.spans.cut(first, next):
-            if span.state is not State.DONE:
+            if span.state is not JobState.DONE:
                 lost += len(span)
-                self._set(span, State.DONE)
+                self._set(span, JobState.DONE)
         self._finished(first, next)
         return lost
 
     # What survives
 
     def done_ranges(self) -> list[Range]:
-        return [(s.first, s.next) for s in self.spans if s.state is State.DONE]
+        return [(s.first, s.next) for s in self.spans if s.state is JobState.DONE]
 
-    def failures(self) -> list[Failure]:
+    def failures(self) -> list[JobFailure]:
         return [
-            Failure(s.first, s.next, s.failures, _due_us(s), s.reason)
+            JobFailure(s.first, s.next, s.failures, _due_us(s), s.reason)
             for s in self.spans
-            if s.failures and s.state is not State.DONE
+            if s.failures and s.state is not JobState.DONE
         ]
 
-    def restore(self, done: Iterable[Range], failures: Iterable[Failure]) -> None:
+    def restore(self, done: Iterable[Range], failures: Iterable[JobFailure]) -> None:
         """Takes in what a ledger says; `restored` ends it."""
         for failure in failures:
             self._reach(failure.next)
             for span in self.spans.cut(failure.first, failure.next):
-                if span.state is State.WAITING:
+                if span.state is JobState.WAITING:
                     span.failures, span.reason = failure.failures, failure.reason
                     # With an order to keep, all begin in the order of the log.
                     span.due_us = failure.due_us if self.order is None else 0
         for first, next in done:
             self._reach(next)
             for span in self.spans.cut(first, next):
-                if span.state is not State.DONE:
-                    self._set(span, State.DONE)
+                if span.state is not JobState.DONE:
+                    self._set(span, JobState.DONE)
             self.spans.tidy(first, next)
 
     def restored(self, end: int) -> None:
@@ -358,7 +358,7 @@ class Jobs:
                 if span.first < end:
                     span.next = min(span.next, end)
                     kept.append(span)
-                    self.waiting += len(span) if span.state is State.WAITING else 0
+                    self.waiting += len(span) if span.state is JobState.WAITING else 0
             self.spans = kept
         self._rebuild()
 
@@ -366,7 +366,7 @@ class Jobs:
 
     def _reach(self, next: int, due_us: int = 0) -> None:
         if next > self.next:
-            span = self.spans.append(Span(self.next, next, State.WAITING, due_us=due_us))
+            span = self.spans.append(JobSpan(self.next, next, JobState.WAITING, due_us=due_us))
             self.waiting += len(span)
             self._push_due(span)
 
@@ -376,22 +376,22 @@ class Jobs:
         above = max(first, self.next), next
         return [part for part in (below, above) if part[0] < part[1]]
 
-    def _failed(self, span: Span, due: Due, reason: str, deliveries_max: int) -> bool:
+    def _failed(self, span: JobSpan, due: Due, reason: str, deliveries_max: int) -> bool:
         """True if the span's jobs are doomed by it."""
         span.failures += 1
         span.reason = reason
         if span.failures >= deliveries_max:
             # Its dead letter names the worker.
-            self._set(span, State.DOOMED, span.worker)
+            self._set(span, JobState.DOOMED, span.worker)
             return True
         self._wait(span, due(span.failures, span.first))
         return False
 
-    def _wait(self, span: Span, due_us: int) -> None:
-        self._set(span, State.WAITING, due_us=due_us)
+    def _wait(self, span: JobSpan, due_us: int) -> None:
+        self._set(span, JobState.WAITING, due_us=due_us)
         self._push_due(span)
 
-    def _push_due(self, span: Span) -> None:
+    def _push_due(self, span: JobSpan) -> None:
         heap = self._urgent.setdefault(span.priority, []) if span.priority else self._due
         self._push(heap, span.due_us, span.first, span.next)
 
@@ -399,7 +399,7 @@ class Jobs:
         if self.order is not None:
             for offset in list(self._left_behind(first, next)):
                 (span,) = self.spans.cut(offset, offset + 1)
-                if span.state is State.PARKED:
+                if span.state is JobState.PARKED:
                     self._wait(span, 0)
         self.spans.tidy(first, next)
 
@@ -408,25 +408,25 @@ class Jobs:
         if self.order is None:
             return
         for span in self.spans.within(max(first, self.floor), min(next, self.next)):
-            if span.state is State.DONE:
+            if span.state is JobState.DONE:
                 part = max(first, span.first), min(next, span.next)
                 for offset in self.order.known_within(*part):
                     freed = self.order.leave(offset)
                     if freed is not None:
                         yield freed
 
-    def _set(self, span: Span, state: State, worker: str = "", due_us: int = 0) -> None:
+    def _set(self, span: JobSpan, state: JobState, worker: str = "", due_us: int = 0) -> None:
         count = len(span)
-        if span.state is State.LEASED:
+        if span.state is JobState.LEASED:
             self.leased -= count
             self._in_hand.give_back(span.worker, count)
-        elif span.state is State.WAITING:
+        elif span.state is JobState.WAITING:
             self.waiting -= count
         span.state, span.worker, span.due_us = state, worker, due_us
-        if state is State.LEASED:
+        if state is JobState.LEASED:
             self.leased += count
             self._in_hand.take(worker, count)
-        elif state is State.WAITING:
+        elif state is JobState.WAITING:
             self.waiting += count
 
     def _push(self, heap: _Heap, time_us: int, first: int, next: int) -> None:
@@ -437,20 +437,20 @@ class Jobs:
     def _rebuild(self) -> None:
         """All heaps anew, from what there is."""
         self._deadlines = [
-            (s.due_us, s.first, s.next) for s in self.spans if s.state is State.LEASED
+            (s.due_us, s.first, s.next) for s in self.spans if s.state is JobState.LEASED
         ]
         self._due, self._urgent = [], {}
         for span in self.spans:
-            if span.state is State.WAITING:
+            if span.state is JobState.WAITING:
                 heap = self._urgent.setdefault(span.priority, []) if span.priority else self._due
                 heap.append((span.due_us, span.first, span.next))
         for heap in (self._deadlines, self._due, *self._urgent.values()):
             heapq.heapify(heap)
 
 
-def _is_held(span: Span, worker: str) -> bool:
-    return span.state is State.LEASED and span.worker == worker
+def _is_held(span: JobSpan, worker: str) -> bool:
+    return span.state is JobState.LEASED and span.worker == worker
 
 
-def _due_us(span: Span) -> int:
-    return span.due_us if span.state is State.WAITING else 0
+def _due_us(span: JobSpan) -> int:
+    return span.due_us if span.state is JobState.WAITING else 0

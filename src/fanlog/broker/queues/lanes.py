@@ -87,7 +87,7 @@ def read_keys(batch: Batch, *, small: bool) -> Keys:
     return keys
 
 
-class Found:
+class BatchAtHand:
     """A batch at hand. Its keys are looked at once, and only where order matters."""
 
     __slots__ = ("_batch", "_offsets", "header", "keys", "view")
@@ -136,10 +136,10 @@ class Found:
         return self._offsets
 
 
-class Run(NamedTuple):
+class JobRun(NamedTuple):
     """Jobs that can go out as one lease, and the batch that they are in."""
 
-    found: Found
+    found: BatchAtHand
     first: int
     next: int
 
@@ -158,11 +158,11 @@ class Lane:
         self.sequence = 0
         self.watching = False
         self.lost_jobs = 0
-        self._stretches: list[tuple[list[int], list[Found]]] = []
+        self._stretches: list[tuple[list[int], list[BatchAtHand]]] = []
         self._loading: int | None = None
         # Whose keys are read in a thread, and large ones whose keys are at hand.
-        self._reading: list[Found] = []
-        self._large: list[Found] = []
+        self._reading: list[BatchAtHand] = []
+        self._large: list[BatchAtHand] = []
         self.paused_until_us = 0
         # Where urgent jobs are, if there are any priorities; and whether that is being looked for.
         self.ahead: Ahead | None = None
@@ -183,7 +183,7 @@ class Lane:
         order = self.jobs.order
         return order is not None and order.parked >= self._options.queue_parked_max
 
-    def run(self, now_us: int, share: int, *, oldest: bool = False) -> Run | None:
+    def run(self, now_us: int, share: int, *, oldest: bool = False) -> JobRun | None:
         """The next jobs to hand out, `share` of them at most; None if there are none, or if they
         have to be read from disk first. The `oldest` ones, or the most urgent."""
         while self.available(now_us):
@@ -207,7 +207,7 @@ class Lane:
                     return run
         return None
 
-    def _knows_keys(self, found: Found) -> bool:
+    def _knows_keys(self, found: BatchAtHand) -> bool:
         """Whether the batch's keys are at hand, or don't matter. Those of a large batch are read in
         a thread, and then the queue is stirred."""
         if self.jobs.order is None or found.keys is not None:
@@ -228,7 +228,7 @@ class Lane:
             )
         return False
 
-    def _read(self, found: Found, got: Keys | Exception) -> None:
+    def _read(self, found: BatchAtHand, got: Keys | Exception) -> None:
         self._reading.remove(found)
         self._take_keys(found, got)
         self._large = [*self._large, found][-_STRETCHES:]
@@ -238,7 +238,7 @@ class Lane:
         if not self.partition.topic.deleted:
             self._host.stir(self)
 
-    def _take_keys(self, found: Found, got: Keys | Exception) -> None:
+    def _take_keys(self, found: BatchAtHand, got: Keys | Exception) -> None:
         """Jobs whose keys can't be read have no order: the worker finds out why."""
         if isinstance(got, Exception):
             logger.warning("jobs of %s have no order: %s", self.partition.name, got)
@@ -354,12 +354,12 @@ class Lane:
             return
         self._look_on(now_us)
 
-    def _in_order(self, found: Found, first: int, next: int, share: int) -> Run | None:
+    def _in_order(self, found: BatchAtHand, first: int, next: int, share: int) -> JobRun | None:
         """What of a stretch may go out with regard to its keys. Those in front that may not are
         set aside; None if that is all of them."""
         order = self.jobs.order
         if order is None:
-            return Run(found, first, min(next, first + share))
+            return JobRun(found, first, min(next, first + share))
         begin = first
         while begin < next and not order.may_go(begin, found.key(begin)):
             order.enter(begin, found.key(begin))
@@ -372,7 +372,7 @@ class Lane:
         while end < min(next, begin + share) and order.may_go(end, found.key(end)):
             order.enter(end, found.key(end))
             end += 1
-        return Run(found, begin, end) if end > begin else None
+        return JobRun(found, begin, end) if end > begin else None
 
     def drop_lost(self) -> None:
         """Jobs that retention has deleted count as done, and are counted."""
@@ -391,7 +391,7 @@ class Lane:
 
     # Batches
 
-    def find(self, offset: int, now_us: int) -> Found | None:
+    def find(self, offset: int, now_us: int) -> BatchAtHand | None:
         """The batch that holds `offset`; None while it is read, and then the queue is stirred."""
         found = self._at_hand(offset)
         if found is not None:
@@ -422,14 +422,14 @@ class Lane:
 
     def _keep(self, pieces: Iterable[memoryview]) -> None:
         batches = [
-            Found(piece[at : at + header.length], header)
+            BatchAtHand(piece[at : at + header.length], header)
             for piece in pieces
             for at, header in split_batches(piece)
         ]
         self._stretches.insert(0, ([found.header.base_offset for found in batches], batches))
         del self._stretches[_STRETCHES:]
 
-    def _at_hand(self, offset: int) -> Found | None:
+    def _at_hand(self, offset: int) -> BatchAtHand | None:
         for bases, batches in self._stretches:
             i = bisect_right(bases, offset) - 1
             if i >= 0 and offset < batches[i].header.next_offset:

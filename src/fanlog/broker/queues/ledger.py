@@ -11,7 +11,7 @@ import msgspec
 
 from fanlog.broker.clocks import SECOND_US, Clocks
 from fanlog.broker.ledger import Entry, Ledger, LedgerHost
-from fanlog.broker.queues.jobs import Failure, InHand, Jobs
+from fanlog.broker.queues.jobs import InHand, JobFailure, Jobs
 from fanlog.broker.queues.spans import Range, joined
 from fanlog.model import QueueSettings
 
@@ -44,7 +44,7 @@ class StoredQueue:
 
 
 class _Failure(NamedTuple):
-    """A `Failure` as it is stored: due by the wall clock, and how long that was to wait when it
+    """A `JobFailure` as it is stored: due by the wall clock, and how long that was to wait when it
     was written, so that a clock that was set back makes no job wait for longer."""
 
     first: int
@@ -173,12 +173,12 @@ class QueueLedger:
         stored = StoredLane(topic, partition, said.number, sequence, jobs, reach)
         queue.lanes[topic, partition] = stored
 
-    def _loaded(self, stored: _Failure) -> Failure:
+    def _loaded(self, stored: _Failure) -> JobFailure:
         left_us = min(stored.due_us - self._clocks.now_us(), stored.delay_us)
         due_us = self._clocks.monotonic_us() + left_us if left_us > 0 else 0
-        return Failure(stored.first, stored.next, stored.failures, due_us, stored.reason)
+        return JobFailure(stored.first, stored.next, stored.failures, due_us, stored.reason)
 
-    def _stored(self, failure: Failure) -> _Failure:
+    def _stored(self, failure: JobFailure) -> _Failure:
         first, next, failures, due_us, reason = failure
         delay_us = max(0, due_us - self._clocks.monotonic_us())
         due_us = self._clocks.now_us() + delay_us if delay_us else 0
@@ -192,7 +192,7 @@ class QueueLedger:
         return _entry(name, stored, state)
 
     def change_entry(
-        self, name: str, stored: StoredLane, done: Sequence[Range], failures: Sequence[Failure]
+        self, name: str, stored: StoredLane, done: Sequence[Range], failures: Sequence[JobFailure]
     ) -> tuple[bytes, bytes]:
         """What has changed in a partition."""
         new = list(map(self._stored, failures))

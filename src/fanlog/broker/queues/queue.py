@@ -9,15 +9,15 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from fanlog.broker.cursors import Subscription
+from fanlog.broker.cursors import BrokerSubscription
 from fanlog.broker.ports import Reader
 from fanlog.broker.queues.jobs import Due, InHand, Jobs
-from fanlog.broker.queues.lanes import Lane, Run
+from fanlog.broker.queues.lanes import JobRun, Lane
 from fanlog.broker.queues.ledger import StoredLane
 from fanlog.broker.queues.ranks import Ranks
 from fanlog.broker.queues.retries import retry_delay_us
-from fanlog.broker.queues.spans import Span
-from fanlog.broker.topics import Partition, Topic
+from fanlog.broker.queues.spans import JobSpan
+from fanlog.broker.topics import BrokerTopic, Partition
 from fanlog.broker.tracing import Traces
 from fanlog.broker.unpacking import Unpacker
 from fanlog.config import BrokerOptions
@@ -55,7 +55,7 @@ class QueueHost(Protocol):
     ) -> None: ...
     def when_more(self, partition: Partition, wake: Callable[[], None]) -> None: ...
     def missed(self, queue: Queue, lane: Lane, gap: Gap, records: int) -> None: ...
-    def failed(self, queue: Queue, lane: Lane, again: list[Span], doomed: list[Span]) -> None:
+    def failed(self, queue: Queue, lane: Lane, again: list[JobSpan], doomed: list[JobSpan]) -> None:
         """Leases ran out: what follows from it is to be written down, or buried."""
         ...
 
@@ -68,7 +68,7 @@ class WorkerReader(Reader, Protocol):
         ...
 
 
-class Worker:
+class QueueWorker:
     """Who takes jobs. One whose connection is lost has no subscription, and keeps its jobs until
     their time is up. One that let a job's time run out is `doubted`: it gets a single job at a
     time until it says something."""
@@ -99,7 +99,7 @@ class Worker:
         self.wildcard = False
         self.named = False
         self.prefetch = 1
-        self.subscription: Subscription | None = None
+        self.subscription: BrokerSubscription | None = None
         self.reader: WorkerReader | None = None
         self.topics: set[int] = set()
         self.batch_cache: BatchCache[bool] = BatchCache()
@@ -109,7 +109,7 @@ class Worker:
         self._bytes = 0
 
     def begin(
-        self, wanted: Work, subscription: Subscription, reader: WorkerReader, client: str
+        self, wanted: Work, subscription: BrokerSubscription, reader: WorkerReader, client: str
     ) -> None:
         """Takes its seat, on a connection that has got none of its batches yet."""
         self.subscription = subscription
@@ -130,7 +130,7 @@ class Worker:
             return 0
         return (1 if self.doubted else self.prefetch) - self.in_hand
 
-    def would_splinter(self, run: Run) -> bool:
+    def would_splinter(self, run: JobRun) -> bool:
         """Whether so little room is left that it is better to wait for more than to cut off a
         small piece of a batch: pieces are never put together again."""
         count, room = run.next - run.first, self.room()
@@ -141,7 +141,7 @@ class Worker:
     def in_hand(self) -> int:
         return self.queue.in_hand.counts.get(self.id, 0)
 
-    def send(self, lane: Lane, run: Run, deliveries: int) -> None:
+    def send(self, lane: Lane, run: JobRun, deliveries: int) -> None:
         """A lease, and its batch if the worker does not have it; collected until `flush`."""
         if self.subscription is None:
             return
@@ -185,13 +185,13 @@ class Queue:
         self.settings = settings
         self.born = born
         self.born_in_memory = 0
-        self.workers: dict[str, Worker] = {}
+        self.workers: dict[str, QueueWorker] = {}
         self.lanes: dict[tuple[int, int], Lane] = {}
         self.in_hand = InHand()
         self.delivered = 0
         self.redelivered = 0
         self.dead_lettered = 0
-        self._ring: deque[Worker] = deque()
+        self._ring: deque[QueueWorker] = deque()
         self._stirred: dict[Lane, None] = {}
         self._timed: dict[Lane, None] = {}
         self._scheduled = False
@@ -202,7 +202,7 @@ class Queue:
         self._ranked_lanes: dict[Lane, None] = {}
         self._urgent_jobs = 0
 
-    def is_older_than(self, topic: Topic) -> bool:
+    def is_older_than(self, topic: BrokerTopic) -> bool:
         """Whether the topic has appeared since the queue began. Those in memory are numbered apart,
         and anew with each start."""
         in_memory = topic.settings.level is Durability.MEMORY
@@ -212,7 +212,7 @@ class Queue:
     def leased(self) -> int:
         return sum(self.in_hand.counts.values())
 
-    def present(self) -> list[Worker]:
+    def present(self) -> list[QueueWorker]:
         return [worker for worker in self.workers.values() if worker.subscription is not None]
 
     # Lanes
@@ -235,7 +235,7 @@ class Queue:
         self._timed.pop(lane, None)
         self._ranked_lanes.pop(lane, None)
 
-    def drop_topic(self, topic: Topic) -> list[Lane]:
+    def drop_topic(self, topic: BrokerTopic) -> list[Lane]:
         """A topic was deleted. Returns what there was of it."""
         gone = [lane for lane in self.lanes.values() if lane.partition.topic is topic]
         for lane in gone:
@@ -300,7 +300,7 @@ class Queue:
 
     # Workers
 
-    def enlist(self, worker: Worker) -> None:
+    def enlist(self, worker: QueueWorker) -> None:
         """Puts a worker that has room into the ring."""
         if not worker.listed and worker.room() > 0:
             worker.listed = True
@@ -320,7 +320,7 @@ class Queue:
             else:
                 self.enlist(worker)
 
-    def release(self, worker: Worker) -> None:
+    def release(self, worker: QueueWorker) -> None:
         """A worker has left: its jobs go to others, as if it had never had them."""
         self.workers.pop(worker.id, None)
         worker.subscription = None
@@ -345,8 +345,8 @@ class Queue:
         now_us = self._host.monotonic_us()
         share = max(1, -(-self._available(now_us) // len(self._ring)))
         leases, jobs_max = 0, self._host.options.queue_in_flight_max - self.leased
-        served: dict[Worker, None] = {}
-        idle: list[Worker] = []
+        served: dict[QueueWorker, None] = {}
+        idle: list[QueueWorker] = []
         while self._ring and self._stirred and jobs_max > 0:
             if leases == _LEASES_A_TURN:
                 self.schedule()
@@ -382,7 +382,7 @@ class Queue:
                 self._rest(lane)
         return available
 
-    def _hand_out(self, worker: Worker, share: int, now_us: int) -> int:
+    def _hand_out(self, worker: QueueWorker, share: int, now_us: int) -> int:
         """One lease, from the lane whose turn it is. Returns how many jobs it has."""
         oldest = self._ranked and self._urgent_jobs >= URGENT_JOBS
         if oldest:

@@ -8,16 +8,16 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from fanlog.broker.cursors import Subscription
+from fanlog.broker.cursors import BrokerSubscription
 from fanlog.broker.ledger import Entry
 from fanlog.broker.missing import maybe_topic
 from fanlog.broker.names import check_not_internal, check_target
 from fanlog.broker.ports import Outlet, Runtime
 from fanlog.broker.positions import known_until
 from fanlog.broker.queues.burials import Burials
-from fanlog.broker.queues.dead_letters import DeadLetters
+from fanlog.broker.queues.dead_letters import DeadLetterWriter
 from fanlog.broker.queues.followers import QueueFollowers
-from fanlog.broker.queues.jobs import Failure, Jobs
+from fanlog.broker.queues.jobs import JobFailure, Jobs
 from fanlog.broker.queues.lanes import Lane
 from fanlog.broker.queues.ledger import (
     QueueLedger,
@@ -26,7 +26,7 @@ from fanlog.broker.queues.ledger import (
     no_queue_entry,
     queue_entry,
 )
-from fanlog.broker.queues.queue import Queue, Worker, WorkerReader
+from fanlog.broker.queues.queue import Queue, QueueWorker, WorkerReader
 from fanlog.broker.queues.reports import describe_queue, plan_queue_reset
 from fanlog.broker.queues.rules import (
     changed_queue_settings,
@@ -36,9 +36,9 @@ from fanlog.broker.queues.rules import (
     start_of,
     takes_part,
 )
-from fanlog.broker.queues.spans import Range, Span
+from fanlog.broker.queues.spans import JobSpan, Range
 from fanlog.broker.queues.verdicts import Answer, Verdicts
-from fanlog.broker.topics import Partition, Topic
+from fanlog.broker.topics import BrokerTopic, Partition
 from fanlog.broker.tracing import Traces
 from fanlog.broker.unpacking import Unpacker
 from fanlog.config import BrokerOptions
@@ -54,7 +54,7 @@ from fanlog.errors import (
 )
 from fanlog.format.header import OFFSET_MAX
 from fanlog.format.messages import (
-    Held,
+    HeldJobs,
     Joined,
     Notice,
     PartitionOffset,
@@ -85,12 +85,12 @@ class Queues:
         self._runtime = runtime
         self.options = options
         self._queues: dict[str, Queue] = {}
-        self._seats: dict[Subscription, Worker] = {}
-        self._outlets: dict[Outlet, list[Worker]] = {}
+        self._seats: dict[BrokerSubscription, QueueWorker] = {}
+        self._outlets: dict[Outlet, list[QueueWorker]] = {}
         self._followers = QueueFollowers()
         self._ledger = QueueLedger(broker.internal, runtime, self.epoch, self._everything)
         self._verdicts = Verdicts(self)
-        self._burials = Burials(DeadLetters(broker), self._ledger, runtime)
+        self._burials = Burials(DeadLetterWriter(broker), self._ledger, runtime)
         self.monotonic_us = runtime.monotonic_us
         self.soon = runtime.soon
         self._ticking = False
@@ -146,12 +146,12 @@ class Queues:
 
     def work(
         self, key: int, wanted: Work, outlet: Outlet, reader: WorkerReader, client: str = ""
-    ) -> tuple[Subscription, QueueSettings, list[Joined]]:
+    ) -> tuple[BrokerSubscription, QueueSettings, list[Joined]]:
         """A worker's seat in a queue, and the topics that it works on; `start` sets it going. What
         it needs is durable already if `prepare` was asked before."""
         queue, topics = self.prepare(wanted, outlet)
         worker = self._seat(queue, wanted)
-        subscription = Subscription(
+        subscription = BrokerSubscription(
             key, self, outlet, reader, wanted.target, wildcard=wanted.wildcard
         )
         worker.begin(wanted, subscription, reader, client)
@@ -163,7 +163,7 @@ class Queues:
         self._keep(queue, worker, wanted.holds)
         return subscription, queue.settings, joined
 
-    def prepare(self, wanted: Work, outlet: Outlet) -> tuple[Queue, list[Topic]]:
+    def prepare(self, wanted: Work, outlet: Outlet) -> tuple[Queue, list[BrokerTopic]]:
         """Writes down what a worker needs that is to come: the queue, and where it begins in each
         partition. Raises what speaks against it."""
         check_names(wanted, self.options)
@@ -175,14 +175,14 @@ class Queues:
             self._meet(queue, topic, appeared=False)
         return queue, topics
 
-    def start(self, subscription: Subscription) -> None:
+    def start(self, subscription: BrokerSubscription) -> None:
         worker = self._seats.get(subscription)
         if worker is not None:
             worker.queue.enlist(worker)
             for lane in worker.queue.lanes.values():
                 worker.queue.stir(lane)
 
-    def lost(self, subscription: Subscription) -> None:
+    def lost(self, subscription: BrokerSubscription) -> None:
         """A worker's connection is gone. It keeps its jobs until their time is up: it may come
         back, and settle them."""
         worker = self._stand_up(subscription)
@@ -191,7 +191,7 @@ class Queues:
         if worker is not None and not worker.in_hand:
             worker.queue.workers.pop(worker.id, None)
 
-    def leave(self, subscription: Subscription) -> None:
+    def leave(self, subscription: BrokerSubscription) -> None:
         """A worker goes for good, and gives back what it has."""
         worker = self._stand_up(subscription)
         if worker is not None:
@@ -211,7 +211,7 @@ class Queues:
                 "another name, or delete the group."
             )
 
-    def _topics(self, wanted: Work) -> list[Topic]:
+    def _topics(self, wanted: Work) -> list[BrokerTopic]:
         target = check_target(wanted.target, wildcard=wanted.wildcard)
         if not wanted.wildcard:
             topic = maybe_topic(self._broker, check_not_internal(target), wanted.missing)
@@ -219,7 +219,7 @@ class Queues:
         found = self._broker.catalog.matching(target)
         return [topic for topic in found if takes_part(topic, wanted.target)]
 
-    def _open(self, wanted: Work, topics: list[Topic]) -> Queue:
+    def _open(self, wanted: Work, topics: list[BrokerTopic]) -> Queue:
         """The queue with its settings as the worker wants them, written down if they are new."""
         queue = self._queues.get(wanted.queue)
         before = QueueSettings() if queue is None else queue.settings
@@ -274,11 +274,11 @@ class Queues:
                 "already: give the other a name of its own, or none."
             )
 
-    def _seat(self, queue: Queue, wanted: Work) -> Worker:
+    def _seat(self, queue: Queue, wanted: Work) -> QueueWorker:
         """The worker, as new or as it was. One of its name that is there gives way."""
         worker = queue.workers.get(wanted.worker)
         if worker is None:
-            worker = queue.workers[wanted.worker] = Worker(queue, wanted.worker)
+            worker = queue.workers[wanted.worker] = QueueWorker(queue, wanted.worker)
             return worker
         subscription, reader = worker.subscription, worker.reader
         if subscription is not None:
@@ -292,7 +292,7 @@ class Queues:
                 )
         return worker
 
-    def _stand_up(self, subscription: Subscription) -> Worker | None:
+    def _stand_up(self, subscription: BrokerSubscription) -> QueueWorker | None:
         worker = self._seats.pop(subscription, None)
         if worker is None:
             return None
@@ -305,7 +305,7 @@ class Queues:
         self._followers.remove(worker)
         return worker
 
-    def _keep(self, queue: Queue, worker: Worker, holds: tuple[Held, ...]) -> None:
+    def _keep(self, queue: Queue, worker: QueueWorker, holds: tuple[HeldJobs, ...]) -> None:
         """What a worker that comes back does not have was lost on its way: others may have it."""
         kept: dict[tuple[int, int], list[Range]] = {}
         for held in holds:
@@ -321,7 +321,7 @@ class Queues:
         """Whether a worker waits for a topic of this name."""
         return self._followers.any_of(name)
 
-    def topic_appeared(self, topic: Topic) -> None:
+    def topic_appeared(self, topic: BrokerTopic) -> None:
         """Whoever wants a topic of this name works on it from its first record."""
         for worker in self._followers.below(topic.name):
             if worker.reader is not None:
@@ -333,7 +333,9 @@ class Queues:
                 for partition in topic.partitions:
                     worker.queue.stir(worker.queue.lanes[topic.number, partition.index])
 
-    def prepare_growth(self, topic: Topic, new: range, prepared: frozenset[str]) -> frozenset[str]:
+    def prepare_growth(
+        self, topic: BrokerTopic, new: range, prepared: frozenset[str]
+    ) -> frozenset[str]:
         """Writes down, before there are new partitions, that whoever works on the topic begins
         with their first record; which queues that was done for. One that nobody works in now must
         not leave any out either."""
@@ -345,7 +347,7 @@ class Queues:
             self._ledger.write([self._ledger.lane_entry(queue.name, lane) for lane in lanes])
         return frozenset(queue.name for queue in queues)
 
-    def topic_grew(self, topic: Topic, new: list[Partition]) -> None:
+    def topic_grew(self, topic: BrokerTopic, new: list[Partition]) -> None:
         for queue in self._working_on(topic):
             lanes = [queue.add_lane(p, self._jobs(queue), sequence=1) for p in new]
             if topic.settings.level is not Durability.MEMORY:
@@ -360,12 +362,12 @@ class Queues:
                 for partition in new:
                     worker.queue.stir(worker.queue.lanes[topic.number, partition.index])
 
-    def _working_on(self, topic: Topic) -> list[Queue]:
+    def _working_on(self, topic: BrokerTopic) -> list[Queue]:
         """The queues that have met the topic, with workers or without."""
         queues = self._queues.values()
         return [queue for queue in queues if any(n == topic.number for n, _ in queue.lanes)]
 
-    def topic_vanished(self, topic: Topic) -> None:
+    def topic_vanished(self, topic: BrokerTopic) -> None:
         for worker in self._followers.of(topic):
             if worker.reader is not None and topic.number in worker.topics:
                 worker.reader.left(topic.number, topic.name)
@@ -379,17 +381,17 @@ class Queues:
         if gone:
             self._ledger.write_or_owe(gone)
 
-    def followers_of(self, topic: Topic) -> int:
+    def followers_of(self, topic: BrokerTopic) -> int:
         """How many workers would take a job of the topic."""
         return len(self._followers.of(topic))
 
-    def _join(self, worker: Worker, topic: Topic, *, appeared: bool) -> Joined:
+    def _join(self, worker: QueueWorker, topic: BrokerTopic, *, appeared: bool) -> Joined:
         worker.topics.add(topic.number)
         lanes = self._meet(worker.queue, topic, appeared=appeared)
         starts = (PartitionOffset(lane.partition.index, lane.jobs.floor) for lane in lanes)
         return Joined(topic.number, topic.name, self._broker.epoch, tuple(starts))
 
-    def _meet(self, queue: Queue, topic: Topic, *, appeared: bool) -> list[Lane]:
+    def _meet(self, queue: Queue, topic: BrokerTopic, *, appeared: bool) -> list[Lane]:
         """A topic's lanes in a queue. Where those that are new begin is written down."""
         lanes: list[Lane] = []
         entries: list[Entry] = []
@@ -405,7 +407,7 @@ class Queues:
             self._ledger.write_or_owe(entries)
         return lanes
 
-    def _is_whole(self, queue: Queue | None, topic: Topic) -> bool:
+    def _is_whole(self, queue: Queue | None, topic: BrokerTopic) -> bool:
         """Whether a queue that meets a topic works on all of it: one that is younger than the
         queue, or one in which it may have begun before, and the ledger has lost where."""
         newer = queue is not None and queue.is_older_than(topic)
@@ -419,7 +421,7 @@ class Queues:
 
     # Verdicts
 
-    def settle(self, subscription: Subscription, settle: Settle, answer: Answer) -> None:
+    def settle(self, subscription: BrokerSubscription, settle: Settle, answer: Answer) -> None:
         """Takes a worker's verdicts; they are answered when they are written down."""
         worker = self._seats.get(subscription)
         if worker is None:
@@ -433,10 +435,10 @@ class Queues:
         """The same for jobs of a worker that left the queue and kept them. One that has none any
         more is not known; its verdicts still count as far as they can."""
         queue = self._get(settle.queue)
-        worker = queue.workers.get(settle.worker) or Worker(queue, settle.worker)
+        worker = queue.workers.get(settle.worker) or QueueWorker(queue, settle.worker)
         self._settle(worker, settle, answer)
 
-    def _settle(self, worker: Worker, settle: Settle, answer: Answer) -> None:
+    def _settle(self, worker: QueueWorker, settle: Settle, answer: Answer) -> None:
         most = self.options.queue_verdicts_max
         if len(settle.verdicts) > most:
             raise LimitError(
@@ -452,7 +454,7 @@ class Queues:
         self._verdicts.settle(worker, settle, answer)
 
     def change_entry(
-        self, queue: Queue, lane: Lane, done: list[Range], failures: list[Failure]
+        self, queue: Queue, lane: Lane, done: list[Range], failures: list[JobFailure]
     ) -> Entry:
         return self._ledger.change_entry(queue.name, queue.stored(lane), done, failures)
 
@@ -462,18 +464,20 @@ class Queues:
     def when_durable(self, done: Callable[[FanlogError | None], None]) -> None:
         self._broker.internal.when_durable(done)
 
-    def failed(self, queue: Queue, lane: Lane, again: list[Span], doomed: list[Span]) -> None:
+    def failed(self, queue: Queue, lane: Lane, again: list[JobSpan], doomed: list[JobSpan]) -> None:
         """Leases ran out. That has happened, and is written down when it can be."""
         if lane.partition.durability is not Durability.MEMORY:
             failures = [
-                Failure(span.first, span.next, span.failures, span.due_us, span.reason)
+                JobFailure(span.first, span.next, span.failures, span.due_us, span.reason)
                 for span in again + doomed
             ]
             self._ledger.write_or_owe([self.change_entry(queue, lane, [], failures)])
         if doomed:
             self._burials.bury(queue, lane, doomed)
 
-    def bury(self, queue: Queue, lane: Lane, doomed: list[Span], done: Callable[[], None]) -> None:
+    def bury(
+        self, queue: Queue, lane: Lane, doomed: list[JobSpan], done: Callable[[], None]
+    ) -> None:
         self._burials.bury(queue, lane, doomed, done)
 
     # Time

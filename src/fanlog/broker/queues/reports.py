@@ -9,7 +9,7 @@ from fanlog.broker.groups.reports import lag_seconds
 from fanlog.broker.names import check_not_internal
 from fanlog.broker.queues.lanes import Lane
 from fanlog.broker.queues.queue import Queue
-from fanlog.broker.queues.spans import State
+from fanlog.broker.queues.spans import JobState
 from fanlog.broker.topics import Partition
 from fanlog.errors import PartitionNotFoundError
 from fanlog.format.messages import ResetGroup
@@ -53,7 +53,7 @@ async def _describe_lane(broker: BrokerCore, lane: Lane, now_us: int) -> GroupPa
     floor = max(jobs.floor, partition.log.start_offset)
     done_above = sum(next - first for first, next in jobs.done_ranges())
     lag = max(0, partition.visible_end - floor - done_above)
-    retrying = [s for s in jobs.spans if s.state is State.WAITING and s.failures]
+    retrying = [s for s in jobs.spans if s.state is JobState.WAITING and s.failures]
     due_us = min((span.due_us for span in retrying), default=None)
     return GroupPartitionInfo(
         topic=partition.topic.name,
@@ -76,12 +76,12 @@ def _urgent(lane: Lane) -> dict[int, int]:
     never were."""
     counts: dict[int, int] = {}
     for span in lane.jobs.spans if lane.ahead is not None else ():
-        if span.state is State.WAITING and span.priority:
+        if span.state is JobState.WAITING and span.priority:
             counts[span.priority] = counts.get(span.priority, 0) + len(span)
     for priority, (first, next) in () if lane.ahead is None else lane.ahead.runs():
         waiting = max(0, next - max(first, lane.jobs.next))
         for span in lane.jobs.spans.within(first, min(next, lane.jobs.next)):
-            if span.state is State.WAITING and not span.priority:
+            if span.state is JobState.WAITING and not span.priority:
                 waiting += min(next, span.next) - max(first, span.first)
         if waiting:
             counts[priority] = counts.get(priority, 0) + waiting

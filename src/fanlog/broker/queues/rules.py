@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from fanlog.broker.names import check_public_name, is_hidden
 from fanlog.broker.settings import changed
-from fanlog.broker.topics import Partition, Topic
+from fanlog.broker.topics import BrokerTopic, Partition
 from fanlog.config import BrokerOptions
 from fanlog.errors import (
     InvalidArgumentError,
@@ -68,7 +68,7 @@ def check_dead_letter(topic: str, settings: QueueSettings) -> None:
         )
 
 
-def takes_part(topic: Topic, pattern: str) -> bool:
+def takes_part(topic: BrokerTopic, pattern: str) -> bool:
     """Whether a topic that fits a pattern is worked on. Dead letters are not, unless the pattern
     names them: a job that fails would die again and again. Nor are inboxes and
     resumable streams."""
@@ -89,7 +89,7 @@ def start_of(partition: Partition, settings: QueueSettings, appeared: bool) -> i
     )
 
 
-def newest_number(topics: Iterable[Topic], *, in_memory: bool) -> int:
+def newest_number(topics: Iterable[BrokerTopic], *, in_memory: bool) -> int:
     """The highest number that a topic on disk, or in memory, has: one with a higher one is
     newer."""
     return max(

@@ -11,7 +11,7 @@ from enum import IntEnum
 Range = tuple[int, int]
 
 
-class State(IntEnum):
+class JobState(IntEnum):
     DONE = 0
     LEASED = 1
     # To be handed out (again), once `due_us` has come.
@@ -22,7 +22,7 @@ class State(IntEnum):
     DOOMED = 4
 
 
-class Span:
+class JobSpan:
     """`due_us` is when a lease runs out, or when a waiting job may go out. `failures` counts the
     deliveries that came to nothing; `reason` is why the last did. `priority` is known once they
     were handed out, and `since_us` is when they were handed out last."""
@@ -43,7 +43,7 @@ class Span:
         self,
         first: int,
         next: int,
-        state: State,
+        state: JobState,
         *,
         worker: str = "",
         due_us: int = 0,
@@ -76,22 +76,22 @@ class Spans:
         self.floor = floor
         self.next = floor
         self._firsts: list[int] = []
-        self._spans: list[Span] = []
+        self._spans: list[JobSpan] = []
 
     def __len__(self) -> int:
         return len(self._spans)
 
-    def __iter__(self) -> Iterator[Span]:
+    def __iter__(self) -> Iterator[JobSpan]:
         return iter(self._spans)
 
-    def append(self, span: Span) -> Span:
+    def append(self, span: JobSpan) -> JobSpan:
         """Puts a span that begins at `next` behind all others."""
         self._firsts.append(span.first)
         self._spans.append(span)
         self.next = span.next
         return span
 
-    def within(self, first: int, next: int) -> Iterator[Span]:
+    def within(self, first: int, next: int) -> Iterator[JobSpan]:
         """Spans that have a part between the two, as they are; the cover must not change
         meanwhile."""
         i = max(0, bisect_right(self._firsts, first) - 1)
@@ -103,7 +103,7 @@ class Spans:
                 yield span
             i += 1
 
-    def cut(self, first: int, next: int) -> list[Span]:
+    def cut(self, first: int, next: int) -> list[JobSpan]:
         """Spans that cover exactly what is between the two, as far as there are any."""
         first, next = max(first, self.floor), min(next, self.next)
         if first >= next:
@@ -122,22 +122,22 @@ class Spans:
         i = max(0, bisect_right(self._firsts, first) - 2)
         while i + 1 < len(self._spans) and self._spans[i].first <= next:
             span, after = self._spans[i], self._spans[i + 1]
-            if span.state is after.state is State.DONE:
+            if span.state is after.state is JobState.DONE:
                 # All at once: a long run of small spans must not cost its square.
                 end = i + 2
-                while end < len(self._spans) and self._spans[end].state is State.DONE:
+                while end < len(self._spans) and self._spans[end].state is JobState.DONE:
                     end += 1
                 span.next = self._spans[end - 1].next
                 del self._spans[i + 1 : end], self._firsts[i + 1 : end]
             else:
                 i += 1
-        if self._spans and self._spans[0].state is State.DONE:
+        if self._spans and self._spans[0].state is JobState.DONE:
             self.floor = self._spans[0].next
             del self._spans[0], self._firsts[0]
 
     def _split(self, i: int, at: int) -> None:
         span = self._spans[i]
-        rest = Span(
+        rest = JobSpan(
             at,
             span.next,
             span.state,

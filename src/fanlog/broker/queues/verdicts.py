@@ -8,14 +8,14 @@ from collections.abc import Callable
 from typing import Protocol
 
 from fanlog.broker.ledger import Entry
-from fanlog.broker.queues.jobs import Due, Failure
+from fanlog.broker.queues.jobs import Due, JobFailure
 from fanlog.broker.queues.lanes import Lane
-from fanlog.broker.queues.queue import Queue, Worker
-from fanlog.broker.queues.spans import Range, Span
+from fanlog.broker.queues.queue import Queue, QueueWorker
+from fanlog.broker.queues.spans import JobSpan, Range
 from fanlog.broker.topics import Partition
 from fanlog.errors import FanlogError
 from fanlog.format.header import OFFSET_MAX
-from fanlog.format.messages import Settle, Settled, Verb, Verdict
+from fanlog.format.messages import JobOutcome, OutcomeKind, Settle, Settled
 from fanlog.model import Durability
 
 Answer = Callable[[Settled | FanlogError], None]
@@ -38,7 +38,7 @@ class VerdictHost(Protocol):
         ...
 
     def change_entry(
-        self, queue: Queue, lane: Lane, done: list[Range], failures: list[Failure]
+        self, queue: Queue, lane: Lane, done: list[Range], failures: list[JobFailure]
     ) -> Entry: ...
     def write(self, entries: list[Entry]) -> None:
         """Raises if they are not written."""
@@ -48,7 +48,9 @@ class VerdictHost(Protocol):
         """Calls `done` when what was written is durable, or with the fault if it can't be."""
         ...
 
-    def bury(self, queue: Queue, lane: Lane, doomed: list[Span], done: Callable[[], None]) -> None:
+    def bury(
+        self, queue: Queue, lane: Lane, doomed: list[JobSpan], done: Callable[[], None]
+    ) -> None:
         """Makes dead letters of jobs; `done` is called when they are, or when it has to be tried
         again later."""
         ...
@@ -57,11 +59,11 @@ class VerdictHost(Protocol):
 class _Request:
     __slots__ = ("answer", "late", "settle", "unburied", "worker")
 
-    def __init__(self, worker: Worker, settle: Settle, answer: Answer) -> None:
+    def __init__(self, worker: QueueWorker, settle: Settle, answer: Answer) -> None:
         self.worker = worker
         self.settle = settle
         self.answer = answer
-        self.late: list[Verdict] = []
+        self.late: list[JobOutcome] = []
         self.unburied = 1
 
     def buried(self) -> None:
@@ -87,7 +89,7 @@ class _Change:
     def __init__(self, queue: Queue) -> None:
         self.queue = queue
         self.done: list[Range] = []
-        self.failures: list[Failure] = []
+        self.failures: list[JobFailure] = []
         # What becomes a dead letter in this turn: an ack that comes behind it is late.
         self.doomed: list[Range] = []
 
@@ -97,7 +99,7 @@ class Verdicts:
         self._host = host
         self._requests: list[_Request] = []
 
-    def settle(self, worker: Worker, settle: Settle, answer: Answer) -> None:
+    def settle(self, worker: QueueWorker, settle: Settle, answer: Answer) -> None:
         """Takes a worker's verdicts into this turn."""
         if not self._requests:
             self._host.soon(self._turn)
@@ -142,7 +144,7 @@ class Verdicts:
         else:
             _answer_all(requests, None)
 
-    def _lane(self, request: _Request, verdict: Verdict) -> Lane | None:
+    def _lane(self, request: _Request, verdict: JobOutcome) -> Lane | None:
         """The lane that a verdict is about, if it knows the jobs."""
         lane = request.worker.queue.lanes.get((verdict.number, verdict.partition))
         if lane is None or verdict.first >= min(verdict.next, self._limit(request, lane)):
@@ -162,7 +164,11 @@ class Verdicts:
         queue = request.worker.queue
         for verdict in request.settle.verdicts:
             lane = self._lane(request, verdict)
-            if lane is None or verdict.verb not in (Verb.ACK, Verb.NACK, Verb.REJECT):
+            if lane is None or verdict.verb not in (
+                OutcomeKind.ACK,
+                OutcomeKind.NACK,
+                OutcomeKind.REJECT,
+            ):
                 continue
             change = changes.get(lane)
             if change is None:
@@ -173,7 +179,7 @@ class Verdicts:
             first, next = max(verdict.first, jobs.floor), min(verdict.next, limit)
             if first >= next:
                 continue
-            if verdict.verb == Verb.ACK:
+            if verdict.verb == OutcomeKind.ACK:
                 # Whoever is late must not undo a dead letter that is still on its way.
                 change.done += _without(first, next, [*jobs.doomed(first, next), *change.doomed])
                 continue
@@ -181,14 +187,14 @@ class Verdicts:
                 (max(first, span.first), min(next, span.next), span.failures + 1)
                 for span in jobs.held(request.worker.id, first, next)
             ]
-            most = 0 if verdict.verb == Verb.REJECT else queue.settings.max_deliveries
+            most = 0 if verdict.verb == OutcomeKind.REJECT else queue.settings.max_deliveries
             change.doomed += [(f, n) for f, n, failures in held if failures >= most]
-            if verdict.verb == Verb.REJECT:
+            if verdict.verb == OutcomeKind.REJECT:
                 continue
             due = _due(queue, lane, verdict, now_us)
             reason = verdict.reason[:_REASON_CHARACTERS_MAX]
             change.failures += [
-                Failure(f, n, failures, due(failures, f), reason) for f, n, failures in held
+                JobFailure(f, n, failures, due(failures, f), reason) for f, n, failures in held
             ]
 
     def _end(self, request: _Request, lane: Lane) -> int:
@@ -216,7 +222,7 @@ class Verdicts:
             self._host.write(entries)
         return bool(entries)
 
-    def _apply(self, request: _Request, verdict: Verdict, now_us: int) -> None:
+    def _apply(self, request: _Request, verdict: JobOutcome, now_us: int) -> None:
         lane = self._lane(request, verdict)
         if lane is None:
             request.late.append(verdict)
@@ -225,11 +231,11 @@ class Verdicts:
         queue, first = worker.queue, verdict.first
         next = min(verdict.next, self._limit(request, lane))
         reason = verdict.reason[:_REASON_CHARACTERS_MAX]
-        doomed: list[Span] = []
+        doomed: list[JobSpan] = []
         match verdict.verb:
-            case Verb.ACK:
+            case OutcomeKind.ACK:
                 late = self._ack(request, lane, first, next)
-            case Verb.NACK:
+            case OutcomeKind.NACK:
                 doomed, late = jobs.fail(
                     worker.id,
                     first,
@@ -238,16 +244,16 @@ class Verdicts:
                     reason=reason,
                     deliveries_max=queue.settings.max_deliveries,
                 )
-            case Verb.EXTEND:
+            case OutcomeKind.EXTEND:
                 late = jobs.extend(worker.id, first, next, now_us + _lease_us(queue, verdict))
-            case Verb.REJECT:
+            case OutcomeKind.REJECT:
                 doomed, late = jobs.reject(worker.id, first, next, reason)
             case _:
                 late = [(first, next)]
         if next < verdict.next:
             late.append((next, verdict.next))
         request.late += [
-            Verdict(verdict.number, verdict.partition, verdict.verb, *part) for part in late
+            JobOutcome(verdict.number, verdict.partition, verdict.verb, *part) for part in late
         ]
         if doomed:
             request.unburied += 1
@@ -270,7 +276,7 @@ def _answer_all(requests: list[_Request], fault: FanlogError | None) -> None:
         request.durable(fault)
 
 
-def _due(queue: Queue, lane: Lane, verdict: Verdict, now_us: int) -> Due:
+def _due(queue: Queue, lane: Lane, verdict: JobOutcome, now_us: int) -> Due:
     """When the jobs of a nack may be tried again: as the worker says, or by the queue's rule."""
     if verdict.delay_ms < 0:
         return queue.due(lane, now_us)
@@ -278,7 +284,7 @@ def _due(queue: Queue, lane: Lane, verdict: Verdict, now_us: int) -> Due:
     return lambda failures, first: due_us
 
 
-def _lease_us(queue: Queue, verdict: Verdict) -> int:
+def _lease_us(queue: Queue, verdict: JobOutcome) -> int:
     """How long a lease is extended from now on."""
     if verdict.delay_ms < 0:
         return round(queue.settings.visibility_seconds * 1e6)

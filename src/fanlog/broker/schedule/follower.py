@@ -40,7 +40,7 @@ class Waker(Protocol):
     def when_more(self, partition: Partition, wake: Callable[[], None]) -> None: ...
 
 
-class Follower:
+class ScheduleFollower:
     """`next` is the offset behind all that was taken in."""
 
     def __init__(

@@ -12,7 +12,7 @@ import msgspec
 from fanlog.broker.ports import Runtime
 from fanlog.broker.schedule.due_order import Due
 from fanlog.broker.schedule.pending import Pending, split_key
-from fanlog.broker.schedule.records import Found, Record, Records
+from fanlog.broker.schedule.records import DelayedRecord, DelayedRecordsFound, ScheduleRecords
 from fanlog.broker.topics import Partition
 from fanlog.errors import FanlogError, InvalidArgumentError
 from fanlog.format.messages import ListScheduled, ScheduledPage
@@ -51,10 +51,12 @@ class _ListingPosition:
         return ".".join(map(str, (self._epoch, *self.calendar, *self.delays)))
 
 
-class Listing:
+class PendingListing:
     """Lists what is pending. `epoch` is this start's: a place means nothing in another."""
 
-    def __init__(self, pending: Pending, records: Records, runtime: Runtime, epoch: int) -> None:
+    def __init__(
+        self, pending: Pending, records: ScheduleRecords, runtime: Runtime, epoch: int
+    ) -> None:
         self._pending = pending
         self._records = records
         self._runtime = runtime
@@ -67,7 +69,7 @@ class Listing:
         place = _ListingPosition(self._epoch, wanted.after)
         chosen = self._choose(place, count)
 
-        def read(got: Found | FanlogError) -> None:
+        def read(got: DelayedRecordsFound | FanlogError) -> None:
             if isinstance(got, FanlogError):
                 listed(got)
                 return
@@ -102,7 +104,7 @@ class Listing:
         return [(due, by_wall) for _, due, by_wall in islice(both, count)]
 
 
-def _shown(record: Record) -> PendingMessage | None:
+def _shown(record: DelayedRecord) -> PendingMessage | None:
     _, raw = split_key(record.key)
     id = raw.decode(errors="replace")
     try:

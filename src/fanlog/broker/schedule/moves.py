@@ -19,16 +19,16 @@ from fanlog.broker.intake import Intake
 from fanlog.broker.names import check_public_name
 from fanlog.broker.schedule.outgoing import (
     DEAD_TOPIC,
-    Message,
+    DueMessage,
     dead_letter_of,
     encode_messages,
     key_of,
     message_of,
     pick_partition,
 )
-from fanlog.broker.schedule.pending import Entry, Pending, Taken, split_key
-from fanlog.broker.schedule.records import Found, Record, Records
-from fanlog.broker.topics import Partition, Topic
+from fanlog.broker.schedule.pending import DueEntry, Pending, PendingEntry, split_key
+from fanlog.broker.schedule.records import DelayedRecord, DelayedRecordsFound, ScheduleRecords
+from fanlog.broker.topics import BrokerTopic, Partition
 from fanlog.errors import (
     DiskFullError,
     FanlogError,
@@ -81,15 +81,15 @@ class _Over(NamedTuple):
     """A record that is over with this move, and what follows it."""
 
     id: bytes
-    entry: Entry
-    record: Record
+    entry: PendingEntry
+    record: DelayedRecord
     next: Next | None = None
 
 
 class Runs(Protocol):
     """What a schedule does when a run is due; see `recurring.py`."""
 
-    def run(self, record: Record, delayed: Delayed, /) -> tuple[bool, Next | None]:
+    def run(self, record: DelayedRecord, delayed: Delayed, /) -> tuple[bool, Next | None]:
         """Whether it happens, and what comes next."""
         ...
 
@@ -102,7 +102,7 @@ class Moves:
         broker: BrokerCore,
         intake: Intake,
         pending: Pending,
-        records: Records,
+        records: ScheduleRecords,
         runs: Runs,
     ) -> None:
         self._broker = broker
@@ -129,7 +129,7 @@ class Moves:
         self.moving.update(taken)
         self._under_way += 1
 
-        def read(got: Found | FanlogError) -> None:
+        def read(got: DelayedRecordsFound | FanlogError) -> None:
             if isinstance(got, FanlogError):
                 logger.error("%d delayed messages can't be read now: %s", len(taken), got)
                 self.held_up[""] = str(got)
@@ -145,7 +145,7 @@ class Moves:
         self._records.read(partition, list(taken), _READ_BYTES, read)
         return True
 
-    def _put_back(self, taken: dict[int, Taken], offsets: Iterable[int]) -> None:
+    def _put_back(self, taken: dict[int, DueEntry], offsets: Iterable[int]) -> None:
         for offset in offsets:
             self._pending.put_back(taken[offset])
 
@@ -153,7 +153,9 @@ class Moves:
         if count:
             logger.error("%d delayed messages are damaged, and can't be moved", count)
 
-    def _move(self, partition: Partition, taken: Iterable[int], records: list[Record]) -> None:
+    def _move(
+        self, partition: Partition, taken: Iterable[int], records: list[DelayedRecord]
+    ) -> None:
         """Moves records, in as many transactions as their size asks for."""
         left = set(taken)
         move = _Move(self._broker, self._intake, self._runs)
@@ -239,7 +241,7 @@ class _Move:
         self._intake = intake
         self._runs = runs
         # By partition and priority: a batch has one of each.
-        self._messages: dict[tuple[Partition, int], list[Message]] = {}
+        self._messages: dict[tuple[Partition, int], list[DueMessage]] = {}
         self.over: list[_Over] = []
         self.offsets: set[int] = set()
         self.topics: set[str] = {""}
@@ -264,7 +266,7 @@ class _Move:
         self.over.append(over)
         self.offsets.add(over.record.offset)
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: DueMessage) -> None:
         topic = message.delayed.topic
         try:
             # A topic that has gone is made anew, as publishing to it would make it.
@@ -279,7 +281,7 @@ class _Move:
         self._messages.setdefault((partition, priority), []).append(message)
         self.bytes += message.bytes
 
-    def _dead_letters(self) -> Topic:
+    def _dead_letters(self) -> BrokerTopic:
         in_memory = self._broker.in_memory
         return self._broker.catalog.find(DEAD_TOPIC) or self._broker.create_topic(
             DEAD_TOPIC,
@@ -295,8 +297,8 @@ class _Move:
         )
 
     def _apart(
-        self, partition: Partition, priority: int, messages: list[Message], fault: FanlogError
-    ) -> list[tuple[tuple[Partition, int], list[Message]]]:
+        self, partition: Partition, priority: int, messages: list[DueMessage], fault: FanlogError
+    ) -> list[tuple[tuple[Partition, int], list[DueMessage]]]:
         """What to send in place of a batch that its topic does not take: two halves of it, or the
         one message as a dead letter. So one that is refused keeps no other from its topic."""
         if len(messages) > 1:
@@ -352,7 +354,7 @@ class _Move:
         return b"".join(parts), keys, count
 
 
-def _check(partition: Partition, message: Message) -> None:
+def _check(partition: Partition, message: DueMessage) -> None:
     """Raises what is wrong with a message for its topic, or with the topic."""
     settings, failure = partition.topic.settings, partition.log.failure
     if failure is not None:

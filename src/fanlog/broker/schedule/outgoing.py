@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from fanlog.broker.intake import partition_key
-from fanlog.broker.schedule.records import Record
-from fanlog.broker.topics import Partition, Topic
+from fanlog.broker.schedule.records import DelayedRecord
+from fanlog.broker.topics import BrokerTopic, Partition
 from fanlog.format.batch import encode_batch
 from fanlog.format.codecs import Codec, codec_named
 from fanlog.format.dead_letters import Death, death_headers
@@ -31,10 +31,10 @@ _REASON_CHARACTERS_MAX = 4096
 _PACKED_BYTES_MAX = 512 * KIB
 
 
-class Message(NamedTuple):
+class DueMessage(NamedTuple):
     """A message as its topic gets it, and the record that it waited in."""
 
-    record: Record
+    record: DelayedRecord
     delayed: Delayed
     value: bytes | None
     key: bytes | None
@@ -60,15 +60,15 @@ class Message(NamedTuple):
         return size + sum(len(name) + len(content) for name, content in self.headers.items())
 
 
-def message_of(record: Record, delayed: Delayed) -> Message:
+def message_of(record: DelayedRecord, delayed: Delayed) -> DueMessage:
     due_us = due_us_of(record.time_us, record.append_time_us)
     headers = {**(delayed.headers or {}), DUE: due_text(due_us)}
     if delayed.repeat is not None:
         headers[SCHEDULE] = record.key[NONCE_BYTES + len(RUN_PREFIX) :]
-    return Message(record, delayed, delayed.value, delayed.key, headers)
+    return DueMessage(record, delayed, delayed.value, delayed.key, headers)
 
 
-def dead_letter_of(message: Message, reason: str, now_us: int) -> Message:
+def dead_letter_of(message: DueMessage, reason: str, now_us: int) -> DueMessage:
     """The same as a dead letter, which `fanlog dead replay` puts back."""
     record, delayed = message.record, message.delayed
     death = Death(
@@ -87,7 +87,7 @@ def dead_letter_of(message: Message, reason: str, now_us: int) -> Message:
     return message._replace(value=message.value or b"", key=death.letter_key, headers=headers)
 
 
-def pick_partition(topic: Topic, message: Message) -> Partition:
+def pick_partition(topic: BrokerTopic, message: DueMessage) -> Partition:
     """Where a message goes: as its publisher said, as its key says, or in turn."""
     partitions = topic.partitions
     wanted = message.delayed.partition
@@ -100,7 +100,7 @@ def pick_partition(topic: Topic, message: Message) -> Partition:
 
 def encode_messages(
     partition: Partition,
-    messages: list[Message],
+    messages: list[DueMessage],
     producer_id: int,
     now_us: int,
     *,

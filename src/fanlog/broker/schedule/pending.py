@@ -32,7 +32,7 @@ _BEGIN = Due(-1, -1)
 _SHIFT_US_MAX = 500
 
 
-class Entry(NamedTuple):
+class PendingEntry(NamedTuple):
     """A message that waits. `by_wall`: `moment_us` is one of the wall clock."""
 
     nonce: int
@@ -45,7 +45,7 @@ class Entry(NamedTuple):
         return Due(self.moment_us, self.offset)
 
 
-class Taken(NamedTuple):
+class DueEntry(NamedTuple):
     """A message that was due, as it was known."""
 
     due: Due
@@ -75,9 +75,9 @@ class _Shard:
             at += 1
         return -1
 
-    def entry(self, at: int) -> Entry:
+    def entry(self, at: int) -> PendingEntry:
         moment = self.moments[at]
-        return Entry(self.nonces[at], self.offsets[at], moment >> 1, bool(moment & 1))
+        return PendingEntry(self.nonces[at], self.offsets[at], moment >> 1, bool(moment & 1))
 
     def put(self, at: int, nonce: int, offset: int, moment: int) -> None:
         self.nonces[at] = nonce
@@ -120,7 +120,7 @@ class Pending:
             self._shift_us = shift_us
         return self._shift_us
 
-    def find(self, id: bytes) -> Entry | None:
+    def find(self, id: bytes) -> PendingEntry | None:
         first, second = self._hashes(id)
         shard = self._shards[first % _SHARDS]
         if shard is None:
@@ -130,7 +130,7 @@ class Pending:
 
     def add(
         self, nonce: int, id: bytes, offset: int, moment_us: int, *, by_wall: bool
-    ) -> Entry | None:
+    ) -> PendingEntry | None:
         """Takes a message in, in place of the one that had its id; which one that was."""
         first, second = hash(id), hash(id + self._salt)
         shard = self._shards[first % _SHARDS]
@@ -157,12 +157,12 @@ class Pending:
         (self.calendar if by_wall else self.delays).add(moment_us, offset)
         return former
 
-    def put(self, id: bytes, entry: Entry) -> Entry | None:
+    def put(self, id: bytes, entry: PendingEntry) -> PendingEntry | None:
         """The same with an entry that was there before."""
         nonce, offset, moment_us, by_wall = entry
         return self.add(nonce, id, offset, moment_us, by_wall=by_wall)
 
-    def remove(self, id: bytes, nonce: int) -> Entry | None:
+    def remove(self, id: bytes, nonce: int) -> PendingEntry | None:
         """Takes a message out, unless another has its id by now."""
         first, second = self._hashes(id)
         shard = self._shards[first % _SHARDS]
@@ -177,19 +177,19 @@ class Pending:
         self._length -= 1
         return entry
 
-    def postpone(self, id: bytes, entry: Entry, seconds: float) -> None:
+    def postpone(self, id: bytes, entry: PendingEntry, seconds: float) -> None:
         """Lets a message that was taken to be moved be due again a little later."""
         moment_us = self._runtime.work_us() + int(seconds * 1_000_000)
         self.put(id, entry._replace(moment_us=moment_us, by_wall=False))
 
-    def take_due(self, most: int) -> dict[int, Taken]:
+    def take_due(self, most: int) -> dict[int, DueEntry]:
         """What is due now, by offset, the first due in front. It is not due any more: whoever
         takes it moves it, postpones it, or puts it back."""
-        taken: dict[int, Taken] = {}
+        taken: dict[int, DueEntry] = {}
         for due in self.calendar.take(self._runtime.now_us(), most):
-            taken[due.offset] = Taken(due, by_wall=True)
+            taken[due.offset] = DueEntry(due, by_wall=True)
         for due in self.delays.take(self._runtime.work_us(), most - len(taken)):
-            taken[due.offset] = Taken(due, by_wall=False)
+            taken[due.offset] = DueEntry(due, by_wall=False)
         return taken
 
     def due_now(self, most: int) -> list[int]:
@@ -202,7 +202,7 @@ class Pending:
                 found += [due.offset for due in some if due.moment_us <= now_us]
         return found
 
-    def put_back(self, taken: Taken) -> None:
+    def put_back(self, taken: DueEntry) -> None:
         (self.calendar if taken.by_wall else self.delays).add(*taken.due)
 
     def due_within(self, seconds: float) -> Iterator[list[int]]:
@@ -218,7 +218,7 @@ class Pending:
                 last = some[-1] if len(soon) == _STEP else None
                 yield soon
 
-    def _order(self, entry: Entry) -> DueOrder:
+    def _order(self, entry: PendingEntry) -> DueOrder:
         return self.calendar if entry.by_wall else self.delays
 
     def _hashes(self, id: bytes) -> tuple[int, int]:

@@ -21,7 +21,7 @@ logger = logging.getLogger("fanlog.broker")
 _READ_BYTES = 256 * 1024
 
 
-class Record(NamedTuple):
+class DelayedRecord(NamedTuple):
     """A delayed message as it stands in the log; see `fanlog.format.schedules`."""
 
     offset: int
@@ -31,24 +31,24 @@ class Record(NamedTuple):
     append_time_us: int
 
 
-class Found(NamedTuple):
+class DelayedRecordsFound(NamedTuple):
     """Records, and the offsets of those that were too much to be read together with them."""
 
-    records: list[Record]
+    records: list[DelayedRecord]
     unread: list[int]
 
 
-Done = Callable[[Found | FanlogError], None]
+Done = Callable[[DelayedRecordsFound | FanlogError], None]
 
 
-class Records:
+class ScheduleRecords:
     """`keep_all`: there are no files to read them from again."""
 
     def __init__(self, runtime: Runtime, bytes_max: int, *, keep_all: bool) -> None:
         self._runtime = runtime
         self._bytes_max = bytes_max
         self.keep_all = keep_all
-        self._kept: dict[int, Record] = {}
+        self._kept: dict[int, DelayedRecord] = {}
         self._kept_bytes = 0
 
     def __len__(self) -> int:
@@ -64,7 +64,7 @@ class Records:
     def kept_bytes(self) -> int:
         return self._kept_bytes
 
-    def keep(self, record: Record) -> None:
+    def keep(self, record: DelayedRecord) -> None:
         if record.offset not in self._kept and self.has_room():
             self._kept[record.offset] = record
             self._kept_bytes += len(record.value)
@@ -82,19 +82,23 @@ class Records:
         kept = self._kept
         missing = [] if self.keep_all else [offset for offset in offsets if offset not in kept]
         if not missing:
-            done(Found([kept[offset] for offset in offsets if offset in kept], []))
+            done(DelayedRecordsFound([kept[offset] for offset in offsets if offset in kept], []))
             return
         found = {offset: kept[offset] for offset in offsets if offset in kept}
         log, end = partition.log, partition.visible_end
 
-        def read(got: Found | Exception) -> None:
+        def read(got: DelayedRecordsFound | Exception) -> None:
             if isinstance(got, Exception):
                 done(got if isinstance(got, FanlogError) else FanlogError(f"Reading failed: {got}"))
                 return
             found.update((record.offset, record) for record in got.records)
-            done(Found([found[offset] for offset in offsets if offset in found], got.unread))
+            done(
+                DelayedRecordsFound(
+                    [found[offset] for offset in offsets if offset in found], got.unread
+                )
+            )
 
-        def work() -> Found:
+        def work() -> DelayedRecordsFound:
             return a_few_times(
                 lambda: read_records(log, missing, end, bytes_max), "Delayed messages"
             )
@@ -102,10 +106,12 @@ class Records:
         self._runtime.in_thread(work, read)
 
 
-def read_records(log: PartitionLog, offsets: Iterable[int], end: int, bytes_max: int) -> Found:
+def read_records(
+    log: PartitionLog, offsets: Iterable[int], end: int, bytes_max: int
+) -> DelayedRecordsFound:
     """The records at these offsets, as far as they are there. Blocks."""
     wanted = sorted(offsets)
-    found: list[Record] = []
+    found: list[DelayedRecord] = []
     i = size = 0
     while i < len(wanted) and size < bytes_max:
         try:
@@ -122,7 +128,7 @@ def read_records(log: PartitionLog, offsets: Iterable[int], end: int, bytes_max:
                 size += len(record.value)
             after = block.next_offset
         i = max(i + 1, _before(wanted, i, after))
-    return Found(found, wanted[i:])
+    return DelayedRecordsFound(found, wanted[i:])
 
 
 def _before(wanted: Sequence[int], i: int, offset: int) -> int:
@@ -131,7 +137,7 @@ def _before(wanted: Sequence[int], i: int, offset: int) -> int:
     return i
 
 
-def _pick(data: memoryview, wanted: Sequence[int]) -> Iterator[Record]:
+def _pick(data: memoryview, wanted: Sequence[int]) -> Iterator[DelayedRecord]:
     """The records of a block at these offsets."""
     i = 0
     for at, header in split_batches(data):
@@ -146,7 +152,7 @@ def _pick(data: memoryview, wanted: Sequence[int]) -> Iterator[Record]:
             return
 
 
-def _pick_batch(batch: Batch, wanted: Sequence[int]) -> Iterator[Record]:
+def _pick_batch(batch: Batch, wanted: Sequence[int]) -> Iterator[DelayedRecord]:
     columns = batch.columns
     keys, values, times = columns.key_column, columns.value_column, columns.event_times_us
     if keys is None or times is None:
@@ -158,4 +164,4 @@ def _pick_batch(batch: Batch, wanted: Sequence[int]) -> Iterator[Record]:
             continue
         key, value = keys[at], values[at]
         if key is not None and value is not None:
-            yield Record(offset, key, value, times[at], batch.append_time_us)
+            yield DelayedRecord(offset, key, value, times[at], batch.append_time_us)

@@ -18,9 +18,9 @@ from cronsim import CronSim, CronSimError
 from fanlog.broker.names import check_public_name
 from fanlog.broker.ports import Runtime
 from fanlog.broker.schedule.moves import Next
-from fanlog.broker.schedule.pending import Entry, Pending
-from fanlog.broker.schedule.records import Record
-from fanlog.broker.topics import Topic
+from fanlog.broker.schedule.pending import Pending, PendingEntry
+from fanlog.broker.schedule.records import DelayedRecord
+from fanlog.broker.topics import BrokerTopic
 from fanlog.config import BrokerOptions
 from fanlog.errors import (
     ConfigError,
@@ -66,7 +66,7 @@ _PAGE = 500
 class Topics(Protocol):
     """The broker, as far as schedules need it."""
 
-    def open_topic(self, name: str, *, create: bool) -> Topic: ...
+    def open_topic(self, name: str, *, create: bool) -> BrokerTopic: ...
 
 
 def next_run_us(repeat: Repeat, due_us: int, now_us: int) -> int | None:
@@ -178,7 +178,7 @@ class Recurring:
 
     # When a run is due
 
-    def run(self, record: Record, delayed: Delayed, /) -> tuple[bool, Next | None]:
+    def run(self, record: DelayedRecord, delayed: Delayed, /) -> tuple[bool, Next | None]:
         """Whether a run that is due happens, and the record of the next one."""
         repeat, due_us, now_us = delayed.repeat or Repeat(), record.time_us, self._runtime.now_us()
         missed = due_us < self._started_us or now_us - due_us > _MISSED_US
@@ -283,7 +283,7 @@ class Recurring:
             # There is no room for the topic itself.
             written(fault)
 
-    def _put_back(self, id: bytes, former: Entry) -> None:
+    def _put_back(self, id: bytes, former: PendingEntry) -> None:
         if self._pending.find(id) is None:
             self._pending.put(id, former)
 

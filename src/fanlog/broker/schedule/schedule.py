@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 from fanlog.broker.intake import Intake
 from fanlog.broker.ports import Runtime
-from fanlog.broker.schedule.follower import Follower
-from fanlog.broker.schedule.listing import Listed, Listing
+from fanlog.broker.schedule.follower import ScheduleFollower
+from fanlog.broker.schedule.listing import Listed, PendingListing
 from fanlog.broker.schedule.moves import SUPERSEDED_MAX, Moves
-from fanlog.broker.schedule.pending import MOMENT_US_MAX, Entry, Pending, split_key
-from fanlog.broker.schedule.records import Found, Record, Records
+from fanlog.broker.schedule.pending import MOMENT_US_MAX, Pending, PendingEntry, split_key
+from fanlog.broker.schedule.records import DelayedRecord, DelayedRecordsFound, ScheduleRecords
 from fanlog.broker.schedule.recurring import Added, Recurring, Removed
-from fanlog.broker.topics import Partition, Topic
-from fanlog.broker.transactions.intents import Answers
+from fanlog.broker.topics import BrokerTopic, Partition
+from fanlog.broker.transactions.intents import BatchAnswers
 from fanlog.config import BrokerOptions
 from fanlog.errors import (
     FanlogError,
@@ -83,11 +83,13 @@ class Schedule:
         self._options = options
         self._runtime = runtime
         self.pending = Pending(runtime)
-        self.records = Records(runtime, options.scheduled_cache_bytes, keep_all=broker.in_memory)
+        self.records = ScheduleRecords(
+            runtime, options.scheduled_cache_bytes, keep_all=broker.in_memory
+        )
         self.recurring = Recurring(broker, self.pending, options, runtime, self.write)
         self.moves = Moves(broker, intake, self.pending, self.records, self.recurring)
         self._partition: Partition | None = None
-        self._follower: Follower | None = None
+        self._follower: ScheduleFollower | None = None
         # Keys of records that a transaction is about to move that was committed before this start.
         self._claimed: set[bytes] = set()
         # Changes of schedules, by name, that wait for a run on its way or another change: heaps.
@@ -116,7 +118,7 @@ class Schedule:
     def _start_read(self) -> None:
         self._reads_start = False
 
-    def open(self) -> Topic:
+    def open(self) -> BrokerTopic:
         """The topic, made if it is not there."""
         topic = self._broker.catalog.find(SCHEDULED_TOPIC)
         if topic is None:
@@ -125,14 +127,14 @@ class Schedule:
             self._follow(topic)
         return topic
 
-    def _follow(self, topic: Topic) -> None:
+    def _follow(self, topic: BrokerTopic) -> None:
         self._partition = topic.partitions[0]
-        self._follower = Follower(
+        self._follower = ScheduleFollower(
             self._broker, self._partition, self._runtime, self._broker.slices, self
         )
         self._follower.go_on()
 
-    def _find_claimed(self, topic: Topic) -> set[bytes]:
+    def _find_claimed(self, topic: BrokerTopic) -> set[bytes]:
         claimed: set[bytes] = set()
         for data in self._broker.transactions.unstored_own():
             for at, header in split_batches(memoryview(data)):
@@ -243,7 +245,7 @@ class Schedule:
                 moment_us = pending.delay_moment(time_us, append_us)
             former = pending.add(nonce, id, offset, moment_us, by_wall=by_wall)
             if moment_us <= soon_us[by_wall] or records.keep_all:
-                records.keep(Record(offset, key, values[i] or b"", time_us, append_us))
+                records.keep(DelayedRecord(offset, key, values[i] or b"", time_us, append_us))
             if id.startswith(_RUN_PREFIX):
                 self.recurring.taken(id, values[i] or b"", time_us)
             if former is not None:
@@ -257,7 +259,7 @@ class Schedule:
             self.records.forget(entry.offset)
             self.recurring.removed(id)
 
-    def _replaced(self, id: bytes, former: Entry, nonce: int) -> None:
+    def _replaced(self, id: bytes, former: PendingEntry, nonce: int) -> None:
         """Another has its id. It is over, unless it is on its way: then it arrives too."""
         if former.offset not in self.moves.moving:
             self.records.forget(former.offset)
@@ -326,7 +328,7 @@ class Schedule:
         keys, values, times = zip(*records, strict=True)
         batch = encode_batch(values, keys=keys, event_times_us=times, topic=topic.number)
         self._broker.turns.schedule()
-        self._intake.take(batch, 0, Answers(1, done), reserved=True)
+        self._intake.take(batch, 0, BatchAnswers(1, done), reserved=True)
 
     def _read_ahead(self, partition: Partition) -> None:
         """Has the records at hand that will be due within some seconds."""
@@ -343,7 +345,7 @@ class Schedule:
                     return
                 yield
 
-        def read(got: Found | FanlogError) -> None:
+        def read(got: DelayedRecordsFound | FanlogError) -> None:
             if isinstance(got, FanlogError):
                 logger.warning("delayed messages are not read ahead: %s", got)
                 ended()
@@ -363,7 +365,7 @@ class Schedule:
 
         self._broker.slices.in_slices(collect(), collected)
 
-    def _keep(self, records: list[Record]) -> Iterator[None]:
+    def _keep(self, records: list[DelayedRecord]) -> Iterator[None]:
         """Keeps records that were read ahead, unless they are over by now."""
         for i, record in enumerate(records):
             if i % _STEP_RECORDS == _STEP_RECORDS - 1:
@@ -430,7 +432,7 @@ class Schedule:
             if self._partition is None:
                 listed(ScheduledPage(()))
                 return
-            listing = Listing(self.pending, self.records, self._runtime, self._broker.epoch)
+            listing = PendingListing(self.pending, self.records, self._runtime, self._broker.epoch)
             try:
                 listing.page(self._partition, wanted, listed)
             except FanlogError as fault:
@@ -439,7 +441,7 @@ class Schedule:
         self.when_ready(ready)
 
     def _cancel(self, ids: list[str], done: Cancelled) -> None:
-        found: dict[bytes, Entry] = {}
+        found: dict[bytes, PendingEntry] = {}
         answers: list[bool] = []
         for id in (id.encode(errors="replace") for id in ids):
             entry = self.pending.find(id)

@@ -19,10 +19,10 @@ from fanlog.broker.transactions.ids import CommittedIds
 from fanlog.broker.transactions.intents import (
     MARK,
     MARK_AT,
-    Answers,
-    Commit,
+    BatchAnswers,
     Intent,
     Outcome,
+    TransactionCommit,
     decode_intent,
     encode_intent,
     in_memory,
@@ -40,7 +40,7 @@ from fanlog.errors import (
 from fanlog.format.frames import PREFIX, PREFIX_BYTES
 from fanlog.format.messages import Position, TransactionCommitted
 from fanlog.log.faults import write_error
-from fanlog.log.staging import Staged, sweep_staged
+from fanlog.log.staging import StagedBytes, sweep_staged
 from fanlog.model import MIB, PRODUCER_ID_MAX, TRANSACTION_PREFIX
 
 if TYPE_CHECKING:
@@ -76,9 +76,9 @@ class TransactionCommits:
         self._ids = CommittedIds(broker.internal, options, runtime)
         self._ledger = Ledger(broker.internal, "transactions", self._everything, _LOSS)
         # By id: all whose intent still counts.
-        self._commits: dict[str, Commit] = {}
-        self._stuck: list[Commit] = []
-        self._stored: list[Commit] = []
+        self._commits: dict[str, TransactionCommit] = {}
+        self._stuck: list[TransactionCommit] = []
+        self._stored: list[TransactionCommit] = []
         self._stored_bytes = 0
         self._marks: list[str] = []
         self._checkpointing = False
@@ -114,19 +114,19 @@ class TransactionCommits:
         if intents:
             self._broker.turns.end()
 
-    def _recovered(self, ticket: str, intent: Intent) -> Commit:
-        staged: dict[str, Staged] = {}
+    def _recovered(self, ticket: str, intent: Intent) -> TransactionCommit:
+        staged: dict[str, StagedBytes] = {}
         fault: StorageError | None = None
         try:
             for part in intent.parts:
                 if part.file_bytes:
                     path = f"{self._folder}/{part.ticket}"
-                    reopened = Staged.reopen(path, part.file_bytes, part.file_crc)
+                    reopened = StagedBytes.reopen(path, part.file_bytes, part.file_crc)
                     staged[part.ticket] = reopened
         except StorageError as found:
             fault = found
             logger.error("the committed transaction %r can't be stored: %s", intent.id, fault)
-        commit = Commit(ticket, intent, staged)
+        commit = TransactionCommit(ticket, intent, staged)
         commit.recovered = True
         commit.fault = fault
         return commit
@@ -169,7 +169,7 @@ class TransactionCommits:
                 lambda outcome: tell(outcome if isinstance(outcome, FanlogError) else already)
             )
 
-    def begin(self, commit: Commit, tell: Outcome) -> None:
+    def begin(self, commit: TransactionCommit, tell: Outcome) -> None:
         """Commits. Raises what the ledger raises; then it is not committed."""
         intent = commit.intent
 
@@ -187,7 +187,7 @@ class TransactionCommits:
             self._broker.durable.promise(name, positions, commit.mark)
         self._broker.internal.when_durable(durable)
 
-    def _go_on(self, commit: Commit) -> None:
+    def _go_on(self, commit: TransactionCommit) -> None:
         """Does the next step; each is safe to do again."""
         try:
             self._commit_positions(commit)
@@ -204,7 +204,7 @@ class TransactionCommits:
         else:
             self._read(commit, piece, _PIECE_BYTES)
 
-    def _commit_positions(self, commit: Commit) -> None:
+    def _commit_positions(self, commit: TransactionCommit) -> None:
         durable = self._broker.durable
         if commit.positioned or not commit.intent.positions:
             return
@@ -223,7 +223,7 @@ class TransactionCommits:
         durable.commit([*wanted, (commit.mark, MARK)])
         commit.positioned = True
 
-    def _still_counts(self, commit: Commit, name: str, position: Position) -> bool:
+    def _still_counts(self, commit: TransactionCommit, name: str, position: Position) -> bool:
         """Whether a position's topic is still there, and nothing has overtaken the position since
         its transaction was committed."""
         durable = self._broker.durable
@@ -234,7 +234,7 @@ class TransactionCommits:
             return not durable.is_overtaken(name, position, commit.mark)
         return durable.is_promised(name, position)
 
-    def _read(self, commit: Commit, staged: Staged, size: int) -> None:
+    def _read(self, commit: TransactionCommit, staged: StagedBytes, size: int) -> None:
         def got(data: bytes | Exception) -> None:
             if isinstance(data, bytes):
                 if len(data) >= PREFIX_BYTES and len(data) < (
@@ -252,7 +252,7 @@ class TransactionCommits:
 
         self._runtime.in_background(lambda: staged.read(commit.at, size), got)
 
-    def _feed(self, commit: Commit, data: bytes) -> None:
+    def _feed(self, commit: TransactionCommit, data: bytes) -> None:
         """Hands whole batches to the intake: those of a small transaction all in one turn."""
         batches, size = whole_batches(data)
         piece = data[:size]
@@ -265,10 +265,10 @@ class TransactionCommits:
             self._fed(commit, size, None)
             return
         self._broker.turns.schedule()
-        answers = Answers(batches, lambda fault: self._fed(commit, size, fault))
+        answers = BatchAnswers(batches, lambda fault: self._fed(commit, size, fault))
         self._intake.take(piece, 0, answers, reserved=True, staged=True)
 
-    def _fed(self, commit: Commit, size: int, fault: FanlogError | None) -> None:
+    def _fed(self, commit: TransactionCommit, size: int, fault: FanlogError | None) -> None:
         if fault is not None:
             self._hold_up(commit, fault)
             return
@@ -279,7 +279,7 @@ class TransactionCommits:
             commit.at = 0
         self._go_on(commit)
 
-    def _hold_up(self, commit: Commit, fault: FanlogError) -> None:
+    def _hold_up(self, commit: TransactionCommit, fault: FanlogError) -> None:
         """It can't go on now: it is tried again with every tick, or after a restart."""
         if commit.fault is None:
             logger.error(
@@ -291,7 +291,7 @@ class TransactionCommits:
         else:
             self._stuck.append(commit)
 
-    def _finish(self, commit: Commit) -> None:
+    def _finish(self, commit: TransactionCommit) -> None:
         commit.fault = None
         commit.stored = True
         self._stored.append(commit)
@@ -322,7 +322,7 @@ class TransactionCommits:
             for part in commit.intent.parts
         ]
 
-    def staged_files(self) -> list[Staged]:
+    def staged_files(self) -> list[StagedBytes]:
         """The files of committed transactions that are not known to be stored."""
         staged = (file for commit in self._commits.values() for file in commit.staged.values())
         return [file for file in staged if file.in_file]
@@ -371,12 +371,12 @@ class TransactionCommits:
         else:
             synced(None)
 
-    def _put_off(self, commits: list[Commit], fault: FanlogError) -> None:
+    def _put_off(self, commits: list[TransactionCommit], fault: FanlogError) -> None:
         logger.warning("committed transactions are put among the known ones later: %s", fault)
         self._checkpointing = False
         self._stored += commits
 
-    def _forget(self, commits: list[Commit]) -> None:
+    def _forget(self, commits: list[TransactionCommit]) -> None:
         gone: list[Entry] = []
         for commit in commits:
             del self._commits[commit.intent.id]
@@ -410,7 +410,7 @@ def _is_final(fault: FanlogError | None) -> bool:
     return isinstance(fault, LogFailedError | DamagedError | ClosedError)
 
 
-def _unstored(commit: Commit) -> LogFailedError:
+def _unstored(commit: TransactionCommit) -> LogFailedError:
     return LogFailedError(
         f"Transaction {commit.intent.id!r} may be committed, but is not stored: {commit.fault} "
         "Commit it again after the broker's restart."

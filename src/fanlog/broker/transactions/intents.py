@@ -18,7 +18,7 @@ from fanlog.errors import (
 from fanlog.format.batch import split_batches
 from fanlog.format.frames import PREFIX, PREFIX_BYTES
 from fanlog.format.messages import Position, TransactionCommitted
-from fanlog.log.staging import Staged
+from fanlog.log.staging import StagedBytes
 from fanlog.log.store import MEMORY_NUMBERS_FROM
 from fanlog.model import TRANSACTION_PREFIX
 
@@ -28,7 +28,7 @@ MARK_AT = ("", 0)
 MARK = (Position(*MARK_AT, 0),)
 
 
-class Part(msgspec.Struct, frozen=True, array_like=True):
+class StagedPart(msgspec.Struct, frozen=True, array_like=True):
     """What was staged under one ticket, by a producer of its own: batches, here or in a file."""
 
     ticket: str
@@ -45,7 +45,7 @@ class Intent(msgspec.Struct, frozen=True, array_like=True):
     is the broker's `own` is never asked for again: its id is not kept."""
 
     id: str
-    parts: tuple[Part, ...]
+    parts: tuple[StagedPart, ...]
     positions: tuple[tuple[str, tuple[Position, ...]], ...] = ()
     own: bool = False
 
@@ -62,7 +62,7 @@ encode_intent = msgspec.msgpack.Encoder().encode
 decode_intent = msgspec.msgpack.Decoder(Intent).decode
 
 
-class Commit:
+class TransactionCommit:
     """A committed transaction, until it is known to be stored for good. `pieces` are what is
     missing, in the order of its parts: files, of which the first is stored up to `at`, and what is
     in memory between two of them, which goes at once. `staged` are the files by ticket."""
@@ -80,7 +80,7 @@ class Commit:
         "waiting",
     )
 
-    def __init__(self, ticket: str, intent: Intent, staged: Mapping[str, Staged]) -> None:
+    def __init__(self, ticket: str, intent: Intent, staged: Mapping[str, StagedBytes]) -> None:
         self.ticket = ticket
         self.intent = intent
         self.staged = staged
@@ -105,8 +105,8 @@ class Commit:
             tell(outcome)
 
 
-def _in_order(intent: Intent, staged: Mapping[str, Staged]) -> deque[bytes | Staged]:
-    pieces: deque[bytes | Staged] = deque()
+def _in_order(intent: Intent, staged: Mapping[str, StagedBytes]) -> deque[bytes | StagedBytes]:
+    pieces: deque[bytes | StagedBytes] = deque()
     for in_file, parts in groupby(intent.parts, lambda part: part.ticket in staged):
         if in_file:
             pieces.extend(staged[part.ticket] for part in parts)
@@ -115,7 +115,7 @@ def _in_order(intent: Intent, staged: Mapping[str, Staged]) -> deque[bytes | Sta
     return pieces
 
 
-class Answers:
+class BatchAnswers:
     """The origin of a piece's batches: hears when all of them are answered for."""
 
     def __init__(self, batches: int, done: Callable[[FanlogError | None], None]) -> None:

@@ -13,7 +13,7 @@ from fanlog.identity import Identity
 
 if TYPE_CHECKING:
     from fanlog.broker.topics import Partition
-    from fanlog.log.staging import Staged
+    from fanlog.log.staging import StagedBytes
 
 _NUMBER_BYTES = 8
 _SECOND_US = 1_000_000
@@ -31,7 +31,7 @@ class Listed(Protocol):
     timeout_us: int
     deciding: bool
     sequences: dict[int, int]
-    staged: Staged
+    staged: StagedBytes
 
 
 class TransactionInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ import msgspec
 from fanlog.broker.intake import Intake, partition_key
 from fanlog.broker.ports import Runtime
 from fanlog.broker.transactions.commits import TransactionCommits
-from fanlog.broker.transactions.intents import Commit, Intent, Outcome, Part
+from fanlog.broker.transactions.intents import Intent, Outcome, StagedPart, TransactionCommit
 from fanlog.broker.transactions.listing import (
     TransactionInfo,
     public_number,
@@ -46,12 +46,12 @@ from fanlog.format.messages import (
 )
 from fanlog.identity import Identity
 from fanlog.log.faults import write_error
-from fanlog.log.staging import Staged
+from fanlog.log.staging import StagedBytes
 from fanlog.model import GROUP_PREFIX, PRODUCER_ID_MAX, TRANSACTION_ID_BYTES_MAX
 
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
-    from fanlog.broker.topics import Topic
+    from fanlog.broker.topics import BrokerTopic
 
 logger = logging.getLogger("fanlog.broker")
 
@@ -82,7 +82,7 @@ class _Open:
         "who",
     )
 
-    def __init__(self, ticket: str, id: str, staged: Staged, timeout_us: int) -> None:
+    def __init__(self, ticket: str, id: str, staged: StagedBytes, timeout_us: int) -> None:
         self.ticket = ticket
         self.id = id
         self.staged = staged
@@ -97,10 +97,10 @@ class _Open:
         self.numbers: dict[int, int] = {}
         self.sequences: dict[int, int] = {}
 
-    def part(self) -> Part:
+    def part(self) -> StagedPart:
         """All that was staged, as an intent has it."""
         staged = self.staged
-        return Part(
+        return StagedPart(
             ticket=self.ticket,
             producer_id=self.producer_id,
             records=sum(self.sequences.values()),
@@ -144,7 +144,7 @@ class Transactions:
                 self._drop(transaction)
         self._commits.close()
 
-    def staged_files(self) -> list[Staged]:
+    def staged_files(self) -> list[StagedBytes]:
         """The files that committed transactions need until they are stored."""
         return self._commits.staged_files()
 
@@ -182,7 +182,7 @@ class Transactions:
         path = f"{self._folder}/{ticket}" if self._folder else ""
         seconds = min(wanted.timeout_seconds, self._options.transaction_timeout_seconds_max)
         id = _checked_id(wanted.id) if wanted.id else ticket
-        transaction = _Open(ticket, id, Staged(path), int(seconds * _SECOND_US))
+        transaction = _Open(ticket, id, StagedBytes(path), int(seconds * _SECOND_US))
         transaction.active_us = transaction.begun_us = self._runtime.monotonic_us()
         self._open[ticket] = transaction
         return transaction
@@ -327,7 +327,7 @@ class Transactions:
         except FanlogError as fault:
             tell(fault)
 
-    def staged_topics(self, wanted: CommitTransaction) -> list[Topic]:
+    def staged_topics(self, wanted: CommitTransaction) -> list[BrokerTopic]:
         """The topics of what was staged under the tickets, as far as they are there."""
         open_ones = [self._open.get(ticket) for ticket in (wanted.ticket, *wanted.tickets)]
         keys = {key for one in open_ones if one is not None for key in one.sequences}
@@ -347,8 +347,8 @@ class Transactions:
         why it is not committed. From then on nothing takes it back: `tell` hears when all of it is
         stored, or that only a restart will store it."""
         ticket = secrets.token_hex(TICKET_BYTES)
-        part = Part(ticket, producer_id, records, partitions, data)
-        self._commits.begin(Commit(ticket, Intent(ticket, (part,), own=True), {}), tell)
+        part = StagedPart(ticket, producer_id, records, partitions, data)
+        self._commits.begin(TransactionCommit(ticket, Intent(ticket, (part,), own=True), {}), tell)
 
     def unstored_own(self) -> list[bytes]:
         """What `commit_own` has committed, and is not in the logs yet."""
@@ -450,7 +450,7 @@ class Transactions:
             positions.append((name, self._broker.check_positions(name, wanted.positions)))
         intent = Intent(id, tuple(part.part() for part in parts), tuple(positions))
         files = {part.ticket: part.staged for part in parts if part.staged.in_file}
-        self._commits.begin(Commit(parts[0].ticket, intent, files), tell)
+        self._commits.begin(TransactionCommit(parts[0].ticket, intent, files), tell)
         # The bytes are the commit's now.
         for part in parts:
             self._memory_bytes -= part.staged.memory_bytes

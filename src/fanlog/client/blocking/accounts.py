@@ -11,7 +11,7 @@ from fanlog.format.accounts import Allowed, KeyInfo, KeyMade, UserInfo
 from fanlog.identity import Allowance, Rules
 
 
-class Accounts:
+class BlockingAccounts:
     """`client.accounts`; see the asyncio client."""
 
     def __init__(self, loop: LoopThread, behind: accounts.Accounts) -> None:

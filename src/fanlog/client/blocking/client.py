@@ -11,32 +11,32 @@ from typing import Any, Literal, Self, TypeVar, Unpack, cast, overload
 
 from fanlog.client import aio
 from fanlog.client.arguments import ExistOk, StartLike
-from fanlog.client.blocking.accounts import Accounts
-from fanlog.client.blocking.dead_letters import DeadLetters
+from fanlog.client.blocking.accounts import BlockingAccounts
+from fanlog.client.blocking.dead_letters import BlockingDeadLetters
 from fanlog.client.blocking.groups import (
-    ConsumeOptions,
-    GroupMember,
-    Groups,
-    HandledOptions,
+    BlockingConsumeOptions,
+    BlockingGroupMember,
+    BlockingGroups,
+    BlockingHandledOptions,
     MessageHandler,
     async_options,
     message_handler_in_thread,
 )
-from fanlog.client.blocking.loop import LoopThread, Subscription
-from fanlog.client.blocking.operators import Connections
-from fanlog.client.blocking.outgoing import Outgoing
-from fanlog.client.blocking.queues import Handler, JobHandler, Worker, handler_in_thread
+from fanlog.client.blocking.loop import BlockingSubscription, LoopThread
+from fanlog.client.blocking.operators import BlockingConnections
+from fanlog.client.blocking.outgoing import OutgoingLine
+from fanlog.client.blocking.queues import BlockingWorker, Handler, JobHandler, handler_in_thread
 from fanlog.client.blocking.stopping import run_until_stopped
-from fanlog.client.blocking.streams import Stream
+from fanlog.client.blocking.streams import BlockingStream
 from fanlog.client.blocking.threads import HandlerThreads
 from fanlog.client.blocking.transactions import (
+    BlockingTransaction,
     Function,
-    Transaction,
     function_in_thread,
     work_in_thread,
 )
-from fanlog.client.blocking.typed import Topic
-from fanlog.client.blocking.web import Web
+from fanlog.client.blocking.typed import BlockingTopic
+from fanlog.client.blocking.web import BlockingWeb
 from fanlog.client.core import Fetched
 from fanlog.client.groups.running import Handled
 from fanlog.client.message import Message
@@ -71,18 +71,18 @@ T = TypeVar("T")
 _NOTHING_ELSE: dict[str, Any] = {}
 
 
-class Client:
+class BlockingClient:
     """A connection to a broker for plain code. Methods may be called from any thread."""
 
     def __init__(self, loop: LoopThread, client: aio.Client) -> None:
         self._loop = loop
         self._client = client
-        self.groups = Groups(loop, client.groups)
-        self.connections = Connections(loop, client.connections)
-        self.dead_letters = DeadLetters(loop, client.dead_letters)
-        self.web = Web(loop, client.web)
-        self.accounts = Accounts(loop, client.accounts)
-        self._outgoing = Outgoing(loop, client)
+        self.groups = BlockingGroups(loop, client.groups)
+        self.connections = BlockingConnections(loop, client.connections)
+        self.dead_letters = BlockingDeadLetters(loop, client.dead_letters)
+        self.web = BlockingWeb(loop, client.web)
+        self.accounts = BlockingAccounts(loop, client.accounts)
+        self._outgoing = OutgoingLine(loop, client)
         self._closing = threading.RLock()
 
     @property
@@ -331,12 +331,18 @@ class Client:
         return self._client.encoding
 
     @overload
-    def topic(self, name: str, type: type[T], *, encoding: Encoding | None = None) -> Topic[T]: ...
+    def topic(
+        self, name: str, type: type[T], *, encoding: Encoding | None = None
+    ) -> BlockingTopic[T]: ...
     @overload
-    def topic(self, name: str, type: Any, *, encoding: Encoding | None = None) -> Topic[Any]: ...
-    def topic(self, name: str, type: Any, *, encoding: Encoding | None = None) -> Topic[Any]:
+    def topic(
+        self, name: str, type: Any, *, encoding: Encoding | None = None
+    ) -> BlockingTopic[Any]: ...
+    def topic(
+        self, name: str, type: Any, *, encoding: Encoding | None = None
+    ) -> BlockingTopic[Any]:
         """A topic whose messages are all of one type; see the asyncio client."""
-        return Topic(self, name, type, encoding)
+        return BlockingTopic(self, name, type, encoding)
 
     # Resumable streams
 
@@ -351,7 +357,7 @@ class Client:
         durability: DurabilityName = "memory",
         bytes_max: int = 4 * MIB,
         encoding: Encoding | None = None,
-    ) -> Stream[str]: ...
+    ) -> BlockingStream[str]: ...
     @overload
     def stream(
         self,
@@ -363,7 +369,7 @@ class Client:
         durability: DurabilityName = "memory",
         bytes_max: int = 4 * MIB,
         encoding: Encoding | None = None,
-    ) -> Stream[T]: ...
+    ) -> BlockingStream[T]: ...
     def stream(
         self,
         name: str,
@@ -374,7 +380,7 @@ class Client:
         durability: DurabilityName = "memory",
         bytes_max: int = 4 * MIB,
         encoding: Encoding | None = None,
-    ) -> Stream[Any]:
+    ) -> BlockingStream[Any]:
         """A stream that is written once, ends, and can be read from any position; see the asyncio
         client."""
         stream = self._client.stream(
@@ -386,7 +392,7 @@ class Client:
             bytes_max=bytes_max,
             encoding=encoding,
         )
-        return Stream(self._loop, stream)
+        return BlockingStream(self._loop, stream)
 
     # Subscribing
 
@@ -401,7 +407,7 @@ class Client:
         on_gap: OnGap | None = None,
         window_bytes: int | None = None,
         missing: MissingPolicy = "wait",
-    ) -> Subscription:
+    ) -> BlockingSubscription:
         """Follows a topic or a pattern; see the asyncio client."""
         subscription = self._client.subscribe(
             topic,
@@ -413,12 +419,17 @@ class Client:
             window_bytes=window_bytes,
             missing=missing,
         )
-        return Subscription(self._loop, subscription)
+        return BlockingSubscription(self._loop, subscription)
 
     @overload
     def consume(
-        self, topic: str, handler: None = None, *, group: str, **options: Unpack[ConsumeOptions]
-    ) -> GroupMember: ...
+        self,
+        topic: str,
+        handler: None = None,
+        *,
+        group: str,
+        **options: Unpack[BlockingConsumeOptions],
+    ) -> BlockingGroupMember: ...
     @overload
     def consume(
         self,
@@ -428,7 +439,7 @@ class Client:
         group: str,
         concurrency: int = 1,
         until: threading.Event | None = None,
-        **options: Unpack[HandledOptions],
+        **options: Unpack[BlockingHandledOptions],
     ) -> Handled: ...
     def consume(
         self,
@@ -438,14 +449,16 @@ class Client:
         group: str,
         concurrency: int = 1,
         until: threading.Event | None = None,
-        **options: Unpack[HandledOptions],
-    ) -> GroupMember | Handled:
+        **options: Unpack[BlockingHandledOptions],
+    ) -> BlockingGroupMember | Handled:
         """Joins a consumer group; see the asyncio client. With a `handler` it gives each message to
         the handler, in threads, until `until` is set, SIGTERM comes or the client is closed."""
         given = async_options(options)
         if handler is None:
             check_no_handler(concurrency, until, "consume")
-            return GroupMember(self._loop, self._client.consume(topic, group=group, **given))
+            return BlockingGroupMember(
+                self._loop, self._client.consume(topic, group=group, **given)
+            )
         with HandlerThreads(concurrency) as threads:
             handle = message_handler_in_thread(threads, handler)
             return run_until_stopped(
@@ -459,7 +472,7 @@ class Client:
     @overload
     def work(
         self, topic: str, handler: None = None, *, queue: str, **options: Unpack[WorkOptions]
-    ) -> Worker: ...
+    ) -> BlockingWorker: ...
     @overload
     def work(
         self,
@@ -480,12 +493,12 @@ class Client:
         concurrency: int = 1,
         until: threading.Event | None = None,
         **options: Unpack[WorkOptions],
-    ) -> Worker | None:
+    ) -> BlockingWorker | None:
         """Joins a queue; see the asyncio client. With a `handler` it gives each job to the handler,
         in threads, until `until` is set, SIGTERM comes or the client is closed."""
         if handler is None:
             check_no_handler(concurrency, until, "work")
-            return Worker(self._loop, self._client.work(topic, queue=queue, **options))
+            return BlockingWorker(self._loop, self._client.work(topic, queue=queue, **options))
         with HandlerThreads(options.get("prefetch", concurrency)) as threads:
             handle = handler_in_thread(self._loop, threads, handler)
             run_until_stopped(
@@ -559,18 +572,20 @@ class Client:
 
     # Transactions
 
-    def transaction(self, id: str = "", *, timeout_seconds: float = 60.0) -> Transaction:
+    def transaction(self, id: str = "", *, timeout_seconds: float = 60.0) -> BlockingTransaction:
         """Messages and positions that become visible together; see the asyncio client."""
         transaction = self._client.transaction(id, timeout_seconds=timeout_seconds)
-        return Transaction(self._loop, transaction, self._outgoing)
+        return BlockingTransaction(self._loop, transaction, self._outgoing)
 
-    def join_transaction(self, ticket: str) -> Transaction:
+    def join_transaction(self, ticket: str) -> BlockingTransaction:
         """One that another client has begun, to stage into it as well."""
-        return Transaction(self._loop, self._client.join_transaction(ticket), self._outgoing)
+        return BlockingTransaction(
+            self._loop, self._client.join_transaction(ticket), self._outgoing
+        )
 
     def run_transaction(
         self,
-        work: Callable[[Transaction], None],
+        work: Callable[[BlockingTransaction], None],
         *,
         id: str = "",
         attempts: int = 5,
@@ -673,7 +688,7 @@ class Client:
 
 def connect(
     url: str = "fanlog://127.0.0.1", options: ClientOptions | None = None, **given: Any
-) -> Client:
+) -> BlockingClient:
     """Connects to a broker, for plain code.
 
     >>> with fanlog.sync.connect("fanlog://127.0.0.1:7420") as client:  # doctest: +SKIP
@@ -685,7 +700,7 @@ def connect(
         return await aio.connect(url, options, **given)
 
     try:
-        return Client(loop, loop.call(opening()))
+        return BlockingClient(loop, loop.call(opening()))
     except BaseException:
         loop.stop()
         raise

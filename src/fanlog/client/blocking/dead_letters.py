@@ -12,7 +12,7 @@ from fanlog.client.dead_letters import DeadLetter, DeadLetterTopic, Progress, Wh
 Letters = list[DeadLetter]
 
 
-class DeadLetters:
+class BlockingDeadLetters:
     """`client.dead_letters`; see the asyncio client."""
 
     def __init__(self, loop: LoopThread, letters: dead_letters.DeadLetters) -> None:

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, cast
 
 from fanlog.client.arguments import StartLike
-from fanlog.client.blocking.loop import LoopThread, Subscription
+from fanlog.client.blocking.loop import BlockingSubscription, LoopThread
 from fanlog.client.blocking.threads import (
     HandlerThreads,
     call_in_thread,
@@ -27,18 +27,18 @@ OnPartitions = Callable[[tuple[TopicPartition, ...]], None]
 MessageHandler = Callable[[Message], object]
 
 
-class ConsumeOptions(SharedOptions, total=False):
+class BlockingConsumeOptions(SharedOptions, total=False):
     """Those of the asyncio client. `on_assign` and `on_revoke` are called in threads."""
 
     on_assign: OnPartitions | None
     on_revoke: OnPartitions | None
 
 
-class HandledOptions(ConsumeOptions, HandlerOptions, total=False):
+class BlockingHandledOptions(BlockingConsumeOptions, HandlerOptions, total=False):
     """The same with those of handlers."""
 
 
-def async_options(options: HandledOptions) -> async_.HandledOptions:
+def async_options(options: BlockingHandledOptions) -> async_.HandledOptions:
     """Options for the asyncio client."""
     given: dict[str, Any] = {**options}
     for name in ("on_assign", "on_revoke"):
@@ -71,7 +71,7 @@ def in_thread(callback: OnPartitions | None) -> member.OnPartitions | None:
     return called
 
 
-class GroupMember(Subscription):
+class BlockingGroupMember(BlockingSubscription):
     """Made by `client.consume(...)`; use it with `with`, then iterate.
 
     >>> with client.consume("orders", group="billing") as orders:  # doctest: +SKIP
@@ -123,7 +123,7 @@ class GroupMember(Subscription):
         return self._loop.call(self._member.seek(start, topic, partition))
 
 
-class Groups:
+class BlockingGroups:
     """What operators ask about groups. It is `client.groups`."""
 
     def __init__(self, loop: LoopThread, asked: operators.Groups) -> None:

@@ -116,7 +116,7 @@ class LoopThread:
         self._thread.join()
 
 
-class Subscription:
+class BlockingSubscription:
     """Iterate it for messages; `batches()` gives whole batches."""
 
     def __init__(self, loop: LoopThread, subscription: AsyncSubscription) -> None:

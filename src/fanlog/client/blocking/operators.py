@@ -9,7 +9,7 @@ from fanlog.client.blocking.loop import LoopThread
 from fanlog.model import ConnectionInfo
 
 
-class Connections:
+class BlockingConnections:
     """Open connections of one process. It is `client.connections`; see the asyncio client."""
 
     def __init__(self, loop: LoopThread, asked: operators.Connections) -> None:

@@ -20,7 +20,7 @@ from fanlog.errors import RequestTimeoutError
 _WAITING_MAX = 10_000
 
 
-class Outgoing:
+class OutgoingLine:
     """The line of messages, from any thread, for one client."""
 
     def __init__(self, loop: LoopThread, client: aio.Client) -> None:

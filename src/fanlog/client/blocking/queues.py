@@ -15,24 +15,24 @@ from fanlog.client.queues import jobs, worker
 from fanlog.errors import ClosedError
 from fanlog.model import QueueSettings
 
-Handler = Callable[["Job"], Value | None]
-JobHandler = Callable[["Job"], object]
+Handler = Callable[["BlockingJob"], Value | None]
+JobHandler = Callable[["BlockingJob"], object]
 T = TypeVar("T")
 
 
 def handler_in_thread(
-    loop: LoopThread, threads: HandlerThreads, handler: Callable[[Job], T]
+    loop: LoopThread, threads: HandlerThreads, handler: Callable[[BlockingJob], T]
 ) -> Callable[[jobs.Job], Awaitable[T]]:
     """The handler in a thread of its own, where it may use the client as anywhere else."""
     check_plain_handler(handler)
 
     async def handle(job: jobs.Job) -> T:
-        return await threads.call(handler, Job(loop, job))
+        return await threads.call(handler, BlockingJob(loop, job))
 
     return handle
 
 
-class Job:
+class BlockingJob:
     """One job; see the asyncio client.
 
     >>> for job in worker:  # doctest: +SKIP
@@ -147,7 +147,7 @@ class Job:
         return repr(self._job)
 
 
-class JobBatch:
+class BlockingJobBatch:
     """Jobs that came together; see the asyncio client."""
 
     __slots__ = ("_batch", "_loop")
@@ -185,8 +185,8 @@ class JobBatch:
         return self._batch.values
 
     @property
-    def jobs(self) -> list[Job]:
-        return [Job(self._loop, job) for job in self._batch.jobs]
+    def jobs(self) -> list[BlockingJob]:
+        return [BlockingJob(self._loop, job) for job in self._batch.jobs]
 
     def ack(self) -> None:
         """All of them are done."""
@@ -211,20 +211,20 @@ class JobBatch:
     def __len__(self) -> int:
         return len(self._batch)
 
-    def __iter__(self) -> Iterator[Job]:
+    def __iter__(self) -> Iterator[BlockingJob]:
         return iter(self.jobs)
 
     def __repr__(self) -> str:
         return repr(self._batch)
 
 
-class Worker:
+class BlockingWorker:
     """Made by `client.work(...)`; use it with `with`, then iterate."""
 
     def __init__(self, loop: LoopThread, worker: worker.Worker) -> None:
         self._loop = loop
         self._worker = worker
-        self._begun: Iterator[Job] = iter(())
+        self._begun: Iterator[BlockingJob] = iter(())
 
     @property
     def queue(self) -> str:
@@ -255,7 +255,7 @@ class Worker:
         self._begun = iter(())
         self._loop.call(self._worker.close())
 
-    def __enter__(self) -> Worker:
+    def __enter__(self) -> BlockingWorker:
         self.start()
         return self
 
@@ -268,7 +268,7 @@ class Worker:
         self._begun = iter(())
         self._loop.call(self._worker.__aexit__(kind, error, trace))
 
-    def __iter__(self) -> Iterator[Job]:
+    def __iter__(self) -> Iterator[BlockingJob]:
         self._worker.check_open()
         while True:
             try:
@@ -277,7 +277,7 @@ class Worker:
                 return
             yield job
 
-    def batches(self) -> Iterator[JobBatch]:
+    def batches(self) -> Iterator[BlockingJobBatch]:
         """Jobs that came together, for speed."""
         self._worker.check_open()
         while True:
@@ -287,13 +287,15 @@ class Worker:
                 return
             yield batch
 
-    def next(self, timeout_seconds: float | None = None) -> Job:
+    def next(self, timeout_seconds: float | None = None) -> BlockingJob:
         """The next job. Raises TimeoutError when none comes in time."""
         while True:
             for job in self._begun:
                 return job
             self._begun = iter(self.next_batch(timeout_seconds).jobs)
 
-    def next_batch(self, timeout_seconds: float | None = None) -> JobBatch:
+    def next_batch(self, timeout_seconds: float | None = None) -> BlockingJobBatch:
         """The next jobs that came together. Raises TimeoutError when none come in time."""
-        return JobBatch(self._loop, self._loop.call(self._worker.next_batch(timeout_seconds)))
+        return BlockingJobBatch(
+            self._loop, self._loop.call(self._worker.next_batch(timeout_seconds))
+        )

@@ -18,7 +18,7 @@ from fanlog.model import MissingPolicy, Receipt
 T = TypeVar("T")
 
 
-class Stream(Generic[T]):
+class BlockingStream(Generic[T]):
     """Made by `client.stream(name)`. A writer appends and ends it; `read` reads it.
 
     >>> with client.stream("answer-42") as answer:  # doctest: +SKIP
@@ -78,16 +78,16 @@ class Stream(Generic[T]):
         position: str = "",
         idle_seconds: float | None = streams.IDLE_SECONDS,
         missing: MissingPolicy = "fail",
-    ) -> StreamReader[T]:
+    ) -> BlockingStreamReader[T]:
         """Reads the stream from its start, or from the `position` that a reader had, and ends where
         the stream ends; see the asyncio client."""
         reader = self._stream.read(
             start=start, position=position, idle_seconds=idle_seconds, missing=missing
         )
-        return StreamReader(self._loop, reader)
+        return BlockingStreamReader(self._loop, reader)
 
 
-class StreamReader(Generic[T]):
+class BlockingStreamReader(Generic[T]):
     """Made by `stream.read(...)`: iterate it. `position` is behind the last piece that it gave."""
 
     def __init__(self, loop: LoopThread, reader: streams.StreamReader[T]) -> None:

@@ -11,13 +11,13 @@ from types import TracebackType
 from typing import Any
 
 from fanlog.client.blocking.loop import LoopThread
-from fanlog.client.blocking.outgoing import Outgoing
+from fanlog.client.blocking.outgoing import OutgoingLine
 from fanlog.client.blocking.threads import call_in_thread, check_plain
 from fanlog.client.message import Message
 from fanlog.client.publishing import Headers, Value, own_headers
 from fanlog.client.schedules import Time
 from fanlog.client.transactions import transaction, transform
-from fanlog.client.transactions.transaction import Member, Taken
+from fanlog.client.transactions.transaction import CommittingMember, Taken
 from fanlog.client.transactions.transform import Made
 from fanlog.client.values import Encoding, as_published
 from fanlog.format.messages import TransactionCommitted
@@ -27,7 +27,7 @@ _OUTGOING_MAX = 500
 Function = Callable[[Message], Made]
 
 
-class Transaction:
+class BlockingTransaction:
     """Made by `client.transaction()`; use it with `with`. It commits at the end of the block, and
     aborts when an exception leaves it.
 
@@ -37,7 +37,7 @@ class Transaction:
     """
 
     def __init__(
-        self, loop: LoopThread, transaction: transaction.Transaction, sent: Outgoing
+        self, loop: LoopThread, transaction: transaction.Transaction, sent: OutgoingLine
     ) -> None:
         self._loop = loop
         self._transaction = transaction
@@ -60,7 +60,7 @@ class Transaction:
     def begin(self) -> None:
         self._loop.call(self._transaction.begin())
 
-    def __enter__(self) -> Transaction:
+    def __enter__(self) -> BlockingTransaction:
         self.begin()
         return self
 
@@ -132,7 +132,7 @@ class Transaction:
                 topic, value, given = self._outgoing.popleft()
                 await self._transaction.publish(topic, value, **given)
 
-    def commit_offsets(self, member: Member, taken: Taken = None) -> None:
+    def commit_offsets(self, member: CommittingMember, taken: Taken = None) -> None:
         """Commits a group's positions with the transaction; see the asyncio client."""
         self._transaction.commit_offsets(member, taken)
 
@@ -159,14 +159,14 @@ class Transaction:
 
 
 def work_in_thread(
-    loop: LoopThread, work: Callable[[Transaction], None], sent: Outgoing
+    loop: LoopThread, work: Callable[[BlockingTransaction], None], sent: OutgoingLine
 ) -> Callable[[transaction.Transaction], Awaitable[None]]:
     """Plain code as the work of an asyncio transaction."""
 
     check_plain(work)
 
     async def called(transaction: transaction.Transaction) -> None:
-        wrapped = Transaction(loop, transaction, sent)
+        wrapped = BlockingTransaction(loop, transaction, sent)
         await call_in_thread(None, work, wrapped)
         await wrapped.hand_over()
 

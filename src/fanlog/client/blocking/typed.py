@@ -10,24 +10,28 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar, Unpack, cast, overload
 
 from fanlog.client.arguments import StartLike
-from fanlog.client.blocking.groups import ConsumeOptions, GroupMember, HandledOptions
-from fanlog.client.blocking.loop import Subscription
-from fanlog.client.blocking.queues import Job, Worker
+from fanlog.client.blocking.groups import (
+    BlockingConsumeOptions,
+    BlockingGroupMember,
+    BlockingHandledOptions,
+)
+from fanlog.client.blocking.loop import BlockingSubscription
+from fanlog.client.blocking.queues import BlockingJob, BlockingWorker
 from fanlog.client.blocking.threads import check_plain, check_plain_handler
 from fanlog.client.groups.running import Handled
 from fanlog.client.message import Message
 from fanlog.client.queues.options import WorkOptions
 from fanlog.client.queues.running import check_no_handler
 from fanlog.client.schedules import Time
-from fanlog.client.typed.kind import Kind
-from fanlog.client.typed.messages import Reading, TypedMessage
+from fanlog.client.typed.kind import MessageType
+from fanlog.client.typed.messages import MessageDecoding, TypedMessage
 from fanlog.client.typed.options import (
     LaterOptions,
     OnUndecodable,
-    PublishOptions,
     RequestOptions,
     SendOptions,
     SubscribeOptions,
+    TypedPublishOptions,
 )
 from fanlog.client.values import Encoding
 from fanlog.errors import ClosedError, DecodeError
@@ -35,10 +39,10 @@ from fanlog.format.messages import GroupOffsets, Position
 from fanlog.model import QueueSettings, Receipt, Scheduled, TopicPartition
 
 T = TypeVar("T")
-S = TypeVar("S", bound=Subscription)
+S = TypeVar("S", bound=BlockingSubscription)
 
 
-class TopicHost(Protocol):
+class BlockingTopicHost(Protocol):
     """The client, as far as a typed topic needs it."""
 
     @property
@@ -47,16 +51,16 @@ class TopicHost(Protocol):
     def publish_many(self, *given: Any, **options: Any) -> list[Receipt]: ...
     def send(self, *given: Any, **options: Any) -> None: ...
     def request(self, *given: Any, **options: Any) -> Message: ...
-    def subscribe(self, *given: Any, **options: Any) -> Subscription: ...
+    def subscribe(self, *given: Any, **options: Any) -> BlockingSubscription: ...
     def consume(self, *given: Any, **options: Any) -> Any: ...
     def work(self, *given: Any, **options: Any) -> Any: ...
     def serve(self, *given: Any, **options: Any) -> None: ...
 
 
-class _Typed(Generic[T, S]):
+class _BlockingTyped(Generic[T, S]):
     """A subscription whose messages are decoded. Whatever else it does, the plain one does."""
 
-    def __init__(self, subscription: S, reading: Reading[T]) -> None:
+    def __init__(self, subscription: S, reading: MessageDecoding[T]) -> None:
         self._subscription = subscription
         self._reading = reading
 
@@ -114,11 +118,11 @@ class _Typed(Generic[T, S]):
         self._subscription.commit(message)
 
 
-class TypedSubscription(_Typed[T, Subscription]):
+class BlockingTypedSubscription(_BlockingTyped[T, BlockingSubscription]):
     """Made by `topic.subscribe(...)`; use it with `with`, then iterate."""
 
 
-class TypedGroupMember(_Typed[T, GroupMember]):
+class BlockingTypedGroupMember(_BlockingTyped[T, BlockingGroupMember]):
     """Made by `topic.consume(...)`; use it with `with`, then iterate."""
 
     @property
@@ -148,12 +152,12 @@ class TypedGroupMember(_Typed[T, GroupMember]):
         return self._subscription.seek(start, topic, partition)
 
 
-class TypedJob(Job, Generic[T]):
+class BlockingTypedJob(BlockingJob, Generic[T]):
     """A job with its value decoded, as `data`; see the asyncio client."""
 
     __slots__ = ("_data", "_decoded", "_kind")
 
-    def __init__(self, job: Job, kind: Kind[T]) -> None:
+    def __init__(self, job: BlockingJob, kind: MessageType[T]) -> None:
         super().__init__(job._loop, job._job)
         self._kind = kind
         self._decoded = False
@@ -168,10 +172,10 @@ class TypedJob(Job, Generic[T]):
         return cast(T, self._data)
 
 
-class TypedWorker(Generic[T]):
+class BlockingTypedWorker(Generic[T]):
     """Made by `topic.work(...)`; use it with `with`, then iterate."""
 
-    def __init__(self, worker: Worker, kind: Kind[T]) -> None:
+    def __init__(self, worker: BlockingWorker, kind: MessageType[T]) -> None:
         self._worker = worker
         self._kind = kind
 
@@ -215,16 +219,16 @@ class TypedWorker(Generic[T]):
     ) -> None:
         self._worker.__exit__(kind, error, trace)
 
-    def __iter__(self) -> Iterator[TypedJob[T]]:
+    def __iter__(self) -> Iterator[BlockingTypedJob[T]]:
         for job in self._worker:
-            yield TypedJob(job, self._kind)
+            yield BlockingTypedJob(job, self._kind)
 
-    def next(self, timeout_seconds: float | None = None) -> TypedJob[T]:
+    def next(self, timeout_seconds: float | None = None) -> BlockingTypedJob[T]:
         """The next job. Raises TimeoutError when none comes in time."""
-        return TypedJob(self._worker.next(timeout_seconds), self._kind)
+        return BlockingTypedJob(self._worker.next(timeout_seconds), self._kind)
 
 
-class Topic(Generic[T]):
+class BlockingTopic(Generic[T]):
     """A topic whose messages are all of one type; see the asyncio client.
 
     >>> orders = client.topic("orders", Order)  # doctest: +SKIP
@@ -232,10 +236,10 @@ class Topic(Generic[T]):
     """
 
     def __init__(
-        self, host: TopicHost, name: str, type: Any, encoding: Encoding | None = None
+        self, host: BlockingTopicHost, name: str, type: Any, encoding: Encoding | None = None
     ) -> None:
         self._host = host
-        self._kind: Kind[T] = Kind(name, type, encoding or host.encoding)
+        self._kind: MessageType[T] = MessageType(name, type, encoding or host.encoding)
 
     @property
     def name(self) -> str:
@@ -255,7 +259,7 @@ class Topic(Generic[T]):
         *,
         delay_seconds: float,
         schedule_id: str | None = None,
-        **options: Unpack[PublishOptions],
+        **options: Unpack[TypedPublishOptions],
     ) -> Scheduled: ...
     @overload
     def publish(
@@ -264,10 +268,10 @@ class Topic(Generic[T]):
         *,
         at: Time,
         schedule_id: str | None = None,
-        **options: Unpack[PublishOptions],
+        **options: Unpack[TypedPublishOptions],
     ) -> Scheduled: ...
     @overload
-    def publish(self, value: T, **options: Unpack[PublishOptions]) -> Receipt: ...
+    def publish(self, value: T, **options: Unpack[TypedPublishOptions]) -> Receipt: ...
     def publish(self, value: T, **options: Unpack[LaterOptions]) -> Receipt | Scheduled:
         """Publishes one message. A value of another type is refused."""
         stored, options["headers"] = self._kind.encoded(value, options.get("headers"))
@@ -295,11 +299,11 @@ class Topic(Generic[T]):
 
     def subscribe(
         self, *, on_undecodable: OnUndecodable = "raise", **options: Unpack[SubscribeOptions]
-    ) -> TypedSubscription[T]:
+    ) -> BlockingTypedSubscription[T]:
         """Follows the topic; see the asyncio client, also for `on_undecodable`."""
         check_plain(on_undecodable)
-        reading = Reading(self._kind, on_undecodable)
-        return TypedSubscription(self._host.subscribe(self.name, **options), reading)
+        reading = MessageDecoding(self._kind, on_undecodable)
+        return BlockingTypedSubscription(self._host.subscribe(self.name, **options), reading)
 
     @overload
     def consume(
@@ -308,8 +312,8 @@ class Topic(Generic[T]):
         *,
         group: str,
         on_undecodable: OnUndecodable = "raise",
-        **options: Unpack[ConsumeOptions],
-    ) -> TypedGroupMember[T]: ...
+        **options: Unpack[BlockingConsumeOptions],
+    ) -> BlockingTypedGroupMember[T]: ...
     @overload
     def consume(
         self,
@@ -319,7 +323,7 @@ class Topic(Generic[T]):
         on_undecodable: OnUndecodable = "raise",
         concurrency: int = 1,
         until: threading.Event | None = None,
-        **options: Unpack[HandledOptions],
+        **options: Unpack[BlockingHandledOptions],
     ) -> Handled: ...
     def consume(
         self,
@@ -329,15 +333,17 @@ class Topic(Generic[T]):
         on_undecodable: OnUndecodable = "raise",
         concurrency: int = 1,
         until: threading.Event | None = None,
-        **options: Unpack[HandledOptions],
-    ) -> TypedGroupMember[T] | Handled:
+        **options: Unpack[BlockingHandledOptions],
+    ) -> BlockingTypedGroupMember[T] | Handled:
         """Joins a consumer group; see the asyncio client."""
         check_plain(on_undecodable)
-        reading = Reading(self._kind, on_undecodable)
+        reading = MessageDecoding(self._kind, on_undecodable)
         if handler is None:
             check_no_handler(concurrency, until, "consume")
-            member = cast(GroupMember, self._host.consume(self.name, group=group, **options))
-            return TypedGroupMember(member, reading)
+            member = cast(
+                BlockingGroupMember, self._host.consume(self.name, group=group, **options)
+            )
+            return BlockingTypedGroupMember(member, reading)
         check_plain_handler(handler, "a message")
         return self._host.consume(
             self.name,
@@ -351,11 +357,11 @@ class Topic(Generic[T]):
     @overload
     def work(
         self, handler: None = None, *, queue: str, **options: Unpack[WorkOptions]
-    ) -> TypedWorker[T]: ...
+    ) -> BlockingTypedWorker[T]: ...
     @overload
     def work(
         self,
-        handler: Callable[[TypedJob[T]], object],
+        handler: Callable[[BlockingTypedJob[T]], object],
         *,
         queue: str,
         concurrency: int = 1,
@@ -364,18 +370,18 @@ class Topic(Generic[T]):
     ) -> None: ...
     def work(
         self,
-        handler: Callable[[TypedJob[T]], object] | None = None,
+        handler: Callable[[BlockingTypedJob[T]], object] | None = None,
         *,
         queue: str,
         concurrency: int = 1,
         until: threading.Event | None = None,
         **options: Unpack[WorkOptions],
-    ) -> TypedWorker[T] | None:
+    ) -> BlockingTypedWorker[T] | None:
         """Joins a queue; see the asyncio client."""
         if handler is None:
             check_no_handler(concurrency, until, "work")
-            worker = cast(Worker, self._host.work(self.name, queue=queue, **options))
-            return TypedWorker(worker, self._kind)
+            worker = cast(BlockingWorker, self._host.work(self.name, queue=queue, **options))
+            return BlockingTypedWorker(worker, self._kind)
         handle = self._handle(handler)
         self._host.work(
             self.name, handle, queue=queue, concurrency=concurrency, until=until, **options
@@ -383,18 +389,24 @@ class Topic(Generic[T]):
         return None
 
     def serve(
-        self, handler: Callable[[TypedJob[T]], object], *, queue: str = "", prefetch: int = 16
+        self,
+        handler: Callable[[BlockingTypedJob[T]], object],
+        *,
+        queue: str = "",
+        prefetch: int = 16,
     ) -> None:
         """Answers requests until the client is closed; see the asyncio client."""
         self._host.serve(self.name, self._handle(handler), queue=queue, prefetch=prefetch)
 
-    def _handle(self, handler: Callable[[TypedJob[T]], object]) -> Callable[[Job], object]:
+    def _handle(
+        self, handler: Callable[[BlockingTypedJob[T]], object]
+    ) -> Callable[[BlockingJob], object]:
         check_plain_handler(handler)
-        return lambda job: handler(TypedJob(job, self._kind))
+        return lambda job: handler(BlockingTypedJob(job, self._kind))
 
 
 def _handle(
-    reading: Reading[T], handler: Callable[[TypedMessage[T]], object], message: Message
+    reading: MessageDecoding[T], handler: Callable[[TypedMessage[T]], object], message: Message
 ) -> None:
     """Gives a message to the handler, decoded."""
     try:

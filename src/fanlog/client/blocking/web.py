@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fanlog.client.values import Encoding
 
 
-class Web:
+class BlockingWeb:
     """`client.web`; see the asyncio client."""
 
     def __init__(self, loop: LoopThread, behind: web.Web) -> None:

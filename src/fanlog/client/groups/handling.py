@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from typing import Literal
 
-from fanlog.client.groups.progress import Progress
+from fanlog.client.groups.progress import MemberProgress
 from fanlog.client.message import Message, MessageBatch
 from fanlog.client.reached import Reached, reached
 from fanlog.model import TopicPartition
@@ -51,7 +51,7 @@ class Parcel:
                 self.done()
 
 
-class Entry:
+class MessageToHandle:
     """A message to be handled. `reason` is set once it is to become a dead letter."""
 
     __slots__ = ("failures", "finished", "line", "message", "parcel", "reason", "track")
@@ -81,7 +81,7 @@ class Track:
         # Nothing more of it is begun.
         self.closed = False
         self.parcels: deque[Parcel] = deque()
-        self.unfinished: deque[Entry] = deque()
+        self.unfinished: deque[MessageToHandle] = deque()
         self._parcel: Parcel | None = None
         self._feeding: Iterator[Message] = iter(())
 
@@ -148,13 +148,13 @@ class _Line:
     __slots__ = ("entries", "entry", "queued", "waits")
 
     def __init__(self) -> None:
-        self.entries: deque[Entry] = deque()
-        self.entry: Entry | None = None
+        self.entries: deque[MessageToHandle] = deque()
+        self.entry: MessageToHandle | None = None
         self.queued = False
         self.waits = False
 
 
-class Desk(Progress):
+class Desk(MemberProgress):
     """What lies between a member of a group and its handlers."""
 
     def __init__(self, order: Order) -> None:
@@ -188,7 +188,7 @@ class Desk(Progress):
             if self._by_key:
                 # Messages without a key have no order among each other.
                 name = (place, message.offset if (key := message.key) is None else key)
-            entry = Entry(track, name, message, parcel)
+            entry = MessageToHandle(track, name, message, parcel)
             track.unfinished.append(entry)
             line = self._lines.get(name)
             if line is None:
@@ -206,7 +206,7 @@ class Desk(Progress):
 
     # What handlers do
 
-    def take(self) -> Entry | None:
+    def take(self) -> MessageToHandle | None:
         """The next message that may be handled; lines take turns."""
         while self._ready:
             name = self._ready.popleft()
@@ -219,13 +219,13 @@ class Desk(Progress):
             self._rouse(name, line)
         return None
 
-    def finish(self, entry: Entry) -> None:
+    def finish(self, entry: MessageToHandle) -> None:
         """The message in hand is done with, or given up on."""
         entry.finished = True
         entry.parcel.one_less()
         self._put_down(entry)
 
-    def postpone(self, entry: Entry) -> bool:
+    def postpone(self, entry: MessageToHandle) -> bool:
         """The message in hand failed, and its line waits for it. Whether it is tried again: one of
         a partition that is let go, or is gone, is not."""
         line = self._put_down(entry, rouse=False)
@@ -237,23 +237,23 @@ class Desk(Progress):
         line.waits = True
         return True
 
-    def resume(self, entry: Entry) -> None:
+    def resume(self, entry: MessageToHandle) -> None:
         """The wait of a postponed message is over."""
         line = self._lines.get(entry.line)
         if line is not None and line.waits and line.entries and line.entries[0] is entry:
             line.waits = False
             self._rouse(entry.line, line)
 
-    def abandon(self, entry: Entry) -> None:
+    def abandon(self, entry: MessageToHandle) -> None:
         """The message in hand is not done, and is not tried again."""
         entry.parcel.one_less()
         self._put_down(entry)
 
-    def is_open(self, entry: Entry) -> bool:
+    def is_open(self, entry: MessageToHandle) -> bool:
         """Whether more of its partition is handled."""
         return self._tracks.get(entry.place) is entry.track and not entry.track.closed
 
-    def _put_down(self, entry: Entry, *, rouse: bool = True) -> _Line:
+    def _put_down(self, entry: MessageToHandle, *, rouse: bool = True) -> _Line:
         line = self._lines[entry.line]
         line.entry = None
         left = self._in_hand[entry.place] - 1

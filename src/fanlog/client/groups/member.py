@@ -17,7 +17,7 @@ import msgspec
 
 from fanlog.client.arguments import StartLike, as_start, checked
 from fanlog.client.groups.commits import GroupCommits
-from fanlog.client.groups.progress import Progress
+from fanlog.client.groups.progress import MemberProgress
 from fanlog.client.message import Message, MessageBatch
 from fanlog.client.reached import Reached, as_positions, reached
 from fanlog.client.subscription import Item, OnGap, Subscription, SubscriptionHost
@@ -84,7 +84,7 @@ class GroupMember(Subscription):
         key: int,
         wanted: messages.JoinGroup,
         options: MemberOptions,
-        progress: Progress | None = None,
+        progress: MemberProgress | None = None,
     ) -> None:
         followed = messages.Subscribe(
             target=wanted.target, wildcard=wanted.wildcard, window_bytes=wanted.window_bytes
@@ -93,7 +93,7 @@ class GroupMember(Subscription):
         self._broker = host
         self._join = wanted
         self._options = options
-        self._progress = progress or Progress()
+        self._progress = progress or MemberProgress()
         self._commits = GroupCommits(self._send_commit, self._done, self._progress.has)
         self._active: set[TopicPartition] = set()
         self._continuing: set[TopicPartition] = set()
@@ -331,7 +331,7 @@ class GroupMember(Subscription):
         return self._progress.done(self._current)
 
     async def _send_commit(self, reached: dict[TopicPartition, Reached]) -> None:
-        wanted = messages.Commit("", as_positions(reached))
+        wanted = messages.CommitOffsets("", as_positions(reached))
         await self._broker.ask(FrameKind.COMMIT, wanted, aux=self.key)
 
     async def seek(

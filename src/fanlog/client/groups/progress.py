@@ -12,7 +12,7 @@ from fanlog.client.reached import Reached, reached
 from fanlog.model import TopicPartition
 
 
-class Progress:
+class MemberProgress:
     """`current` in what follows is the message in hand, where messages are taken one by one."""
 
     def __init__(self) -> None:

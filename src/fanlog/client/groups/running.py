@@ -11,7 +11,7 @@ import msgspec
 
 from fanlog.client.groups.burying import Burying
 from fanlog.client.groups.handled_member import HandledMember
-from fanlog.client.groups.handling import Entry
+from fanlog.client.groups.handling import MessageToHandle
 from fanlog.client.groups.options import HandlerRules
 from fanlog.client.message import Message
 from fanlog.client.queues.jobs import said_by
@@ -47,10 +47,10 @@ async def run_member(
     client is closed."""
     check_handler(handler, "a message")
     with stopped_by_sigterm(until) as stopped:
-        return await _Run(member, handler, rules, burying).until(stopped)
+        return await _HandlerRun(member, handler, rules, burying).until(stopped)
 
 
-class _Run:
+class _HandlerRun:
     def __init__(
         self,
         member: HandledMember,
@@ -124,7 +124,7 @@ class _Run:
 
     # One message
 
-    async def _handle(self, entry: Entry) -> None:
+    async def _handle(self, entry: MessageToHandle) -> None:
         try:
             if entry.reason:
                 await self._bury(entry)
@@ -144,7 +144,7 @@ class _Run:
             with tracer.processing(message, self._member.group):
                 await call_handler(self._handler, message)
 
-    async def _try(self, entry: Entry) -> None:
+    async def _try(self, entry: MessageToHandle) -> None:
         try:
             await self._call(entry.message)
         except Exception as error:  # noqa: BLE001 - a handler may fail in any way; it is logged
@@ -160,7 +160,7 @@ class _Run:
             self._counts.messages += 1
             self._desk.finish(entry)
 
-    def _log(self, entry: Entry, error: Exception) -> None:
+    def _log(self, entry: MessageToHandle, error: Exception) -> None:
         message = entry.message
         logger.error(
             "Message %s/%d@%d of group %s failed at attempt %d: %s",
@@ -173,7 +173,7 @@ class _Run:
             exc_info=error,
         )
 
-    def _postpone(self, entry: Entry) -> None:
+    def _postpone(self, entry: MessageToHandle) -> None:
         if not self._desk.postpone(entry):
             return
         delay_seconds = self._rules.retry.delay_seconds(entry.failures)
@@ -186,7 +186,7 @@ class _Run:
         wait = asyncio.get_running_loop().call_later(delay_seconds, over)
         self._waits.add(wait)
 
-    async def _give_up(self, entry: Entry, error: Exception) -> None:
+    async def _give_up(self, entry: MessageToHandle, error: Exception) -> None:
         message = entry.message
         if self._rules.on_failure == "stop":
             error.add_note(
@@ -220,7 +220,7 @@ class _Run:
         entry.reason = said_by(error)
         await self._bury(entry)
 
-    async def _bury(self, entry: Entry) -> None:
+    async def _bury(self, entry: MessageToHandle) -> None:
         """Its partition waits until the letter is stored."""
         message = entry.message
         where = f"{message.topic}/{message.partition}@{message.offset}"

@@ -10,11 +10,11 @@ from typing import Any, Protocol, Self, TypeVar, overload
 
 from fanlog.client.message import Message, MessageBatch
 from fanlog.client.publishing import Headers, Value
-from fanlog.client.queues.settling import Settling, Stretch
+from fanlog.client.queues.settling import JobSettling, Stretch
 from fanlog.client.tracing import maybe_tracer
 from fanlog.errors import InvalidArgumentError, LeaseLostError
 from fanlog.format.frames import Lease
-from fanlog.format.messages import Verb, Verdict
+from fanlog.format.messages import JobOutcome, OutcomeKind
 
 T = TypeVar("T")
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 class JobHost(Protocol):
     """The worker, as far as its jobs need it."""
 
-    settling: Settling
+    settling: JobSettling
     make_job: Callable[[LeaseInHand, Message], Job]
 
     @property
@@ -84,7 +84,9 @@ class LeaseInHand:
         settling = self.host.settling
         turn = settling.turn()
         number, partition, epoch = self.stretch
-        verdict = Verdict(number, partition, Verb.REJECT, self.first, self.next, -1, reason)
+        verdict = JobOutcome(
+            number, partition, OutcomeKind.REJECT, self.first, self.next, -1, reason
+        )
         turn.say(epoch, verdict)
         if not turn.watched:
             settling.watch(turn)
@@ -132,7 +134,7 @@ class LeaseInHand:
         self.count(next - first)
 
     async def settle(
-        self, verb: Verb, first: int, next: int, *, delay_ms: int = -1, reason: str = ""
+        self, verb: OutcomeKind, first: int, next: int, *, delay_ms: int = -1, reason: str = ""
     ) -> None:
         """Says what became of some of the jobs, and waits until the broker has it."""
         if not isinstance(reason, str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -141,11 +143,11 @@ class LeaseInHand:
             )
         turn = self.host.settling.turn()
         number, partition, epoch = self.stretch
-        if verb is Verb.ACK:
+        if verb is OutcomeKind.ACK:
             turn.ack(self.stretch, first, next)
         else:
-            turn.say(epoch, Verdict(number, partition, verb, first, next, delay_ms, reason))
-        settled = 0 if verb is Verb.EXTEND else next - first
+            turn.say(epoch, JobOutcome(number, partition, verb, first, next, delay_ms, reason))
+        settled = 0 if verb is OutcomeKind.EXTEND else next - first
         self.count(settled)
         try:
             await turn.wait()
@@ -247,7 +249,7 @@ class Job:
 
         >>> await job.ack()
         """
-        await self._settle(Verb.ACK)
+        await self._settle(OutcomeKind.ACK)
 
     def ack_soon(self) -> None:
         """The same in the background; `flush` or `close` of the worker raises what goes wrong.
@@ -265,14 +267,14 @@ class Job:
 
         >>> await job.nack(delay_seconds=60, reason="the mail server is down")
         """
-        await self._settle(Verb.NACK, delay_ms=milliseconds(delay_seconds), reason=reason)
+        await self._settle(OutcomeKind.NACK, delay_ms=milliseconds(delay_seconds), reason=reason)
 
     async def reject(self, reason: str = "") -> None:
         """The job can't be done: it becomes a dead letter at once.
 
         >>> await job.reject("no address")
         """
-        await self._settle(Verb.REJECT, reason=reason)
+        await self._settle(OutcomeKind.REJECT, reason=reason)
 
     async def extend(self, seconds: float | None = None) -> None:
         """More time for the job: so much from now, or the queue's own.
@@ -280,7 +282,7 @@ class Job:
         >>> await job.extend(300)
         """
         extent = self._lease.extent(self.message.offset)
-        await self._lease.settle(Verb.EXTEND, *extent, delay_ms=milliseconds(seconds))
+        await self._lease.settle(OutcomeKind.EXTEND, *extent, delay_ms=milliseconds(seconds))
 
     async def reply(self, value: Value, headers: Headers | None = None) -> None:
         """Answers the request that this job is, if it is one, and acks it.
@@ -298,7 +300,7 @@ class Job:
         await self._lease.host.reply(self.message, b"", None, reason or "failed")
         await self.ack()
 
-    async def _settle(self, verb: Verb, *, delay_ms: int = -1, reason: str = "") -> None:
+    async def _settle(self, verb: OutcomeKind, *, delay_ms: int = -1, reason: str = "") -> None:
         self._check_unsettled()
         extent = self._lease.extent(self.message.offset)
         self._settled = True
@@ -416,7 +418,7 @@ class JobBatch:
 
         >>> await batch.ack()
         """
-        await self._lease.settle(Verb.ACK, self.first, self.next)
+        await self._lease.settle(OutcomeKind.ACK, self.first, self.next)
 
     def ack_soon(self) -> None:
         """The same in the background; `flush` or `close` of the worker raises what goes wrong.
@@ -431,14 +433,16 @@ class JobBatch:
         >>> await batch.nack(delay_seconds=60)
         """
         delay_ms = milliseconds(delay_seconds)
-        await self._lease.settle(Verb.NACK, self.first, self.next, delay_ms=delay_ms, reason=reason)
+        await self._lease.settle(
+            OutcomeKind.NACK, self.first, self.next, delay_ms=delay_ms, reason=reason
+        )
 
     async def reject(self, reason: str = "") -> None:
         """None of them can be done: they become dead letters at once.
 
         >>> await batch.reject("not needed any more")
         """
-        await self._lease.settle(Verb.REJECT, self.first, self.next, reason=reason)
+        await self._lease.settle(OutcomeKind.REJECT, self.first, self.next, reason=reason)
 
     async def extend(self, seconds: float | None = None) -> None:
         """More time for all of them.
@@ -446,7 +450,7 @@ class JobBatch:
         >>> await batch.extend(300)
         """
         delay_ms = milliseconds(seconds)
-        await self._lease.settle(Verb.EXTEND, self.first, self.next, delay_ms=delay_ms)
+        await self._lease.settle(OutcomeKind.EXTEND, self.first, self.next, delay_ms=delay_ms)
 
     def __len__(self) -> int:
         return self.next - self.first

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 
 from fanlog.errors import LeaseLostError
-from fanlog.format.messages import Settle, Settled, Verb, Verdict
+from fanlog.format.messages import JobOutcome, OutcomeKind, Settle, Settled
 
 logger = logging.getLogger("fanlog.client")
 
@@ -30,8 +30,8 @@ class Turn:
         self.done = done
         self.watched = False
         self._acks: dict[Stretch, list[list[int]]] = {}
-        self._others: list[tuple[int, Verdict]] = []
-        self._late: list[Verdict] = []
+        self._others: list[tuple[int, JobOutcome]] = []
+        self._late: list[JobOutcome] = []
 
     def ack(self, stretch: Stretch, first: int, next: int) -> None:
         ranges = self._acks.get(stretch)
@@ -42,16 +42,16 @@ class Turn:
         else:
             ranges.append([first, next])
 
-    def say(self, epoch: int, verdict: Verdict) -> None:
+    def say(self, epoch: int, verdict: JobOutcome) -> None:
         self._others.append((epoch, verdict))
 
     def settles(self) -> Iterator[Settle]:
         """The frames that say it, each about the jobs of one epoch."""
-        by_epoch: dict[int, list[Verdict]] = {}
+        by_epoch: dict[int, list[JobOutcome]] = {}
         for (number, partition, epoch), ranges in self._acks.items():
             verdicts = by_epoch.setdefault(epoch, [])
             for first, next in _joined(ranges):
-                verdicts.append(Verdict(number, partition, Verb.ACK, first, next))
+                verdicts.append(JobOutcome(number, partition, OutcomeKind.ACK, first, next))
         for epoch, verdict in self._others:
             by_epoch.setdefault(epoch, []).append(verdict)
         for epoch, verdicts in by_epoch.items():
@@ -70,10 +70,10 @@ class Turn:
         """Until the broker has answered. Others wait too: one that gives up must not end it."""
         await asyncio.shield(self.done)
 
-    def came_late(self, late: tuple[Verdict, ...]) -> None:
+    def came_late(self, late: tuple[JobOutcome, ...]) -> None:
         self._late += late
 
-    def late(self, verb: Verb, stretch: Stretch, first: int, next: int) -> int:
+    def late(self, verb: OutcomeKind, stretch: Stretch, first: int, next: int) -> int:
         """How many of these jobs the verdict came too late for."""
         return sum(
             max(0, min(next, v.next) - max(first, v.first))
@@ -82,10 +82,10 @@ class Turn:
         )
 
     def late_acks(self) -> int:
-        return sum(v.next - v.first for v in self._late if v.verb == Verb.ACK)
+        return sum(v.next - v.first for v in self._late if v.verb == OutcomeKind.ACK)
 
 
-class Settling:
+class JobSettling:
     """One worker's verdicts. What nobody waits for is raised by `flush`."""
 
     def __init__(self, send: Send, repeated: Repeated) -> None:

@@ -27,7 +27,7 @@ from fanlog.client.queues.options import WorkOptions
 from fanlog.client.queues.worker import Worker
 from fanlog.errors import InvalidArgumentError, UnreadableError
 from fanlog.format.frames import FrameKind
-from fanlog.format.messages import Settle, Settled, Verb, Verdict, decode
+from fanlog.format.messages import JobOutcome, OutcomeKind, Settle, Settled, decode
 
 # Also with no time to wait: the broker needs a moment to hand out what is there.
 _WAIT_SECONDS_MIN = 0.1
@@ -35,7 +35,7 @@ _WAIT_SECONDS_MIN = 0.1
 _VERDICTS_MAX = 4096
 
 
-class Receipt(msgspec.Struct, frozen=True, array_like=True):
+class JobReceipt(msgspec.Struct, frozen=True, array_like=True):
     """Who has which job."""
 
     queue: str
@@ -52,10 +52,10 @@ class Receipt(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Receipt).decode
+_decode = msgspec.msgpack.Decoder(JobReceipt).decode
 
 
-def read_receipt(text: str) -> Receipt:
+def read_receipt(text: str) -> JobReceipt:
     """A receipt that `print` has written."""
     try:
         receipt = _decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
@@ -69,7 +69,7 @@ def read_receipt(text: str) -> Receipt:
     return receipt
 
 
-class Taken(NamedTuple):
+class ReceivedJob(NamedTuple):
     """A job, and what it is settled with."""
 
     message: Message
@@ -94,7 +94,7 @@ async def take(
     limit: int,
     wait_seconds: float,
     options: WorkOptions,
-) -> list[Taken]:
+) -> list[ReceivedJob]:
     """Up to `limit` jobs, as soon as there is one. The caller has them for the queue's
     `visibility_seconds`. Who gives up waiting gives back what has come."""
     worker = host.work(topic, queue=queue, **{**options, "prefetch": limit, "keep_alive": False})
@@ -103,33 +103,38 @@ async def take(
     except BaseException:
         await worker.close()
         raise
-    taken: list[Taken] = []
+    taken: list[ReceivedJob] = []
     for lease in leases:
         try:
             messages = lease.messages
         except UnreadableError as fault:
             # Nobody else could read them either: they become dead letters, which say why.
             whole = _receipt(worker, lease, lease.first, lease.next)
-            await settle(host, [whole], Verb.REJECT, reason=str(fault))
+            await settle(host, [whole], OutcomeKind.REJECT, reason=str(fault))
             continue
         for message in messages:
             receipt = _receipt(worker, lease, *lease.extent(message.offset))
-            taken.append(Taken(message, lease.deliveries, receipt))
+            taken.append(ReceivedJob(message, lease.deliveries, receipt))
     return taken
 
 
 def _receipt(worker: Worker, lease: LeaseInHand, first: int, next: int) -> str:
-    return Receipt(worker.queue, worker.worker, *lease.stretch, first, next).print()
+    return JobReceipt(worker.queue, worker.worker, *lease.stretch, first, next).print()
 
 
 async def settle(
-    host: TakeHost, receipts: Iterable[str], verb: Verb, *, delay_ms: int = -1, reason: str = ""
+    host: TakeHost,
+    receipts: Iterable[str],
+    verb: OutcomeKind,
+    *,
+    delay_ms: int = -1,
+    reason: str = "",
 ) -> list[str]:
     """Says what became of jobs. Returns the receipts of those for which it was too late."""
-    frames: dict[tuple[str, str, int], list[tuple[Verdict, str]]] = {}
+    frames: dict[tuple[str, str, int], list[tuple[JobOutcome, str]]] = {}
     for text in dict.fromkeys(receipts):
         of = read_receipt(text)
-        verdict = Verdict(of.number, of.partition, verb, of.first, of.next, delay_ms, reason)
+        verdict = JobOutcome(of.number, of.partition, verb, of.first, of.next, delay_ms, reason)
         frames.setdefault((of.queue, of.worker, of.epoch), []).append((verdict, text))
     late: list[str] = []
     for (queue, worker, epoch), said in frames.items():
@@ -141,7 +146,7 @@ async def settle(
     return late
 
 
-def _is_late(verdict: Verdict, settled: Settled) -> bool:
+def _is_late(verdict: JobOutcome, settled: Settled) -> bool:
     return any(
         (late.number, late.partition) == (verdict.number, verdict.partition)
         and late.first < verdict.next

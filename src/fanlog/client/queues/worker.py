@@ -14,27 +14,27 @@ from typing import Protocol
 
 import msgspec
 
-from fanlog.client.follower import Follower
+from fanlog.client.follower import ClientFollower
 from fanlog.client.message import Message, MessageBatch
 from fanlog.client.notices import Notices
 from fanlog.client.publishing import Headers, Value
 from fanlog.client.queues.jobs import Job, JobBatch, LeaseInHand, said_by
-from fanlog.client.queues.settling import Settling, Stretch
+from fanlog.client.queues.settling import JobSettling, Stretch
 from fanlog.errors import ClosedError, FanlogError, UnreadableError
 from fanlog.format.batch import Batch
 from fanlog.format.batch_cache import BatchCache
 from fanlog.format.frames import FrameKind, Lease
 from fanlog.format.messages import (
     GapNotice,
-    Held,
+    HeldJobs,
+    JobOutcome,
     Joined,
     Left,
     Notice,
+    OutcomeKind,
     Revoke,
     Settle,
     Settled,
-    Verb,
-    Verdict,
     Welcome,
     Work,
     Working,
@@ -50,8 +50,8 @@ class WorkerHost(Protocol):
 
     @property
     def welcome(self) -> Welcome | None: ...
-    async def attach(self, follower: Follower, *, again: bool = False) -> None: ...
-    async def detach(self, subscription: Follower, *, keep: bool = False) -> None: ...
+    async def attach(self, follower: ClientFollower, *, again: bool = False) -> None: ...
+    async def detach(self, subscription: ClientFollower, *, keep: bool = False) -> None: ...
     async def ask(self, kind: FrameKind, message: msgspec.Struct, *, aux: int = 0) -> bytes: ...
     def decoded(self, batch: Batch) -> MessageBatch: ...
     async def reply(
@@ -101,7 +101,7 @@ class Worker:
         self._keeping: asyncio.Task[None] | None = None
         self._started = False
         self._closed: FanlogError | None = None
-        self.settling = Settling(self._send, self._acked_again)
+        self.settling = JobSettling(self._send, self._acked_again)
         self.settings = QueueSettings()
         # A typed topic's worker makes typed ones.
         self.make_job: Callable[[LeaseInHand, Message], Job] = Job
@@ -295,7 +295,7 @@ class Worker:
         """Acks went out a second time. A broker that was restarted, and had not heard the first,
         may have handed out the jobs again in between: nobody needs to see them."""
         for verdict in settle.verdicts:
-            if verdict.verb != Verb.ACK:
+            if verdict.verb != OutcomeKind.ACK:
                 continue
             place = (verdict.number, verdict.partition)
             for lease in list(self._items):
@@ -336,7 +336,9 @@ class Worker:
             turn = self.settling.turn()
             for lease in held:
                 number, partition, epoch = lease.stretch
-                extend = Verdict(number, partition, Verb.EXTEND, lease.first, lease.next, -1)
+                extend = JobOutcome(
+                    number, partition, OutcomeKind.EXTEND, lease.first, lease.next, -1
+                )
                 turn.say(epoch, extend)
 
     def _warn_if_stuck(self, held: list[LeaseInHand]) -> None:
@@ -379,7 +381,7 @@ class Worker:
             self._items.clear()
         held = [(lease.stretch, lease.first, lease.next) for lease in self._held]
         holds = tuple(
-            Held(number, partition, first, next)
+            HeldJobs(number, partition, first, next)
             for (number, partition, epoch), first, next in (*held, *self.settling.unanswered())
             if epoch == self._epoch
         )

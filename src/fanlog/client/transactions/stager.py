@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from fanlog.client.outbox import Identity, PartitionOutbox
+from fanlog.client.outbox import PartitionOutbox, ProducerIdentity
 from fanlog.client.publishing import OpenTopic, Publisher
 from fanlog.client.topic_outbox import TopicOutbox
 from fanlog.config import ClientOptions
@@ -69,7 +69,7 @@ def with_partitions(opened: TopicOpened, partitions: int) -> TopicOpened:
     return msgspec.structs.replace(opened, settings=settings)
 
 
-class Stager(Publisher):
+class TransactionStager(Publisher):
     """A publisher whose batches are staged, behind what its client has `sent`. `error` is what the
     first of them ran into: the transaction can't be whole any more."""
 
@@ -80,7 +80,7 @@ class Stager(Publisher):
         self._sent = sent
         self._known = known
         self._staging_wire = wire
-        self._stager = Identity(secrets.randbits(63) | 1)
+        self._stager = ProducerIdentity(secrets.randbits(63) | 1)
         self._number = 0
         self._waiting: deque[tuple[bytes, int]] = deque()
         self._task: asyncio.Task[None] | None = None

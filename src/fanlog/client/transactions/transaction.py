@@ -19,7 +19,7 @@ from fanlog.client.publishing import Headers, Value
 from fanlog.client.reached import reached
 from fanlog.client.schedules import DelayedRecords, Time
 from fanlog.client.topic_outbox import TopicOutbox
-from fanlog.client.transactions.stager import Stager
+from fanlog.client.transactions.stager import TransactionStager
 from fanlog.client.values import Encoding, encode_as
 from fanlog.errors import (
     ClosedError,
@@ -54,7 +54,7 @@ class TransactionHost(Protocol):
     ) -> bytes: ...
 
 
-class Member(Protocol):
+class CommittingMember(Protocol):
     """A group's member, whose positions a transaction can commit."""
 
     def offsets_for_commit(self, positions: tuple[Position, ...] | None = None) -> GroupOffsets: ...
@@ -72,7 +72,7 @@ class Transaction:
     def __init__(
         self,
         host: TransactionHost,
-        stager: Stager,
+        stager: TransactionStager,
         wanted: BeginTransaction,
         commit_timeout_seconds: float,
     ) -> None:
@@ -82,7 +82,7 @@ class Transaction:
         self._commit_timeout_seconds = commit_timeout_seconds
         self._begun: TransactionBegun | None = None
         self._offsets: dict[tuple[str, str], GroupOffsets] = {}
-        self._members: dict[tuple[str, str], Member] = {}
+        self._members: dict[tuple[str, str], CommittingMember] = {}
         self._result: TransactionCommitted | None = None
         self._aborted = False
         self._delayed = DelayedRecords(stager, self._ready_outbox)
@@ -238,7 +238,7 @@ class Transaction:
 
     send = publish
 
-    def commit_offsets(self, member: Member, taken: Taken = None) -> None:
+    def commit_offsets(self, member: CommittingMember, taken: Taken = None) -> None:
         """Commits a group's positions with the transaction: all that the member has taken, the
         message in hand included, or after these messages, or these positions.
 

@@ -10,7 +10,7 @@ from typing import Generic, Self, TypeVar, cast
 from fanlog.client.message import Message
 from fanlog.client.queues.jobs import Job, LeaseInHand
 from fanlog.client.queues.worker import Worker
-from fanlog.client.typed.kind import Kind
+from fanlog.client.typed.kind import MessageType
 from fanlog.errors import ClosedError
 from fanlog.model import QueueSettings
 
@@ -22,7 +22,7 @@ class TypedJob(Job, Generic[T]):
 
     __slots__ = ("_data", "_decoded", "_kind")
 
-    def __init__(self, lease: LeaseInHand, message: Message, kind: Kind[T]) -> None:
+    def __init__(self, lease: LeaseInHand, message: Message, kind: MessageType[T]) -> None:
         super().__init__(lease, message)
         self._kind = kind
         self._decoded = False
@@ -37,7 +37,7 @@ class TypedJob(Job, Generic[T]):
         return cast(T, self._data)
 
 
-def with_typed_jobs(worker: Worker, kind: Kind[T]) -> Worker:
+def with_typed_jobs(worker: Worker, kind: MessageType[T]) -> Worker:
     """A worker that has not begun yet, and will give typed jobs."""
 
     def make_job(lease: LeaseInHand, message: Message) -> Job:
@@ -56,7 +56,7 @@ class TypedWorker(Generic[T]):
     ...             await send(job.data)
     """
 
-    def __init__(self, worker: Worker, kind: Kind[T]) -> None:
+    def __init__(self, worker: Worker, kind: MessageType[T]) -> None:
         self._worker = with_typed_jobs(worker, kind)
 
     @property

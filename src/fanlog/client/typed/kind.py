@@ -31,7 +31,7 @@ from fanlog.errors import InvalidArgumentError
 T = TypeVar("T")
 
 
-class Kind(Generic[T]):
+class MessageType(Generic[T]):
     """The type and the encoding of one topic's messages."""
 
     def __init__(self, topic: str, type: Any, encoding: Encoding) -> None:

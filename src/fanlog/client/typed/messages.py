@@ -14,7 +14,7 @@ from fanlog.client.arguments import StartLike
 from fanlog.client.groups.member import GroupMember
 from fanlog.client.message import Message
 from fanlog.client.subscription import Subscription
-from fanlog.client.typed.kind import Kind
+from fanlog.client.typed.kind import MessageType
 from fanlog.client.typed.options import OnUndecodable
 from fanlog.errors import DecodeError, InvalidArgumentError
 from fanlog.format.messages import GroupOffsets, Position
@@ -32,10 +32,10 @@ class TypedMessage(Message, Generic[T], frozen=True, gc=True, eq=False):
     data: T
 
 
-class Reading(Generic[T]):
+class MessageDecoding(Generic[T]):
     """How the messages of one reader are decoded, and what happens to those that are not."""
 
-    def __init__(self, kind: Kind[T], on_undecodable: OnUndecodable) -> None:
+    def __init__(self, kind: MessageType[T], on_undecodable: OnUndecodable) -> None:
         if on_undecodable not in ("raise", "skip") and not callable(on_undecodable):
             raise InvalidArgumentError(
                 f"on_undecodable is 'raise', 'skip', or a function of a message and its error, not "
@@ -62,7 +62,7 @@ class Reading(Generic[T]):
 class _Typed(Generic[T, S]):
     """A subscription whose messages are decoded. Whatever else it does, the plain one does."""
 
-    def __init__(self, subscription: S, reading: Reading[T]) -> None:
+    def __init__(self, subscription: S, reading: MessageDecoding[T]) -> None:
         self._subscription = subscription
         self._reading = reading
 

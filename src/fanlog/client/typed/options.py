@@ -37,11 +37,11 @@ class SendOptions(_MessageOptions, _Delay, total=False):
     pass
 
 
-class PublishOptions(_MessageOptions, total=False):
+class TypedPublishOptions(_MessageOptions, total=False):
     timeout_seconds: float | None
 
 
-class LaterOptions(PublishOptions, _Delay, total=False):
+class LaterOptions(TypedPublishOptions, _Delay, total=False):
     pass
 
 

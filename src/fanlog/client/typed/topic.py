@@ -19,9 +19,9 @@ from fanlog.client.queues.worker import Worker
 from fanlog.client.schedules import Time
 from fanlog.client.subscription import Subscription
 from fanlog.client.typed.jobs import TypedJob, TypedWorker, with_typed_jobs
-from fanlog.client.typed.kind import Kind
+from fanlog.client.typed.kind import MessageType
 from fanlog.client.typed.messages import (
-    Reading,
+    MessageDecoding,
     TypedGroupMember,
     TypedMessage,
     TypedSubscription,
@@ -29,10 +29,10 @@ from fanlog.client.typed.messages import (
 from fanlog.client.typed.options import (
     LaterOptions,
     OnUndecodable,
-    PublishOptions,
     RequestOptions,
     SendOptions,
     SubscribeOptions,
+    TypedPublishOptions,
 )
 from fanlog.client.values import Encoding
 from fanlog.errors import DecodeError
@@ -69,7 +69,7 @@ class Topic(Generic[T]):
         self, host: TopicHost, name: str, type: Any, encoding: Encoding | None = None
     ) -> None:
         self._host = host
-        self._kind: Kind[T] = Kind(name, type, encoding or host.encoding)
+        self._kind: MessageType[T] = MessageType(name, type, encoding or host.encoding)
 
     @property
     def name(self) -> str:
@@ -93,7 +93,7 @@ class Topic(Generic[T]):
         *,
         delay_seconds: float,
         schedule_id: str | None = None,
-        **options: Unpack[PublishOptions],
+        **options: Unpack[TypedPublishOptions],
     ) -> Scheduled: ...
     @overload
     async def publish(
@@ -102,10 +102,10 @@ class Topic(Generic[T]):
         *,
         at: Time,
         schedule_id: str | None = None,
-        **options: Unpack[PublishOptions],
+        **options: Unpack[TypedPublishOptions],
     ) -> Scheduled: ...
     @overload
-    async def publish(self, value: T, **options: Unpack[PublishOptions]) -> Receipt: ...
+    async def publish(self, value: T, **options: Unpack[TypedPublishOptions]) -> Receipt: ...
     async def publish(self, value: T, **options: Unpack[LaterOptions]) -> Receipt | Scheduled:
         """Publishes one message; see `Client.publish`. A value of another type is refused.
 
@@ -159,7 +159,7 @@ class Topic(Generic[T]):
         ...     async for message in messages:
         ...         print(message.data)
         """
-        reading = Reading(self._kind, on_undecodable)
+        reading = MessageDecoding(self._kind, on_undecodable)
         return TypedSubscription(self._host.subscribe(self.name, **options), reading)
 
     @overload
@@ -197,7 +197,7 @@ class Topic(Generic[T]):
 
         >>> await orders.consume(bill, group="billing")
         """
-        reading = Reading(self._kind, on_undecodable)
+        reading = MessageDecoding(self._kind, on_undecodable)
         if handler is None:
             check_no_handler(concurrency, until, "consume")
             member = cast(GroupMember, self._host.consume(self.name, group=group, **options))
@@ -265,7 +265,7 @@ class Topic(Generic[T]):
 
 
 async def _handle(
-    reading: Reading[T],
+    reading: MessageDecoding[T],
     handler: Callable[[TypedMessage[T]], Awaitable[object] | object],
     message: Message,
 ) -> None:

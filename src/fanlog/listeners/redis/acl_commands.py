@@ -17,7 +17,7 @@ import msgspec
 from fanlog.broker.authority import Permit
 from fanlog.errors import FanlogError
 from fanlog.format.channels import pattern_over, topic_of
-from fanlog.format.resp_replies import OK, Distinct, Failed, Pairs, Reply
+from fanlog.format.resp_replies import OK, Distinct, ErrorReply, MapReply, Reply
 from fanlog.identity import Account, Identity, Role, Rules, Verb
 from fanlog.listeners.redis.command_spec import CommandSpec, Handler
 from fanlog.listeners.redis.connection_commands import maybe_number, text_of
@@ -35,7 +35,7 @@ _ALL = (">",)
 _EVERYTHING = Rules(role=Role.ADMIN)
 _PASSWORD_BITS = 256
 _PASSWORD_BITS_MAX = 4096
-_ELSEWHERE = Failed(
+_ELSEWHERE = ErrorReply(
     "ERR Accounts are changed with the commands `fanlog key` and `fanlog user`, or over HTTP"
 )
 
@@ -185,7 +185,7 @@ def _getuser(session: RedisSession, words: Command) -> Reply:
     if account is None:
         return None
     shown = _shown(session, account)
-    return Pairs(
+    return MapReply(
         {
             b"flags": Distinct([flag.encode() for flag in shown.flags]),
             # Not even their hashes are anybody's business.
@@ -194,7 +194,7 @@ def _getuser(session: RedisSession, words: Command) -> Reply:
             b"keys": shown.keys.encode(),
             b"channels": shown.channels.encode(),
             b"selectors": [
-                Pairs(
+                MapReply(
                     {
                         b"commands": names.encode(),
                         b"keys": b"",
@@ -209,7 +209,7 @@ def _getuser(session: RedisSession, words: Command) -> Reply:
 
 def _cat(session: RedisSession, words: Command) -> Reply:
     if len(words) > 3:
-        return Failed("ERR wrong number of arguments for 'acl|cat' command")
+        return ErrorReply("ERR wrong number of arguments for 'acl|cat' command")
     specs = [
         part for spec in session.commands.values() for part in (spec, *spec.subcommands.values())
     ]
@@ -217,13 +217,13 @@ def _cat(session: RedisSession, words: Command) -> Reply:
         return [name.encode() for name in sorted({c for spec in specs for c in spec.categories})]
     wanted = text_of(words[2]).lower()
     found = [spec.name.encode() for spec in specs if wanted in spec.categories]
-    return found or Failed(f"ERR Unknown category '{text_of(words[2])}'")
+    return found or ErrorReply(f"ERR Unknown category '{text_of(words[2])}'")
 
 
 def _genpass(session: RedisSession, words: Command) -> Reply:
     bits = _PASSWORD_BITS if len(words) == 2 else maybe_number(words[2])
     if len(words) > 3 or bits is None or not 0 < bits <= _PASSWORD_BITS_MAX:
-        return Failed(
+        return ErrorReply(
             "ERR ACL GENPASS argument must be the number of bits for the output password, a "
             "positive number up to 4096"
         )
@@ -239,13 +239,13 @@ def _log(session: RedisSession, words: Command) -> Reply:
 def _dryrun(session: RedisSession, words: Command) -> Reply:
     account = _maybe_account(session, words[2])
     if account is None:
-        return Failed(f"ERR User '{text_of(words[2])}' not found")
+        return ErrorReply(f"ERR User '{text_of(words[2])}' not found")
     wanted = words[3:]
     found = session.find_command(wanted)
-    if isinstance(found, Failed):
+    if isinstance(found, ErrorReply):
         name = text_of(wanted[0])
         unknown = found.text.startswith("ERR unknown command")
-        return Failed(f"ERR Command '{name}' not found") if unknown else found
+        return ErrorReply(f"ERR Command '{name}' not found") if unknown else found
     who = Identity(user=account.name, account=account)
     permit = Permit(session.state.broker, who)
     refused = f"User {account.name} has no permissions to "

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from fanlog.broker.cursors import Subscription
+from fanlog.broker.cursors import BrokerSubscription
 from fanlog.format.globs import Glob
 from fanlog.format.resp_replies import PushView
 from fanlog.model import HIDDEN_PREFIXES
@@ -13,12 +13,12 @@ from fanlog.model import HIDDEN_PREFIXES
 if TYPE_CHECKING:
     from fanlog.broker.authority import Permit
     from fanlog.broker.ports import Outlet
-    from fanlog.broker.topics import Topic
+    from fanlog.broker.topics import BrokerTopic
 
 _HIDDEN = [prefix.encode() for prefix in HIDDEN_PREFIXES]
 
 
-class Follower(Protocol):
+class ChannelFollower(Protocol):
     """A connection, as far as channels need it."""
 
     number: int
@@ -48,8 +48,8 @@ class Channel:
         self.name = name
         self.topic_name = topic_name
         self.shard = shard
-        self.topic: Topic | None = None
-        self.followers: dict[Follower, Subscription] = {}
+        self.topic: BrokerTopic | None = None
+        self.followers: dict[ChannelFollower, BrokerSubscription] = {}
         self.matched = 0
         self._views: dict[tuple[bool, bytes | None], PushView] = {}
 
@@ -74,7 +74,7 @@ class Pattern:
 
     def __init__(self, text: bytes) -> None:
         self.glob = Glob(text)
-        self.followers: dict[Follower, Subscription] = {}
+        self.followers: dict[ChannelFollower, BrokerSubscription] = {}
 
     def fits(self, name: bytes) -> bool:
         """Whether it finds this channel. Inboxes for replies, and resumable streams, are found only

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fanlog.format.resp_replies import NO_REPLY, OK, Distinct, Failed, Pairs, Reply, Verbatim
+from fanlog.format.resp_replies import NO_REPLY, OK, Distinct, ErrorReply, MapReply, Reply, Verbatim
 from fanlog.identity import Verb
 from fanlog.listeners.redis.command_spec import CommandSpec
 from fanlog.listeners.redis.connection_commands import (
@@ -121,12 +121,12 @@ def _list(session: RedisSession, words: Command) -> Reply:
     if len(words) == 4 and words[2].upper() == b"TYPE":
         kind = text_of(words[3]).lower()
         if kind not in _TYPES:
-            return Failed(f"ERR Unknown client type '{text_of(words[3])}'")
+            return ErrorReply(f"ERR Unknown client type '{text_of(words[3])}'")
         sessions = [other for other in sessions if kind_of(other) == kind]
     elif len(words) > 3 and words[2].upper() == b"ID":
         numbers = [maybe_number(word) for word in words[3:]]
         if None in numbers:
-            return Failed("ERR Invalid client ID")
+            return ErrorReply("ERR Invalid client ID")
         known = session.state.sessions
         sessions = [known[number] for number in numbers if number is not None and number in known]
     elif len(words) != 2:
@@ -145,9 +145,9 @@ def _getname(session: RedisSession, words: Command) -> Reply:
 def _setinfo(session: RedisSession, words: Command) -> Reply:
     option = words[2].lower()
     if option not in (b"lib-name", b"lib-ver"):
-        return Failed(f"ERR Unrecognized option '{text_of(words[2])}'")
+        return ErrorReply(f"ERR Unrecognized option '{text_of(words[2])}'")
     if not is_plain(words[3]):
-        return Failed(
+        return ErrorReply(
             f"ERR {text_of(option)} cannot contain spaces, newlines or special characters."
         )
     name, version = session.library
@@ -186,7 +186,7 @@ def _tracking(session: RedisSession, words: Command) -> Reply:
     if words[2].upper() == b"OFF" and len(words) == 3:
         return OK
     if words[2].upper() == b"ON":
-        return Failed("ERR CLIENT TRACKING is about keys, and there are none here")
+        return ErrorReply("ERR CLIENT TRACKING is about keys, and there are none here")
     return SYNTAX
 
 
@@ -195,10 +195,10 @@ def _getredir(session: RedisSession, words: Command) -> Reply:
 
 
 def _trackinginfo(session: RedisSession, words: Command) -> Reply:
-    return Pairs({b"flags": Distinct([b"off"]), b"redirect": -1, b"prefixes": []})
+    return MapReply({b"flags": Distinct([b"off"]), b"redirect": -1, b"prefixes": []})
 
 
-class _Wanted:
+class _KillFilter:
     """Which connections a CLIENT KILL means."""
 
     def __init__(self, caller: RedisSession) -> None:
@@ -206,16 +206,16 @@ class _Wanted:
         self._tests: list[Callable[[RedisSession], bool]] = []
         self._skip_caller = True
 
-    def add(self, option: bytes, value: bytes) -> Failed | None:
+    def add(self, option: bytes, value: bytes) -> ErrorReply | None:
         text = text_of(value)
         if option == b"ID":
             number = maybe_number(value)
             if number is None or number < 1:
-                return Failed("ERR client-id should be greater than 0")
+                return ErrorReply("ERR client-id should be greater than 0")
             self._tests.append(lambda other: other.number == number)
         elif option == b"TYPE":
             if text.lower() not in _TYPES:
-                return Failed(f"ERR Unknown client type '{text}'")
+                return ErrorReply(f"ERR Unknown client type '{text}'")
             self._tests.append(lambda other: kind_of(other) == text.lower())
         elif option == b"ADDR":
             self._tests.append(lambda other: other.peer == text)
@@ -223,7 +223,7 @@ class _Wanted:
             self._tests.append(lambda other: other.local == text)
         elif option == b"USER":
             if text != "default" and not self._caller.state.knows_user(text):
-                return Failed(f"ERR No such user '{text}'")
+                return ErrorReply(f"ERR No such user '{text}'")
             self._tests.append(lambda other: other.user == text)
         elif option == b"SKIPME" and text.lower() in ("yes", "no"):
             self._skip_caller = text.lower() == "yes"
@@ -246,7 +246,7 @@ def _kill_one(session: RedisSession, address: str) -> Reply:
         if other.peer == address:
             _cut_off(session, other)
             return OK
-    return Failed("ERR No such client")
+    return ErrorReply("ERR No such client")
 
 
 def _cut_off(caller: RedisSession, other: RedisSession) -> None:
@@ -261,7 +261,7 @@ def _cut_off(caller: RedisSession, other: RedisSession) -> None:
 def _kill(session: RedisSession, words: Command) -> Reply:
     if len(words) == 3:
         return _kill_one(session, text_of(words[2]))
-    wanted = _Wanted(session)
+    wanted = _KillFilter(session)
     for at in range(2, len(words), 2):
         if at + 1 == len(words):
             return SYNTAX

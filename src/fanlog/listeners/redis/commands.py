@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fanlog.format.globs import Glob
-from fanlog.format.resp_replies import Distinct, Failed, Pairs, Reply, Simple
+from fanlog.format.resp_replies import Distinct, ErrorReply, MapReply, Reply, Simple
 from fanlog.identity import Verb
 from fanlog.listeners.redis import connection_commands as connection
 from fanlog.listeners.redis import pubsub_commands as pubsub
@@ -41,7 +41,7 @@ HELP
     Prints this help."""
 
 
-def find_command(words: Command) -> CommandSpec | Failed:
+def find_command(words: Command) -> CommandSpec | ErrorReply:
     """The command, or what Redis says where there is none, or where words are too many or few."""
     command = _BY_WORD.get(words[0]) or _BY_WORD.get(words[0].lower())
     if command is None:
@@ -51,21 +51,21 @@ def find_command(words: Command) -> CommandSpec | Failed:
         if part is None:
             name = connection.text_of(words[1][:_ARGUMENTS_SHOWN_BYTES])
             title = command.name.upper()
-            return Failed(f"ERR unknown subcommand '{name}'. Try {title} HELP.")
+            return ErrorReply(f"ERR unknown subcommand '{name}'. Try {title} HELP.")
         command = part
     if not command.fits(len(words)):
-        return Failed(f"ERR wrong number of arguments for '{command.name}' command")
+        return ErrorReply(f"ERR wrong number of arguments for '{command.name}' command")
     return command
 
 
-def _unknown(words: Command) -> Failed:
+def _unknown(words: Command) -> ErrorReply:
     shown = ""
     for word in words[1:]:
         if len(shown) >= _ARGUMENTS_SHOWN_BYTES:
             break
         shown += f"'{connection.text_of(word[: _ARGUMENTS_SHOWN_BYTES - len(shown)])}' "
     name = connection.text_of(words[0][:_ARGUMENTS_SHOWN_BYTES])
-    return Failed(f"ERR unknown command '{name}', with args beginning with: {shown}")
+    return ErrorReply(f"ERR unknown command '{name}', with args beginning with: {shown}")
 
 
 # COMMAND
@@ -87,17 +87,17 @@ def _described(command: CommandSpec) -> Reply:
     ]
 
 
-def _documented(command: CommandSpec) -> Pairs:
+def _documented(command: CommandSpec) -> MapReply:
     words: dict[bytes, Reply] = {
         b"summary": command.summary.encode(),
         b"since": command.since.encode(),
         b"group": command.group.encode(),
     }
     if command.subcommands:
-        words[b"subcommands"] = Pairs(
+        words[b"subcommands"] = MapReply(
             {part.name.encode(): _documented(part) for part in command.subcommands.values()}
         )
-    return Pairs(words)
+    return MapReply(words)
 
 
 def _named(word: bytes) -> CommandSpec | None:
@@ -123,7 +123,7 @@ def _info(session: RedisSession, words: Command) -> Reply:
 
 def _docs(session: RedisSession, words: Command) -> Reply:
     found = map(_named, words[2:]) if len(words) > 2 else COMMANDS.values()
-    return Pairs({c.name.encode(): _documented(c) for c in found if c is not None})
+    return MapReply({c.name.encode(): _documented(c) for c in found if c is not None})
 
 
 def _list(session: RedisSession, words: Command) -> Reply:

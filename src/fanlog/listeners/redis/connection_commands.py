@@ -6,7 +6,7 @@ import logging
 import re
 from typing import TYPE_CHECKING
 
-from fanlog.format.resp_replies import OK, Failed, Pairs, Reply, Simple
+from fanlog.format.resp_replies import OK, ErrorReply, MapReply, Reply, Simple
 from fanlog.listeners.redis.login import DEFAULT_USER, NO_PASSWORD, log_in
 from fanlog.listeners.redis.state import REDIS_VERSION
 
@@ -18,9 +18,9 @@ logger = logging.getLogger("fanlog.listeners")
 
 _PLAIN = re.compile(rb"[!-~]*")
 _DATABASES = 16
-_BAD_NAME = Failed("ERR Client names cannot contain spaces, newlines or special characters.")
-NOT_A_NUMBER = Failed("ERR value is not an integer or out of range")
-SYNTAX = Failed("ERR syntax error")
+_BAD_NAME = ErrorReply("ERR Client names cannot contain spaces, newlines or special characters.")
+NOT_A_NUMBER = ErrorReply("ERR value is not an integer or out of range")
+SYNTAX = ErrorReply("ERR syntax error")
 
 
 def text_of(word: bytes) -> str:
@@ -43,7 +43,7 @@ def is_plain(word: bytes) -> bool:
 
 def ping(session: RedisSession, words: Command) -> Reply:
     if len(words) > 2:
-        return Failed("ERR wrong number of arguments for 'ping' command")
+        return ErrorReply("ERR wrong number of arguments for 'ping' command")
     if session.subscribed and not session.resp3:
         return [b"pong", words[1] if len(words) == 2 else b""]
     return words[1] if len(words) == 2 else Simple("PONG")
@@ -77,7 +77,7 @@ def auth(session: RedisSession, words: Command) -> Reply:
     return log_in(session, user, words[-1], lambda: OK)
 
 
-def set_name(session: RedisSession, name: bytes) -> Failed | None:
+def set_name(session: RedisSession, name: bytes) -> ErrorReply | None:
     if not is_plain(name):
         return _BAD_NAME
     session.name = name
@@ -90,9 +90,9 @@ def hello(session: RedisSession, words: Command) -> Reply:
     if len(words) > 1:
         given = maybe_number(words[1])
         if given is None:
-            return Failed("ERR Protocol version is not an integer or out of range")
+            return ErrorReply("ERR Protocol version is not an integer or out of range")
         if given not in (2, 3):
-            return Failed("NOPROTO unsupported protocol version")
+            return ErrorReply("NOPROTO unsupported protocol version")
         version = given
     name: bytes | None = None
     login: tuple[bytes, bytes] | None = None
@@ -106,7 +106,7 @@ def hello(session: RedisSession, words: Command) -> Reply:
             name = words[at + 1]
             at += 2
         else:
-            return Failed(f"ERR Syntax error in HELLO option '{text_of(words[at])}'")
+            return ErrorReply(f"ERR Syntax error in HELLO option '{text_of(words[at])}'")
     if login is not None:
         return log_in(session, *login, lambda: _greeting(session, version, name))
     return _greeting(session, version, name)
@@ -115,7 +115,7 @@ def hello(session: RedisSession, words: Command) -> Reply:
 def _greeting(session: RedisSession, version: int, name: bytes | None) -> Reply:
     """The answer to HELLO."""
     if not session.trusted:
-        return Failed(
+        return ErrorReply(
             "NOAUTH HELLO must be called with the client already authenticated, otherwise the "
             "HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and "
             "select the RESP protocol version at the same time"
@@ -124,7 +124,7 @@ def _greeting(session: RedisSession, version: int, name: bytes | None) -> Reply:
         return fault
     session.speak(version)
     logger.debug("%s: hello from client %s, RESP%d", session.peer, text_of(session.name), version)
-    return Pairs(
+    return MapReply(
         {
             b"server": b"redis",
             b"version": REDIS_VERSION.encode(),
@@ -142,29 +142,29 @@ def select(session: RedisSession, words: Command) -> Reply:
     if number is None or not -(1 << 31) <= number < 1 << 31:
         return NOT_A_NUMBER
     if not 0 <= number < _DATABASES:
-        return Failed("ERR DB index is out of range")
+        return ErrorReply("ERR DB index is out of range")
     session.database = number
     return OK
 
 
 def multi(session: RedisSession, words: Command) -> Reply:
     if session.queue is not None:
-        return Failed("ERR MULTI calls can not be nested")
+        return ErrorReply("ERR MULTI calls can not be nested")
     session.begin_queue()
     return OK
 
 
 def exec_(session: RedisSession, words: Command) -> Reply:
     if session.queue is None:
-        return Failed("ERR EXEC without MULTI")
+        return ErrorReply("ERR EXEC without MULTI")
     if session.queue_failed:
         session.drop_queue()
-        return Failed("EXECABORT Transaction discarded because of previous errors.")
+        return ErrorReply("EXECABORT Transaction discarded because of previous errors.")
     return session.run_queue()
 
 
 def discard(session: RedisSession, words: Command) -> Reply:
     if session.queue is None:
-        return Failed("ERR DISCARD without MULTI")
+        return ErrorReply("ERR DISCARD without MULTI")
     session.drop_queue()
     return OK

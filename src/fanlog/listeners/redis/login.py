@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fanlog.errors import FanlogError, RateLimitedError, UnauthenticatedError
-from fanlog.format.resp_replies import Failed, Reply
+from fanlog.format.resp_replies import ErrorReply, Reply
 from fanlog.identity import Account, Login, Rules
 from fanlog.security.keys import PREFIX
 
@@ -33,12 +33,12 @@ DEFAULT_ACCOUNT = Account(
     kind="anonymous",
     rules=Rules(publish=(">",), subscribe=(">",)),
 )
-WRONG_PASSWORD = Failed("WRONGPASS invalid username-password pair or user is disabled.")
-NO_PASSWORD = Failed(
+WRONG_PASSWORD = ErrorReply("WRONGPASS invalid username-password pair or user is disabled.")
+NO_PASSWORD = ErrorReply(
     "ERR AUTH <password> called without any password configured for the default user. Are you "
     "sure your configuration is correct?"
 )
-_NOT_IN_MULTI = Failed("ERR Command not allowed inside a transaction")
+_NOT_IN_MULTI = ErrorReply("ERR Command not allowed inside a transaction")
 # How every JSON Web Token begins: an object in base64.
 _TOKEN_BEGIN = "eyJ"
 
@@ -58,7 +58,7 @@ def log_in(session: RedisSession, user: bytes, password: bytes, then: Callable[[
     return session.wait_for(work())
 
 
-def _by_password(session: RedisSession, user: bytes, password: bytes) -> Failed | None:
+def _by_password(session: RedisSession, user: bytes, password: bytes) -> ErrorReply | None:
     """Without accounts: there is one password, or none."""
     wanted = session.state.options.password.encode()
     watch, who = session.state.broker.metering.logins, session.arrived
@@ -67,7 +67,7 @@ def _by_password(session: RedisSession, user: bytes, password: bytes) -> Failed 
     try:
         watch.check(login, who)
     except RateLimitedError as fault:
-        return Failed(f"ERR {fault}")
+        return ErrorReply(f"ERR {fault}")
     if user != DEFAULT_USER or (wanted and not hmac.compare_digest(password, wanted)):
         logger.debug("%s: a wrong password", session.peer)
         watch.failed(login, who)
@@ -80,7 +80,7 @@ def _by_password(session: RedisSession, user: bytes, password: bytes) -> Failed 
     return None
 
 
-async def _by_gate(session: RedisSession, user: bytes, password: bytes) -> Failed | None:
+async def _by_gate(session: RedisSession, user: bytes, password: bytes) -> ErrorReply | None:
     broker, who = session.state.broker, session.arrived
     wanted = session.state.options.password.encode()
     try:
@@ -101,7 +101,7 @@ async def _by_gate(session: RedisSession, user: bytes, password: bytes) -> Faile
         logger.debug("%s: a wrong login", session.peer)
         return WRONG_PASSWORD
     except FanlogError as fault:
-        return Failed(f"ERR {fault}")
+        return ErrorReply(f"ERR {fault}")
     return None
 
 

@@ -11,7 +11,7 @@ from fanlog.errors import FanlogError, ForbiddenError, MessageTooLargeError, too
 from fanlog.format.batch import encode_batch
 from fanlog.format.channels import topic_of
 from fanlog.format.frames import ACK_ENTRY
-from fanlog.format.resp_replies import Failed, encode_reply
+from fanlog.format.resp_replies import ErrorReply, encode_reply
 from fanlog.model import Durability
 
 if TYPE_CHECKING:
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 # Past it the broker gets what was gathered, so that a batch is not larger than a read may be.
 _GATHERED_BYTES_MAX = 256 * 1024
 # What Redis says to a user that may not use a channel.
-NO_CHANNEL = Failed("NOPERM No permissions to access a channel")
+NO_CHANNEL = ErrorReply("NOPERM No permissions to access a channel")
 # What a message costs there beside its bytes.
 _MESSAGE_BYTES = 64
 
 
-class Publisher(Protocol):
+class PublishingConnection(Protocol):
     """A connection, as far as its messages need it."""
 
     number: int
@@ -44,7 +44,7 @@ class Publisher(Protocol):
 
 
 # Messages of one connection to one partition, and where the reply to them stands.
-_Run = tuple["Partition", Sequence[bytes], Publisher, "Owed", int]
+_Run = tuple["Partition", Sequence[bytes], PublishingConnection, "Owed", int]
 
 
 class Gathering:
@@ -134,7 +134,7 @@ class Gathering:
             publisher.settled()
 
 
-class Publishing:
+class RedisPublishing:
     """One peer's messages on their way in."""
 
     __slots__ = (
@@ -162,7 +162,13 @@ class Publishing:
         self.pending = 0
 
     def publish(
-        self, channel: bytes, values: Sequence[bytes], by: Publisher, *, shard: bool, silent: bool
+        self,
+        channel: bytes,
+        values: Sequence[bytes],
+        by: PublishingConnection,
+        *,
+        shard: bool,
+        silent: bool,
     ) -> None:
         """Gathers messages; each gets a reply, unless the peer wants none."""
         try:
@@ -191,7 +197,9 @@ class Publishing:
         cost_bytes = (largest + _MESSAGE_BYTES) * len(values)
         self._gathering.add((partition, values, by, owed, at), cost_bytes)
 
-    def _charge(self, partition: Partition | None, values: Sequence[bytes], by: Publisher) -> None:
+    def _charge(
+        self, partition: Partition | None, values: Sequence[bytes], by: PublishingConnection
+    ) -> None:
         """Counts messages, also those that nobody receives. Raises RateLimitedError if their
         publisher owes too much already."""
         rates, topic = self._meter.rates, None if partition is None else partition.topic
@@ -212,7 +220,7 @@ def _ask(permit: Permit, channel: bytes, shard: bool) -> None:
 def _failure(fault: FanlogError) -> bytes:
     if isinstance(fault, ForbiddenError):
         return encode_reply(NO_CHANNEL, resp3=False)
-    return encode_reply(Failed(f"ERR {fault}"), resp3=False)
+    return encode_reply(ErrorReply(f"ERR {fault}"), resp3=False)
 
 
 def _check_sizes(partition: Partition, values: Sequence[bytes]) -> int:

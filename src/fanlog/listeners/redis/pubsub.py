@@ -13,20 +13,20 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from fanlog.broker.cursors import Subscription
+from fanlog.broker.cursors import BrokerSubscription
 from fanlog.broker.views import View, follow, unfollow
 from fanlog.errors import FanlogError, TopicNotFoundError
 from fanlog.format.channels import maybe_channel_of, topic_of
 from fanlog.format.globs import Glob
 from fanlog.format.web_views import RecordView
 from fanlog.identity import Verb
-from fanlog.listeners.redis.channels import Channel, Follower, Pattern
+from fanlog.listeners.redis.channels import Channel, ChannelFollower, Pattern
 from fanlog.listeners.redis.publishing import Gathering
 from fanlog.model import Gap, SlowPolicy
 
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
-    from fanlog.broker.topics import Partition, Topic
+    from fanlog.broker.topics import BrokerTopic, Partition
     from fanlog.config import RedisOptions
     from fanlog.format.messages import Joined, Notice
 
@@ -45,8 +45,8 @@ class _Untold:
     def joined(self, joined: Joined) -> None: ...
     def left(self, number: int, name: str) -> None: ...
     def notice(self, notice: Notice) -> None: ...
-    def lost(self, subscription: Subscription) -> None: ...
-    def leave(self, subscription: Subscription) -> None: ...
+    def lost(self, subscription: BrokerSubscription) -> None: ...
+    def leave(self, subscription: BrokerSubscription) -> None: ...
 
 
 class PubSub:
@@ -67,9 +67,9 @@ class PubSub:
         self._channels: dict[bool, dict[bytes, Channel]] = {False: {}, True: {}}
         self._by_topic: dict[str, Channel] = {}
         self._patterns: dict[bytes, Pattern] = {}
-        self._subscriptions: dict[Follower, dict[Subscription, None]] = {}
+        self._subscriptions: dict[ChannelFollower, dict[BrokerSubscription, None]] = {}
         # Topics that were made here: since when nothing happens to them, and where they end.
-        self._made: dict[Topic, tuple[float, int]] = {}
+        self._made: dict[BrokerTopic, tuple[float, int]] = {}
         # Channels that were published to and that nobody waited for, until somebody comes.
         self._unheard: set[bytes] = set()
         self._unheard_at = -1
@@ -109,7 +109,7 @@ class PubSub:
 
     def _find_topic(
         self, name: bytes, channel: Channel | None, shard: bool, owner: str
-    ) -> Topic | None:
+    ) -> BrokerTopic | None:
         """The topic to publish to; a new one if somebody waits for it."""
         if channel is None and not shard:
             changes = self._broker.subscriptions.changes
@@ -134,7 +134,7 @@ class PubSub:
 
     def _create(
         self, name: bytes, topic_name: str, channel: Channel | None, shard: bool, owner: str
-    ) -> Topic:
+    ) -> BrokerTopic:
         if not self._create_topics:
             raise TopicNotFoundError(
                 f"There is no topic {topic_name!r}, and broker.auto_create_topics is off. Make it "
@@ -163,7 +163,7 @@ class PubSub:
 
     # Following
 
-    def subscribe(self, follower: Follower, name: bytes, *, shard: bool) -> bool:
+    def subscribe(self, follower: ChannelFollower, name: bytes, *, shard: bool) -> bool:
         """False if the follower has the channel already."""
         channel = self._channels[shard].get(name) or self._channel(name, shard)
         if follower in channel.followers:
@@ -177,7 +177,7 @@ class PubSub:
             self._follow(follower, subscription, channel.topic, channel)
         return True
 
-    def unsubscribe(self, follower: Follower, name: bytes, *, shard: bool) -> bool:
+    def unsubscribe(self, follower: ChannelFollower, name: bytes, *, shard: bool) -> bool:
         """False if the follower does not have the channel."""
         channel = self._channels[shard].get(name)
         if channel is None or follower not in channel.followers:
@@ -187,7 +187,7 @@ class PubSub:
         self._maybe_forget(channel)
         return True
 
-    def psubscribe(self, follower: Follower, text: bytes) -> bool:
+    def psubscribe(self, follower: ChannelFollower, text: bytes) -> bool:
         """False if the follower has the pattern already."""
         pattern = self._patterns.get(text)
         if pattern is None:
@@ -204,7 +204,7 @@ class PubSub:
                 self._match(name, topic, pattern, follower, subscription)
         return True
 
-    def punsubscribe(self, follower: Follower, text: bytes) -> bool:
+    def punsubscribe(self, follower: ChannelFollower, text: bytes) -> bool:
         """False if the follower does not have the pattern."""
         pattern = self._patterns.get(text)
         if pattern is None or follower not in pattern.followers:
@@ -223,7 +223,7 @@ class PubSub:
             del self._patterns[text]
         return True
 
-    def rebind(self, follower: Follower, channels: Iterable[tuple[bytes, bool]]) -> None:
+    def rebind(self, follower: ChannelFollower, channels: Iterable[tuple[bytes, bool]]) -> None:
         """The follower speaks the other RESP from now on: its views change."""
         for name, shard in channels:
             channel = self._channels[shard][name]
@@ -239,9 +239,9 @@ class PubSub:
                     unfollow(self._broker.fan_out, subscription, topic)
                     self._follow(follower, subscription, topic, channel, text)
 
-    def _subscription(self, follower: Follower, target: str) -> Subscription:
+    def _subscription(self, follower: ChannelFollower, target: str) -> BrokerSubscription:
         mine = self._subscriptions.setdefault(follower, {})
-        subscription = Subscription(
+        subscription = BrokerSubscription(
             0,
             self._reader,
             follower.outlet,
@@ -259,9 +259,9 @@ class PubSub:
 
     def _follow(
         self,
-        follower: Follower,
-        subscription: Subscription,
-        topic: Topic,
+        follower: ChannelFollower,
+        subscription: BrokerSubscription,
+        topic: BrokerTopic,
         channel: Channel,
         pattern: bytes | None = None,
     ) -> None:
@@ -269,7 +269,7 @@ class PubSub:
         view = channel.view(follower.resp3, pattern)
         follow(self._broker.fan_out, subscription, topic, view, several=several)
 
-    def _end(self, follower: Follower, subscription: Subscription) -> None:
+    def _end(self, follower: ChannelFollower, subscription: BrokerSubscription) -> None:
         subscription.closed = True
         for cursor in subscription.cursors:
             self._broker.fan_out.remove(cursor)
@@ -288,7 +288,7 @@ class PubSub:
         self._by_topic[channel.topic_name] = channel
         return channel
 
-    def _maybe_channel_name(self, topic: Topic) -> bytes | None:
+    def _maybe_channel_name(self, topic: BrokerTopic) -> bytes | None:
         """The channel that patterns may find this topic as, if there is one."""
         channel = self._by_topic.get(topic.name)
         if channel is not None:
@@ -301,7 +301,7 @@ class PubSub:
             self._channels[channel.shard].pop(channel.name, None)
             self._by_topic.pop(channel.topic_name, None)
 
-    def _bind(self, channel: Channel, topic: Topic) -> None:
+    def _bind(self, channel: Channel, topic: BrokerTopic) -> None:
         """The channel's topic is there: everyone who follows reads it from here on."""
         if channel.topic is topic:
             return
@@ -312,10 +312,10 @@ class PubSub:
     def _match(
         self,
         name: bytes,
-        topic: Topic,
+        topic: BrokerTopic,
         pattern: Pattern,
-        follower: Follower,
-        subscription: Subscription,
+        follower: ChannelFollower,
+        subscription: BrokerSubscription,
     ) -> None:
         if not follower.permit.may(Verb.SUBSCRIBE, topic.name):
             return
@@ -324,7 +324,7 @@ class PubSub:
         channel.matched += 1
         self._follow(follower, subscription, topic, channel, pattern.glob.text)
 
-    def topic_appeared(self, topic: Topic) -> None:
+    def topic_appeared(self, topic: BrokerTopic) -> None:
         """A topic was made, by whomever."""
         self._unheard.clear()
         channel = self._by_topic.get(topic.name)
@@ -338,7 +338,7 @@ class PubSub:
                 for follower, subscription in pattern.followers.items():
                     self._match(name, topic, pattern, follower, subscription)
 
-    def topic_grew(self, topic: Topic, new: list[Partition]) -> None:
+    def topic_grew(self, topic: BrokerTopic, new: list[Partition]) -> None:
         """Who follows the topic follows its new partitions too, and from now on several of them."""
         channel = self._by_topic.get(topic.name)
         if channel is None or channel.topic is not topic:
@@ -354,13 +354,13 @@ class PubSub:
                     self._follow_more(subscription, topic, view, new)
 
     def _follow_more(
-        self, subscription: Subscription, topic: Topic, view: View, new: list[Partition]
+        self, subscription: BrokerSubscription, topic: BrokerTopic, view: View, new: list[Partition]
     ) -> None:
         for cursor in subscription.cursors:
             cursor.several = True
         follow(self._broker.fan_out, subscription, topic, view, since=new[0].index)
 
-    def topic_vanished(self, topic: Topic) -> None:
+    def topic_vanished(self, topic: BrokerTopic) -> None:
         """A topic was deleted: its followers wait for one of that name to come again."""
         self._made.pop(topic, None)
         channel = self._by_topic.get(topic.name)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fanlog.format.channels import pattern_over, topic_of
 from fanlog.format.globs import Glob
-from fanlog.format.resp_replies import NO_REPLY, Failed, Reply, Simple, subscription_push
+from fanlog.format.resp_replies import NO_REPLY, ErrorReply, Reply, Simple, subscription_push
 from fanlog.identity import Verb
 from fanlog.listeners.redis.command_spec import CommandSpec
 from fanlog.listeners.redis.publishing import NO_CHANNEL
@@ -44,19 +44,19 @@ def spublish(session: RedisSession, words: Command) -> Reply:
     return session.publish(words[1], words[2], shard=True)
 
 
-def _refusal(session: RedisSession, name: bytes, kind: bytes) -> Failed | None:
+def _refusal(session: RedisSession, name: bytes, kind: bytes) -> ErrorReply | None:
     """Why the connection can't have this subscription as well."""
     if session.permit.guarded and not session.permit.may(Verb.SUBSCRIBE, _target(name, kind)):
         return NO_CHANNEL
     options = session.state.options
     count = len(session.channels) + len(session.patterns) + len(session.shard_channels)
     if count >= options.subscriptions_max:
-        return Failed(
+        return ErrorReply(
             "ERR This connection has as many subscriptions as redis.subscriptions_max allows. Open "
             "another."
         )
     if session.names_bytes + len(name) > options.request_bytes_max:
-        return Failed(
+        return ErrorReply(
             "ERR The names that this connection follows have more than redis.request_bytes_max "
             "together. Open another connection."
         )
@@ -70,11 +70,11 @@ def _target(name: bytes, kind: bytes) -> str:
     return topic_of(name, shard=kind == b"ssubscribe")
 
 
-def too_long(session: RedisSession, pattern: bytes) -> Failed | None:
+def too_long(session: RedisSession, pattern: bytes) -> ErrorReply | None:
     most = session.state.options.pattern_bytes_max
     if len(pattern) <= most:
         return None
-    return Failed(f"ERR A pattern has at most {most} bytes (redis.pattern_bytes_max).")
+    return ErrorReply(f"ERR A pattern has at most {most} bytes (redis.pattern_bytes_max).")
 
 
 def _follow(
@@ -161,7 +161,7 @@ def punsubscribe(session: RedisSession, words: Command) -> Reply:
 
 def ssubscribe(session: RedisSession, words: Command) -> Reply:
     if session.in_transaction:
-        return Failed("ERR SSUBSCRIBE isn't allowed for a DENY BLOCKING client")
+        return ErrorReply("ERR SSUBSCRIBE isn't allowed for a DENY BLOCKING client")
 
     def begin(name: bytes) -> bool:
         return session.pubsub.subscribe(session, name, shard=True)
@@ -179,7 +179,7 @@ def sunsubscribe(session: RedisSession, words: Command) -> Reply:
 def _channels(session: RedisSession, words: Command, *, shard: bool) -> Reply:
     if len(words) > 3:
         text = words[1].decode(errors="surrogateescape")
-        return Failed(
+        return ErrorReply(
             f"ERR unknown subcommand or wrong number of arguments for '{text}'. Try PUBSUB HELP."
         )
     glob = None

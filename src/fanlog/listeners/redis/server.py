@@ -10,7 +10,7 @@ import msgspec
 
 from fanlog.errors import FanlogError, ProtocolError, TooManyConnectionsError
 from fanlog.format.resp import PipelineReader
-from fanlog.listeners.pump import Connection, ConnectionHost
+from fanlog.listeners.pump import SocketConnection, SocketConnectionHost
 from fanlog.listeners.redis.pubsub import PubSub
 from fanlog.listeners.redis.session import RedisSession
 from fanlog.listeners.redis.state import ServerState
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 _KEEPALIVE_SECONDS = 300
 
 
-class RedisConnection(Connection):
+class RedisConnection(SocketConnection):
     """A connection whose session may keep commands waiting; it is not read meanwhile."""
 
     __slots__ = ("_proceeding", "redis")
 
-    def __init__(self, sock: socket.socket, peer: str, host: ConnectionHost) -> None:
+    def __init__(self, sock: socket.socket, peer: str, host: SocketConnectionHost) -> None:
         super().__init__(sock, peer, host)
         self.redis: RedisSession | None = None
         self._proceeding = False
@@ -110,7 +110,7 @@ class RedisListener(TcpListener[RedisSession]):
             self.pubsub, self.state, connection, self._pipeline, peer=peer, local=local
         )
 
-    def admit(self, sock: socket.socket, peer: str) -> tuple[Connection, RedisSession]:
+    def admit(self, sock: socket.socket, peer: str) -> tuple[SocketConnection, RedisSession]:
         # Subscribers may be silent for days: the kernel finds out which of them are gone.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if hasattr(socket, "TCP_KEEPIDLE"):
@@ -129,7 +129,7 @@ class RedisListener(TcpListener[RedisSession]):
         return b"-ERR max number of clients reached: %b\r\n" % str(error).encode()
 
     def overdue(
-        self, connection: Connection, session: RedisSession, now: float
+        self, connection: SocketConnection, session: RedisSession, now: float
     ) -> FanlogError | None:
         """Turns out peers that stopped in the middle of a command, or do not log in. Silence is no
         fault here."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fanlog.format.globs import Glob
-from fanlog.format.resp_replies import OK, Failed, Pairs, Reply, Verbatim
+from fanlog.format.resp_replies import OK, ErrorReply, MapReply, Reply, Verbatim
 from fanlog.identity import Verb
 from fanlog.listeners.redis.command_spec import CommandSpec
 from fanlog.listeners.redis.connection_commands import SYNTAX, maybe_number, text_of
@@ -160,7 +160,7 @@ def _get(session: RedisSession, words: Command) -> Reply:
         for name, value in session.state.settings.items()
         if any(glob.matches(name.encode()) for glob in globs)
     }
-    return Pairs(found)
+    return MapReply(found)
 
 
 def _set(session: RedisSession, words: Command) -> Reply:
@@ -171,12 +171,12 @@ def _set(session: RedisSession, words: Command) -> Reply:
     for at in range(2, len(words), 2):
         name, value = text_of(words[at]).lower(), text_of(words[at + 1])
         if name not in settings:
-            return Failed(
+            return ErrorReply(
                 f"ERR Unknown option or number of arguments for CONFIG SET - '{text_of(words[at])}'"
             )
         fault = _fault(name, value)
         if fault:
-            return Failed(
+            return ErrorReply(
                 f"ERR CONFIG SET failed (possibly related to argument '{text_of(words[at])}') - "
                 + fault
             )

@@ -17,22 +17,22 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 import msgspec
 
 from fanlog.broker.authority import Permit
-from fanlog.broker.cursors import Cursor, Subscription
+from fanlog.broker.cursors import BrokerSubscription, Cursor
 from fanlog.broker.ports import Outlet
 from fanlog.errors import BadMagicError, FanlogError
 from fanlog.format.channels import pattern_over, topic_of
 from fanlog.format.frames import NATIVE_PORT_HINT, FrameKind, is_hello, message_frame
-from fanlog.format.messages import Failure
+from fanlog.format.messages import ErrorAnswer
 from fanlog.format.resp import Command, CommandReader, PipelineReader, Publishes, RespLimits
-from fanlog.format.resp_replies import NO_REPLY, QUEUED, Failed, Raw, Reply, encode_reply
+from fanlog.format.resp_replies import NO_REPLY, QUEUED, ErrorReply, Raw, Reply, encode_reply
 from fanlog.identity import Account, Identity, Verb
 from fanlog.listeners.faults import OUR_FAULT
 from fanlog.listeners.recheck import recheck_permit
 from fanlog.listeners.redis.commands import COMMANDS, find_command
-from fanlog.listeners.redis.publishing import Publishing
+from fanlog.listeners.redis.publishing import RedisPublishing
 from fanlog.listeners.redis.pubsub import PubSub
 from fanlog.listeners.redis.replies import Replies
-from fanlog.security.connections import LoggedIn
+from fanlog.security.connections import CountedAccount
 from fanlog.security.gate import SecurityGate
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class RedisSession:
         # Who it is before it has logged in.
         self.arrived = Identity("", peer, "redis", str(self.number))
         self.permit = Permit(state.broker, self.arrived)
-        self._logged_in = LoggedIn(state.broker.metering.connections)
+        self._logged_in = CountedAccount(state.broker.metering.connections)
         self._waiting_for: asyncio.Task[None] | None = None
         self.created_at = state.now()
         self.resp3 = False
@@ -117,7 +117,9 @@ class RedisSession:
         self.trusted = not state.guarded
         self._todo: deque[Command | Publishes] = deque()
         self._replies = Replies()
-        self._publishing = Publishing(pubsub, self._replies, self.permit, state.broker.metering)
+        self._publishing = RedisPublishing(
+            pubsub, self._replies, self.permit, state.broker.metering
+        )
         self._gathering = pubsub.gathering
         self.in_transaction = False
         self._waits = False
@@ -219,7 +221,7 @@ class RedisSession:
         fault = self._reader.fault
         if fault is not None and not todo and not self._ending:
             logger.warning("%s is cut off: %s", self.peer, str(fault))
-            self.say(Failed(f"ERR {fault}"))
+            self.say(ErrorReply(f"ERR {fault}"))
             self._ending = True
         self._hand_on()
 
@@ -275,7 +277,7 @@ class RedisSession:
                 reply = await work
             except Exception:
                 logger.exception("a command of %s failed", self.peer)
-                reply = Failed(f"ERR {OUR_FAULT}")
+                reply = ErrorReply(f"ERR {OUR_FAULT}")
             self._waiting_for = None
             if self._closed:
                 return
@@ -319,7 +321,7 @@ class RedisSession:
 
     def _obey(self, words: Command) -> None:
         found = find_command(words)
-        if isinstance(found, Failed):
+        if isinstance(found, ErrorReply):
             self._reject(found)
         elif (refusal := self._refusal(found)) is not None:
             self._reject(refusal)
@@ -336,22 +338,22 @@ class RedisSession:
             self.skip_next = False
             self.replies = "skip"
 
-    def _refusal(self, command: CommandSpec) -> Failed | None:
+    def _refusal(self, command: CommandSpec) -> ErrorReply | None:
         if not self.trusted and not command.no_auth:
-            return Failed("NOAUTH Authentication required.")
+            return ErrorReply("NOAUTH Authentication required.")
         if not self.resp3 and not command.subscribed and self.subscribed:
-            return Failed(
+            return ErrorReply(
                 f"ERR Can't execute '{command.name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / "
                 "PING / QUIT / RESET are allowed in this context"
             )
         return self._forbidden(command)
 
-    def _forbidden(self, command: CommandSpec) -> Failed | None:
+    def _forbidden(self, command: CommandSpec) -> ErrorReply | None:
         if command.verb is not None and not self.permit.may(command.verb, ""):
             return no_permission(self, f"run the '{command.name}' command")
         return None
 
-    def _reject(self, failure: Failed) -> None:
+    def _reject(self, failure: ErrorReply) -> None:
         self.queue_failed = self.queue is not None
         self.say(failure)
 
@@ -359,7 +361,9 @@ class RedisSession:
         assert self.queue is not None
         self._queue_bytes += sum(map(len, words)) + _WORD_BYTES * len(words)
         if self._queue_bytes > self.state.options.request_bytes_max:
-            self._reject(Failed("ERR MULTI holds more than redis.request_bytes_max; use DISCARD"))
+            self._reject(
+                ErrorReply("ERR MULTI holds more than redis.request_bytes_max; use DISCARD")
+            )
             return
         self.queue.append((command, words))
         self.say(QUEUED)
@@ -520,13 +524,13 @@ class RedisSession:
 
     # The connection's side: the pump's Session
 
-    def marker(self, subscription: Subscription) -> bytes:
+    def marker(self, subscription: BrokerSubscription) -> bytes:
         return b""
 
-    def farewell(self, error: FanlogError, subscription: Subscription | None) -> bytes:
+    def farewell(self, error: FanlogError, subscription: BrokerSubscription | None) -> bytes:
         if isinstance(error, BadMagicError):
             # One of Fanlog's own clients: this is the answer that it can read.
-            return message_frame(FrameKind.ERROR, Failure(error.code, str(error)))
+            return message_frame(FrameKind.ERROR, ErrorAnswer(error.code, str(error)))
         return b"" if subscription is not None else b"-ERR %b\r\n" % str(error).encode()
 
     def greeted(self) -> bool:
@@ -551,9 +555,9 @@ class RedisSession:
         self.state.sessions.pop(self.number, None)
 
 
-def no_permission(session: RedisSession, wanted: str) -> Failed:
+def no_permission(session: RedisSession, wanted: str) -> ErrorReply:
     """The reply to what a user may not do, as Redis words it."""
-    return Failed(f"NOPERM User {session.user} has no permissions to {wanted}")
+    return ErrorReply(f"NOPERM User {session.user} has no permissions to {wanted}")
 
 
 def _limits(options: RedisOptions) -> RespLimits:

@@ -12,13 +12,13 @@ from fanlog.identity import Role, Verb
 from fanlog.listeners.web.accounts import KeyAnswer, UserAnswer, key_answer, user_answer
 from fanlog.listeners.web.ordered import page_of
 from fanlog.listeners.web.routes import Call, Route
-from fanlog.listeners.web.shared import Shared
+from fanlog.listeners.web.shared import SharedAnswers
 from fanlog.security.accounts import key_info, user_info
 from fanlog.security.directory import Entry, KeyEntry, UserEntry
 
 if TYPE_CHECKING:
     from fanlog.broker.slices import Slices
-    from fanlog.security.accounts import Accounts
+    from fanlog.security.accounts import BrokerAccounts
 
 _NEVER_US = 1 << 62
 
@@ -81,7 +81,7 @@ def _key(entry: Entry, sort: str) -> tuple[Any, str]:
             return entry.name.casefold(), entry.name
 
 
-_answers: Shared[AccountsAnswer] = Shared()
+_answers: SharedAnswers[AccountsAnswer] = SharedAnswers()
 
 
 async def accounts(call: Call[AccountsQuery, None]) -> AccountsAnswer:
@@ -96,7 +96,7 @@ async def accounts(call: Call[AccountsQuery, None]) -> AccountsAnswer:
     return await _answers.get(broker, lambda: _find(call.query, broker.slices, kept), key)
 
 
-async def _find(query: AccountsQuery, slices: Slices, kept: Accounts) -> AccountsAnswer:
+async def _find(query: AccountsQuery, slices: Slices, kept: BrokerAccounts) -> AccountsAnswer:
     text = query.search.casefold()
     entries: list[Any] = [*kept.entries(query.kind)]
     found: list[Entry] = [one async for one in slices.each(entries) if _fits(one, query.role, text)]

@@ -159,7 +159,7 @@ class UsersAnswer(msgspec.Struct, frozen=True, kw_only=True):
     next: str
 
 
-class PageQuery(msgspec.Struct, frozen=True, kw_only=True):
+class AccountPageQuery(msgspec.Struct, frozen=True, kw_only=True):
     after: Annotated[str, Meta(max_length=255, description="The `next` of the page before.")] = ""
 
 
@@ -252,7 +252,7 @@ def _new(body: NewKey) -> dict[str, Any]:
 # Keys
 
 
-async def list_keys(call: Call[PageQuery, None]) -> KeysAnswer:
+async def list_keys(call: Call[AccountPageQuery, None]) -> KeysAnswer:
     page = await _ask(call, asks.ListKeys(after=call.query.after), asks.KeysPage)
     return KeysAnswer(keys=[key_answer(one) for one in page.keys], next=page.next)
 
@@ -282,7 +282,7 @@ async def revoke_key(call: Call[Nothing, None]) -> None:
 # Users
 
 
-async def list_users(call: Call[PageQuery, None]) -> UsersAnswer:
+async def list_users(call: Call[AccountPageQuery, None]) -> UsersAnswer:
     page = await _ask(call, asks.ListUsers(after=call.query.after), asks.UsersPage)
     return UsersAnswer(users=[user_answer(one) for one in page.users], next=page.next)
 
@@ -336,7 +336,13 @@ def _route(method: str, path: str, handler: Any, summary: str, **more: Any) -> R
 
 ROUTES = [
     _route(
-        "GET", "/v1/keys", list_keys, "List keys", query=PageQuery, answer=KeysAnswer, errors=_READ
+        "GET",
+        "/v1/keys",
+        list_keys,
+        "List keys",
+        query=AccountPageQuery,
+        answer=KeysAnswer,
+        errors=_READ,
     ),
     _route(
         "POST",
@@ -385,7 +391,7 @@ ROUTES = [
         "/v1/users",
         list_users,
         "List users",
-        query=PageQuery,
+        query=AccountPageQuery,
         answer=UsersAnswer,
         errors=_READ,
     ),

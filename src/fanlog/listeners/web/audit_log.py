@@ -27,7 +27,7 @@ from fanlog.errors import (
 from fanlog.identity import Verb
 from fanlog.listeners.web.routes import Call, Route
 from fanlog.security.audit import AUDIT_TOPIC, AuditRecord, Head, decode_record, parse_head
-from fanlog.security.audit_check import ChainCheck, Fault, Verdict
+from fanlog.security.audit_check import AuditCheckResult, ChainCheck, Fault
 
 if TYPE_CHECKING:
     from fanlog.client.aio import Client
@@ -176,7 +176,7 @@ def _records(batches: Iterable[Batch]) -> Iterator[tuple[int, Any]]:
 # Search
 
 
-class _Wanted:
+class _AuditFilter:
     """Which records are looked for."""
 
     def __init__(self, query: AuditSearch) -> None:
@@ -227,7 +227,7 @@ async def search(call: Call[AuditSearch, None]) -> AuditFound:
             high = min(high, (await client.find_offsets(AUDIT_TOPIC, as_start(query.until)))[0])
     if query.before is not None:
         high = min(high, query.before)
-    wanted, found = _Wanted(query), list[AuditRecord]()
+    wanted, found = _AuditFilter(query), list[AuditRecord]()
     searched = unreadable = 0
     while high > low and len(found) < query.limit and searched < _SEARCHED_MAX:
         begin = max(low, high - _WINDOW)
@@ -290,7 +290,7 @@ async def verify(call: Call[VerifyQuery, None]) -> AuditCheck:
     return _checked(verdict, span, again=again, next="" if at_end else str(reached))
 
 
-def _checked(verdict: Verdict, span: _Span, *, again: bool, next: str) -> AuditCheck:
+def _checked(verdict: AuditCheckResult, span: _Span, *, again: bool, next: str) -> AuditCheck:
     return AuditCheck(
         ok=verdict.ok,
         records=max(0, verdict.records - again),

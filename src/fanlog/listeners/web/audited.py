@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fanlog.identity import Identity
-    from fanlog.listeners.web.ports import Bus, Outgoing, Published
+    from fanlog.listeners.web.ports import Bus, MessageToPublish, Published
 
 
 async def publish_as(
-    who: Identity, bus: Bus, topic: str, messages: Sequence[Outgoing], *, dedupe: str = ""
+    who: Identity, bus: Bus, topic: str, messages: Sequence[MessageToPublish], *, dedupe: str = ""
 ) -> list[Published]:
     """Publishes. If that makes the topic, the audit log has who did it."""
     core = bus.core

@@ -19,7 +19,7 @@ from fanlog.errors import ForbiddenError, InvalidArgumentError, NotSupportedErro
 from fanlog.identity import Verb
 from fanlog.listeners.web.ordered import page_of
 from fanlog.listeners.web.routes import Call, Route
-from fanlog.listeners.web.shared import Shared
+from fanlog.listeners.web.shared import SharedAnswers
 
 if TYPE_CHECKING:
     from fanlog.broker.peers import Peer
@@ -138,7 +138,7 @@ class ClientsQuery(msgspec.Struct, frozen=True, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=500, description="Most clients on the page.")] = 50
 
 
-class _Found(msgspec.Struct, frozen=True):
+class _ClientRow(msgspec.Struct, frozen=True):
     """A connection as it was when everybody was looked at. `text` is what is searched."""
 
     info: ConnectionInfo
@@ -151,7 +151,7 @@ class _Found(msgspec.Struct, frozen=True):
 
 
 class _Scan(msgspec.Struct, frozen=True):
-    found: list[_Found]
+    found: list[_ClientRow]
     listeners: dict[str, int]
     users: list[UserCount]
     hosts: list[HostCount]
@@ -166,7 +166,7 @@ class _Counts:
         self.by_id: dict[str, tuple[int, int]] = {}
 
 
-_scans: Shared[_Scan] = Shared()
+_scans: SharedAnswers[_Scan] = SharedAnswers()
 _counts: WeakKeyDictionary[WebListener, _Counts] = WeakKeyDictionary()
 
 
@@ -183,7 +183,7 @@ async def _scan(listener: WebListener) -> _Scan:
     fresh = _COUNTS_SECONDS_MIN <= elapsed <= _COUNTS_SECONDS_MAX
     known = before.by_id if fresh else {}
     counts: dict[str, tuple[int, int]] = {}
-    found: list[_Found] = []
+    found: list[_ClientRow] = []
     listeners: Counter[str] = Counter()
     users: Counter[str] = Counter()
     hosts: Counter[str] = Counter()
@@ -214,7 +214,7 @@ def _look(
     known: dict[str, tuple[int, int]],
     elapsed: float,
     now_us: int,
-) -> _Found:
+) -> _ClientRow:
     info, traffic, account = describe_peer(peer), peer.traffic(), peer.who.account
     rates: tuple[float | None, float | None] = (None, None)
     if traffic is not None:
@@ -228,10 +228,10 @@ def _look(
     received, sent = (None, None) if traffic is None else traffic
     text = "\n".join((info.user, info.client, info.address, info.id, *info.subscriptions))
     name = "" if account is None else account.name
-    return _Found(info, name, text.casefold(), received, sent, rates[0], rates[1])
+    return _ClientRow(info, name, text.casefold(), received, sent, rates[0], rates[1])
 
 
-def _fits(one: _Found, query: ClientsQuery, text: str) -> bool:
+def _fits(one: _ClientRow, query: ClientsQuery, text: str) -> bool:
     info = one.info
     if info.transport == "http" and not query.requests:
         return False
@@ -246,14 +246,14 @@ def _fits(one: _Found, query: ClientsQuery, text: str) -> bool:
     return text in one.text
 
 
-def _key(one: _Found, sort: ClientSort) -> tuple[str | float, str]:
+def _key(one: _ClientRow, sort: ClientSort) -> tuple[str | float, str]:
     """What a client is sorted by. No two of them have the same."""
     if sort in _TEXTS:
         return str(getattr(one.info, sort)).casefold(), one.info.id
     return _figure(one, sort), one.info.id
 
 
-def _figure(one: _Found, sort: ClientSort) -> float:
+def _figure(one: _ClientRow, sort: ClientSort) -> float:
     match sort:
         case "received_bytes":
             return one.received or 0
@@ -271,7 +271,7 @@ def _figure(one: _Found, sort: ClientSort) -> float:
             return getattr(one.info, sort)
 
 
-def _answer(one: _Found) -> ClientAnswer:
+def _answer(one: _ClientRow) -> ClientAnswer:
     info = one.info
     return ClientAnswer(
         id=info.id,

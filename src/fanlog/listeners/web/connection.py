@@ -21,11 +21,11 @@ from fanlog.errors import FanlogError, FormatError, LimitError
 from fanlog.listeners.faults import OUR_FAULT
 from fanlog.listeners.traffic import count_traffic
 from fanlog.listeners.web.talks import ENDED, Talk
-from fanlog.security.connections import LoggedIn
+from fanlog.security.connections import CountedAccount
 
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
-    from fanlog.broker.cursors import Cursor, Subscription
+    from fanlog.broker.cursors import BrokerSubscription, Cursor
     from fanlog.broker.ports import Piece
     from fanlog.config_web import WebOptions
     from fanlog.identity import Account
@@ -38,7 +38,7 @@ _LINGER_SECONDS = 1.0
 _SILENT_PINGS = 2
 
 
-class ConnectionHost(Protocol):
+class WebConnectionHost(Protocol):
     """The listener, as far as its connections need it."""
 
     loop: asyncio.AbstractEventLoop
@@ -85,13 +85,13 @@ class WebConnection(asyncio.Protocol):
         "waiting",
     )
 
-    def __init__(self, host: ConnectionHost, peer: str) -> None:
+    def __init__(self, host: WebConnectionHost, peer: str) -> None:
         self._host = host
         self._core = host.core
         self._loop = host.loop
         self.peer = peer
         self.talk: Talk = ENDED
-        self.feed: Subscription | None = None
+        self.feed: BrokerSubscription | None = None
         self.waiting: list[Cursor] = []
         # Nothing goes out before the connection is ours; what a reader is told meanwhile waits.
         self.blocked = True
@@ -101,7 +101,7 @@ class WebConnection(asyncio.Protocol):
         self.paused = False
         self._stuck = False
         self._throttled = False
-        self._counted = LoggedIn(host.core.metering.connections)
+        self._counted = CountedAccount(host.core.metering.connections)
         self._closing = False
         self._in_turn = False
         # What waits for a peer that takes nothing, and since when that is so much.
@@ -299,7 +299,7 @@ class WebConnection(asyncio.Protocol):
             # The kernel took it after all; whoever called us counts on `blocked`.
             self._loop.call_soon(self._unblock)
 
-    def push(self, subscription: Subscription, pieces: list[memoryview]) -> None:
+    def push(self, subscription: BrokerSubscription, pieces: list[memoryview]) -> None:
         """What a reader gets that is behind. The pieces are whole frames."""
         if self._closing:
             return
@@ -396,7 +396,7 @@ class WebConnection(asyncio.Protocol):
         self._why = str(fault)
         self._loop.call_soon(self.abort)
 
-    def turn_out(self, error: FanlogError, subscription: Subscription | None = None) -> None:
+    def turn_out(self, error: FanlogError, subscription: BrokerSubscription | None = None) -> None:
         """Tells the peer why, and ends the connection."""
         if self._early is not None:
             self.fault = error

@@ -41,7 +41,7 @@ class WebPeer(Protocol):
         ...
 
 
-class Connections:
+class WebConnections:
     """In the order of their ids, so that a list has pages while connections come and go."""
 
     def __init__(self, process: str) -> None:

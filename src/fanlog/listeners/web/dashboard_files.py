@@ -37,7 +37,7 @@ POLICY = (
 )
 
 
-class _File(NamedTuple):
+class _DashboardFile(NamedTuple):
     data: bytes
     packed: bytes
     etag: str
@@ -88,15 +88,15 @@ async def answer_file(request: web.Request, name: str) -> web.StreamResponse:
 
 
 @cache
-def _files() -> dict[str, _File]:
+def _files() -> dict[str, _DashboardFile]:
     """All files by their paths. Nothing else can be asked for, whatever a path says."""
-    found: dict[str, _File] = {}
+    found: dict[str, _DashboardFile] = {}
     for name, file in _walk(resources.files("fanlog.listeners.web") / "dashboard", ""):
         content_type = _TYPES.get(name.rpartition(".")[2])
         if content_type is not None:
             data = file.read_bytes()
             tag = sha256(data).hexdigest()[:16]
-            found[name] = _File(data, gzip.compress(data, mtime=0), tag, content_type)
+            found[name] = _DashboardFile(data, gzip.compress(data, mtime=0), tag, content_type)
     return found
 
 

@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from fanlog.client import dead_letters
 from fanlog.errors import InvalidArgumentError
 from fanlog.format.web import OutgoingMessage, says_json, value_json
-from fanlog.listeners.web.dead_matches import Wanted
+from fanlog.listeners.web.dead_matches import DeadLetterFilter
 from fanlog.listeners.web.dead_reading import microseconds
 from fanlog.listeners.web.dead_reasons import group_of
 from fanlog.listeners.web.openapi_names import (
@@ -27,7 +27,7 @@ from fanlog.model import TOPIC_NAME_BYTES_MAX
 PREVIEW_BYTES = 160
 
 
-class Condition(msgspec.Struct, frozen=True, kw_only=True):
+class DeadLetterCondition(msgspec.Struct, frozen=True, kw_only=True):
     """Which dead letters. Those that fit all that is given."""
 
     group: Annotated[
@@ -57,13 +57,13 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
         Annotated[dt.datetime, Meta(tz=True, description="Only those that died before.")] | None
     ) = None
 
-    def wanted(self) -> Wanted:
+    def wanted(self) -> DeadLetterFilter:
         for name in ("group", "reason", "queue", "origin", "key", "text"):
             try:
                 getattr(self, name).encode()
             except UnicodeEncodeError:
                 raise InvalidArgumentError(f"{name!r} is text that UTF-8 can't hold.") from None
-        return Wanted(
+        return DeadLetterFilter(
             group=self.group,
             reason=self.reason,
             queue=self.queue,
@@ -75,7 +75,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class BrowseQuery(Condition, frozen=True, kw_only=True):
+class BrowseQuery(DeadLetterCondition, frozen=True, kw_only=True):
     """Which dead letters, and which page of them."""
 
     offset: Annotated[
@@ -87,7 +87,7 @@ class BrowseQuery(Condition, frozen=True, kw_only=True):
     ] = "newest"
 
 
-class LettersWhere(Condition, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LettersWhere(DeadLetterCondition, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Those that fit all of this."""
 
 
@@ -109,7 +109,7 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     value_bytes: Annotated[int | None, Meta(description="The value's length; null: no value.")]
 
 
-class Page(msgspec.Struct, frozen=True, kw_only=True):
+class DeadLetterPage(msgspec.Struct, frozen=True, kw_only=True):
     """Some dead letters. Until it is `complete`, the topic is still being read: `looked_at` of
     `records` records. Ask again then; the answer has what is known so far."""
 
@@ -131,7 +131,7 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
     example: Annotated[str, Meta(description="The id of the newest one.")]
 
 
-class Origin(msgspec.Struct, frozen=True, kw_only=True):
+class DeadLetterOrigin(msgspec.Struct, frozen=True, kw_only=True):
     """Where dead letters came from. An empty topic stands for others beyond the first 5,000."""
 
     topic: str
@@ -144,7 +144,7 @@ class Reasons(msgspec.Struct, frozen=True, kw_only=True):
     `complete`, the topic is still being read: `looked_at` of `records` records. Ask again then."""
 
     reasons: list[Reason]
-    origins: list[Origin]
+    origins: list[DeadLetterOrigin]
     groups: Annotated[int, Meta(description="Groups of reasons; the list may be shorter.")]
     total: Annotated[int, Meta(description="Dead letters.")]
     complete: bool
@@ -152,7 +152,7 @@ class Reasons(msgspec.Struct, frozen=True, kw_only=True):
     records: int
 
 
-class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+class DeadLetterAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A job that failed for good. `topic`, `partition` and `offset` are where it came from. The
     job itself is in `message`."""
 
@@ -168,7 +168,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     message: OutgoingMessage
 
 
-class RawDeadLetter(DeadLetter, frozen=True, kw_only=True):
+class RawDeadLetter(DeadLetterAnswer, frozen=True, kw_only=True):
     """The same, with a message that is JSON already."""
 
     message: Raw  # type: ignore[assignment]  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -180,10 +180,10 @@ class LetterQuery(msgspec.Struct, frozen=True, kw_only=True):
     ] = False
 
 
-class DeadLetters(msgspec.Struct, frozen=True, kw_only=True):
+class DeadLettersAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Some dead letters, the oldest first. With `next` there are more."""
 
-    letters: Sequence[DeadLetter]
+    letters: Sequence[DeadLetterAnswer]
     next: str | None = None
 
 
@@ -217,9 +217,9 @@ class ChosenLetters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         self.check()
         return self.ids if isinstance(self.ids, list) else None
 
-    def wanted(self) -> Wanted:
+    def wanted(self) -> DeadLetterFilter:
         """The condition, where it is not by id."""
-        return self.where.wanted() if isinstance(self.where, LettersWhere) else Wanted()
+        return self.where.wanted() if isinstance(self.where, LettersWhere) else DeadLetterFilter()
 
     def detail(self) -> str:
         """What was chosen, in a few words."""
@@ -256,7 +256,7 @@ class EditedLetter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     to: _To = ""
 
 
-class LetterCount(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class DeadLetterCountAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How many it was done to; or the task that does it."""
 
     count: int

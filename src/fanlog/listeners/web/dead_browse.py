@@ -24,9 +24,9 @@ from fanlog.errors import (
 from fanlog.identity import Verb
 from fanlog.listeners.web.dead_answers import (
     BrowseQuery,
-    Condition,
-    Origin,
-    Page,
+    DeadLetterCondition,
+    DeadLetterOrigin,
+    DeadLetterPage,
     Preview,
     Reason,
     Reasons,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
     from fanlog.client.dead_letters import DeadLetter
     from fanlog.listeners.web.dead_index import DeadLetterIndex
-    from fanlog.listeners.web.dead_table import Group, LetterTable
+    from fanlog.listeners.web.dead_table import DeadLetterGroup, LetterTable
 
 ERRORS = (InvalidArgumentError, TopicNotFoundError)
 ERRORS_OF_ONE = (*ERRORS, DeadLetterNotFoundError)
@@ -94,7 +94,7 @@ async def reasons(call: Call[ReasonsQuery, None]) -> Reasons:
     )
 
 
-def _reason(table: LetterTable, group: Group) -> Reason:
+def _reason(table: LetterTable, group: DeadLetterGroup) -> Reason:
     return Reason(
         group=group.title,
         error=error_of(group.title),
@@ -105,7 +105,7 @@ def _reason(table: LetterTable, group: Group) -> Reason:
     )
 
 
-async def _origins(broker: BrokerCore, table: LetterTable) -> list[Origin]:
+async def _origins(broker: BrokerCore, table: LetterTable) -> list[DeadLetterOrigin]:
     numbers = [number for number, count in enumerate(table.source_counts) if count]
     first = await page_of(
         broker.slices,
@@ -116,7 +116,7 @@ async def _origins(broker: BrokerCore, table: LetterTable) -> list[Origin]:
         descending=True,
     )
     return [
-        Origin(
+        DeadLetterOrigin(
             topic=table.source_list[number].topic,
             queue=table.source_list[number].queue,
             count=table.source_counts[number],
@@ -133,7 +133,7 @@ def moment(us: int) -> dt.datetime:
         return (dt.datetime.max if us > 0 else dt.datetime.min).replace(tzinfo=dt.UTC)
 
 
-async def browse(call: Call[BrowseQuery, None]) -> Page:
+async def browse(call: Call[BrowseQuery, None]) -> DeadLetterPage:
     query, topic, broker = call.query, call.path("topic"), call.broker
     call.permit.ask(Verb.SUBSCRIBE, topic)
     index = index_of(call, topic)
@@ -162,7 +162,7 @@ async def browse(call: Call[BrowseQuery, None]) -> Page:
     if done >= total and not complete:
         # All is read once; now it is searched.
         done, total = match.seen, len(table)
-    return Page(
+    return DeadLetterPage(
         letters=[found[id] for id in ids if id in found],
         total=len(rows),
         complete=complete,
@@ -178,7 +178,7 @@ def _slice(rows: Sequence[int], offset: int, limit: int, *, backwards: bool) -> 
     return list(rows[max(0, end - limit) : end])[::-1]
 
 
-async def export(call: Call[Condition, None]) -> web.StreamResponse:
+async def export(call: Call[DeadLetterCondition, None]) -> web.StreamResponse:
     topic, broker, request = call.path("topic"), call.broker, call.request
     call.permit.ask(Verb.SUBSCRIBE, topic)
     index = index_of(call, topic)
@@ -248,7 +248,7 @@ ROUTES = [
         "Page through dead letters",
         "dead letters",
         query=BrowseQuery,
-        answer=Page,
+        answer=DeadLetterPage,
         description="A page of those that fit a condition, with the begin of their values, and how "
         "many there are. An answer that is not `complete` has what is known after a second.",
         errors=(*ERRORS, LimitError),
@@ -259,7 +259,7 @@ ROUTES = [
         export,
         "Export dead letters",
         "dead letters",
-        query=Condition,
+        query=DeadLetterCondition,
         answer=str,
         answer_type=NDJSON,
         description="Those that fit a condition, each as a line of JSON, the oldest first.",

@@ -20,19 +20,19 @@ from fanlog.errors import (
 from fanlog.identity import Verb
 from fanlog.listeners.web.dead_answers import (
     ChosenLetters,
+    DeadLetterCountAnswer,
     EditedLetter,
-    LetterCount,
     ReplayedLetters,
 )
 from fanlog.listeners.web.dead_browse import ERRORS_OF_ONE, index_of
-from fanlog.listeners.web.dead_work import Edit, Settling, ask_to_replay
+from fanlog.listeners.web.dead_work import DeadLetterWork, Edit, ask_to_replay
 from fanlog.listeners.web.routes import Call, Nothing, Route
 from fanlog.listeners.web.topics import refused_by_topic
 
 if TYPE_CHECKING:
     from fanlog.listeners.web.dead_index import DeadLetterIndex
-    from fanlog.listeners.web.dead_work import DeadLetterPlace, Report
-    from fanlog.listeners.web.tasks import Running
+    from fanlog.listeners.web.dead_work import DeadLetterPlace, WorkReport
+    from fanlog.listeners.web.tasks import RunningTask
 
 # Ids that an error names.
 _NAMED_MAX = 10
@@ -50,7 +50,7 @@ class _Count:
         self.done += done
 
 
-async def replay(call: Call[Nothing, ReplayedLetters]) -> LetterCount:
+async def replay(call: Call[Nothing, ReplayedLetters]) -> DeadLetterCountAnswer:
     topic, wanted = call.path("topic"), call.body
     ask_to_replay(call.permit, topic, wanted.to)
     wanted.check()
@@ -58,7 +58,7 @@ async def replay(call: Call[Nothing, ReplayedLetters]) -> LetterCount:
         return await _replay_upstream(call, topic, wanted)
     index = index_of(call, topic)
     tolerant = wanted.background
-    settling = Settling(
+    settling = DeadLetterWork(
         call.broker,
         call.client,
         index,
@@ -70,7 +70,7 @@ async def replay(call: Call[Nothing, ReplayedLetters]) -> LetterCount:
     return await _begin(call, "dead.replay", settling, wanted)
 
 
-async def delete(call: Call[Nothing, ChosenLetters]) -> LetterCount:
+async def delete(call: Call[Nothing, ChosenLetters]) -> DeadLetterCountAnswer:
     topic, wanted = call.path("topic"), call.body
     call.permit.ask(Verb.MANAGE, topic)
     wanted.check()
@@ -80,27 +80,27 @@ async def delete(call: Call[Nothing, ChosenLetters]) -> LetterCount:
     if wanted.all:
         _check_purged(index)
         if not wanted.background:
-            return LetterCount(count=await _purge(call, index))
+            return DeadLetterCountAnswer(count=await _purge(call, index))
 
-        async def purge(running: Running) -> None:
+        async def purge(running: RunningTask) -> None:
             running.progress(done=await _purge(call, index, running))
 
         task = call.listener.tasks.start(call.permit, "dead.purge", topic, purge, detail="all")
-        return LetterCount(count=0, task=task.id)
-    settling = Settling(
+        return DeadLetterCountAnswer(count=0, task=task.id)
+    settling = DeadLetterWork(
         call.broker, call.client, index, call.permit, replay=False, tolerant=wanted.background
     )
     return await _begin(call, "dead.delete", settling, wanted)
 
 
 async def _begin(
-    call: Call[Any, Any], kind: str, settling: Settling, wanted: ChosenLetters
-) -> LetterCount:
+    call: Call[Any, Any], kind: str, settling: DeadLetterWork, wanted: ChosenLetters
+) -> DeadLetterCountAnswer:
     """Does it, or has a task do it."""
     topic, ids = call.path("topic"), wanted.chosen()
     named = None if ids is None else settling.those_named(ids)
 
-    async def work(report: Report) -> list[DeadLetterPlace]:
+    async def work(report: WorkReport) -> list[DeadLetterPlace]:
         places = named
         if places is None:
             places = await settling.those_that_fit(wanted.wanted())
@@ -108,7 +108,7 @@ async def _begin(
 
     if wanted.background:
 
-        async def in_background(running: Running) -> None:
+        async def in_background(running: RunningTask) -> None:
             missing = await work(running)
             if missing and ids is not None:
                 fault = _not_found(topic, missing, running.task.done)
@@ -116,12 +116,12 @@ async def _begin(
 
         detail = wanted.detail()
         task = call.listener.tasks.start(call.permit, kind, topic, in_background, detail=detail)
-        return LetterCount(count=0, task=task.id)
+        return DeadLetterCountAnswer(count=0, task=task.id)
     counted = _Count()
     missing = await work(counted)
     if missing and ids is not None:
         raise _not_found(topic, missing, counted.done)
-    return LetterCount(count=counted.done)
+    return DeadLetterCountAnswer(count=counted.done)
 
 
 def _not_found(topic: str, missing: list[DeadLetterPlace], done: int) -> DeadLetterNotFoundError:
@@ -143,7 +143,9 @@ def _check_purged(index: DeadLetterIndex) -> None:
         )
 
 
-async def _purge(call: Call[Any, Any], index: DeadLetterIndex, report: Report | None = None) -> int:
+async def _purge(
+    call: Call[Any, Any], index: DeadLetterIndex, report: WorkReport | None = None
+) -> int:
     async with index.settling:
         await index.ready()
         count = index.table.count
@@ -155,21 +157,21 @@ async def _purge(call: Call[Any, Any], index: DeadLetterIndex, report: Report | 
     return count
 
 
-async def replay_one(call: Call[Nothing, EditedLetter]) -> LetterCount:
+async def replay_one(call: Call[Nothing, EditedLetter]) -> DeadLetterCountAnswer:
     topic, wanted = call.path("topic"), call.body
     ask_to_replay(call.permit, topic, wanted.to)
     edit = None
     if not isinstance(wanted.message, UnsetType):
         edit = Edit(*wanted.message.record())
     index = index_of(call, topic)
-    settling = Settling(
+    settling = DeadLetterWork(
         call.broker, call.client, index, call.permit, replay=True, to=wanted.to, edit=edit
     )
     counted = _Count()
     missing = await settling.run(settling.those_named([_id(call)]), counted)
     if missing:
         raise _not_found(topic, missing, 0)
-    return LetterCount(count=counted.done)
+    return DeadLetterCountAnswer(count=counted.done)
 
 
 async def delete_one(call: Call[Nothing, None]) -> None:
@@ -178,7 +180,9 @@ async def delete_one(call: Call[Nothing, None]) -> None:
     if not call.bus.is_broker:
         await call.client.dead_letters.delete(topic, [call.path("id")])
         return
-    settling = Settling(call.broker, call.client, index_of(call, topic), call.permit, replay=False)
+    settling = DeadLetterWork(
+        call.broker, call.client, index_of(call, topic), call.permit, replay=False
+    )
     missing = await settling.run(settling.those_named([_id(call)]), _Count())
     if missing:
         raise _not_found(topic, missing, 0)
@@ -207,7 +211,7 @@ def _ids_upstream(wanted: ChosenLetters) -> list[str] | None:
 
 async def _replay_upstream(
     call: Call[Any, Any], topic: str, wanted: ReplayedLetters
-) -> LetterCount:
+) -> DeadLetterCountAnswer:
     ids = _ids_upstream(wanted)
     places = None if ids is None else {dead_letters.place_of(id) for id in ids}
 
@@ -220,16 +224,18 @@ async def _replay_upstream(
         return True
 
     count = await call.client.dead_letters.replay(topic, ids, to=wanted.to, where=may_go_back)
-    return LetterCount(count=count)
+    return DeadLetterCountAnswer(count=count)
 
 
-async def _delete_upstream(call: Call[Any, Any], topic: str, wanted: ChosenLetters) -> LetterCount:
+async def _delete_upstream(
+    call: Call[Any, Any], topic: str, wanted: ChosenLetters
+) -> DeadLetterCountAnswer:
     ids = _ids_upstream(wanted)
     letters = call.client.dead_letters
     if ids is not None:
-        return LetterCount(count=await letters.delete(topic, ids))
+        return DeadLetterCountAnswer(count=await letters.delete(topic, ids))
     with refused_by_topic():
-        return LetterCount(count=await letters.purge(topic))
+        return DeadLetterCountAnswer(count=await letters.purge(topic))
 
 
 _CHANGES = (*ERRORS_OF_ONE, ForbiddenError, InvalidNameError, LimitError, MessageTooLargeError)
@@ -242,7 +248,7 @@ ROUTES = [
         "Put dead letters back",
         "dead letters",
         body=ReplayedLetters,
-        answer=LetterCount,
+        answer=DeadLetterCountAnswer,
         description="A dead letter is back in its topic, and gone here: both, or neither. With "
         "`background` the answer names a task (`/v1/tasks/{task}`), which counts those that can't "
         "go back, and does the others.",
@@ -257,7 +263,7 @@ ROUTES = [
         "Put a dead letter back, changed or not",
         "dead letters",
         body=EditedLetter,
-        answer=LetterCount,
+        answer=DeadLetterCountAnswer,
         description="With a `message`, the job goes back with that key, these headers and this "
         "value, to the topic that it came from. The dead letter is gone when the job is stored: "
         "both, or neither.",
@@ -272,7 +278,7 @@ ROUTES = [
         "Delete dead letters",
         "dead letters",
         body=ChosenLetters,
-        answer=LetterCount,
+        answer=DeadLetterCountAnswer,
         description="With `all` the topic is emptied. With `background` the answer names a task.",
         errors=(*ERRORS_OF_ONE, ForbiddenError, LimitError, TopicDiffersError),
         action="dead.delete",

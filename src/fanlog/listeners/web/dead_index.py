@@ -14,13 +14,13 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fanlog.errors import LimitError, TopicDeletedError
-from fanlog.listeners.web.dead_matches import Match, Places, Wanted
+from fanlog.listeners.web.dead_matches import DeadLetterFilter, DeadLetterPositions, Match
 from fanlog.listeners.web.dead_reading import read_stretch
 from fanlog.listeners.web.dead_table import LetterTable
 
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
-    from fanlog.broker.topics import Partition, Topic
+    from fanlog.broker.topics import BrokerTopic, Partition
 
 logger = logging.getLogger("fanlog.listeners")
 
@@ -38,7 +38,7 @@ _AT_A_TIME = 2
 PATIENCE_SECONDS = 0.8
 
 
-class Progress(NamedTuple):
+class IndexProgress(NamedTuple):
     """Records that were looked at, of those that there are."""
 
     done: int
@@ -55,7 +55,7 @@ class _Gates(NamedTuple):
 class DeadLetterIndex:
     """The dead letters of one topic."""
 
-    def __init__(self, broker: BrokerCore, topic: Topic, gates: _Gates) -> None:
+    def __init__(self, broker: BrokerCore, topic: BrokerTopic, gates: _Gates) -> None:
         self._broker = broker
         self.topic = topic
         self.table = LetterTable()
@@ -64,22 +64,22 @@ class DeadLetterIndex:
         self._starts: dict[int, int] = {}
         self._positions: dict[int, int] = {}
         self._reading: asyncio.Task[None] | None = None
-        self._matches: dict[Wanted, Match] = {}
-        self._matching: dict[Wanted, asyncio.Task[None]] = {}
+        self._matches: dict[DeadLetterFilter, Match] = {}
+        self._matching: dict[DeadLetterFilter, asyncio.Task[None]] = {}
         # Conditions that somebody needs the whole match of, such as a task that deletes them.
-        self._needed: Counter[Wanted] = Counter()
+        self._needed: Counter[DeadLetterFilter] = Counter()
         self.asked_at = 0.0
         # Whoever puts dead letters back or deletes them has it, so that none goes back twice.
         self.settling = asyncio.Lock()
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> IndexProgress:
         done = total = 0
         for partition in self.topic.partitions:
             start, end = partition.log.start_offset, partition.visible_end
             total += end - start
             done += max(0, min(end, self._positions.get(partition.index, start)) - start)
-        return Progress(done, total)
+        return IndexProgress(done, total)
 
     @property
     def is_needed(self) -> bool:
@@ -146,7 +146,9 @@ class DeadLetterIndex:
         async for _ in self._broker.slices.each(steps):
             pass
 
-    async def match(self, wanted: Wanted, wait_seconds: float | None = None) -> tuple[Match, bool]:
+    async def match(
+        self, wanted: DeadLetterFilter, wait_seconds: float | None = None
+    ) -> tuple[Match, bool]:
         """The dead letters that fit a condition, and whether these are all of them. Others with
         other conditions may push this one out; then it begins anew when it is asked for again."""
         loop = asyncio.get_running_loop()
@@ -168,7 +170,7 @@ class DeadLetterIndex:
                 return match, False
             rows = min(rows, len(self.table))
 
-    async def places(self, wanted: Wanted) -> Places:
+    async def places(self, wanted: DeadLetterFilter) -> DeadLetterPositions:
         """Where all dead letters are that fit a condition now."""
         self._needed[wanted] += 1
         try:
@@ -180,7 +182,7 @@ class DeadLetterIndex:
         finally:
             self._needed -= Counter([wanted])
 
-    def _match(self, wanted: Wanted) -> Match:
+    def _match(self, wanted: DeadLetterFilter) -> Match:
         match = self._matches.pop(wanted, None)
         if match is None or match.generation != self.table.generation:
             match = Match(self._broker, self.topic, self.table, wanted)
@@ -227,7 +229,7 @@ class DeadLetterIndexes:
         # Files that are being written.
         self.exports = 0
 
-    def of(self, topic: Topic) -> DeadLetterIndex:
+    def of(self, topic: BrokerTopic) -> DeadLetterIndex:
         index = self._indexes.pop(topic.number, None)
         if index is None or index.topic is not topic:
             index = DeadLetterIndex(self._broker, topic, self._gates)
@@ -247,7 +249,7 @@ class DeadLetterIndexes:
                 index.close()
                 return
 
-    def about(self, topic: Topic) -> int:
+    def about(self, topic: BrokerTopic) -> int:
         """About how many dead letters a topic has: exactly if it was read, and never too few."""
         index = self._indexes.get(topic.number)
         if index is not None and index.topic is topic:

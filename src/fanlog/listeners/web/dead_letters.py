@@ -14,18 +14,23 @@ from fanlog.errors import DeadLetterNotFoundError, FanlogError, NotSupportedErro
 from fanlog.format.dead_letters import ID_PATTERN
 from fanlog.identity import Verb
 from fanlog.listeners.web import dead_browse, dead_changes
-from fanlog.listeners.web.dead_answers import DeadLetter, DeadLetters, LetterQuery, answer_of
+from fanlog.listeners.web.dead_answers import (
+    DeadLetterAnswer,
+    DeadLettersAnswer,
+    LetterQuery,
+    answer_of,
+)
 from fanlog.listeners.web.dead_browse import ERRORS, ERRORS_OF_ONE, index_of, moment
 from fanlog.listeners.web.dead_index import PATIENCE_SECONDS
-from fanlog.listeners.web.dead_matches import Wanted
+from fanlog.listeners.web.dead_matches import DeadLetterFilter
 from fanlog.listeners.web.dead_reading import read_letters
 from fanlog.listeners.web.ordered import page_of
 from fanlog.listeners.web.routes import Call, Route
-from fanlog.listeners.web.shared import Shared
+from fanlog.listeners.web.shared import SharedAnswers
 
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
-    from fanlog.broker.topics import Topic
+    from fanlog.broker.topics import BrokerTopic
     from fanlog.listeners.web.dead_index import DeadLetterIndex
 
 # Topics of a page that are looked at together.
@@ -34,7 +39,7 @@ _TOGETHER = 20
 _ANSWER_BYTES_MAX = 4 << 20
 
 
-class PageQuery(msgspec.Struct, frozen=True, kw_only=True):
+class DeadLetterPageQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Which part of a list."""
 
     limit: Annotated[int, Meta(ge=1, description="Most entries in the answer.")] = 100
@@ -43,7 +48,7 @@ class PageQuery(msgspec.Struct, frozen=True, kw_only=True):
     ] = ""
 
 
-class TopicsQuery(PageQuery, frozen=True, kw_only=True):
+class DeadLetterTopicsQuery(DeadLetterPageQuery, frozen=True, kw_only=True):
     """Which dead-letter topics. By name they are paged with `after`, otherwise with `offset`."""
 
     search: Annotated[
@@ -59,7 +64,7 @@ class TopicsQuery(PageQuery, frozen=True, kw_only=True):
     empty: Annotated[bool, Meta(description="Also topics without dead letters.")] = True
 
 
-class LettersQuery(PageQuery, frozen=True, kw_only=True):
+class LettersQuery(DeadLetterPageQuery, frozen=True, kw_only=True):
     """Which dead letters."""
 
     after: Annotated[
@@ -73,7 +78,7 @@ class LettersQuery(PageQuery, frozen=True, kw_only=True):
     reason: Annotated[str, Meta(description="Only those whose reason has this text.")] = ""
 
 
-class DeadLetterTopic(dead_letters.DeadLetterTopic, frozen=True, kw_only=True):
+class DeadLetterTopicAnswer(dead_letters.DeadLetterTopic, frozen=True, kw_only=True):
     """A dead-letter topic and what is in it. `top_reason` is the reason of most of its dead
     letters. Until it is `complete`, the topic is still being read: ask again."""
 
@@ -85,12 +90,12 @@ class DeadLetterTopic(dead_letters.DeadLetterTopic, frozen=True, kw_only=True):
 class DeadLetterTopics(msgspec.Struct, frozen=True, kw_only=True):
     """Some dead-letter topics. With `next` there are more."""
 
-    topics: list[DeadLetterTopic]
+    topics: list[DeadLetterTopicAnswer]
     next: str | None = None
     total: Annotated[int, Meta(description="Dead-letter topics that fit.")] = 0
 
 
-async def list_topics(call: Call[TopicsQuery, None]) -> DeadLetterTopics:
+async def list_topics(call: Call[DeadLetterTopicsQuery, None]) -> DeadLetterTopics:
     query = call.query
     limit = min(query.limit, call.listener.options.page_entries_max)
     if not call.bus.is_broker:
@@ -114,7 +119,7 @@ async def list_topics(call: Call[TopicsQuery, None]) -> DeadLetterTopics:
     else:
         by_letters = query.sort == "letters"
 
-        def rank(topic: Topic) -> tuple[int, str]:
+        def rank(topic: BrokerTopic) -> tuple[int, str]:
             newest = max(partition.last_time_us for partition in topic.partitions)
             return (known.about(topic) if by_letters else newest), topic.name
 
@@ -131,13 +136,13 @@ async def list_topics(call: Call[TopicsQuery, None]) -> DeadLetterTopics:
     return DeadLetterTopics(topics=answers, next=more, total=total)
 
 
-async def _topics_upstream(call: Call[TopicsQuery, None], limit: int) -> DeadLetterTopics:
+async def _topics_upstream(call: Call[DeadLetterTopicsQuery, None], limit: int) -> DeadLetterTopics:
     """By the client of the broker behind an edge."""
     query = call.query
     if query.search or query.sort != "name" or query.offset or not query.empty:
         raise NotSupportedError("This is an edge, which can't search. Ask the broker behind it.")
     found = [
-        DeadLetterTopic(**{name: getattr(topic, name) for name in topic.__struct_fields__})
+        DeadLetterTopicAnswer(**{name: getattr(topic, name) for name in topic.__struct_fields__})
         for topic in await call.client.dead_letters.topics()
         if topic.name > query.after and call.permit.may(Verb.SUBSCRIBE, topic.name)
     ]
@@ -145,10 +150,10 @@ async def _topics_upstream(call: Call[TopicsQuery, None], limit: int) -> DeadLet
     return DeadLetterTopics(topics=found[:limit], next=more, total=len(found))
 
 
-_TOPICS: Shared[list[Topic]] = Shared()
+_TOPICS: SharedAnswers[list[BrokerTopic]] = SharedAnswers()
 
 
-async def _dead_letter_topics(broker: BrokerCore) -> list[Topic]:
+async def _dead_letter_topics(broker: BrokerCore) -> list[BrokerTopic]:
     """Those that the broker created, and those of users that a queue uses, by name."""
     chosen = {queue.settings.dead_letter for queue in broker.queues.every()}
     return [
@@ -158,10 +163,12 @@ async def _dead_letter_topics(broker: BrokerCore) -> list[Topic]:
     ]
 
 
-async def _summaries(call: Call[Any, Any], topics: list[Topic]) -> list[DeadLetterTopic]:
+async def _summaries(
+    call: Call[Any, Any], topics: list[BrokerTopic]
+) -> list[DeadLetterTopicAnswer]:
     """What is in each. All of them together take no longer than one answer may."""
     until = asyncio.get_running_loop().time() + PATIENCE_SECONDS
-    answers: list[DeadLetterTopic] = []
+    answers: list[DeadLetterTopicAnswer] = []
     for begin in range(0, len(topics), _TOGETHER):
         some = [call.listener.dead_letters.of(topic) for topic in topics[begin : begin + _TOGETHER]]
         left = max(0.0, until - asyncio.get_running_loop().time())
@@ -173,7 +180,7 @@ async def _summaries(call: Call[Any, Any], topics: list[Topic]) -> list[DeadLett
 
 async def _summary(
     broker: BrokerCore, index: DeadLetterIndex, *, complete: bool
-) -> DeadLetterTopic:
+) -> DeadLetterTopicAnswer:
     table, topic = index.table, index.topic
     async for _ in broker.slices.each(table.freshen()):
         pass
@@ -184,7 +191,7 @@ async def _summary(
         for source, count in zip(table.source_list, table.source_counts, strict=True)
         if count and source.topic
     }
-    return DeadLetterTopic(
+    return DeadLetterTopicAnswer(
         name=topic.name,
         letters=table.count,
         oldest=moment(min(group.first_us for group in groups)) if groups else None,
@@ -201,7 +208,7 @@ async def _summary(
 _SOURCES_SHOWN = 20
 
 
-async def list_letters(call: Call[LettersQuery, None]) -> DeadLetters:
+async def list_letters(call: Call[LettersQuery, None]) -> DeadLettersAnswer:
     query, topic = call.query, call.path("topic")
     call.permit.ask(Verb.SUBSCRIBE, topic)
     limit = min(query.limit, call.listener.options.page_entries_max)
@@ -209,21 +216,23 @@ async def list_letters(call: Call[LettersQuery, None]) -> DeadLetters:
         return await _letters_upstream(call, limit)
     broker, index = call.broker, index_of(call, topic)
     behind = dead_letters.place_of(query.after) if query.after else (-1, -1)
-    places = await index.places(Wanted(queue=query.queue, reason=query.reason))
+    places = await index.places(DeadLetterFilter(queue=query.queue, reason=query.reason))
     page = await places.page_after(broker.slices, behind, limit + 1)
-    found: list[DeadLetter] = []
+    found: list[DeadLetterAnswer] = []
     size = 0
     async for letters in read_letters(broker, index.topic, page[:limit]):
         for letter in letters:
             size += len(letter.value or b"")
             if found and size > _ANSWER_BYTES_MAX:
-                return DeadLetters(letters=found, next=found[-1].id)
+                return DeadLettersAnswer(letters=found, next=found[-1].id)
             found.append(answer_of(letter))
     partition, offset = page[limit - 1] if len(page) > limit else (-1, -1)
-    return DeadLetters(letters=found, next=f"{partition}:{offset}" if len(page) > limit else None)
+    return DeadLettersAnswer(
+        letters=found, next=f"{partition}:{offset}" if len(page) > limit else None
+    )
 
 
-async def _letters_upstream(call: Call[LettersQuery, None], limit: int) -> DeadLetters:
+async def _letters_upstream(call: Call[LettersQuery, None], limit: int) -> DeadLettersAnswer:
     query = call.query
 
     def wanted(letter: dead_letters.DeadLetter) -> bool:
@@ -234,10 +243,10 @@ async def _letters_upstream(call: Call[LettersQuery, None], limit: int) -> DeadL
         call.path("topic"), after=query.after, limit=limit + 1, where=wanted
     )
     more = found[limit - 1].id if len(found) > limit else None
-    return DeadLetters(letters=[answer_of(letter) for letter in found[:limit]], next=more)
+    return DeadLettersAnswer(letters=[answer_of(letter) for letter in found[:limit]], next=more)
 
 
-async def show(call: Call[LetterQuery, None]) -> DeadLetter:
+async def show(call: Call[LetterQuery, None]) -> DeadLetterAnswer:
     topic, id, as_text = call.path("topic"), call.path("id"), call.query.as_text
     call.permit.ask(Verb.SUBSCRIBE, topic)
     if not call.bus.is_broker:
@@ -265,7 +274,7 @@ ROUTES = [
         list_topics,
         "List dead-letter topics",
         "dead letters",
-        query=TopicsQuery,
+        query=DeadLetterTopicsQuery,
         answer=DeadLetterTopics,
     ),
     Route(
@@ -275,7 +284,7 @@ ROUTES = [
         "List dead letters",
         "dead letters",
         query=LettersQuery,
-        answer=DeadLetters,
+        answer=DeadLettersAnswer,
         errors=ERRORS,
     ),
     Route(
@@ -285,7 +294,7 @@ ROUTES = [
         "Read a dead letter",
         "dead letters",
         query=LetterQuery,
-        answer=DeadLetter,
+        answer=DeadLetterAnswer,
         errors=ERRORS_OF_ONE,
     ),
     *dead_browse.ROUTES,

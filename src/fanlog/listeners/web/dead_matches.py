@@ -19,7 +19,7 @@ from fanlog.listeners.web.dead_reading import TOGETHER, read_letters
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.slices import Slices
-    from fanlog.broker.topics import Topic
+    from fanlog.broker.topics import BrokerTopic
     from fanlog.client.dead_letters import DeadLetter
     from fanlog.listeners.web.dead_table import LetterTable
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _STEP = 1_000
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
     """A condition. What is empty does not matter."""
 
     group: str = ""
@@ -72,7 +72,7 @@ class _Look(NamedTuple):
         return [row for row in rows if any(doubt(row) for doubt in self.doubts)]
 
 
-def _look(table: LetterTable, wanted: Wanted) -> _Look:
+def _look(table: LetterTable, wanted: DeadLetterFilter) -> _Look:
     """What the columns can say about a condition."""
     tests: list[Callable[[int], bool]] = []
     doubts: list[Callable[[int], bool]] = []
@@ -113,7 +113,7 @@ class Match:
     """The rows that fit. `seen`: how many rows of the table were looked at."""
 
     def __init__(
-        self, broker: BrokerCore, topic: Topic, table: LetterTable, wanted: Wanted
+        self, broker: BrokerCore, topic: BrokerTopic, table: LetterTable, wanted: DeadLetterFilter
     ) -> None:
         self._broker = broker
         self._topic = topic
@@ -159,9 +159,9 @@ class Match:
                     fitting.add(places[place_of(letter.id)])
         return fitting
 
-    async def places(self) -> Places | None:
+    async def places(self) -> DeadLetterPositions | None:
         """Where they are; None if rows have got other numbers meanwhile."""
-        places, rows = Places(), self.rows
+        places, rows = DeadLetterPositions(), self.rows
         async for begin in self._broker.slices.each(range(0, len(rows), _STEP)):
             if self._table.generation != self.generation:
                 return None
@@ -181,7 +181,7 @@ class Match:
         self.rows, self._removed = left, removed
 
 
-class Places:
+class DeadLetterPositions:
     """Where many dead letters are: ten bytes each."""
 
     def __init__(self) -> None:

@@ -15,11 +15,11 @@ from fanlog.errors import DamagedError, FanlogError, OffsetOutOfRangeError, Unre
 from fanlog.format.batch import Batch, split_batches
 from fanlog.format.dead_letters import read_death
 from fanlog.listeners.web.dead_reasons import group_of
-from fanlog.listeners.web.dead_table import Found, Record
+from fanlog.listeners.web.dead_table import DeadLetterFacts, Record
 
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
-    from fanlog.broker.topics import Partition, Topic
+    from fanlog.broker.topics import BrokerTopic, Partition
 
 T = TypeVar("T")
 
@@ -35,26 +35,26 @@ TOGETHER = 100
 TOGETHER_BYTES = 4 << 20
 
 
-class Stretch(NamedTuple):
+class RecordRange(NamedTuple):
     """Records of a partition, and the offset behind them."""
 
     records: list[Record]
     next_offset: int
 
 
-async def read_stretch(broker: BrokerCore, partition: Partition, offset: int) -> Stretch:
+async def read_stretch(broker: BrokerCore, partition: Partition, offset: int) -> RecordRange:
     """The next records from an offset on, as a table of dead letters takes them."""
     try:
         pieces = await _fetch(broker, partition, offset, _SCAN_BYTES)
     except DamagedError as fault:
-        return Stretch([], max(offset + 1, fault.next))
+        return RecordRange([], max(offset + 1, fault.next))
     except OffsetOutOfRangeError:
-        return Stretch([], max(offset + 1, partition.log.start_offset))
+        return RecordRange([], max(offset + 1, partition.log.start_offset))
     if not pieces:
-        return Stretch([], partition.visible_end)
+        return RecordRange([], partition.visible_end)
     end = partition.visible_end
 
-    def decode() -> Stretch:
+    def decode() -> RecordRange:
         records: list[Record] = []
         next_offset = offset
         # One by one: each is unpacked, and forgotten.
@@ -63,7 +63,7 @@ async def read_stretch(broker: BrokerCore, partition: Partition, offset: int) ->
             next_offset = batch.next_offset
             if len(records) >= _SCAN_RECORDS:
                 break
-        return Stretch(records, next_offset)
+        return RecordRange(records, next_offset)
 
     size = sum(map(len, pieces))
     if size <= _LOOP_BYTES_MAX and broker.unpacker.is_small(_unpacked(broker, pieces)):
@@ -101,11 +101,11 @@ def _records(batch: Batch) -> list[Record]:
     return found
 
 
-def _found(headers: dict[str, bytes]) -> Found | None:
+def _found(headers: dict[str, bytes]) -> DeadLetterFacts | None:
     death = read_death(headers)
     if death is None:
         return None
-    return Found(
+    return DeadLetterFacts(
         microseconds(death.time),
         death.reason,
         group_of(death.reason),
@@ -127,13 +127,13 @@ _MICROSECOND = dt.timedelta(microseconds=1)
 
 
 async def read_letters(
-    broker: BrokerCore, topic: Topic, places: Sequence[tuple[int, int]]
+    broker: BrokerCore, topic: BrokerTopic, places: Sequence[tuple[int, int]]
 ) -> AsyncIterator[list[DeadLetter]]:
     """The dead letters at these partitions and offsets, some at a time. Those that the log does
     not have any more are left out. It is fast if they are in the order of the log."""
     some: list[DeadLetter] = []
     size = 0
-    reader = _Reader(broker, topic)
+    reader = _DeadLetterReader(broker, topic)
     for partition, offset in places:
         letter = await reader.read(partition, offset)
         if letter is None:
@@ -147,11 +147,11 @@ async def read_letters(
         yield some
 
 
-class _Reader:
+class _DeadLetterReader:
     """Keeps the batches that were read last: the next dead letter is mostly among them. One of them
     is unpacked at a time."""
 
-    def __init__(self, broker: BrokerCore, topic: Topic) -> None:
+    def __init__(self, broker: BrokerCore, topic: BrokerTopic) -> None:
         self._broker = broker
         self._topic = topic
         self._partition = -1

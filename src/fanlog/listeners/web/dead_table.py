@@ -37,7 +37,7 @@ _GONE_MIN = 10_000
 _SHARDS = 512
 
 
-class Found(NamedTuple):
+class DeadLetterFacts(NamedTuple):
     """What a record says as a dead letter."""
 
     died_us: int
@@ -49,10 +49,10 @@ class Found(NamedTuple):
 
 
 # A record: its key, its offset, and what it says. None: it takes away what had its key.
-Record = tuple[bytes | None, int, Found | None]
+Record = tuple[bytes | None, int, DeadLetterFacts | None]
 
 
-class Group:
+class DeadLetterGroup:
     """Dead letters that died for the same reason. `stale`: one went that was the first, the last
     or the example, so that these are to be found again."""
 
@@ -84,12 +84,12 @@ class Group:
             self.stale = True
 
 
-class Source(NamedTuple):
+class DeadLetterSource(NamedTuple):
     topic: str
     queue: str
 
 
-_OTHER_SOURCE = Source("", "")
+_OTHER_SOURCE = DeadLetterSource("", "")
 
 
 class LetterTable:
@@ -110,13 +110,13 @@ class LetterTable:
         self.generation = 0
         self._rows: list[dict[bytes | None, int]] = [{} for _ in range(_SHARDS)]
         self._by_partition: dict[int, array[int]] = {}
-        self.group_list: list[Group] = [Group(0, OTHER_REASONS)]
+        self.group_list: list[DeadLetterGroup] = [DeadLetterGroup(0, OTHER_REASONS)]
         self._group_numbers: dict[str, int] = {OTHER_REASONS: 0}
         self.text_list: list[str] = [""]
         self._text_numbers: dict[str, int] = {"": 0}
-        self.source_list: list[Source] = [_OTHER_SOURCE]
+        self.source_list: list[DeadLetterSource] = [_OTHER_SOURCE]
         self.source_counts: list[int] = [0]
-        self._source_numbers: dict[Source, int] = {_OTHER_SOURCE: 0}
+        self._source_numbers: dict[DeadLetterSource, int] = {_OTHER_SOURCE: 0}
 
     def __len__(self) -> int:
         """Rows, live or not."""
@@ -136,10 +136,10 @@ class LetterTable:
             if at % STEP == STEP - 1:
                 yield
 
-    def _add(self, partition: int, offset: int, found: Found) -> int:
+    def _add(self, partition: int, offset: int, found: DeadLetterFacts) -> int:
         row = len(self.offsets)
         group = self._group(found.group)
-        source = self._source(Source(found.topic, found.queue))
+        source = self._source(DeadLetterSource(found.topic, found.queue))
         self.partitions.append(partition)
         self.offsets.append(offset)
         self.died_us.append(found.died_us)
@@ -163,7 +163,7 @@ class LetterTable:
             if len(self.group_list) > GROUPS_MAX:
                 return 0
             number = self._group_numbers[title] = len(self.group_list)
-            self.group_list.append(Group(number, title))
+            self.group_list.append(DeadLetterGroup(number, title))
         return number
 
     def _text(self, text: str) -> int:
@@ -175,7 +175,7 @@ class LetterTable:
             self.text_list.append(text)
         return number
 
-    def _source(self, source: Source) -> int:
+    def _source(self, source: DeadLetterSource) -> int:
         number = self._source_numbers.get(source)
         if number is None:
             if len(self.source_list) > SOURCES_MAX:
@@ -266,7 +266,7 @@ class LetterTable:
         new_rows = array("i", bytes(4 * len(self.offsets)))
         for row in range(len(self.offsets)):
             if self.live[row]:
-                found = Found(
+                found = DeadLetterFacts(
                     self.died_us[row],
                     self.text_list[self.texts[row]],
                     self.group_list[self.groups[row]].title,

@@ -14,7 +14,7 @@ from fanlog.client.dead_letters import place_of
 from fanlog.errors import FanlogError, RequestError, TopicNotFoundError
 from fanlog.identity import Verb
 from fanlog.listeners.recheck import recheck_permit
-from fanlog.listeners.web.dead_matches import Places, Wanted
+from fanlog.listeners.web.dead_matches import DeadLetterFilter, DeadLetterPositions
 from fanlog.listeners.web.dead_reading import read_letters
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 DeadLetterPlace = tuple[int, int]
 
 
-class Report(Protocol):
+class WorkReport(Protocol):
     """Whoever waits for the work. Raises something if it is to end."""
 
     def of(self, total: int) -> None: ...
@@ -43,7 +43,7 @@ class Edit(NamedTuple):
     headers: dict[str, bytes] | None
 
 
-class Settling:
+class DeadLetterWork:
     """One replay, or one deletion. `replay`: the jobs go back, to their topics or `to` another.
     Those of whom that is not possible raise an error, or are counted as `failed`."""
 
@@ -68,15 +68,15 @@ class Settling:
         self._edit = edit
         self._tolerant = tolerant
 
-    async def those_that_fit(self, wanted: Wanted) -> Places:
+    async def those_that_fit(self, wanted: DeadLetterFilter) -> DeadLetterPositions:
         return await self._index.places(wanted)
 
-    def those_named(self, ids: Sequence[str]) -> Places:
-        places = Places()
+    def those_named(self, ids: Sequence[str]) -> DeadLetterPositions:
+        places = DeadLetterPositions()
         places.add(sorted({place_of(id) for id in ids}))
         return places
 
-    async def run(self, places: Places, report: Report) -> list[DeadLetterPlace]:
+    async def run(self, places: DeadLetterPositions, report: WorkReport) -> list[DeadLetterPlace]:
         """Does it. Returns those that were not there (any more)."""
         report.of(len(places))
         missing: list[DeadLetterPlace] = []
@@ -84,7 +84,9 @@ class Settling:
             missing += await self._some(some, report)
         return missing
 
-    async def _some(self, places: list[DeadLetterPlace], report: Report) -> list[DeadLetterPlace]:
+    async def _some(
+        self, places: list[DeadLetterPlace], report: WorkReport
+    ) -> list[DeadLetterPlace]:
         """Does a few, while nobody else does any of this topic."""
         index = self._index
         async with index.settling:
@@ -106,7 +108,7 @@ class Settling:
             raise fault
         self._permit.ask(Verb.MANAGE, self._index.topic.name)
 
-    async def _settle(self, letters: list[DeadLetter], report: Report) -> None:
+    async def _settle(self, letters: list[DeadLetter], report: WorkReport) -> None:
         possible: list[DeadLetter] = []
         for letter in letters:
             fault = self._refusal(letter)

@@ -28,7 +28,7 @@ from fanlog.format.web import OutgoingMessage, says_json, value_json
 from fanlog.identity import Verb
 from fanlog.listeners.web.metered import charge_request
 from fanlog.listeners.web.openapi_names import NAME_PATTERN, NOT_INTERNAL
-from fanlog.listeners.web.ports import Outgoing
+from fanlog.listeners.web.ports import MessageToPublish
 from fanlog.listeners.web.routes import Call, Nothing, Route
 from fanlog.model import TOPIC_NAME_BYTES_MAX, PendingMessage
 
@@ -232,7 +232,7 @@ async def delay(call: Call[Nothing, DelayedBody]) -> DelayedMade:
     if (body.delay_seconds is None) == (body.at is None):
         raise InvalidArgumentError("Give either `delay_seconds` or `at`: when the message is due.")
     key, value, headers = body.record()
-    charge_request(call.bus, permit, body.topic, [Outgoing(value, key, headers or {})])
+    charge_request(call.bus, permit, body.topic, [MessageToPublish(value, key, headers or {})])
     client = call.client
     if body.at is not None:
         made = await client.publish(

@@ -28,7 +28,7 @@ from fanlog.identity import Account, Identity, Login, Role
 from fanlog.listeners.web.problems import problem_response
 from fanlog.security.claims import USER_LENGTH_MAX, is_user_name
 from fanlog.security.gate import SecurityGate
-from fanlog.security.sessions import Session, Sessions
+from fanlog.security.sessions import LoginSession, Sessions
 from fanlog.security.tickets import Tickets, TicketUse
 from fanlog.telemetry.callers import CALLER
 
@@ -93,7 +93,11 @@ class Guest:
     __slots__ = ("_core", "_entrance", "permit", "revoked", "session", "spared")
 
     def __init__(
-        self, entrance: Entrance, core: BrokerCore, who: Identity, session: Session | None = None
+        self,
+        entrance: Entrance,
+        core: BrokerCore,
+        who: Identity,
+        session: LoginSession | None = None,
     ) -> None:
         self._entrance = entrance
         self._core = core
@@ -147,7 +151,7 @@ class Guest:
         return True
 
 
-class _Asking(NamedTuple):
+class _GuestTask(NamedTuple):
     guest: Guest
     task: asyncio.Task[object] | None
 
@@ -169,7 +173,7 @@ class Entrance:
         self.tickets = Tickets(loop.time, lifetime_seconds=security.ticket_seconds)
         self.oidc = self._make_oidc()
         # Requests that are being answered, by the id of the object: it can't be a key itself.
-        self._asking: dict[int, _Asking] = {}
+        self._asking: dict[int, _GuestTask] = {}
 
     @property
     def _core(self) -> BrokerCore:
@@ -348,7 +352,7 @@ class Entrance:
     # Requests under way
 
     def begin(self, request: web.Request, guest: Guest) -> None:
-        self._asking[id(request)] = _Asking(guest, asyncio.current_task())
+        self._asking[id(request)] = _GuestTask(guest, asyncio.current_task())
 
     def guest_of(self, request: web.Request) -> Guest:
         """Who a request is from, while it is being answered."""

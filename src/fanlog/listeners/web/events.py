@@ -35,9 +35,14 @@ from fanlog.format.web_frames import sse_event
 from fanlog.format.web_positions import Vector, parse_event_id, print_position, print_positions
 from fanlog.listeners.web import operations as ops
 from fanlog.listeners.web.entrance import ENDED
-from fanlog.listeners.web.following import Followed, Following, Wanted, positions_of
+from fanlog.listeners.web.following import (
+    FollowedSubscription,
+    Following,
+    WantedSubscription,
+    positions_of,
+)
 from fanlog.listeners.web.login_watch import LoginWatch
-from fanlog.listeners.web.present import Present, Wish
+from fanlog.listeners.web.present import ConnectionPresence, Wish
 from fanlog.listeners.web.readers import gap_frame
 from fanlog.model import Gap
 
@@ -78,8 +83,10 @@ class EventStream:
         self.user = user = guest.who.user
         self._watch = LoginWatch(listener, guest)
         self.following = Following(listener, connection, self.permit)
-        self.present = Present(listener.presence, self.permit, self.id, user, self._tell_presence)
-        self._followed: list[Followed] = []
+        self.present = ConnectionPresence(
+            listener.presence, self.permit, self.id, user, self._tell_presence
+        )
+        self._followed: list[FollowedSubscription] = []
         # None: one partition, whose position is the whole id.
         self._vector: Vector | None = None
         self._presence: Wish = False
@@ -87,7 +94,7 @@ class EventStream:
 
     # Beginning
 
-    async def begin(self, wanted: Sequence[Wanted], presence: Wish = False) -> None:
+    async def begin(self, wanted: Sequence[WantedSubscription], presence: Wish = False) -> None:
         """Adds the subscriptions. Nothing is sent yet, so that what is wrong can be answered with a
         status."""
         self._presence = presence
@@ -107,14 +114,16 @@ class EventStream:
             self._connection.stamp_with(self._stamp)
             self._check_size()
 
-    def _kind_of(self, wanted: Sequence[Wanted]) -> ViewKind:
+    def _kind_of(self, wanted: Sequence[WantedSubscription]) -> ViewKind:
         if len(wanted) == 1 and not wanted[0].wildcard and wanted[0].partitions in (None, (0,)):
             topic = self._bus.core.catalog.find(wanted[0].target)
             if topic is not None and len(topic.partitions) == 1:
                 return "sse"
         return "sse-vector"
 
-    async def _add(self, wanted: Sequence[Wanted], kind: ViewKind) -> list[Followed]:
+    async def _add(
+        self, wanted: Sequence[WantedSubscription], kind: ViewKind
+    ) -> list[FollowedSubscription]:
         chosen = [msgspec.structs.replace(one, kind=kind) for one in wanted]
         for one in chosen:
             self.following.check(one)
@@ -283,7 +292,7 @@ class EventStream:
         if reconnect:
             self.come_back(reason)
         else:
-            error = sse_event(ops.encode(ops.Failed("disconnected", reason)), "error")
+            error = sse_event(ops.encode(ops.OperationFault("disconnected", reason)), "error")
             self._connection.finish(f"disconnected: {reason}", error)
 
 
@@ -296,7 +305,7 @@ class EventReader:
 
     __slots__ = ("_stream", "_wanted")
 
-    def __init__(self, stream: EventStream, wanted: Wanted) -> None:
+    def __init__(self, stream: EventStream, wanted: WantedSubscription) -> None:
         self._stream = stream
         self._wanted = wanted
 

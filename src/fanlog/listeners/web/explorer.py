@@ -14,30 +14,30 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta, Raw
 
-from fanlog.broker.stretches import Gap
+from fanlog.broker.stretches import OffsetGap
 from fanlog.errors import LimitError
 from fanlog.listeners.web import explorer_details
 from fanlog.listeners.web.explorer_filters import (
-    Condition,
     HeaderCondition,
     JsonCondition,
     KeyCondition,
     KeyMatch,
+    MessageCondition,
     TextCondition,
     TraceCondition,
 )
-from fanlog.listeners.web.explorer_look import Plan, Reach
+from fanlog.listeners.web.explorer_look import LookPlan, Reach
 from fanlog.listeners.web.explorer_positions import (
     TOKEN_LENGTH_MAX,
     TOKEN_PATTERN,
     Began,
-    Given,
+    RequestedStart,
     begin,
     print_token,
 )
 from fanlog.listeners.web.explorer_records import ExploredMessage
 from fanlog.listeners.web.explorer_requests import ERRORS, ExploredQuery, explorer_of
-from fanlog.listeners.web.explorer_scan import Scan
+from fanlog.listeners.web.explorer_scan import ExplorerScan
 from fanlog.listeners.web.explorer_topics import Chosen
 from fanlog.listeners.web.openapi_names import START_SCHEMAS
 from fanlog.listeners.web.routes import Call, Route
@@ -201,7 +201,7 @@ class Explored(msgspec.Struct, frozen=True, kw_only=True):
     gaps: list[ExploredGap]
 
 
-class _Answer(msgspec.Struct, frozen=True, kw_only=True):
+class _RawExplored(msgspec.Struct, frozen=True, kw_only=True):
     """`Explored`, with messages that are JSON already."""
 
     messages: list[Raw]
@@ -230,9 +230,9 @@ async def explore(call: Call[ExploreQuery, None]) -> web.StreamResponse:
             "or choose partitions."
         )
     backward = query.after is not None or query.direction == "backward"
-    given = Given(query.after, query.position, query.start, backward)
+    given = RequestedStart(query.after, query.position, query.start, backward)
     began = await begin(core, given, chosen.partitions)
-    plan = Plan(
+    plan = LookPlan(
         backward=backward,
         conditions=conditions,
         limits=core.unpacker.limits,
@@ -241,15 +241,15 @@ async def explore(call: Call[ExploreQuery, None]) -> web.StreamResponse:
         preview_bytes=query.preview_bytes,
         bytes_max=query.scan_bytes,
     )
-    scan = Scan(core, plan, began.reaches, seconds_max=_SECONDS_MAX)
+    scan = ExplorerScan(core, plan, began.reaches, seconds_max=_SECONDS_MAX)
     await explorer.run(scan)
     return _answer(query, chosen, began, scan, after)
 
 
-def _conditions(query: ExploreQuery) -> list[Condition]:
+def _conditions(query: ExploreQuery) -> list[MessageCondition]:
     """Those first that need the least work."""
     case = query.case
-    found: list[Condition] = []
+    found: list[MessageCondition] = []
     if query.key is not None:
         found.append(KeyCondition(query.key, query.key_match, case=case))
     if query.trace is not None:
@@ -262,7 +262,7 @@ def _conditions(query: ExploreQuery) -> list[Condition]:
 
 
 def _answer(
-    query: ExploreQuery, chosen: Chosen, began: Began, scan: Scan, after: str
+    query: ExploreQuery, chosen: Chosen, began: Began, scan: ExplorerScan, after: str
 ) -> web.StreamResponse:
     live, found = query.after is not None, scan.found
     backward = live or query.direction == "backward"
@@ -273,7 +273,7 @@ def _answer(
         # Forwards, a partition that was read to its end goes on there.
         if not backward or reach.left
     ]
-    body = _Answer(
+    body = _RawExplored(
         messages=[Raw(row) for row in found.rows],
         ended=scan.ended,
         next=print_token(goes_on) if left else "",
@@ -309,7 +309,7 @@ def _positions(reaches: Iterable[Reach]) -> list[ExploredPartition]:
     ]
 
 
-def _gap(reach: Reach, gap: Gap) -> ExploredGap:
+def _gap(reach: Reach, gap: OffsetGap) -> ExploredGap:
     partition = reach.partition
     return ExploredGap(
         topic=partition.topic.name,

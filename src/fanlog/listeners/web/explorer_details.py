@@ -14,7 +14,7 @@ from aiohttp import web
 from msgspec import Meta, Raw
 
 from fanlog.broker.names import check_name
-from fanlog.broker.stretches import Gap, read_pieces
+from fanlog.broker.stretches import OffsetGap, read_pieces
 from fanlog.errors import (
     DamagedError,
     FormatError,
@@ -101,7 +101,7 @@ async def show_message(call: Call[MessageQuery, None]) -> web.StreamResponse:
     if not partition.log.start_offset <= query.offset < partition.visible_end:
         raise _not_there(partition, query.offset)
     found = await read_pieces(core, partition, query.offset, query.offset + 1, 1)
-    if isinstance(found, Gap):
+    if isinstance(found, OffsetGap):
         if found.reason == "damaged":
             raise DamagedError(
                 f"Records {found.first} to {found.next - 1} of partition {query.partition} of "
@@ -276,7 +276,7 @@ async def _oldest_us(core: BrokerCore, partitions: Sequence[Partition]) -> int:
         async with room:
             start = partition.log.start_offset
             found = await read_pieces(core, partition, start, partition.visible_end, 1)
-            if isinstance(found, Gap) or not found[0]:
+            if isinstance(found, OffsetGap) or not found[0]:
                 return partition.last_time_us
             return read_header(found[0][0]).append_time_us
 

@@ -35,7 +35,7 @@ _NOT_JSON = (msgspec.DecodeError, RecursionError, ValueError)
 _parse = msgspec.json.Decoder().decode
 
 
-class Condition(Protocol):
+class MessageCondition(Protocol):
     def may_be_in(self, data: bytes) -> bool:
         """False if no record of a batch that is not compressed fits, by its bytes."""
         ...

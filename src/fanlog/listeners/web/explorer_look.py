@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from fanlog.broker.stretches import Gap
+from fanlog.broker.stretches import OffsetGap
 from fanlog.broker.unpacking import decoding_bytes
 from fanlog.errors import FormatError
 from fanlog.format.batch import Batch, split_batches
@@ -23,7 +23,7 @@ from fanlog.listeners.web.explorer_records import BatchRecords
 if TYPE_CHECKING:
     from fanlog.broker.topics import Partition
     from fanlog.format.codecs import UnpackLimits
-    from fanlog.listeners.web.explorer_filters import Condition
+    from fanlog.listeners.web.explorer_filters import MessageCondition
 
 # The clock is looked at after so many records.
 _RECORDS_PER_CLOCK = 64
@@ -33,12 +33,12 @@ _BYTES_LOOKED_THROUGH = 256 * 1024
 _RECORD_BYTES = 16
 
 
-class _Held(NamedTuple):
+class _HeldBatch(NamedTuple):
     """A batch that is not looked at yet, or a gap in its place."""
 
     header: BatchHeader | None
     data: memoryview
-    gap: Gap | None = None
+    gap: OffsetGap | None = None
 
 
 class Reach:
@@ -65,8 +65,8 @@ class Reach:
         self.end = self.high = max(low, high)
         self.time_us = time_us
         # Fetched, in the order of offsets; and the same in batches, the next one at the end.
-        self.pieces: list[memoryview | Gap] = []
-        self.held: list[_Held] = []
+        self.pieces: list[memoryview | OffsetGap] = []
+        self.held: list[_HeldBatch] = []
         # The next batch, if a look ended in the middle of it; and whether it may have what is
         # wanted.
         self.opened: tuple[BatchRecords, bool] | None = None
@@ -85,11 +85,11 @@ class Reach:
 
 
 @dataclass(slots=True)
-class Plan:
+class LookPlan:
     """What is looked for, and what it may cost."""
 
     backward: bool
-    conditions: Sequence[Condition]
+    conditions: Sequence[MessageCondition]
     limits: UnpackLimits
     rows_max: int
     row_bytes_max: int
@@ -98,21 +98,26 @@ class Plan:
 
 
 @dataclass(slots=True)
-class Found:
+class LookResult:
     """What looks have found so far: rows as JSON, and what that cost."""
 
     rows: list[bytes] = field(default_factory=list[bytes])
     row_bytes: int = 0
     messages: int = 0
     bytes: int = 0
-    gaps: list[tuple[Reach, Gap]] = field(default_factory=list[tuple[Reach, Gap]])
+    gaps: list[tuple[Reach, OffsetGap]] = field(default_factory=list[tuple[Reach, OffsetGap]])
 
 
 class Look:
     """One look, for at most `seconds`, at about `bytes_max` unpacked bytes."""
 
     def __init__(
-        self, plan: Plan, reaches: Sequence[Reach], found: Found, seconds: float, bytes_max: int
+        self,
+        plan: LookPlan,
+        reaches: Sequence[Reach],
+        found: LookResult,
+        seconds: float,
+        bytes_max: int,
     ) -> None:
         self._plan = plan
         self._reaches = reaches
@@ -157,13 +162,13 @@ class Look:
         return rank_of(reach, backward=self._plan.backward)
 
     def _split(self, reach: Reach) -> None:
-        held: list[_Held] = []
+        held: list[_HeldBatch] = []
         for piece in reach.pieces:
-            if isinstance(piece, Gap):
-                held.append(_Held(None, memoryview(b""), piece))
+            if isinstance(piece, OffsetGap):
+                held.append(_HeldBatch(None, memoryview(b""), piece))
                 continue
             held += [
-                _Held(header, piece[at : at + header.length])
+                _HeldBatch(header, piece[at : at + header.length])
                 for at, header in split_batches(piece)
                 if header.base_offset < reach.high and header.next_offset > reach.low
             ]
@@ -193,7 +198,9 @@ class Look:
                 header = held.header
                 del self._found.rows[mark:]
                 self._found.row_bytes = row_bytes
-                self._pass_gap(reach, Gap(header.base_offset, header.next_offset, "unreadable"))
+                self._pass_gap(
+                    reach, OffsetGap(header.base_offset, header.next_offset, "unreadable")
+                )
         reach.held.pop()
         reach.opened = None
         self._set_time(reach)
@@ -213,10 +220,10 @@ class Look:
         records, possible = reach.opened
         return records if possible else None
 
-    def _pass_gap(self, reach: Reach, gap: Gap) -> None:
+    def _pass_gap(self, reach: Reach, gap: OffsetGap) -> None:
         first, behind = max(gap.first, reach.low), min(gap.next, reach.high)
         if first < behind:
-            self._found.gaps.append((reach, Gap(first, behind, gap.reason)))
+            self._found.gaps.append((reach, OffsetGap(first, behind, gap.reason)))
         self._move(reach, gap.first, gap.next)
 
     def _move(self, reach: Reach, first: int, behind: int) -> None:

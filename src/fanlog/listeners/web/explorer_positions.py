@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from fanlog.broker.stretches import Gap
+from fanlog.broker.stretches import OffsetGap
 from fanlog.client.arguments import as_start
 from fanlog.errors import InvalidArgumentError
 from fanlog.listeners.web.explorer_look import Reach
@@ -28,7 +28,7 @@ _TOKEN_ENTRY = re.compile(r"([0-9]{1,4})\.([0-9]{1,18})", re.ASCII)
 _SEARCHES_MAX = 8
 
 
-class Given(NamedTuple):
+class RequestedStart(NamedTuple):
     """Where a request wants to begin: after the last look, at a position, or at a start."""
 
     after: str | None
@@ -41,10 +41,10 @@ class Began(NamedTuple):
     """The partitions with where to look, and what a position has lost."""
 
     reaches: list[Reach]
-    gaps: list[tuple[Reach, Gap]]
+    gaps: list[tuple[Reach, OffsetGap]]
 
 
-async def begin(core: BrokerCore, given: Given, partitions: list[Partition]) -> Began:
+async def begin(core: BrokerCore, given: RequestedStart, partitions: list[Partition]) -> Began:
     """Where each partition begins."""
     if given.after is not None:
         return _since(parse_token(given.after), partitions)
@@ -97,10 +97,10 @@ def _continued(
         if given is None or backward:
             continue
         if given < start:
-            began.gaps.append((reach, Gap(given, start, "retention")))
+            began.gaps.append((reach, OffsetGap(given, start, "retention")))
         elif given > end:
             reach.low = reach.begin = min(start, end)
-            began.gaps.append((reach, Gap(end, given, "reset")))
+            began.gaps.append((reach, OffsetGap(end, given, "reset")))
     return began
 
 
@@ -115,9 +115,9 @@ def _since(token: Mapping[tuple[int, int], int], partitions: list[Partition]) ->
         reach = Reach(partition, low, end, partition.last_time_us)
         began.reaches.append(reach)
         if 0 < given < start:
-            began.gaps.append((reach, Gap(given, start, "retention")))
+            began.gaps.append((reach, OffsetGap(given, start, "retention")))
         elif given > end:
-            began.gaps.append((reach, Gap(end, given, "reset")))
+            began.gaps.append((reach, OffsetGap(end, given, "reset")))
     return began
 
 

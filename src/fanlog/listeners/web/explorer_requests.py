@@ -23,7 +23,7 @@ from fanlog.errors import (
     TopicDeletedError,
     TopicNotFoundError,
 )
-from fanlog.listeners.web.explorer_scan import Scan
+from fanlog.listeners.web.explorer_scan import ExplorerScan
 from fanlog.listeners.web.explorer_topics import TARGETS_MAX, ExploredTopics
 from fanlog.listeners.web.openapi_names import TARGET_SCHEMA
 from fanlog.listeners.web.routes import Call
@@ -86,7 +86,7 @@ class Explorer:
         self._finding = asyncio.Semaphore(_FINDING_MAX)
         self._waiting = 0
 
-    async def run(self, scan: Scan) -> None:
+    async def run(self, scan: ExplorerScan) -> None:
         if self._waiting >= _WAITING_MAX:
             raise OverloadedError(
                 f"{self._waiting} requests wait to look at messages, as many as may. Try again in "

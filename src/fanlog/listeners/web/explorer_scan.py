@@ -8,10 +8,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from fanlog.broker.stretches import Gap, read_pieces
+from fanlog.broker.stretches import OffsetGap, read_pieces
 from fanlog.errors import TopicDeletedError
 from fanlog.format.batch import split_batches
-from fanlog.listeners.web.explorer_look import Found, Look, Plan, Reach, next_reach
+from fanlog.listeners.web.explorer_look import Look, LookPlan, LookResult, Reach, next_reach
 
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
@@ -34,16 +34,16 @@ _RANGE_TIMES_MAX = 8
 _FETCHES_AT_A_TIME = 16
 
 
-class Scan:
+class ExplorerScan:
     """One scan over some partitions."""
 
     def __init__(
-        self, core: BrokerCore, plan: Plan, reaches: Sequence[Reach], *, seconds_max: float
+        self, core: BrokerCore, plan: LookPlan, reaches: Sequence[Reach], *, seconds_max: float
     ) -> None:
         self._core = core
         self._plan = plan
         self.reaches = reaches
-        self.found = Found()
+        self.found = LookResult()
         self.ended: Ended = "end"
         self._seconds_max = seconds_max
         self._fetch_bytes = _FETCH_BYTES_OF_MANY if len(reaches) > _MANY else _FETCH_BYTES
@@ -106,7 +106,7 @@ class Scan:
                 # It was truncated or deleted meanwhile: there is nothing more.
                 reach.low = reach.high
 
-    async def _fetch(self, reach: Reach) -> list[memoryview | Gap]:
+    async def _fetch(self, reach: Reach) -> list[memoryview | OffsetGap]:
         try:
             return await (self._fetch_back(reach) if self._plan.backward else self._fetch_on(reach))
         except TopicDeletedError:
@@ -124,7 +124,7 @@ class Scan:
         wanted = max(self._plan.rows_max, _FETCH_BYTES_MIN // each)
         return max(1, min(wanted, self._fetch_bytes // each))
 
-    async def _fetch_back(self, reach: Reach) -> list[memoryview | Gap]:
+    async def _fetch_back(self, reach: Reach) -> list[memoryview | OffsetGap]:
         while True:
             reach.low = min(reach.high, max(reach.low, reach.partition.log.start_offset))
             low = max(reach.low, reach.high - reach.span)
@@ -136,9 +136,9 @@ class Scan:
             reach.span *= 4
         return pieces
 
-    async def _fetch_on(self, reach: Reach) -> list[memoryview | Gap]:
+    async def _fetch_on(self, reach: Reach) -> list[memoryview | OffsetGap]:
         found = await self._read(reach.partition, reach.low, reach.high)
-        if isinstance(found, Gap):
+        if isinstance(found, OffsetGap):
             return [found]
         pieces = found[0]
         if len(self.reaches) > _MANY and pieces and len(pieces[0]) > _FETCH_BYTES_OF_MANY:
@@ -147,13 +147,13 @@ class Scan:
 
     async def _range(
         self, partition: Partition, low: int, high: int
-    ) -> tuple[list[memoryview | Gap] | None, int]:
+    ) -> tuple[list[memoryview | OffsetGap] | None, int]:
         """All that is between two offsets, and its size; None for the pieces if it is too much."""
-        pieces: list[memoryview | Gap] = []
+        pieces: list[memoryview | OffsetGap] = []
         size = 0
         while low < high:
             found = await self._read(partition, low, high)
-            if isinstance(found, Gap):
+            if isinstance(found, OffsetGap):
                 pieces.append(found)
                 low = found.next
                 continue
@@ -168,7 +168,7 @@ class Scan:
 
     async def _read(
         self, partition: Partition, offset: int, high: int
-    ) -> tuple[list[memoryview], int] | Gap:
+    ) -> tuple[list[memoryview], int] | OffsetGap:
         return await read_pieces(self._core, partition, offset, high, self._fetch_bytes)
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from fanlog.broker.authority import Permit
     from fanlog.broker.broker_core import BrokerCore
-    from fanlog.broker.topics import Partition, Topic
+    from fanlog.broker.topics import BrokerTopic, Partition
     from fanlog.identity import Account
 
 TARGETS_MAX = 16
@@ -150,7 +150,7 @@ class _Pages:
         self.count = 0
         self.seconds = 0.0
 
-    def __iter__(self) -> Iterator[list[Topic]]:
+    def __iter__(self) -> Iterator[list[BrokerTopic]]:
         after = ""
         while True:
             began = _clock()

@@ -21,7 +21,7 @@ _TYPES = {"fanlog.js": "text/javascript", "fanlog.d.ts": "text/plain"}
 PUBLIC = frozenset(f"/{name}" for name in _TYPES)
 
 
-class _File(NamedTuple):
+class _BundledFile(NamedTuple):
     data: bytes
     packed: bytes
     etag: str
@@ -69,6 +69,6 @@ async def _module(request: web.Request) -> web.StreamResponse:
 
 
 @cache
-def _read(name: str) -> _File:
+def _read(name: str) -> _BundledFile:
     data = (resources.files("fanlog.listeners.web") / "static" / name).read_bytes()
-    return _File(data, gzip.compress(data, mtime=0), sha256(data).hexdigest()[:16])
+    return _BundledFile(data, gzip.compress(data, mtime=0), sha256(data).hexdigest()[:16])

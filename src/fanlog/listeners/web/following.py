@@ -24,7 +24,7 @@ from fanlog.model import SlowPolicy, Start
 
 if TYPE_CHECKING:
     from fanlog.broker.authority import Permit
-    from fanlog.broker.cursors import Subscription
+    from fanlog.broker.cursors import BrokerSubscription
     from fanlog.broker.latest import LatestTables, LatestUse
     from fanlog.broker.ports import Reader
     from fanlog.config_web import WebOptions
@@ -36,7 +36,7 @@ JOINED_AT_ONCE = 1000
 Key = tuple[str, str]
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class WantedSubscription(msgspec.Struct, frozen=True, kw_only=True):
     """A subscription that is asked for. `positions` (also none) means that the reader was here
     before: it wins over `start`."""
 
@@ -64,13 +64,15 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         return self.latest and self.positions is None
 
 
-class Followed:
+class FollowedSubscription:
     """A subscription, and what it has joined that its reader is not told of yet. `snapshot` comes
     before its messages: the latest values, as long as it has `uses` of them."""
 
     __slots__ = ("joined", "snapshot", "subscription", "uses", "wanted")
 
-    def __init__(self, wanted: Wanted, subscription: Subscription, joined: list[Joined]) -> None:
+    def __init__(
+        self, wanted: WantedSubscription, subscription: BrokerSubscription, joined: list[Joined]
+    ) -> None:
         self.wanted = wanted
         self.subscription = subscription
         self.joined = joined
@@ -111,8 +113,8 @@ class Following:
         self._permit = permit
         self._tasks: set[asyncio.Task[None]] = set()
         self._numbers = itertools.count(1)
-        self._begun: dict[Key, Followed] = {}
-        self._beginning: dict[Key, Wanted] = {}
+        self._begun: dict[Key, FollowedSubscription] = {}
+        self._beginning: dict[Key, WantedSubscription] = {}
 
     def targets(self) -> list[str]:
         return [followed.wanted.target for followed in self._begun.values()]
@@ -120,7 +122,7 @@ class Following:
     def __len__(self) -> int:
         return len(self._begun) + len(self._beginning)
 
-    def check(self, wanted: Wanted) -> None:
+    def check(self, wanted: WantedSubscription) -> None:
         """Raises if it can't begin, and reserves its place if it can."""
         self._permit.ask(Verb.SUBSCRIBE, wanted.target)
         if wanted.key in self._begun or wanted.key in self._beginning:
@@ -136,11 +138,13 @@ class Following:
             )
         self._beginning[wanted.key] = wanted
 
-    async def begin(self, wanted: Wanted, reader: Reader, client: str) -> Followed:
+    async def begin(
+        self, wanted: WantedSubscription, reader: Reader, client: str
+    ) -> FollowedSubscription:
         """The subscription that `check` has let through. `start` sets it going; the caller first
         tells the reader where it begins."""
         key, bus = wanted.key, self._bus
-        followed: Followed | None = None
+        followed: FollowedSubscription | None = None
         try:
             await bus.follow(wanted.target, wildcard=wanted.wildcard)
         except BaseException:
@@ -166,11 +170,13 @@ class Following:
         self._begun[key] = followed
         return followed
 
-    def _forget(self, wanted: Wanted) -> None:
+    def _forget(self, wanted: WantedSubscription) -> None:
         if self._beginning.get(wanted.key) is wanted:
             del self._beginning[wanted.key]
 
-    async def _add(self, wanted: Wanted, reader: Reader, client: str) -> Followed:
+    async def _add(
+        self, wanted: WantedSubscription, reader: Reader, client: str
+    ) -> FollowedSubscription:
         subscription, joined = await self._bus.core.subscriptions.add(
             next(self._numbers),
             Subscribe(
@@ -189,9 +195,9 @@ class Following:
             permit=self._permit,
             views=views_for(wanted.kind, wanted.target, wanted.filter),
         )
-        return Followed(wanted, subscription, joined)
+        return FollowedSubscription(wanted, subscription, joined)
 
-    async def _take_snapshot(self, followed: Followed) -> None:
+    async def _take_snapshot(self, followed: FollowedSubscription) -> None:
         """The latest values of all topics; their cursors stand behind them then."""
         for joined in followed.joined:
             topic = self._bus.core.catalog.find(joined.name)
@@ -202,7 +208,7 @@ class Following:
             await use.ready()
             followed.snapshot += await use.begin(followed.subscription)
 
-    def start(self, followed: Followed, *, told: bool = False) -> None:
+    def start(self, followed: FollowedSubscription, *, told: bool = False) -> None:
         """Sets a subscription going that its reader knows of; `told`: of all that it has joined."""
         untold = [] if told else followed.joined[JOINED_AT_ONCE:]
         followed.joined = []
@@ -213,7 +219,7 @@ class Following:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _show(self, followed: Followed, untold: list[Joined]) -> None:
+    async def _show(self, followed: FollowedSubscription, untold: list[Joined]) -> None:
         """Sends a snapshot piece by piece, as the peer takes them, and then the messages."""
         snapshot, followed.snapshot = followed.snapshot, []
         for piece in snapshot:
@@ -224,7 +230,7 @@ class Following:
         if not followed.subscription.closed:
             self._start(followed, untold)
 
-    def _start(self, followed: Followed, untold: list[Joined]) -> None:
+    def _start(self, followed: FollowedSubscription, untold: list[Joined]) -> None:
         core, subscription = self._bus.core, followed.subscription
         notice = maybe_notice(core, subscription.target, wildcard=subscription.wildcard)
         if notice is not None and self._permit.may(Verb.DESCRIBE, notice.topic):
@@ -260,7 +266,7 @@ class Following:
         for task in self._tasks:
             task.cancel()
 
-    def _let_go(self, followed: Followed) -> None:
+    def _let_go(self, followed: FollowedSubscription) -> None:
         """What a subscription that has ended used."""
         for use in followed.uses:
             use.close()

@@ -24,7 +24,7 @@ _TOPICS_MAX = 100
 _ROWS_A_STEP = 256
 
 
-class GroupMember(msgspec.Struct, frozen=True, kw_only=True):
+class GroupMemberLine(msgspec.Struct, frozen=True, kw_only=True):
     """A member of a group. `present` is false while its connection is lost and it may come back.
     `address` and `connection` are for operators only."""
 
@@ -68,7 +68,7 @@ class GroupOverview(msgspec.Struct, frozen=True, kw_only=True):
     topic_count: int
     topics: list[TopicLag]
     member_count: int
-    members: list[GroupMember]
+    members: list[GroupMemberLine]
 
 
 PartitionSort = Literal[
@@ -125,8 +125,8 @@ async def view_of(call: Call[Any, Any], name: str) -> GroupView:
     return await call.listener.group_tables.view(name)
 
 
-def member_of(member: MemberRow, *, admin: bool) -> GroupMember:
-    return GroupMember(
+def member_of(member: MemberRow, *, admin: bool) -> GroupMemberLine:
+    return GroupMemberLine(
         id=member.id,
         client=member.client,
         target=member.target,

@@ -105,7 +105,7 @@ class GroupList(msgspec.Struct, frozen=True, kw_only=True):
     age_seconds: Annotated[float, Meta(description="How old the figures are.")]
 
 
-class _Found:
+class _GroupMatches:
     """What matches a query, and what it comes to."""
 
     def __init__(self) -> None:
@@ -190,10 +190,10 @@ def in_chunks(rows: list[GroupRow]) -> Iterator[list[GroupRow]]:
 
 async def _find(
     call: Call[GroupListQuery, None], tables: GroupTables, table: GroupTable, limit: int
-) -> _Found:
+) -> _GroupMatches:
     query, slices = call.query, call.broker.slices
     sees = tables.sees(call.permit)
-    matches, found = _matches(query, sees), _Found()
+    matches, found = _matches(query, sees), _GroupMatches()
     rows: list[GroupRow] = []
     async for some in slices.each(in_chunks(table.rows)):
         for row in filter(matches, some):
@@ -220,7 +220,7 @@ async def list_rows(call: Call[GroupListQuery, None]) -> GroupList:
     key = None
     if not call.permit.guarded or account is not None:
         key = (call.query, id(account), broker.permissions_epoch)
-    found: _Found | None = None if key is None else table.maybe_page(key)
+    found: _GroupMatches | None = None if key is None else table.maybe_page(key)
     if found is None:
         found = await _find(call, tables, table, limit)
         if key is not None:

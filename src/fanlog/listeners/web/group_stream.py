@@ -43,7 +43,7 @@ from fanlog.errors import (
     InvalidArgumentError,
     UnauthenticatedError,
 )
-from fanlog.format.web import Records, quoted
+from fanlog.format.web import RenderedRecords, quoted
 from fanlog.format.web_frames import text_frame
 from fanlog.format.web_positions import parse_positions, print_position
 from fanlog.identity import Verb
@@ -187,7 +187,7 @@ class RevokedFrame(msgspec.Struct, frozen=True, tag_field="type", tag="revoked")
     partitions: list[str]
 
 
-class GroupWelcome(ops.Welcome, frozen=True, tag_field="type", tag="welcome", kw_only=True):
+class GroupWelcome(ops.WelcomeFrame, frozen=True, tag_field="type", tag="welcome", kw_only=True):
     group: str
     consumer: str
 
@@ -342,7 +342,7 @@ class GroupSession:
         if before is None or before.offset > first:
             self._acked[place] = first
         self._sent[place] = Reached(last, header.leader_epoch, header.topic)
-        shown = ",".join(Records(batch.batch).messages[batch.first :])
+        shown = ",".join(RenderedRecords(batch.batch).messages[batch.first :])
         position = print_position(last, header.leader_epoch, header.topic)
         frame = (
             f'{{"type":"messages","target":{quoted(self._wanted.topic)},'

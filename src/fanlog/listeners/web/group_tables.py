@@ -12,7 +12,7 @@ from fanlog.broker.group_scan import GroupRow, GroupScan
 from fanlog.broker.group_view import GroupView, view_group
 from fanlog.errors import GroupNotFoundError
 from fanlog.identity import Account, Verb
-from fanlog.listeners.web.shared import Shared
+from fanlog.listeners.web.shared import SharedAnswers
 
 if TYPE_CHECKING:
     from fanlog.broker.authority import Permit
@@ -72,11 +72,11 @@ class GroupTables:
         self._broker = broker
         self._scan = GroupScan(broker)
         self.times = self._scan.times
-        self._tables: Shared[GroupTable] = Shared()
+        self._tables: SharedAnswers[GroupTable] = SharedAnswers()
         self._last: GroupTable | None = None
         self._changes = 0
         self._looking: set[asyncio.Task[GroupTable]] = set()
-        self._views: Shared[GroupView | None] = Shared()
+        self._views: SharedAnswers[GroupView | None] = SharedAnswers()
         self._names: OrderedDict[str, _Name] = OrderedDict()
         self._seen: OrderedDict[int, _Seen] = OrderedDict()
 

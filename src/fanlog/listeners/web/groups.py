@@ -52,7 +52,7 @@ class GroupsQuery(msgspec.Struct, frozen=True, kw_only=True):
     ] = ">"
 
 
-class Group(msgspec.Struct, frozen=True, kw_only=True):
+class GroupAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A consumer group or a queue. `lag` counts messages that are not committed, or jobs that are
     not done; `lag_seconds` is the age of the oldest of them."""
 
@@ -72,7 +72,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 class GroupsPage(msgspec.Struct, frozen=True, kw_only=True):
     """Some groups, by name. With `next` there are more."""
 
-    groups: list[Group]
+    groups: list[GroupAnswer]
     next: Annotated[str, Meta(description="Ask for the next page with `after=` this.")] | None = (
         None
     )
@@ -112,8 +112,8 @@ class ResetSteps(msgspec.Struct, frozen=True, kw_only=True):
     steps: list[ResetStep]
 
 
-def _group(info: GroupInfo) -> Group:
-    return Group(
+def _group(info: GroupInfo) -> GroupAnswer:
+    return GroupAnswer(
         name=info.name,
         kind=info.kind,
         state=info.state,
@@ -156,7 +156,7 @@ def _verbs(call: Call[Any, Any], name: str) -> tuple[Verb, ...]:
     return (Verb.GROUP,) if call.bus.core.queues.find(name) is None else (Verb.QUEUE,)
 
 
-async def describe(call: Call[Nothing, None]) -> Group:
+async def describe(call: Call[Nothing, None]) -> GroupAnswer:
     name = call.path("group")
     for verb in _verbs(call, name):
         call.permit.ask_state(verb, name)
@@ -200,7 +200,7 @@ ROUTES = [
         describe,
         "Describe a group or queue",
         "groups",
-        answer=Group,
+        answer=GroupAnswer,
         errors=(InvalidArgumentError, GroupNotFoundError),
     ),
     Route(

@@ -20,9 +20,9 @@ from fanlog.errors import (
 )
 from fanlog.format.batch import Batch, split_batches
 from fanlog.format.messages import Position
-from fanlog.format.web import Records
+from fanlog.format.web import RenderedRecords
 from fanlog.format.web_positions import print_positions
-from fanlog.listeners.web.operations import History
+from fanlog.listeners.web.operations import HistoryPage
 
 if TYPE_CHECKING:
     from fanlog.listeners.web.ports import Bus
@@ -40,7 +40,7 @@ _STEPS_MAX = 8
 
 async def read_history(
     bus: Bus, place: tuple[str, int], before: int | None, limit: int, bytes_max: int
-) -> History:
+) -> HistoryPage:
     """Up to `limit` messages of a topic partition before an offset, or before the end."""
     topic, partition = place
     reader = _Backwards(bus, topic, partition)
@@ -62,7 +62,7 @@ async def read_history(
     positions = [
         Position(topic, partition, offset, epoch, reader.number) for offset, epoch, _ in shown[:1]
     ]
-    return History(
+    return HistoryPage(
         messages=[msgspec.Raw(message) for _, _, message in shown],
         positions=print_positions(positions),
         before=next_before if next_before > start else None,
@@ -175,7 +175,7 @@ async def _rendered(batch: Batch) -> list[_Message]:
 def _messages(batch: Batch) -> list[_Message]:
     """Each message with its offset and epoch; none of a batch that its producer made wrong."""
     try:
-        records = Records(batch)
+        records = RenderedRecords(batch)
     except UnreadableError:
         return []
     epoch = batch.header.leader_epoch

@@ -14,7 +14,7 @@ from fanlog.client.signals import Signals
 from fanlog.config import ClientOptions
 from fanlog.errors import TopicNotFoundError
 from fanlog.format.web_positions import print_position
-from fanlog.listeners.web.ports import Hear, Incoming, Outgoing, Published
+from fanlog.listeners.web.ports import Hear, Incoming, MessageToPublish, Published
 from fanlog.listeners.web.waiting import wait_for_more
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class LocalBus:
                 self.core.open_topic(topic, create=True, owner=owner)
 
     async def publish(
-        self, topic: str, messages: Sequence[Outgoing], *, dedupe: str = ""
+        self, topic: str, messages: Sequence[MessageToPublish], *, dedupe: str = ""
     ) -> list[Published]:
         records = [OnceRecord(m.value, m.key, m.headers or None, m.partition) for m in messages]
         if dedupe:
@@ -84,7 +84,9 @@ class LocalBus:
     async def wait_for_more(self, topic: str, offsets: Mapping[int, int], seconds: float) -> None:
         await wait_for_more(self.core, topic, offsets, seconds)
 
-    async def request(self, topic: str, message: Outgoing, timeout_seconds: float) -> Incoming:
+    async def request(
+        self, topic: str, message: MessageToPublish, timeout_seconds: float
+    ) -> Incoming:
         answer = await self.client.request(
             topic,
             message.value,

@@ -40,10 +40,10 @@ class LoginWatch:
             return "ends"
         return "good"
 
-    def logged_in(self) -> ops.LoggedIn:
+    def logged_in(self) -> ops.LoggedInAnswer:
         """The answer to a login."""
         expires_us = self._guest.expires_us
-        return ops.LoggedIn(self._guest.who.user, time_text(expires_us) if expires_us else "")
+        return ops.LoggedInAnswer(self._guest.who.user, time_text(expires_us) if expires_us else "")
 
     def frame(self) -> ops.ExpiringFrame:
         """What the client is told."""

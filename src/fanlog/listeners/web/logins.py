@@ -22,7 +22,7 @@ from fanlog.listeners.web.login_watch import time_text
 from fanlog.listeners.web.ordered import page_of
 from fanlog.listeners.web.problems import http_problem
 from fanlog.listeners.web.routes import Call, Nothing, Param, Route
-from fanlog.security.sessions import Session
+from fanlog.security.sessions import LoginSession
 
 _SECRET_LENGTH_MAX = 16_384
 _NAME_LENGTH_MAX = 255
@@ -311,11 +311,11 @@ async def sessions(call: Call[SessionsQuery, None]) -> SessionsAnswer:
     )
 
 
-def _text_of(session: Session) -> str:
+def _text_of(session: LoginSession) -> str:
     return f"{session.who.user}\n{session.who.address}\n{session.agent}".casefold()
 
 
-def _shown(call: Call[SessionsQuery, None], session: Session) -> SessionAnswer:
+def _shown(call: Call[SessionsQuery, None], session: LoginSession) -> SessionAnswer:
     who = session.who
     return SessionAnswer(
         id=session.id,
@@ -330,7 +330,7 @@ def _shown(call: Call[SessionsQuery, None], session: Session) -> SessionAnswer:
     )
 
 
-def _is_mine(call: Call[Any, Any], session: Session) -> bool:
+def _is_mine(call: Call[Any, Any], session: LoginSession) -> bool:
     mine, account = call.permit.who.account, session.who.account
     if mine is None or account is None:
         return False

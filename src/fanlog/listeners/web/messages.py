@@ -26,7 +26,7 @@ from fanlog.errors import (
 from fanlog.format.web_positions import Vectors, parse_event_id, print_position, print_positions
 from fanlog.identity import Verb
 from fanlog.listeners.web.openapi_names import POSITION_PATTERN, TIME_SCHEMAS
-from fanlog.listeners.web.reading import GapAnswer, Page, Reader, continue_at
+from fanlog.listeners.web.reading import GapAnswer, MessagePage, PageReader, continue_at
 from fanlog.listeners.web.routes import Call, Param, Route
 from fanlog.model import PARTITIONS_MAX, Start, TopicInfo
 
@@ -127,7 +127,7 @@ class MessagesAnswer(msgspec.Struct, frozen=True, kw_only=True):
     gaps: Annotated[list[GapAnswer], Meta(description="Messages that can't be read any more.")] = []
 
 
-class _Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class _RawMessagesAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`MessagesAnswer`, with messages that are JSON already."""
 
     messages: list[Raw]
@@ -164,7 +164,7 @@ async def _read(
     rendered = call.listener.rendered
     starts, resets = await _starts(call, query, info, partition)
     limits = (min(query.limit, options.read_messages_max), options.read_bytes_max)
-    page = await Reader(client, rendered, info, starts, limits).read()
+    page = await PageReader(client, rendered, info, starts, limits).read()
     wait_seconds = min(query.wait_seconds, options.wait_seconds_max)
     if wait_seconds and not page.messages and not page.gaps and not resets:
         await call.listener.unless_draining(call.bus.wait_for_more(topic, page.next, wait_seconds))
@@ -172,7 +172,7 @@ async def _read(
         call.permit.ask(Verb.SUBSCRIBE, topic)
         again = await client.describe_topic(topic)
         if again.number == info.number:
-            page = await Reader(client, rendered, again, page.next, limits).read()
+            page = await PageReader(client, rendered, again, page.next, limits).read()
     page.gaps[:0] = resets
     return _answer(call, query, partition, page)
 
@@ -240,7 +240,7 @@ def _continue(
 
 
 def _answer(
-    call: Call[Any, None], query: PartitionQuery, partition: int | None, page: Page
+    call: Call[Any, None], query: PartitionQuery, partition: int | None, page: MessagePage
 ) -> web.StreamResponse:
     positions = page.positions
     if len(positions) == 1:
@@ -255,7 +255,7 @@ def _answer(
         )
     path = _next(call, query, partition, position)
     body = msgspec.json.encode(
-        _Answer(
+        _RawMessagesAnswer(
             messages=[Raw(message) for message in page.messages],
             positions=print_positions(positions),
             position=position,
@@ -291,7 +291,7 @@ def _next(
     return f"{path}/messages?{urlencode(wanted)}"
 
 
-def _never_changes(query: PartitionQuery, page: Page) -> bool:
+def _never_changes(query: PartitionQuery, page: MessagePage) -> bool:
     """Whether the same request gets the same page at any time. An offset may be another topic's
     tomorrow, a page at the end grows, compaction takes messages, and what was written since the
     broker started without a sync may be lost with the power."""

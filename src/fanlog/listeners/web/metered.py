@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from fanlog.broker.authority import Permit
     from fanlog.listeners.web.connection import WebConnection
-    from fanlog.listeners.web.ports import Bus, Outgoing
+    from fanlog.listeners.web.ports import Bus, MessageToPublish
 
 
 @runtime_checkable
@@ -24,7 +24,9 @@ class Claiming(Protocol):
         ...
 
 
-def charge_request(bus: Bus, permit: Permit, topic: str, messages: Sequence[Outgoing]) -> None:
+def charge_request(
+    bus: Bus, permit: Permit, topic: str, messages: Sequence[MessageToPublish]
+) -> None:
     """Counts the messages of a request. Raises RateLimitedError while there is a debt."""
     _claim(bus, permit, topic)
     metering = bus.core.metering
@@ -35,7 +37,11 @@ def charge_request(bus: Bus, permit: Permit, topic: str, messages: Sequence[Outg
 
 
 def charge_stream(
-    bus: Bus, permit: Permit, connection: WebConnection, topic: str, messages: Sequence[Outgoing]
+    bus: Bus,
+    permit: Permit,
+    connection: WebConnection,
+    topic: str,
+    messages: Sequence[MessageToPublish],
 ) -> None:
     """Counts messages that came over a WebSocket, and does not read it while there is a debt.
     Raises RateLimitedError if that is too large already."""
@@ -54,5 +60,5 @@ def _claim(bus: Bus, permit: Permit, topic: str) -> None:
         bus.claim(topic, permit.owner)
 
 
-def _size(messages: Sequence[Outgoing]) -> int:
+def _size(messages: Sequence[MessageToPublish]) -> int:
     return sum(len(m.value or b"") + len(m.key or b"") for m in messages)

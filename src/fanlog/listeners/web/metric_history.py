@@ -15,13 +15,21 @@ from fanlog.errors import ForbiddenError, InvalidArgumentError, NotSupportedErro
 from fanlog.identity import Verb
 from fanlog.listeners.web.routes import Call, Route
 from fanlog.telemetry.history_reading import Captured, Grid, make_grid
-from fanlog.telemetry.history_series import BROKER, OWNED, Kind, Name, Owner, Unit, maybe_parse
+from fanlog.telemetry.history_series import (
+    BROKER,
+    OWNED,
+    Name,
+    Owner,
+    SeriesKind,
+    Unit,
+    maybe_parse,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from fanlog.broker.authority import Permit
-    from fanlog.telemetry.history_keeper import MetricHistory, Series
+    from fanlog.telemetry.history_keeper import KeptSeries, MetricHistory
 
 Range = Literal["5m", "15m", "1h", "24h", "7d"]
 SPANS: dict[Range, int] = {"5m": 300, "15m": 900, "1h": 3600, "24h": 86_400, "7d": 604_800}
@@ -179,7 +187,7 @@ def _history(call: Call[HistoryQuery, None] | Call[SeriesQuery, None]) -> Metric
     return history
 
 
-def _allowed(permit: Permit, text: str) -> tuple[Name, Kind]:
+def _allowed(permit: Permit, text: str) -> tuple[Name, SeriesKind]:
     """The series of a name; raises if there can't be one, or it is not for whoever asks."""
     found = maybe_parse(text)
     if found is None or not _is_text(text):
@@ -218,7 +226,7 @@ def _window(query: HistoryQuery, now: float) -> tuple[float, float]:
     return min(max(begin, now - _KEPT_SECONDS), end), end
 
 
-def _label(name: Name, kind: Kind) -> str:
+def _label(name: Name, kind: SeriesKind) -> str:
     return kind.label if name.owner is None else f"{kind.label} of {name.of}"
 
 
@@ -280,7 +288,7 @@ async def list_series(call: Call[SeriesQuery, None]) -> SeriesList:
     query, permit = call.query, call.permit
     words = query.search.casefold().split()
 
-    def fits(one: Series) -> bool:
+    def fits(one: KeptSeries) -> bool:
         if query.of is not None and query.of != (one.name.owner or "broker"):
             return False
         text = f"{one.text} {one.kind.label}".casefold()

@@ -39,7 +39,7 @@ _PAGE = (
 )
 
 
-class BeginQuery(msgspec.Struct, frozen=True, kw_only=True):
+class LoginBeginQuery(msgspec.Struct, frozen=True, kw_only=True):
     page: Annotated[
         str, Meta(max_length=1024, description="The page of this server to go to afterwards.")
     ] = "/"
@@ -58,7 +58,7 @@ class ReturnQuery(msgspec.Struct, frozen=True, kw_only=True):
     scope: _Text = ""
 
 
-def _oidc(call: Call[BeginQuery, None] | Call[ReturnQuery, None]) -> Oidc:
+def _oidc(call: Call[LoginBeginQuery, None] | Call[ReturnQuery, None]) -> Oidc:
     oidc = call.listener.entrance.oidc
     if oidc is None:
         raise NotSupportedError(
@@ -68,7 +68,7 @@ def _oidc(call: Call[BeginQuery, None] | Call[ReturnQuery, None]) -> Oidc:
     return oidc
 
 
-def _redirect_url(call: Call[BeginQuery, None]) -> str:
+def _redirect_url(call: Call[LoginBeginQuery, None]) -> str:
     chosen = call.listener.entrance.security.oidc_redirect_url
     if chosen:
         return chosen
@@ -76,7 +76,7 @@ def _redirect_url(call: Call[BeginQuery, None]) -> str:
     return f"{scheme}://{call.request.host}{_PATH}/callback"
 
 
-async def begin(call: Call[BeginQuery, None]) -> web.StreamResponse:
+async def begin(call: Call[LoginBeginQuery, None]) -> web.StreamResponse:
     start = await _oidc(call).begin(_redirect_url(call), call.query.page)
     answer = web.Response(status=302, headers={"Location": start.url, "Cache-Control": "no-store"})
     answer.set_cookie(
@@ -125,7 +125,7 @@ ROUTES = [
         begin,
         "Log in with the OpenID provider",
         "logins",
-        query=BeginQuery,
+        query=LoginBeginQuery,
         status=302,
         description="For a browser: it goes to the provider, and comes back with a session.",
         errors=(NotSupportedError, LinkError),

@@ -135,11 +135,11 @@ def name_of(data: bytes) -> str:
 # What a client is told
 
 
-class _Frame(msgspec.Struct, frozen=True, tag_field="type", kw_only=True, omit_defaults=True):
+class _ServerFrame(msgspec.Struct, frozen=True, tag_field="type", kw_only=True, omit_defaults=True):
     pass
 
 
-class Welcome(msgspec.Struct, frozen=True, tag_field="type", tag="welcome", kw_only=True):
+class WelcomeFrame(msgspec.Struct, frozen=True, tag_field="type", tag="welcome", kw_only=True):
     version: int = 1
     connection: str
     process: str
@@ -149,7 +149,7 @@ class Welcome(msgspec.Struct, frozen=True, tag_field="type", tag="welcome", kw_o
     up: bool
 
 
-class GapFrame(_Frame, frozen=True, tag="gap", kw_only=True):
+class GapFrame(_ServerFrame, frozen=True, tag="gap", kw_only=True):
     """Messages that will not come: those from `begin` up to `end`."""
 
     target: str
@@ -161,7 +161,7 @@ class GapFrame(_Frame, frozen=True, tag="gap", kw_only=True):
     reason: str
 
 
-class JoinedFrame(_Frame, frozen=True, tag="joined", kw_only=True):
+class JoinedFrame(_ServerFrame, frozen=True, tag="joined", kw_only=True):
     """A topic that the target fits has appeared, or has more partitions."""
 
     target: str
@@ -171,7 +171,7 @@ class JoinedFrame(_Frame, frozen=True, tag="joined", kw_only=True):
     numbers: dict[str, str] = {}
 
 
-class LeftFrame(_Frame, frozen=True, tag="left", kw_only=True):
+class LeftFrame(_ServerFrame, frozen=True, tag="left", kw_only=True):
     """A topic was deleted."""
 
     target: str
@@ -179,7 +179,7 @@ class LeftFrame(_Frame, frozen=True, tag="left", kw_only=True):
     topic: str
 
 
-class NoticeFrame(_Frame, frozen=True, tag="notice", kw_only=True):
+class NoticeFrame(_ServerFrame, frozen=True, tag="notice", kw_only=True):
     """`missing`: the topic does not exist yet; the subscription waits for it. `parent`: a pattern
     such as `a.>` does not include the topic `a`, which exists."""
 
@@ -189,37 +189,37 @@ class NoticeFrame(_Frame, frozen=True, tag="notice", kw_only=True):
     topic: str
 
 
-class EndedFrame(_Frame, frozen=True, tag="ended", kw_only=True):
+class EndedFrame(_ServerFrame, frozen=True, tag="ended", kw_only=True):
     """The server has ended a subscription."""
 
     target: str
     filter: str = ""
-    error: Failed
+    error: OperationFault
 
 
-class LoginFrame(_Frame, frozen=True, tag="login", kw_only=True):
+class LoginFrame(_ServerFrame, frozen=True, tag="login", kw_only=True):
     """The server asks for a login, by the operation `token`, within so many seconds."""
 
     seconds: float
 
 
-class ExpiringFrame(_Frame, frozen=True, tag="expiring", kw_only=True):
+class ExpiringFrame(_ServerFrame, frozen=True, tag="expiring", kw_only=True):
     """The login ends at `expires`, in so many seconds: show a new token before that."""
 
     expires: str
     seconds: int
 
 
-class UpstreamFrame(_Frame, frozen=True, tag="upstream", kw_only=True):
+class UpstreamFrame(_ServerFrame, frozen=True, tag="upstream", kw_only=True):
     up: bool
 
 
-class ReconnectFrame(_Frame, frozen=True, tag="reconnect", kw_only=True):
+class ReconnectFrame(_ServerFrame, frozen=True, tag="reconnect", kw_only=True):
     after_ms: int
     reason: str
 
 
-class Failed(msgspec.Struct, frozen=True, omit_defaults=True):
+class OperationFault(msgspec.Struct, frozen=True, omit_defaults=True):
     code: str
     message: str
 
@@ -235,14 +235,14 @@ class PlainAnswer(msgspec.Struct, frozen=True):
 
 class Refusal(msgspec.Struct, frozen=True):
     id: Id
-    error: Failed
+    error: OperationFault
 
 
 class PlainRefusal(msgspec.Struct, frozen=True):
-    error: Failed
+    error: OperationFault
 
 
-class Subscribed(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class SubscribedAnswer(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """`positions` are where the subscription begins: they can be handed back as they are."""
 
     target: str
@@ -251,7 +251,7 @@ class Subscribed(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     numbers: dict[str, str] = {}
 
 
-class LoggedIn(msgspec.Struct, frozen=True, omit_defaults=True):
+class LoggedInAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     """Who the client is now, and until when."""
 
     user: str
@@ -269,7 +269,7 @@ class PublishedMessages(msgspec.Struct, frozen=True):
     published: list[PublishedAt]
 
 
-class History(msgspec.Struct, frozen=True):
+class HistoryPage(msgspec.Struct, frozen=True):
     """Messages in the order of their offsets. `before` is where to go on reading backwards; null at
     the first message that is kept."""
 
@@ -278,11 +278,11 @@ class History(msgspec.Struct, frozen=True):
     before: int | None
 
 
-class Nothing(msgspec.Struct, frozen=True):
+class EmptyAnswer(msgspec.Struct, frozen=True):
     pass
 
 
-NOTHING = Nothing()
+NOTHING = EmptyAnswer()
 encode = msgspec.json.Encoder().encode
 
 
@@ -295,5 +295,5 @@ def refusal(id: Id, error: FanlogError) -> bytes:
     return encode(PlainRefusal(failed) if id is None else Refusal(id, failed))
 
 
-def failed_of(error: FanlogError) -> Failed:
-    return Failed(error.code, str(error))
+def failed_of(error: FanlogError) -> OperationFault:
+    return OperationFault(error.code, str(error))

@@ -17,7 +17,7 @@ from fanlog.format.dead_letters import TOPIC_PREFIX as DEAD_LETTER_PREFIX
 from fanlog.identity import Verb
 from fanlog.listeners.web.routes import Call, Nothing, Route
 from fanlog.telemetry.findings import Severity
-from fanlog.telemetry.recent import History, Latencies, Rates
+from fanlog.telemetry.recent import Latencies, Rates, RecentHistory
 from fanlog.telemetry.snapshot import (
     OTHERS,
     GroupMetrics,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fanlog.broker.authority import Permit
     from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.overviews import Overview
-    from fanlog.broker.topics import Topic
+    from fanlog.broker.topics import BrokerTopic
     from fanlog.listeners.web.server import WebListener
     from fanlog.telemetry.findings import Finding
 
@@ -138,7 +138,7 @@ class OverviewAnswer(msgspec.Struct, frozen=True, kw_only=True):
     latency: Latencies
     process: OverviewProcess
     counts: OverviewCounts
-    history: History
+    history: RecentHistory
     topics: list[TopicMetrics]
     groups: list[GroupMetrics]
     queues: list[QueueMetrics]
@@ -174,7 +174,7 @@ async def _count_dead_letters(listener: WebListener) -> list[tuple[str, int]]:
     return found
 
 
-def _dead_letter_topics(broker: BrokerCore) -> list[Topic]:
+def _dead_letter_topics(broker: BrokerCore) -> list[BrokerTopic]:
     """Those that the broker made, and those that queues use."""
     page, _ = broker.catalog.page(f"{DEAD_LETTER_PREFIX}>", "", internal=False)
     found = {topic.name: topic for topic in page if topic.settings.role == "dead-letter"}

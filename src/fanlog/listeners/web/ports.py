@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fanlog.client.aio import Client
 
 
-class Outgoing(msgspec.Struct, frozen=True):
+class MessageToPublish(msgspec.Struct, frozen=True):
     """A message to publish. A value of None deletes its key from a compacted topic."""
 
     value: bytes | None
@@ -67,7 +67,7 @@ class Bus(Protocol):
     def unfollow(self, target: str, *, wildcard: bool) -> None: ...
 
     async def publish(
-        self, topic: str, messages: Sequence[Outgoing], *, dedupe: str = ""
+        self, topic: str, messages: Sequence[MessageToPublish], *, dedupe: str = ""
     ) -> list[Published]:
         """Returns when all are stored. With `dedupe`, a repeated call publishes nothing again and
         gets the same answer."""
@@ -78,7 +78,9 @@ class Bus(Protocol):
         goes, or after so many seconds."""
         ...
 
-    async def request(self, topic: str, message: Outgoing, timeout_seconds: float) -> Incoming: ...
+    async def request(
+        self, topic: str, message: MessageToPublish, timeout_seconds: float
+    ) -> Incoming: ...
 
     def signal(self, channel: str, data: bytes) -> None:
         """Tells all processes on the bus, this one too. It is live only, and may be lost."""

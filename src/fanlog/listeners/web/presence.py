@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from fanlog.broker.presence.rooms import Present, RoomChange, RoomLimits, Rooms, RoomSize
+from fanlog.broker.presence.rooms import RoomChange, RoomLimits, Rooms, RoomSize, RoomUser
 from fanlog.broker.presence.roster import Roster, RosterLimits
 from fanlog.errors import InvalidArgumentError, LimitError, allow_more
 from fanlog.format.presence import CONNECTION_BYTES_MAX, USER_BYTES_MAX, is_info
@@ -28,7 +28,7 @@ CHANNEL = "presence"
 _TICK_SECONDS = 0.1
 
 
-class PresentUser(msgspec.Struct, frozen=True):
+class PresentUserAnswer(msgspec.Struct, frozen=True):
     """A user in a topic. `info` is that of the user's newest connection; `connections` 0 means that
     the last one was lost a moment ago."""
 
@@ -43,7 +43,7 @@ class PresenceOf(msgspec.Struct, frozen=True):
     topic: str
     count: int
     connections: int
-    users: list[PresentUser] | UnsetType = UNSET
+    users: list[PresentUserAnswer] | UnsetType = UNSET
 
 
 class _Joined(msgspec.Struct, frozen=True):
@@ -55,12 +55,12 @@ class _Left(msgspec.Struct, frozen=True):
     user: str
 
 
-class _Frame(msgspec.Struct, frozen=True, tag="presence"):
+class _PresenceFrame(msgspec.Struct, frozen=True, tag="presence"):
     topic: str
     count: int
     joined: list[_Joined] | UnsetType = UNSET
     left: list[_Left] | UnsetType = UNSET
-    users: list[PresentUser] | UnsetType = UNSET
+    users: list[PresentUserAnswer] | UnsetType = UNSET
 
 
 class PresenceEvent:
@@ -279,16 +279,16 @@ def _info(info: bytes) -> msgspec.Raw | UnsetType:
     return msgspec.Raw(info) if info else UNSET
 
 
-def _present(user: Present) -> PresentUser:
-    return PresentUser(user.user, user.connections, _info(user.info))
+def _present(user: RoomUser) -> PresentUserAnswer:
+    return PresentUserAnswer(user.user, user.connections, _info(user.info))
 
 
-def _frame(change: RoomChange) -> _Frame:
+def _frame(change: RoomChange) -> _PresenceFrame:
     if change.users is not None:
         users = [_present(user) for user in change.users]
-        return _Frame(change.topic, change.count, users=users)
+        return _PresenceFrame(change.topic, change.count, users=users)
     if not change.joined and not change.left:
-        return _Frame(change.topic, change.count)
+        return _PresenceFrame(change.topic, change.count)
     joined = [_Joined(user.user, _info(user.info)) for user in change.joined]
     left = [_Left(user) for user in change.left]
-    return _Frame(change.topic, change.count, joined, left)
+    return _PresenceFrame(change.topic, change.count, joined, left)

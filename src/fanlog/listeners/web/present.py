@@ -40,7 +40,7 @@ def _nobody(event: PresenceEvent) -> None:
     """Nobody is told any more."""
 
 
-class Present:
+class ConnectionPresence:
     """`tell` gets each change in a topic that the connection is present in. Several subscriptions
     to a topic, with different filters, are one presence."""
 

@@ -38,7 +38,7 @@ from fanlog.identity import Verb
 from fanlog.listeners.web.audited import publish_as
 from fanlog.listeners.web.metered import charge_request
 from fanlog.listeners.web.openapi_names import NAME_PATTERN, NOT_INTERNAL
-from fanlog.listeners.web.ports import Outgoing, Published
+from fanlog.listeners.web.ports import MessageToPublish, Published
 from fanlog.listeners.web.routes import Call, Nothing, Param, Route
 from fanlog.listeners.web.tracing import TRACE, PublishSpans
 from fanlog.model import PARTITIONS_MAX
@@ -143,7 +143,7 @@ async def publish(call: Call[PublishQuery, bytes]) -> PublishedAnswer:
 async def publish_all(call: Call[Nothing, Publications]) -> PublishedAnswer:
     permit, dedupe = call.permit, _idempotency_key(call.request)
     spans = PublishSpans(call.request, call.bus.core.traces)
-    wanted: dict[str, list[Outgoing]] = {}
+    wanted: dict[str, list[MessageToPublish]] = {}
     order: list[tuple[str, int]] = []
     for one in call.body.publish:
         permit.ask(Verb.PUBLISH, one.topic)
@@ -181,7 +181,7 @@ def _idempotency_key(request: web.Request) -> str:
     return key
 
 
-def _messages(request: web.Request, body: bytes, query: PublishQuery) -> list[Outgoing]:
+def _messages(request: web.Request, body: bytes, query: PublishQuery) -> list[MessageToPublish]:
     said = "Content-Type" in request.headers
     kind = request.content_type if said else _FORM
     if not query.raw and (kind == _JSON or (kind == _FORM and body.lstrip()[:1] in (b"{", b"["))):
@@ -193,7 +193,7 @@ def _messages(request: web.Request, body: bytes, query: PublishQuery) -> list[Ou
     key, headers = _from_headers(request)
     if said and kind != _FORM:
         headers.setdefault(CONTENT_TYPE, _bytes(request.headers["Content-Type"]))
-    return [Outgoing(body, key, headers, query.partition)]
+    return [MessageToPublish(body, key, headers, query.partition)]
 
 
 def _envelope(body: bytes) -> Publication:
@@ -217,7 +217,7 @@ def _outgoing(
     partition: int | None = None,
     key: bytes | None = None,
     headers: dict[str, bytes] | None = None,
-) -> list[Outgoing]:
+) -> list[MessageToPublish]:
     """The messages. `key` and `headers` are for those that have none of their own."""
     if given.messages is UNSET:
         several: list[OutgoingMessage] = [given]
@@ -229,11 +229,11 @@ def _outgoing(
         )
     else:
         several = given.messages
-    found: list[Outgoing] = []
+    found: list[MessageToPublish] = []
     for message in several:
         own_key, value, own = message.record()
         found.append(
-            Outgoing(
+            MessageToPublish(
                 value,
                 key if own_key is None else own_key,
                 {**(headers or {}), **(own or {})},

@@ -23,7 +23,7 @@ from fanlog.listeners.web.group_details import connection_of, topics_of
 from fanlog.listeners.web.group_lists import PageLimit, PageOffset, age_of
 from fanlog.listeners.web.ordered import page_of
 from fanlog.listeners.web.routes import Call, Nothing, Route
-from fanlog.listeners.web.shared import Shared
+from fanlog.listeners.web.shared import SharedAnswers
 from fanlog.model import GroupState, PendingMessage, QueueSettings
 
 if TYPE_CHECKING:
@@ -288,7 +288,7 @@ async def retries(call: Call[RetriesQuery, None]) -> RetryList:
 
 
 _Scheduled = tuple[list[PendingMessage], bool]
-_SCHEDULED: Shared[_Scheduled] = Shared()
+_SCHEDULED: SharedAnswers[_Scheduled] = SharedAnswers()
 
 
 async def scheduled(call: Call[Nothing, None]) -> ScheduledList:

@@ -23,7 +23,7 @@ from fanlog.errors import (
     TopicNotFoundError,
 )
 from fanlog.format import messages
-from fanlog.format.web import Records, place_json
+from fanlog.format.web import RenderedRecords, place_json
 from fanlog.identity import Verb
 from fanlog.listeners.web.messages import MessageAnswer
 from fanlog.listeners.web.openapi_names import (
@@ -113,13 +113,13 @@ Receipts = Annotated[
 ]
 
 
-class Ack(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AckBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Jobs that are done."""
 
     receipts: Receipts
 
 
-class Nack(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class NackBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Jobs that failed, and are to be tried again."""
 
     receipts: Receipts
@@ -133,14 +133,14 @@ class Nack(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     reason: Reason = ""
 
 
-class Reject(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RejectBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Jobs that can't be done: they become dead letters at once."""
 
     receipts: Receipts
     reason: Reason = ""
 
 
-class Extend(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ExtendBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Jobs that take longer."""
 
     receipts: Receipts
@@ -199,14 +199,14 @@ async def take(call: Call[TakeQuery, None]) -> _TakenJobs:
     return _TakenJobs(_rendered(taken))
 
 
-def _rendered(taken: list[taking.Taken]) -> list[_TakenJob]:
+def _rendered(taken: list[taking.ReceivedJob]) -> list[_TakenJob]:
     """The jobs as JSON, each batch rendered once."""
     rendered: dict[int, list[str]] = {}
     jobs: list[_TakenJob] = []
     for message, deliveries, receipt in taken:
         batch = message.batch
         if id(batch) not in rendered:
-            rendered[id(batch)] = Records(batch).messages
+            rendered[id(batch)] = RenderedRecords(batch).messages
         shown = rendered[id(batch)][message.index]
         whole = place_json(message.topic, message.partition) + shown[1:]
         message_json = Raw(whole.encode())
@@ -215,7 +215,11 @@ def _rendered(taken: list[taking.Taken]) -> list[_TakenJob]:
 
 
 async def _settle(
-    call: Call[Any, Any], verb: messages.Verb, *, seconds: float | None = None, reason: str = ""
+    call: Call[Any, Any],
+    verb: messages.OutcomeKind,
+    *,
+    seconds: float | None = None,
+    reason: str = "",
 ) -> Outcome:
     queue = call.path("queue")
     call.permit.ask(Verb.QUEUE, queue)
@@ -228,21 +232,23 @@ async def _settle(
     return Outcome(settled=len(set(receipts)) - len(late), late=late)
 
 
-async def ack(call: Call[Any, Ack]) -> Outcome:
-    return await _settle(call, messages.Verb.ACK)
+async def ack(call: Call[Any, AckBody]) -> Outcome:
+    return await _settle(call, messages.OutcomeKind.ACK)
 
 
-async def nack(call: Call[Any, Nack]) -> Outcome:
+async def nack(call: Call[Any, NackBody]) -> Outcome:
     body = call.body
-    return await _settle(call, messages.Verb.NACK, seconds=body.delay_seconds, reason=body.reason)
+    return await _settle(
+        call, messages.OutcomeKind.NACK, seconds=body.delay_seconds, reason=body.reason
+    )
 
 
-async def reject(call: Call[Any, Reject]) -> Outcome:
-    return await _settle(call, messages.Verb.REJECT, reason=call.body.reason)
+async def reject(call: Call[Any, RejectBody]) -> Outcome:
+    return await _settle(call, messages.OutcomeKind.REJECT, reason=call.body.reason)
 
 
-async def extend(call: Call[Any, Extend]) -> Outcome:
-    return await _settle(call, messages.Verb.EXTEND, seconds=call.body.seconds)
+async def extend(call: Call[Any, ExtendBody]) -> Outcome:
+    return await _settle(call, messages.OutcomeKind.EXTEND, seconds=call.body.seconds)
 
 
 def _settling(name: str, handler: Any, summary: str, body: Any) -> Route:
@@ -277,8 +283,8 @@ ROUTES = [
             LimitError,
         ),
     ),
-    _settling("ack", ack, "Jobs are done", Ack),
-    _settling("nack", nack, "Jobs failed: try them again", Nack),
-    _settling("reject", reject, "Jobs can't be done: make them dead letters", Reject),
-    _settling("extend", extend, "Jobs need more time", Extend),
+    _settling("ack", ack, "Jobs are done", AckBody),
+    _settling("nack", nack, "Jobs failed: try them again", NackBody),
+    _settling("reject", reject, "Jobs can't be done: make them dead letters", RejectBody),
+    _settling("extend", extend, "Jobs need more time", ExtendBody),
 ]

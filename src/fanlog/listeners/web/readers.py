@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from fanlog.format.messages import Joined, Notice, Position
 from fanlog.format.web_frames import text_frame
 from fanlog.format.web_positions import print_position, print_positions
-from fanlog.listeners.web.following import Wanted, positions_of
+from fanlog.listeners.web.following import WantedSubscription, positions_of
 from fanlog.listeners.web.operations import (
     GapFrame,
     JoinedFrame,
@@ -28,7 +28,12 @@ class JsonReader:
     __slots__ = ("_connection", "_core", "_filter", "_numbered", "_target", "_wanted")
 
     def __init__(
-        self, core: BrokerCore, connection: WebConnection, wanted: Wanted, *, numbered: bool
+        self,
+        core: BrokerCore,
+        connection: WebConnection,
+        wanted: WantedSubscription,
+        *,
+        numbered: bool,
     ) -> None:
         self._core = core
         self._connection = connection
@@ -65,7 +70,9 @@ class JsonReader:
         self._connection.tell(text_frame(encode(frame)))
 
 
-def gap_frame(epoch: int, wanted: Wanted, gap: Gap, number: int) -> tuple[GapFrame, Position]:
+def gap_frame(
+    epoch: int, wanted: WantedSubscription, gap: Gap, number: int
+) -> tuple[GapFrame, Position]:
     """What will not come, and where the reader is behind it."""
     target, filter_text = wanted.key
     begin = print_position(gap.first, epoch, number)

@@ -100,7 +100,7 @@ def _size(messages: list[bytes]) -> int:
     return sum(map(len, messages)) + 64 * len(messages)
 
 
-class Page:
+class MessagePage:
     """What was found: messages as JSON, in the order of time, and what is behind them."""
 
     def __init__(self, info: TopicInfo, epoch: int) -> None:
@@ -143,7 +143,7 @@ def _known_until(info: TopicInfo, partition: PartitionInfo, epoch: int, now: int
     return min(next(parted, partition.visible_end), partition.visible_end)
 
 
-class _Found(NamedTuple):
+class _PageItem(NamedTuple):
     """A message of a page, or a gap."""
 
     time_us: int
@@ -159,7 +159,7 @@ class _Partition:
         self.index = info.partition
         self.end = info.visible_end
         self.offset = offset
-        self.fetched: deque[_Found] = deque()
+        self.fetched: deque[_PageItem] = deque()
         self.time_us = 0
 
     @property
@@ -167,7 +167,7 @@ class _Partition:
         return not self.fetched and self.offset < self.end
 
 
-class Reader:
+class PageReader:
     """Reads one page."""
 
     def __init__(
@@ -182,12 +182,12 @@ class Reader:
         self._rendered = rendered
         self._limit, self._bytes_max = limits
         epoch = 0 if client.welcome is None else client.welcome.epoch
-        self.page = Page(info, epoch)
+        self.page = MessagePage(info, epoch)
         self._partitions = [
             _Partition(info.partitions[index], offset) for index, offset in starts.items()
         ]
 
-    async def read(self) -> Page:
+    async def read(self) -> MessagePage:
         page = self.page
         for partition in self._partitions:
             first = page.info.partitions[partition.index].start_offset
@@ -204,7 +204,7 @@ class Reader:
             page.at_end = page.at_end and not partition.fetched and not partition.is_behind
         return page
 
-    def _take(self, fetched: deque[_Found]) -> None:
+    def _take(self, fetched: deque[_PageItem]) -> None:
         """The oldest messages of a partition, as many as are of the same time."""
         page = self.page
         time_us = fetched[0].time_us
@@ -278,7 +278,7 @@ class Reader:
         last = first + self._limit - len(partition.fetched)
         partition.time_us = time_us = header.append_time_us
         for offset, message in zip(offsets[first:last], messages[first:last], strict=True):
-            partition.fetched.append(_Found(time_us, offset, header.leader_epoch, message))
+            partition.fetched.append(_PageItem(time_us, offset, header.leader_epoch, message))
         # What is past the limit is not for this page.
         partition.offset = offsets[last] if last < len(offsets) else header.next_offset
 
@@ -287,5 +287,5 @@ class Reader:
         first = partition.offset
         if to > first:
             gap = GapAnswer(partition=partition.index, first=first, to=to, reason=reason)
-            partition.fetched.append(_Found(partition.time_us, first, 0, gap))
+            partition.fetched.append(_PageItem(partition.time_us, first, 0, gap))
             partition.offset = to

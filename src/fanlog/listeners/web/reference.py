@@ -25,7 +25,7 @@ def make_page(document: Schema, origin: str) -> str:
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             (tag,) = operation["tags"]
-            writer = _Operation(document, origin, method.upper(), path, operation)
+            writer = _DocumentedOperation(document, origin, method.upper(), path, operation)
             sections[tag].append(writer.html())
             names.setdefault(tag, []).append(writer.link())
     descriptions = {tag["name"]: tag.get("description", "") for tag in document["tags"]}
@@ -54,7 +54,7 @@ def make_front_page(release: str, origin: str) -> str:
     return _FRONT.format(release=escape(release), origin=escape(origin))
 
 
-class _Operation:
+class _DocumentedOperation:
     """One operation."""
 
     def __init__(

@@ -17,7 +17,7 @@ from fanlog.errors import (
 from fanlog.format.web import OutgoingMessage, says_json, value_json
 from fanlog.identity import Verb
 from fanlog.listeners.web.metered import charge_request
-from fanlog.listeners.web.ports import Outgoing
+from fanlog.listeners.web.ports import MessageToPublish
 from fanlog.listeners.web.routes import Call, Route
 from fanlog.listeners.web.tracing import TRACE, PublishSpans
 
@@ -50,7 +50,7 @@ async def ask(call: Call[RequestQuery, OutgoingMessage]) -> Reply:
     permit = call.permit
     permit.ask(Verb.PUBLISH, topic)
     key, value, headers = call.body.record()
-    message = Outgoing(value, key, headers or {})
+    message = MessageToPublish(value, key, headers or {})
     charge_request(call.bus, permit, topic, [message])
     timeout_seconds = min(call.query.timeout_seconds, call.listener.options.wait_seconds_max)
     spans = PublishSpans(call.request, call.bus.core.traces)

@@ -25,12 +25,12 @@ from fanlog.format.batch import Batch
 from fanlog.format.messages import Position
 from fanlog.format.requests import ERROR
 from fanlog.format.streams import parse_position, position_text
-from fanlog.format.web import Records, place_json
+from fanlog.format.web import RenderedRecords, place_json
 from fanlog.identity import Verb
 from fanlog.listeners.web.connection import WebConnection
 from fanlog.listeners.web.messages import MessageAnswer
 from fanlog.listeners.web.openapi_names import STREAM_POSITION_PATTERN
-from fanlog.listeners.web.resumable_events import Patience, StreamEvents
+from fanlog.listeners.web.resumable_events import StreamEvents, StreamTimeouts
 from fanlog.listeners.web.routes import Call, Nothing, Route
 from fanlog.listeners.web.streams import send_events
 from fanlog.model import KIB, MIB, STREAM_PREFIX, DurabilityName
@@ -48,7 +48,7 @@ Format = Literal["text", "sse", "json"]
 _COMMENT_SECONDS = 15.0
 
 
-class BeginQuery(msgspec.Struct, frozen=True, kw_only=True):
+class StreamBeginQuery(msgspec.Struct, frozen=True, kw_only=True):
     """How long a stream is kept, and how."""
 
     ttl_seconds: Annotated[
@@ -153,7 +153,7 @@ def _topic(call: Call[Any, Any], verb: Verb) -> str:
     return name
 
 
-async def begin(call: Call[BeginQuery, None]) -> StreamBegun:
+async def begin(call: Call[StreamBeginQuery, None]) -> StreamBegun:
     name, query = _topic(call, Verb.PUBLISH), call.query
     stream = call.client.stream(
         name,
@@ -245,7 +245,7 @@ async def _pieces(client: Client, position: Position, wait_seconds: float) -> _P
         fetched = await client.fetch(topic, 0, offset, wait_seconds=wait_seconds if waits else 0)
         offset = max(offset, wanted)
         for batch in fetched.batches:
-            header, records = batch.header, Records(batch).messages
+            header, records = batch.header, RenderedRecords(batch).messages
             for i, at in enumerate(batch.offsets):
                 mark = streams.mark_of(batch, i)
                 if mark == streams.END:
@@ -290,7 +290,7 @@ async def _events(
     call: Call[ReadQuery, Any], topic: str, position: Position | None
 ) -> web.StreamResponse:
     connection = WebConnection(call.listener, call.listener.peer_of(call.request))
-    patience = Patience(call.query.idle_seconds, _COMMENT_SECONDS)
+    patience = StreamTimeouts(call.query.idle_seconds, _COMMENT_SECONDS)
     events = StreamEvents(call.listener, connection, call.guest, patience)
     return await send_events(call, connection, events, events.begin(topic, position))
 
@@ -304,7 +304,7 @@ ROUTES = [
         begin,
         "Begin a stream",
         "streams",
-        query=BeginQuery,
+        query=StreamBeginQuery,
         answer=StreamBegun,
         status=201,
         errors=(InvalidArgumentError, TopicExistsError, TopicNotFoundError, StreamEndedError),

@@ -20,7 +20,7 @@ from fanlog.format.web_frames import sse_event
 from fanlog.format.web_views import end_event, has_end
 from fanlog.listeners.web import operations as ops
 from fanlog.listeners.web.entrance import ENDED
-from fanlog.listeners.web.following import Followed, Following, Wanted
+from fanlog.listeners.web.following import FollowedSubscription, Following, WantedSubscription
 from fanlog.model import Gap, Start
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fanlog.listeners.web.server import WebListener
 
 
-class Patience(NamedTuple):
+class StreamTimeouts(NamedTuple):
     """When a silent writer is taken for dead, and how often a silent connection is used."""
 
     idle_seconds: float
@@ -43,7 +43,11 @@ class StreamEvents:
     transport = "sse"
 
     def __init__(
-        self, listener: WebListener, connection: WebConnection, guest: Guest, patience: Patience
+        self,
+        listener: WebListener,
+        connection: WebConnection,
+        guest: Guest,
+        patience: StreamTimeouts,
     ) -> None:
         self._listener = listener
         self._connection = connection
@@ -56,7 +60,7 @@ class StreamEvents:
         self.address = connection.peer
         self.since_us = time.time_ns() // 1000
         self.following = Following(listener, connection, permit)
-        self._followed: Followed | None = None
+        self._followed: FollowedSubscription | None = None
         self._begin: Position | None = None
         self._ended = False
         self._ending: asyncio.Task[None] | None = None
@@ -66,7 +70,7 @@ class StreamEvents:
     async def begin(self, topic: str, position: Position | None) -> None:
         """Adds the subscription. Nothing is sent yet, so that what is wrong can be answered with a
         status."""
-        wanted = Wanted(
+        wanted = WantedSubscription(
             target=topic,
             kind="sse-stream",
             # Not the earliest that is left: what is missing before that must be noticed.

@@ -12,7 +12,7 @@ from fanlog.errors import InvalidArgumentError
 from fanlog.identity import Verb
 from fanlog.listeners.web.ordered import page_of
 from fanlog.listeners.web.routes import Call, Route
-from fanlog.listeners.web.shared import Shared
+from fanlog.listeners.web.shared import SharedAnswers
 
 if TYPE_CHECKING:
     from fanlog.listeners.web.server import WebListener
@@ -49,8 +49,8 @@ class RoomsAnswer(msgspec.Struct, frozen=True, kw_only=True):
     connections: Annotated[int, Meta(description="Connections in them, counted likewise.")]
 
 
-_sizes: Shared[list[RoomSize]] = Shared()
-_answers: Shared[RoomsAnswer] = Shared()
+_sizes: SharedAnswers[list[RoomSize]] = SharedAnswers()
+_answers: SharedAnswers[RoomsAnswer] = SharedAnswers()
 
 
 async def _look(listener: WebListener) -> list[RoomSize]:

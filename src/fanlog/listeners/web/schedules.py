@@ -29,7 +29,7 @@ from fanlog.listeners.web.delayed import ROUTES as DELAYED_ROUTES
 from fanlog.listeners.web.delayed import key_fields, message_json, moment
 from fanlog.listeners.web.metered import charge_request
 from fanlog.listeners.web.openapi_names import NAME_PATTERN, NOT_INTERNAL
-from fanlog.listeners.web.ports import Outgoing, Published
+from fanlog.listeners.web.ports import MessageToPublish, Published
 from fanlog.listeners.web.routes import Call, Nothing, Route
 from fanlog.model import TOPIC_NAME_BYTES_MAX, ScheduleInfo
 from fanlog.security.rules import forbidden
@@ -247,7 +247,7 @@ async def put(call: Call[Nothing, ScheduleBody]) -> ScheduleAnswer:
     former = broker.schedule.recurring.maybe(name)
     if former is not None:
         _ask_to_change(permit, former)
-    charge_request(call.bus, permit, body.topic, [Outgoing(value, key, headers or {})])
+    charge_request(call.bus, permit, body.topic, [MessageToPublish(value, key, headers or {})])
     wanted = AddSchedule(
         name=name,
         topic=body.topic,
@@ -290,7 +290,7 @@ async def remove(call: Call[Nothing, None]) -> None:
 async def run_now(call: Call[Nothing, None]) -> ScheduleRun:
     known, message = await _found(call)
     _ask_to_change(call.permit, known)
-    outgoing = Outgoing(message.value, message.key, message.headers or {})
+    outgoing = MessageToPublish(message.value, message.key, message.headers or {})
     charge_request(call.bus, call.permit, known.topic, [outgoing])
     stored = await publish_as(call.permit.who, call.bus, known.topic, [outgoing])
     return ScheduleRun(published=stored[0])

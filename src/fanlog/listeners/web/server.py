@@ -21,7 +21,7 @@ from fanlog.listeners.accepting import Acceptor
 from fanlog.listeners.tls import TlsSocket
 from fanlog.listeners.web.app import make_app
 from fanlog.listeners.web.connected import RequestPeer, StreamPeer
-from fanlog.listeners.web.connections import Connections
+from fanlog.listeners.web.connections import WebConnections
 from fanlog.listeners.web.dead_index import DeadLetterIndexes
 from fanlog.listeners.web.entrance import Entrance
 from fanlog.listeners.web.group_tables import GroupTables
@@ -92,7 +92,7 @@ class WebListener(Acceptor):
         self._swept_at = 0.0
         self._accepts: Rate
         self._runner: web.AppRunner
-        self.connections = Connections(bus.process)
+        self.connections = WebConnections(bus.process)
         self.presence: Presence
         self.server_api: ServerApi
         self.entrance: Entrance

@@ -12,8 +12,8 @@ from msgspec import UNSET
 
 from fanlog.client.asking import Asker
 from fanlog.errors import FormatError
-from fanlog.format.messages import Connections
-from fanlog.format.signals import WEB_CHANNEL, Ask, Told, decode_web, encode_web
+from fanlog.format.messages import ConnectionsRequest
+from fanlog.format.signals import WEB_CHANNEL, SignalAnswer, SignalAsk, decode_web, encode_web
 from fanlog.listeners.operator_requests import close_connections, list_connections
 from fanlog.listeners.web.connections import fitting
 from fanlog.model import ConnectionInfo
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from fanlog.broker.peers import PeerSource
     from fanlog.config_web import WebOptions
-    from fanlog.listeners.web.connections import Connections as WebConnections
+    from fanlog.listeners.web.connections import WebConnections
     from fanlog.listeners.web.ports import Bus
     from fanlog.listeners.web.presence import Presence
 
@@ -63,7 +63,7 @@ class ServerApi:
         except FormatError as fault:
             logger.debug("%s", fault)
             return
-        if isinstance(signal, Told):
+        if isinstance(signal, SignalAnswer):
             self._asker.hear(signal)
         elif signal.every:
             task = asyncio.get_running_loop().create_task(self._answer_for_all(signal))
@@ -72,10 +72,10 @@ class ServerApi:
         else:
             self._bus.signal(WEB_CHANNEL, encode_web(self._answer(signal)))
 
-    async def _answer_for_all(self, asked: Ask) -> None:
+    async def _answer_for_all(self, asked: SignalAsk) -> None:
         """For every listener of this process. There may be very many connections."""
         core = self._bus.core
-        wanted = Connections(
+        wanted = ConnectionsRequest(
             id=asked.connection,
             user=asked.user,
             address=asked.address,
@@ -87,7 +87,7 @@ class ServerApi:
             reconnect=asked.reconnect,
             requests=asked.requests,
         )
-        told = Told(asked.id, self._bus.process, self._presence.roster.names())
+        told = SignalAnswer(asked.id, self._bus.process, self._presence.roster.names())
         if asked.kind == "disconnect":
             count = (await close_connections(core, wanted, self._listeners())).total
             told = msgspec.structs.replace(told, count=count)
@@ -98,8 +98,8 @@ class ServerApi:
             told = msgspec.structs.replace(told, connections=found, count=page.total)
         self._bus.signal(WEB_CHANNEL, encode_web(told))
 
-    def _answer(self, asked: Ask) -> Told:
-        told = Told(asked.id, self._bus.process, self._presence.roster.names())
+    def _answer(self, asked: SignalAsk) -> SignalAnswer:
+        told = SignalAnswer(asked.id, self._bus.process, self._presence.roster.names())
         if asked.kind == "connections":
             limit = max(0, min(asked.limit, _CONNECTIONS_MAX))
             page = self._connections.page(asked.after, limit, asked.user)
@@ -123,7 +123,7 @@ class ServerApi:
 
     # Questions
 
-    async def _ask(self, asked: Ask) -> list[Told]:
+    async def _ask(self, asked: SignalAsk) -> list[SignalAnswer]:
         return await self._asker.ask(asked, self._options.ask_timeout_seconds)
 
     async def connections(
@@ -138,7 +138,7 @@ class ServerApi:
     ) -> tuple[list[ConnectionInfo], int]:
         """A page of all processes' connections, by id, and how many there are in all."""
         limit = min(limit, _CONNECTIONS_MAX)
-        asked = Ask(
+        asked = SignalAsk(
             "-",
             "connections",
             user=user,
@@ -157,7 +157,7 @@ class ServerApi:
         self, *, user: str | None = None, connection: str = "", reason: str, reconnect: bool
     ) -> int:
         """Closes connections on all processes; how many."""
-        asked = Ask(
+        asked = SignalAsk(
             "-",
             "disconnect",
             user=user,
@@ -170,5 +170,5 @@ class ServerApi:
 
     async def topics(self, pattern: str) -> list[str]:
         """The topics that match, on a bus that has no list of them: those that are followed."""
-        told = await self._ask(Ask("-", "topics", topic=pattern))
+        told = await self._ask(SignalAsk("-", "topics", topic=pattern))
         return sorted({name for one in told for name in one.topics})

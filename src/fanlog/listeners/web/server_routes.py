@@ -24,7 +24,7 @@ from fanlog.identity import Verb
 from fanlog.listeners.web.clients import forget_clients
 from fanlog.listeners.web.metered import charge_request
 from fanlog.listeners.web.openapi_names import PATTERN_PATTERN
-from fanlog.listeners.web.ports import Outgoing, Published
+from fanlog.listeners.web.ports import MessageToPublish, Published
 from fanlog.listeners.web.presence import PresenceOf
 from fanlog.listeners.web.routes import Call, Nothing, Route
 from fanlog.listeners.web.users import user_topic
@@ -189,9 +189,9 @@ def _reason(reason: str) -> str:
     return reason
 
 
-def _message(given: OutgoingMessage) -> Outgoing:
+def _message(given: OutgoingMessage) -> MessageToPublish:
     key, value, headers = given.record()
-    return Outgoing(value, key, headers or {})
+    return MessageToPublish(value, key, headers or {})
 
 
 async def send_to_user(call: Call[Nothing, OutgoingMessage]) -> PublishedToAll:

@@ -29,10 +29,10 @@ from fanlog.listeners.web import operations as ops
 from fanlog.listeners.web.audited import publish_as
 from fanlog.listeners.web.entrance import ENDED
 from fanlog.listeners.web.following import (
-    Followed,
+    FollowedSubscription,
     Following,
     Key,
-    Wanted,
+    WantedSubscription,
     read_before,
     read_start,
 )
@@ -40,8 +40,8 @@ from fanlog.listeners.web.history import read_history
 from fanlog.listeners.web.login_watch import LoginWatch
 from fanlog.listeners.web.metered import charge_stream
 from fanlog.listeners.web.mistakes import explained
-from fanlog.listeners.web.ports import Outgoing, Published
-from fanlog.listeners.web.present import Present, Wish
+from fanlog.listeners.web.ports import MessageToPublish, Published
+from fanlog.listeners.web.present import ConnectionPresence, Wish
 from fanlog.listeners.web.readers import JsonReader
 from fanlog.listeners.web.users import user_topic as topic_of_user
 from fanlog.listeners.web.websocket import DISCONNECTED, WebSocketTalk
@@ -93,7 +93,7 @@ class WebSession:
         self._reading = asyncio.Lock()
         # Those of them that nobody wants when the connection is gone.
         self._subscribes: set[asyncio.Task[None]] = set()
-        self._first: list[Followed] = []
+        self._first: list[FollowedSubscription] = []
         self._draining: int | None = None
         self._reason = ""
         self._closed = False
@@ -102,12 +102,14 @@ class WebSession:
     def user(self) -> str:
         return self.permit.who.user
 
-    def _make_present(self) -> Present:
-        return Present(self.listener.presence, self.permit, self.id, self.user, self._tell_presence)
+    def _make_present(self) -> ConnectionPresence:
+        return ConnectionPresence(
+            self.listener.presence, self.permit, self.id, self.user, self._tell_presence
+        )
 
     # Beginning
 
-    async def begin(self, wanted: Sequence[Wanted], presence: Wish = False) -> None:
+    async def begin(self, wanted: Sequence[WantedSubscription], presence: Wish = False) -> None:
         """Adds the subscriptions that the address asks for. Nothing is sent yet, so that what is
         wrong can be answered with a status."""
         self._presence = presence
@@ -134,7 +136,7 @@ class WebSession:
     def _greet(self) -> None:
         bus = self.bus
         self.listener.connections.add(self)
-        welcome = ops.Welcome(
+        welcome = ops.WelcomeFrame(
             connection=self.id,
             process=bus.process,
             user=self.user,
@@ -222,7 +224,7 @@ class WebSession:
 
     def subscribe(self, op: ops.SubscribeOp) -> None:
         start, partitions = read_start(op.start)
-        wanted = Wanted(
+        wanted = WantedSubscription(
             target=self.target_of(op.target),
             kind="binary" if self.binary else "json",
             start=start,
@@ -240,7 +242,7 @@ class WebSession:
         self._subscribes.add(task)
         task.add_done_callback(self._subscribes.discard)
 
-    async def _subscribing(self, op: ops.SubscribeOp, wanted: Wanted) -> None:
+    async def _subscribing(self, op: ops.SubscribeOp, wanted: WantedSubscription) -> None:
         reader = JsonReader(self.bus.core, self.connection, wanted, numbered=self.binary)
         followed = await self.following.begin(wanted, reader, self.user)
         try:
@@ -254,7 +256,7 @@ class WebSession:
         self._tell_begin(op.id, followed)
         self.following.start(followed)
 
-    def _begin_presence(self, wanted: Wanted, presence: Wish) -> None:
+    def _begin_presence(self, wanted: WantedSubscription, presence: Wish) -> None:
         try:
             self.present.begin(wanted.target, presence)
         except FanlogError:
@@ -272,11 +274,11 @@ class WebSession:
             self.present.end(key[0])
         return self.following.end(key)
 
-    def _tell_begin(self, id: ops.Id, followed: Followed) -> None:
+    def _tell_begin(self, id: ops.Id, followed: FollowedSubscription) -> None:
         target, filter_text = followed.wanted.key
         self.answer(
             id,
-            ops.Subscribed(
+            ops.SubscribedAnswer(
                 target=target,
                 filter=filter_text,
                 positions=print_positions(followed.positions()),
@@ -309,7 +311,9 @@ class WebSession:
         charge_stream(self.bus, self.permit, self.connection, topic, messages)
         self.later(op.id, self._publishing(op, topic, messages))
 
-    async def _publishing(self, op: ops.PublishOp, topic: str, messages: list[Outgoing]) -> None:
+    async def _publishing(
+        self, op: ops.PublishOp, topic: str, messages: list[MessageToPublish]
+    ) -> None:
         who = self.permit.who
         stored = await publish_as(who, self.bus, topic, messages, dedupe=op.dedupe)
         published = [self._published(one) for one in stored]
@@ -335,7 +339,7 @@ class WebSession:
         charge_stream(self.bus, self.permit, self.connection, topic, [message])
         self.later(op.id, self._requesting(op, topic, message))
 
-    async def _requesting(self, op: ops.RequestOp, topic: str, message: Outgoing) -> None:
+    async def _requesting(self, op: ops.RequestOp, topic: str, message: MessageToPublish) -> None:
         answer = await self.bus.request(topic, message, op.timeout_seconds)
         self.answer(op.id, msgspec.Raw(reply_json(answer.value, answer.headers)))
 
@@ -420,7 +424,7 @@ class WebSession:
             return
         for key in self.following.forbidden():
             self._end(key)
-            error = ops.Failed("forbidden", f"{key[0]!r} may not be read any more.")
+            error = ops.OperationFault("forbidden", f"{key[0]!r} may not be read any more.")
             frame = ops.EndedFrame(target=key[0], filter=key[1], error=error)
             self.connection.tell(text_frame(ops.encode(frame)))
         for key in [key for key in self._seen if not self.permit.may(Verb.PRESENCE, key[0])]:
@@ -476,9 +480,9 @@ def own_topic(target: str, user: str, user_topic: str) -> str:
     return topic_of_user(user_topic, user)
 
 
-def _outgoing(message: OutgoingMessage) -> Outgoing:
+def _outgoing(message: OutgoingMessage) -> MessageToPublish:
     key, value, headers = message.record()
-    return Outgoing(value, key, headers or {})
+    return MessageToPublish(value, key, headers or {})
 
 
 _BEFORE_LOGIN = (ops.TokenOp, ops.PingOp)

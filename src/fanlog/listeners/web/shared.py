@@ -23,18 +23,20 @@ _ANSWERS_MAX = 100
 
 
 @dataclass(slots=True)
-class _Kept(Generic[T]):
+class _SharedAnswer(Generic[T]):
     task: asyncio.Task[T]
     begun: float
     good_until: float = float("inf")
 
 
-class Shared(Generic[T]):
+class SharedAnswers(Generic[T]):
     """One answer for each owner, such as a listener, and each question. It is forgotten when it is
     too old."""
 
     def __init__(self) -> None:
-        self._kept: WeakKeyDictionary[object, dict[Hashable, _Kept[T]]] = WeakKeyDictionary()
+        self._kept: WeakKeyDictionary[object, dict[Hashable, _SharedAnswer[T]]] = (
+            WeakKeyDictionary()
+        )
 
     async def get(
         self, owner: object, find: Callable[[], Coroutine[Any, Any, T]], key: Hashable = None
@@ -47,7 +49,7 @@ class Shared(Generic[T]):
         if kept is None or loop.time() >= kept.good_until:
             if len(answers) >= _ANSWERS_MAX:
                 return await find()
-            kept = answers[key] = _Kept(loop.create_task(find()), loop.time())
+            kept = answers[key] = _SharedAnswer(loop.create_task(find()), loop.time())
             mine = kept
             mine.task.add_done_callback(lambda task: _found(answers, key, mine))
         return await asyncio.shield(kept.task)
@@ -57,7 +59,9 @@ class Shared(Generic[T]):
         self._kept.pop(owner, None)
 
 
-def _found(answers: dict[Hashable, _Kept[Any]], key: Hashable, kept: _Kept[Any]) -> None:
+def _found(
+    answers: dict[Hashable, _SharedAnswer[Any]], key: Hashable, kept: _SharedAnswer[Any]
+) -> None:
     if kept.task.cancelled() or kept.task.exception() is not None:
         _drop(answers, key, kept)
         return
@@ -68,6 +72,8 @@ def _found(answers: dict[Hashable, _Kept[Any]], key: Hashable, kept: _Kept[Any])
     loop.call_later(good, _drop, answers, key, kept)
 
 
-def _drop(answers: dict[Hashable, _Kept[Any]], key: Hashable, kept: _Kept[Any]) -> None:
+def _drop(
+    answers: dict[Hashable, _SharedAnswer[Any]], key: Hashable, kept: _SharedAnswer[Any]
+) -> None:
     if answers.get(key) is kept:
         del answers[key]

@@ -15,7 +15,7 @@ from fanlog.format.web_filters import make_filter
 from fanlog.format.web_positions import parse_positions
 from fanlog.listeners.web.connection import WebConnection
 from fanlog.listeners.web.events import EventStream, positions_for, read_event_id
-from fanlog.listeners.web.following import Wanted, read_start
+from fanlog.listeners.web.following import WantedSubscription, read_start
 from fanlog.listeners.web.group_stream import (
     CommitMode,
     Consumer,
@@ -122,7 +122,7 @@ class TopicQuery(StreamQuery, frozen=True, kw_only=True):
     prefetch: Prefetch = 1000
 
 
-class TopicsQuery(StreamQuery, frozen=True, kw_only=True):
+class TopicsStreamQuery(StreamQuery, frozen=True, kw_only=True):
     """The same for several topics."""
 
     topic: Annotated[
@@ -143,7 +143,7 @@ async def stream_topic(call: Call[TopicQuery, Any]) -> web.StreamResponse:
     return await _stream(call, [call.path("topic")])
 
 
-async def stream_topics(call: Call[TopicsQuery, Any]) -> web.StreamResponse:
+async def stream_topics(call: Call[TopicsStreamQuery, Any]) -> web.StreamResponse:
     if not call.query.topic:
         raise InvalidArgumentError("Name a topic or a pattern, such as ?topic=chat.*.")
     return await _stream(call, call.query.topic)
@@ -167,7 +167,7 @@ async def _stream(call: Call[Any, Any], targets: Sequence[str]) -> web.StreamRes
 
 
 async def _websocket(
-    call: Call[Any, Any], wanted: Sequence[Wanted], presence: Wish = False
+    call: Call[Any, Any], wanted: Sequence[WantedSubscription], presence: Wish = False
 ) -> web.StreamResponse:
     """Takes the connection over as a WebSocket, or says why not."""
     listener, request = call.listener, call.request
@@ -193,7 +193,7 @@ async def _websocket(
 
 
 async def _events(
-    call: Call[Any, Any], wanted: Sequence[Wanted], presence: Wish
+    call: Call[Any, Any], wanted: Sequence[WantedSubscription], presence: Wish
 ) -> web.StreamResponse:
     """Takes the connection over as a stream of events."""
     listener, request = call.listener, call.request
@@ -255,7 +255,9 @@ def _distinct(targets: Sequence[str]) -> list[str]:
     return kept
 
 
-def _wanted(query: StreamQuery, targets: Sequence[str], request: web.Request) -> list[Wanted]:
+def _wanted(
+    query: StreamQuery, targets: Sequence[str], request: web.Request
+) -> list[WantedSubscription]:
     positions = _positions(query, targets, request)
     at = StartSpec(query.offset, query.partition, query.time, query.last)
     if query.start and at != StartSpec():
@@ -266,7 +268,7 @@ def _wanted(query: StreamQuery, targets: Sequence[str], request: web.Request) ->
         spec["headers"] = query.header
     chosen = make_filter(spec)
     return [
-        Wanted(
+        WantedSubscription(
             target=target,
             kind="json",
             start=start,
@@ -335,7 +337,7 @@ ROUTES = [
         stream_topics,
         "Follow several topics or patterns",
         "streams",
-        query=TopicsQuery,
+        query=TopicsStreamQuery,
         query_example={"topic": "chat.*"},
         description=_STREAM_NOTE,
         answer=str,

@@ -41,7 +41,7 @@ class Talk(Protocol):
     def closed(self) -> None: ...
 
 
-class _Ended:
+class _EndedTalk:
     """What a closed connection has in the place of its talk, so that neither keeps the other."""
 
     def feed(self, data: bytes) -> None: ...
@@ -58,4 +58,4 @@ class _Ended:
     def closed(self) -> None: ...
 
 
-ENDED = _Ended()
+ENDED = _EndedTalk()

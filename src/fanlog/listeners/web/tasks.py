@@ -75,7 +75,7 @@ class TaskQuery(msgspec.Struct, frozen=True, kw_only=True):
     ] = ""
 
 
-class Running:
+class RunningTask:
     """A task as its work sees it: it reports here, and asks whether it is to go on."""
 
     def __init__(self, task: Task, who: Identity) -> None:
@@ -101,7 +101,7 @@ class Running:
             raise Stopped
 
 
-Work = Callable[[Running], Awaitable[None]]
+Work = Callable[[RunningTask], Awaitable[None]]
 
 
 class Tasks:
@@ -109,7 +109,7 @@ class Tasks:
 
     def __init__(self, broker: BrokerCore) -> None:
         self._broker = broker
-        self._tasks: dict[str, Running] = {}
+        self._tasks: dict[str, RunningTask] = {}
         self._closed = False
 
     def start(self, permit: Permit, kind: str, about: str, work: Work, *, detail: str = "") -> Task:
@@ -127,11 +127,11 @@ class Tasks:
         task = Task(
             id=secrets.token_hex(8), kind=kind, about=about, who=who, started=now, detail=detail
         )
-        one = self._tasks[task.id] = Running(task, permit.who)
+        one = self._tasks[task.id] = RunningTask(task, permit.who)
         one.work = asyncio.get_running_loop().create_task(self._run(one, work))
         return task
 
-    async def _run(self, one: Running, work: Work) -> None:
+    async def _run(self, one: RunningTask, work: Work) -> None:
         task = one.task
         try:
             await work(one)
@@ -159,7 +159,7 @@ class Tasks:
             if len(ended) - at > _ENDED_MAX or now - one.ended_at > _ENDED_SECONDS:
                 del self._tasks[one.task.id]
 
-    def seen_by(self, permit: Permit) -> list[Running]:
+    def seen_by(self, permit: Permit) -> list[RunningTask]:
         """Those that somebody may see: their own, and for admins all. The newest first."""
         self._forget()
         everything = permit.may(Verb.ADMIN, "")
@@ -167,7 +167,7 @@ class Tasks:
         found = [one for one in self._tasks.values() if everything or _owner(one.who) == own]
         return found[::-1]
 
-    def get(self, permit: Permit, id: str) -> Running:
+    def get(self, permit: Permit, id: str) -> RunningTask:
         for one in self.seen_by(permit):
             if one.task.id == id:
                 return one

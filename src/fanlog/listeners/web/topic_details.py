@@ -42,7 +42,7 @@ from fanlog.model import PARTITIONS_MAX, GroupKind, ReaderCounters
 if TYPE_CHECKING:
     from fanlog.broker.authority import Permit
     from fanlog.broker.broker_core import BrokerCore
-    from fanlog.broker.topics import Partition, Topic
+    from fanlog.broker.topics import BrokerTopic, Partition
 
 Section = Literal["partitions", "segments", "readers", "groups", "producers"]
 
@@ -95,7 +95,7 @@ async def look_into(call: Call[DetailsQuery, None]) -> TopicDetails:
 
 
 def _summary(
-    topic: Topic, figures: TopicFigures, lag: int | None
+    topic: BrokerTopic, figures: TopicFigures, lag: int | None
 ) -> Generator[None, None, TopicDetails]:
     damaged: list[DamagedPart] = []
     failed: list[FailedLog] = []
@@ -137,7 +137,7 @@ def _summary(
 
 
 async def _section(
-    broker: BrokerCore, topic: Topic, permit: Permit, query: DetailsQuery, limit: int
+    broker: BrokerCore, topic: BrokerTopic, permit: Permit, query: DetailsQuery, limit: int
 ) -> msgspec.Struct:
     offset = query.offset
     if query.show == "partitions":
@@ -176,7 +176,7 @@ def _partition(partition: Partition) -> TopicPartitionDetails:
 
 
 async def _readers(
-    broker: BrokerCore, topic: Topic, permit: Permit, offset: int, limit: int
+    broker: BrokerCore, topic: BrokerTopic, permit: Permit, offset: int, limit: int
 ) -> TopicReadersPage:
     found, complete = await broker.topic_users.readers(topic)
     restricted = not permit.may(Verb.ADMIN, "")
@@ -219,7 +219,7 @@ def _reader(reader: TopicReader) -> TopicReaderDetails:
 
 
 async def _groups(
-    broker: BrokerCore, topic: Topic, permit: Permit, offset: int, limit: int
+    broker: BrokerCore, topic: BrokerTopic, permit: Permit, offset: int, limit: int
 ) -> TopicGroupsPage:
     found = await broker.topic_users.groups(topic)
     if permit.guarded:
@@ -238,7 +238,7 @@ def _group(group: TopicGroup) -> TopicGroupDetails:
 
 
 async def _producers(
-    broker: BrokerCore, topic: Topic, permit: Permit, query: DetailsQuery, limit: int
+    broker: BrokerCore, topic: BrokerTopic, permit: Permit, query: DetailsQuery, limit: int
 ) -> TopicProducersPage:
     found, complete = await broker.topic_users.producers(topic, query.partition)
     some = found[query.offset : query.offset + limit]

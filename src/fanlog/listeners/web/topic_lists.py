@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from fanlog.broker.metric_scan import missed_in
-from fanlog.broker.topic_table import TopicRow, TopicSort, TopicState, Wanted, is_own
+from fanlog.broker.topic_table import TopicRow, TopicSelection, TopicSort, TopicState, is_own
 from fanlog.errors import InvalidArgumentError
 from fanlog.identity import Verb
 from fanlog.listeners.web.routes import Call, Route
@@ -95,7 +95,9 @@ async def search_topics(call: Call[TopicListQuery, None]) -> TopicList:
     except UnicodeEncodeError:
         raise InvalidArgumentError("The search is not valid text: use UTF-8.") from None
     viewer, may_see = sight_of(permit, broker.permissions_epoch)
-    wanted = Wanted(query.search, query.internal, query.sort, query.descending, viewer, may_see)
+    wanted = TopicSelection(
+        query.search, query.internal, query.sort, query.descending, viewer, may_see
+    )
     limit = min(query.limit, call.listener.options.page_entries_max)
     rows, total = await broker.topic_table.page(wanted, query.offset, limit)
     topics = [listed(row, permit) async for row in broker.slices.each(rows)]

@@ -18,7 +18,7 @@ from fanlog.format.trace_context import (
 )
 from fanlog.format.traces import ListTraces, SpanInfo
 from fanlog.listeners.trace_requests import find_spans
-from fanlog.listeners.web.ports import Outgoing, Published
+from fanlog.listeners.web.ports import MessageToPublish, Published
 from fanlog.listeners.web.routes import Call, Nothing, Param, Route
 from fanlog.telemetry.tracing.spans import SPANS_KEPT_MAX, messaging_attributes
 
@@ -78,11 +78,11 @@ class PublishSpans:
         self._begun: list[tuple[int, str, TraceContext, bytes, int]] = []
         self._count = 0
 
-    def begin(self, topic: str, messages: list[Outgoing]) -> list[Outgoing]:
+    def begin(self, topic: str, messages: list[MessageToPublish]) -> list[MessageToPublish]:
         """The messages, with what their headers should say."""
         return [self._begin_one(topic, message) for message in messages]
 
-    def _begin_one(self, topic: str, message: Outgoing) -> Outgoing:
+    def _begin_one(self, topic: str, message: MessageToPublish) -> MessageToPublish:
         index, self._count = self._count, self._count + 1
         own = context_of(message.headers)
         parent = own or self._asked
@@ -101,7 +101,7 @@ class PublishSpans:
         self._begun.append((index, topic, context, parent_id, spans.now_us()))
         return self._with(message, context)
 
-    def _with(self, message: Outgoing, context: TraceContext) -> Outgoing:
+    def _with(self, message: MessageToPublish, context: TraceContext) -> MessageToPublish:
         headers = {**message.headers, TRACEPARENT: context.traceparent.encode()}
         if 0 < len(self._state) <= _TRACESTATE_BYTES_MAX:
             headers.setdefault(TRACESTATE, self._state)

@@ -14,8 +14,8 @@ import google_crc32c
 from fanlog.errors import BackupError
 from fanlog.log.backup import manifest
 from fanlog.log.backup.findings import Advance
-from fanlog.log.backup.keeping import Kept, Source
-from fanlog.log.backup.point import FileEntry, Point
+from fanlog.log.backup.keeping import BackupSource, Kept
+from fanlog.log.backup.point import BackupPoint, FileEntry
 from fanlog.model import MIB
 
 _READ_BYTES = 1 * MIB
@@ -24,7 +24,11 @@ _CUT = (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile)
 
 
 def write_archive(
-    source: Source, target: IO[bytes], *, compress: bool = False, advance: Advance | None = None
+    source: BackupSource,
+    target: IO[bytes],
+    *,
+    compress: bool = False,
+    advance: Advance | None = None,
 ) -> Kept:
     """Writes a point to a stream. The manifest comes last: a stream that was cut off has none."""
     total = 0
@@ -33,7 +37,7 @@ def write_archive(
         _add(tar, manifest.MARK, manifest.encode_mark(), point)
         for index, entry in enumerate(point.files()):
             entry.kept_as = manifest.kept_name(entry.path, 1)
-            reader = _Reader(source, index, entry)
+            reader = _ArchiveStream(source, index, entry)
             info = tarfile.TarInfo(entry.kept_as)
             info.size, info.mtime = entry.bytes, point.taken_us // 1_000_000
             tar.addfile(info, reader)
@@ -45,16 +49,16 @@ def write_archive(
     return Kept(1, point, len(point.files()), 0, total, 0, 0)
 
 
-def _add(tar: tarfile.TarFile, name: str, data: bytes, point: Point) -> None:
+def _add(tar: tarfile.TarFile, name: str, data: bytes, point: BackupPoint) -> None:
     info = tarfile.TarInfo(name)
     info.size, info.mtime = len(data), point.taken_us // 1_000_000
     tar.addfile(info, io.BytesIO(data))
 
 
-class _Reader(io.RawIOBase):
+class _ArchiveStream(io.RawIOBase):
     """A file of a point as a stream that tarfile reads, with a checksum that runs along."""
 
-    def __init__(self, source: Source, index: int, entry: FileEntry) -> None:
+    def __init__(self, source: BackupSource, index: int, entry: FileEntry) -> None:
         super().__init__()
         self._source = source
         self._index = index

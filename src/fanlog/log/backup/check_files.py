@@ -12,18 +12,18 @@ import msgspec
 
 from fanlog.errors import FanlogError, FormatError
 from fanlog.log import small_files
-from fanlog.log.backup.findings import Meaning, Report
+from fanlog.log.backup.findings import CheckReport, Meaning
 from fanlog.log.clean import CleanStop, decode_clean
 from fanlog.log.ends import SyncedEnds, decode_ends
 from fanlog.log.files import read_file
-from fanlog.log.journal_file import HEADER_BYTES, Group, groups
+from fanlog.log.journal_file import HEADER_BYTES, JournalGroup, groups
 
 # The first two fields of a group's header.
 _HEAD = Struct("<8sQ")
 _MAGIC = b"FANLJRN1"
 
 
-def check_small_file(path: str, report: Report, meaning: Meaning) -> bool:
+def check_small_file(path: str, report: CheckReport, meaning: Meaning) -> bool:
     """Whether a file with a JSON object is there and byte by byte as it was written. One that is
     missing is no fault."""
     try:
@@ -48,7 +48,7 @@ def check_small_file(path: str, report: Report, meaning: Meaning) -> bool:
     return True
 
 
-def check_journal_file(path: str, report: Report, generation_min: int | None) -> None:
+def check_journal_file(path: str, report: CheckReport, generation_min: int | None) -> None:
     """Looks at every group of a journal file, or of a `kept-*.journal`."""
     try:
         data = read_file(path)
@@ -57,7 +57,7 @@ def check_journal_file(path: str, report: Report, generation_min: int | None) ->
     report.checked(len(data))
     end, generation = 0, None
     for item in groups(data, generation_min):
-        if isinstance(item, Group):
+        if isinstance(item, JournalGroup):
             end = item.at + HEADER_BYTES + len(item.body)
             generation = item.generation
             if not item.body:
@@ -74,7 +74,7 @@ def _is_half_a_group(data: bytes, at: int, generation: int | None) -> bool:
     """Whether a group begins here whose header is not whole. What an earlier use of the file left
     here is a whole header, or the middle of a group."""
     rest = data[at:]
-    if len(rest) < HEADER_BYTES or isinstance(next(groups(rest), None), Group):
+    if len(rest) < HEADER_BYTES or isinstance(next(groups(rest), None), JournalGroup):
         return False
     if not at:
         return any(rest[:HEADER_BYTES])
@@ -83,7 +83,7 @@ def _is_half_a_group(data: bytes, at: int, generation: int | None) -> bool:
     return alike >= len(_MAGIC) - 2 or found == generation
 
 
-def check_ends(folder: str, report: Report) -> SyncedEnds | None:
+def check_ends(folder: str, report: CheckReport) -> SyncedEnds | None:
     """The table of synced ends; None if there is none that can be believed."""
     path = f"{folder}/ends"
     try:
@@ -98,7 +98,7 @@ def check_ends(folder: str, report: Report) -> SyncedEnds | None:
         return None
 
 
-def check_clean(path: str, report: Report) -> CleanStop | None:
+def check_clean(path: str, report: CheckReport) -> CleanStop | None:
     """The mark of a clean stop; None if there is none that can be believed."""
     try:
         data = read_file(path)

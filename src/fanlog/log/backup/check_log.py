@@ -12,15 +12,15 @@ from typing import NamedTuple
 from fanlog.errors import FanlogError, FormatError
 from fanlog.log import small_files
 from fanlog.log.backup.check_files import check_small_file, list_names
-from fanlog.log.backup.findings import Meaning, Report
+from fanlog.log.backup.findings import CheckReport, Meaning
 from fanlog.log.files import read_file
 from fanlog.log.index import decode_index
 from fanlog.log.producers import read_producers
 from fanlog.log.read_only import SegmentFile, segment_files
-from fanlog.log.scan import NO_STOP, Damage, Owner, Run, is_zero, walk_file
+from fanlog.log.scan import NO_STOP, BatchRun, Damage, Owner, is_zero, walk_file
 from fanlog.log.segment_names import INDEX_SUFFIX, LOG_SUFFIX, PRODUCERS_SUFFIX, maybe_segment_name
 
-Visit = Callable[[Run], None]
+Visit = Callable[[BatchRun], None]
 
 
 class Walked(NamedTuple):
@@ -35,7 +35,7 @@ class LogCheck:
     """Checks the folder of a partition. `known_end` is an offset that the log had reached."""
 
     def __init__(
-        self, folder: str, owner: Owner, report: Report, known_end: int, visit: Visit | None
+        self, folder: str, owner: Owner, report: CheckReport, known_end: int, visit: Visit | None
     ) -> None:
         self._folder = folder
         self._owner = owner

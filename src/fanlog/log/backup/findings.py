@@ -23,7 +23,7 @@ class Meaning(StrEnum):
     TORN = "torn"
 
 
-class Finding(NamedTuple):
+class FileFinding(NamedTuple):
     """One fault. `file` is relative to the folder that was checked, `at` is a byte in it."""
 
     file: str
@@ -35,20 +35,20 @@ class Finding(NamedTuple):
 Advance = Callable[[int], None]
 
 
-class Report:
+class CheckReport:
     """Collects what a check finds, and how much it has read. `advance` hears the bytes so far."""
 
     def __init__(self, root: str, advance: Advance | None = None) -> None:
         self._root = root
         self._advance = advance
-        self.findings: list[Finding] = []
+        self.findings: list[FileFinding] = []
         # Faults of nothing: what a person may want to know.
         self.notes: list[str] = []
         self.files = 0
         self.bytes = 0
 
     def add(self, path: str, at: int, meaning: Meaning, sentence: str) -> None:
-        self.findings.append(Finding(self.name(path), at, meaning, sentence))
+        self.findings.append(FileFinding(self.name(path), at, meaning, sentence))
 
     def name(self, path: str) -> str:
         return path.removeprefix(f"{self._root}/")

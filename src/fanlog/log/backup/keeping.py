@@ -1,8 +1,8 @@
 """Keeping a point in a backup folder: what it has already stays, what is new is linked or copied.
 
 This runs where the backup is, which may be another machine than the broker's: bytes come through
-a `Source`. On the broker's machine the source also says where the files are. Then sealed files are
-linked if both are on one file system, and read directly if not.
+a `BackupSource`. On the broker's machine the source also says where the files are. Then sealed
+files are linked if both are on one file system, and read directly if not.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fanlog.errors import BackupError, FanlogError, FolderInUseError
 from fanlog.log import posix
 from fanlog.log.backup import manifest
 from fanlog.log.backup.findings import Advance
-from fanlog.log.backup.point import FileEntry, Point
+from fanlog.log.backup.point import BackupPoint, FileEntry
 from fanlog.log.files import make_folders, read_file, replace_file, sync_folder, write_all
 from fanlog.model import MIB
 
@@ -27,10 +27,10 @@ _READ_BYTES = 1 * MIB
 _SYNC_THREADS = 8
 
 
-class Source(Protocol):
+class BackupSource(Protocol):
     """Where the files of a point are."""
 
-    point: Point
+    point: BackupPoint
 
     def read(self, file: int, at: int, size: int) -> bytes:
         """Bytes of a file, by its number; empty at its end."""
@@ -46,7 +46,7 @@ class Kept(NamedTuple):
     were there before."""
 
     number: int
-    point: Point
+    point: BackupPoint
     files: int
     linked: int
     copied: int
@@ -86,7 +86,7 @@ class BackupFolder:
             os.close(self._lock)
             self._lock = -1
 
-    def add(self, source: Source, advance: Advance | None = None) -> Kept:
+    def add(self, source: BackupSource, advance: Advance | None = None) -> Kept:
         """Adds a point. All that it needs is durable on return."""
         points = dict(load_points(self.folder))
         _check_source(self.folder, source.point, list(points.values()))
@@ -113,7 +113,7 @@ class BackupFolder:
             self._sweep(list(points.values()))
         return gone
 
-    def _sweep(self, points: list[Point]) -> int:
+    def _sweep(self, points: list[BackupPoint]) -> int:
         """Removes files that no point names. Of points that can't be read nobody knows which files
         they need: then nothing goes."""
         if len(points) < len(all_numbers(self.folder)):
@@ -132,7 +132,7 @@ class BackupFolder:
         return swept
 
 
-def _check_source(folder: str, point: Point, points: list[Point]) -> None:
+def _check_source(folder: str, point: BackupPoint, points: list[BackupPoint]) -> None:
     """A restored broker goes on in the folder that it was restored from."""
     if points and not {point.history, point.restored_from} & {p.history for p in points}:
         raise BackupError(
@@ -161,7 +161,7 @@ def all_numbers(folder: str) -> list[int]:
     return sorted(n for name in names if (n := manifest.number_of_point(name)) is not None)
 
 
-def load_points(folder: str) -> Iterator[tuple[int, Point]]:
+def load_points(folder: str) -> Iterator[tuple[int, BackupPoint]]:
     """The points of a backup folder that are whole, the oldest first."""
     for number in all_numbers(folder):
         name = manifest.point_name(number)
@@ -175,9 +175,9 @@ class _Keeping:
     def __init__(
         self,
         folder: str,
-        source: Source,
+        source: BackupSource,
         number: int,
-        newest: Point | None,
+        newest: BackupPoint | None,
         advance: Advance | None,
     ) -> None:
         self._folder = folder

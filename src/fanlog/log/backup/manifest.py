@@ -4,7 +4,7 @@
 | ----------------------- | ---------------------------------------------------------------------- |
 | `fanlog-backup.json`    | says that this is a backup; `restored_epoch`: the highest epoch that a |
 |                         | restore from here has given away                                       |
-| `points/<number>.json`  | a `Point`: each file with its length and its CRC-32C                   |
+| `points/<number>.json`  | a `BackupPoint`: each file with its length and its CRC-32C             |
 | `files/<path>@<number>` | a file of a data folder, first kept by that point                      |
 | `lock`                  | whoever takes a backup has it (`flock`)                                |
 
@@ -25,7 +25,7 @@ import msgspec
 
 from fanlog.errors import BackupError, FanlogError
 from fanlog.log import small_files
-from fanlog.log.backup.point import Point
+from fanlog.log.backup.point import BackupPoint
 
 MARK = "fanlog-backup.json"
 POINTS = "points"
@@ -48,7 +48,7 @@ def kept_name(path: str, number: int) -> str:
     return f"{FILES}/{path}@{number}"
 
 
-def encode_point(point: Point) -> bytes:
+def encode_point(point: BackupPoint) -> bytes:
     return small_files.encode({"backup": FORMAT, "point": msgspec.to_builtins(point)})
 
 
@@ -56,12 +56,12 @@ def encode_mark(restored_epoch: int = 0) -> bytes:
     return small_files.encode({"backup": FORMAT, "restored_epoch": restored_epoch})
 
 
-def decode_point(data: bytes, name: str) -> Point:
+def decode_point(data: bytes, name: str) -> BackupPoint:
     """Raises `BackupError` for a manifest that is damaged, or of a newer release."""
     try:
         fields = small_files.decode(data, name).fields
         _check_format(fields, name)
-        point = msgspec.convert(fields["point"], Point)
+        point = msgspec.convert(fields["point"], BackupPoint)
     except (FanlogError, KeyError, msgspec.ValidationError) as fault:
         if isinstance(fault, BackupError):
             raise
@@ -72,7 +72,7 @@ def decode_point(data: bytes, name: str) -> Point:
     return point
 
 
-def check_paths(point: Point, whose: str) -> None:
+def check_paths(point: BackupPoint, whose: str) -> None:
     """Raises `BackupError` if a point leads out of the folder that it is kept in, or restored to.
     Whoever sent it may lie."""
     for file in point.files():

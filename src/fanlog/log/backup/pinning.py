@@ -11,7 +11,7 @@ import os
 import shutil
 from contextlib import suppress
 
-from fanlog.log.backup.point import FileEntry, Point, TopicEntry, TopicMoment, log_entry
+from fanlog.log.backup.point import BackupPoint, FileEntry, TopicEntry, TopicMoment, log_entry
 from fanlog.log.catalog import DELETED_PREFIX
 from fanlog.log.files import write_all
 from fanlog.log.segment_names import LOG_SUFFIX
@@ -53,7 +53,9 @@ class StagedLink:
             self._fd = -1
 
 
-def pin(point: Point, topics: list[TopicMoment], staged: list[StagedLink], pins: str) -> Point:
+def pin(
+    point: BackupPoint, topics: list[TopicMoment], staged: list[StagedLink], pins: str
+) -> BackupPoint:
     """Fills in a point's files, and gives each a second name. Blocks; raises `OSError`."""
     for name, number, settings, path, moments in topics:
         folder = os.path.basename(path)

@@ -60,7 +60,7 @@ class TopicEntry(msgspec.Struct):
     logs: list[LogEntry] = []
 
 
-class Point(msgspec.Struct):
+class BackupPoint(msgspec.Struct):
     """What a manifest says. `history` names the data folder: it changes when a folder is restored,
     because from then on the same offsets hold other messages."""
 
@@ -87,7 +87,7 @@ class Point(msgspec.Struct):
         return [*(file for log in logs for file in log.files), *self.staged]
 
 
-def encode_listing(point: Point) -> Iterator[bytes]:
+def encode_listing(point: BackupPoint) -> Iterator[bytes]:
     """A point as lines of JSON: all of it but the topics, then each topic. A broker's thread that
     encodes all topics in one step would hold its loop up."""
     yield _line(msgspec.structs.replace(point, topics=[]))
@@ -100,11 +100,11 @@ def _line(some: msgspec.Struct) -> bytes:
     return json.dumps(msgspec.to_builtins(some)).encode() + b"\n"
 
 
-def decode_listing(data: bytes) -> Point:
+def decode_listing(data: bytes) -> BackupPoint:
     """Raises `BackupError` for what is not a listing."""
     try:
         head, *topics = (json.loads(line) for line in data.splitlines())
-        point = msgspec.convert(head, Point)
+        point = msgspec.convert(head, BackupPoint)
         point.topics = [msgspec.convert(topic, TopicEntry) for topic in topics]
     except (ValueError, msgspec.ValidationError) as fault:
         raise BackupError(f"The broker's list of files can't be read: {fault}.") from fault

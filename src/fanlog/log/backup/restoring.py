@@ -25,10 +25,10 @@ from fanlog.log.backup import manifest
 from fanlog.log.backup.archive import Archive
 from fanlog.log.backup.findings import Advance
 from fanlog.log.backup.keeping import all_numbers, is_backup_folder, sync_all
-from fanlog.log.backup.point import FileEntry, LogEntry, Point, TopicEntry
+from fanlog.log.backup.point import BackupPoint, FileEntry, LogEntry, TopicEntry
 from fanlog.log.catalog import (
     UNFINISHED_RESTORE,
-    Catalog,
+    CatalogFile,
     TopicFile,
     create_topic_folder,
     save_catalog,
@@ -95,7 +95,7 @@ def open_backup(path: str) -> Archive | FolderBackup:
     return Archive(path)
 
 
-def load_point(backup: Backup, number: int | None) -> tuple[int, Point]:
+def load_point(backup: Backup, number: int | None) -> tuple[int, BackupPoint]:
     """A point by its number, or the newest that is whole."""
     if number is not None and number not in backup.numbers:
         known = ", ".join(map(str, backup.numbers))
@@ -112,7 +112,7 @@ def load_point(backup: Backup, number: int | None) -> tuple[int, Point]:
 
 class Restored(NamedTuple):
     number: int
-    point: Point
+    point: BackupPoint
     epoch: int
     files: int
     bytes: int
@@ -134,7 +134,7 @@ def restore(
         if isinstance(backup, FolderBackup):
             backup.note_epoch(epoch)
         count = _Restoring(backup, point, data, advance).run()
-        catalog = Catalog(
+        catalog = CatalogFile(
             point.next_topic + _AHEAD, epoch, secrets.token_hex(16), restored_from=point.history
         )
         save_catalog(f"{data}/catalog.json", catalog)
@@ -176,7 +176,9 @@ def _begin(data: str) -> None:
 
 
 class _Restoring:
-    def __init__(self, backup: Backup, point: Point, data: str, advance: Advance | None) -> None:
+    def __init__(
+        self, backup: Backup, point: BackupPoint, data: str, advance: Advance | None
+    ) -> None:
         self._backup = backup
         self._point = point
         self._data = data

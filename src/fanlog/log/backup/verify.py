@@ -24,10 +24,10 @@ from fanlog.log.backup.check_files import (
     list_names,
 )
 from fanlog.log.backup.check_log import LogCheck, Visit
-from fanlog.log.backup.findings import Advance, Meaning, Report
+from fanlog.log.backup.findings import Advance, CheckReport, Meaning
 from fanlog.log.catalog import DELETED_PREFIX, load_topic, number_of
 from fanlog.log.files import read_at
-from fanlog.log.scan import SCAN_BYTES, Owner, Run
+from fanlog.log.scan import SCAN_BYTES, BatchRun, Owner
 from fanlog.log.small_files import COPY_SUFFIX
 
 
@@ -68,18 +68,18 @@ def verify_data(
     *,
     ledger: str = "",
     staged_of: StagedOf = no_staged,
-) -> Report:
+) -> CheckReport:
     """Checks a data folder. `ledger` is the topic with the entries that `staged_of` reads."""
     if not is_data_folder(folder):
         raise FolderUnusableError(
             f"{folder} is not a data folder of Fanlog's: name the one that the broker is started "
             "with (fanlog serve --data)."
         )
-    with _Held(folder):
+    with _FolderHold(folder):
         return _Verify(folder, advance, ledger, staged_of).run()
 
 
-class _Held:
+class _FolderHold:
     """Keeps brokers out of the folder while it is read."""
 
     def __init__(self, folder: str) -> None:
@@ -111,13 +111,13 @@ class _Verify:
         self, folder: str, advance: Advance | None, ledger: str, staged_of: StagedOf
     ) -> None:
         self._folder = folder
-        self._report = Report(folder, advance)
+        self._report = CheckReport(folder, advance)
         self._ledger = ledger
         self._staged_of = staged_of
         self._staged: dict[str, StagedFile] = {}
         self._known_ends: dict[Owner, int] = {}
 
-    def run(self) -> Report:
+    def run(self) -> CheckReport:
         folder, report = self._folder, self._report
         for name in ("catalog.json", "catalog.json.copy", "ledgers.json", "audit.json"):
             check_small_file(f"{folder}/{name}", report, Meaning.REBUILT)
@@ -178,7 +178,7 @@ class _Verify:
             self._report.add(path, 0, meaning, str(fault))
             return None
 
-    def _visit(self, run: Run) -> None:
+    def _visit(self, run: BatchRun) -> None:
         """Remembers which files transactions were committed with."""
         for at, header in split_batches(run.data[: run.size]):
             with suppress(FanlogError):

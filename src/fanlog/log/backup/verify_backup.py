@@ -10,7 +10,7 @@ import google_crc32c
 
 from fanlog.errors import FanlogError
 from fanlog.log.backup import manifest
-from fanlog.log.backup.findings import Advance, Meaning, Report
+from fanlog.log.backup.findings import Advance, CheckReport, Meaning
 from fanlog.log.backup.point import FileEntry
 from fanlog.log.backup.restoring import Backup, FolderBackup, open_backup
 from fanlog.log.scan import NO_STOP, Damage, Owner, walk_file
@@ -19,9 +19,9 @@ from fanlog.log.segment_names import LOG_SUFFIX, maybe_segment_name
 _LOG_FILE = re.compile(r"topics/(\d+)-[^/]*/(\d+)/([^/]+)")
 
 
-def verify_backup(path: str, advance: Advance | None = None) -> Report:
+def verify_backup(path: str, advance: Advance | None = None) -> CheckReport:
     """Checks a backup folder, or a tar file."""
-    report = Report(path, advance)
+    report = CheckReport(path, advance)
     backup = open_backup(path)
     try:
         wanted = _wanted(backup, report)
@@ -34,7 +34,7 @@ def verify_backup(path: str, advance: Advance | None = None) -> Report:
     return report
 
 
-def _wanted(backup: Backup, report: Report) -> dict[str, list[FileEntry]]:
+def _wanted(backup: Backup, report: CheckReport) -> dict[str, list[FileEntry]]:
     """The files by their names, each with what the points want of it, the shortest first."""
     wanted: dict[str, dict[int, FileEntry]] = {}
     _check_mark(backup, report)
@@ -55,7 +55,7 @@ def _wanted(backup: Backup, report: Report) -> dict[str, list[FileEntry]]:
     return {name: [by[size] for size in sorted(by)] for name, by in wanted.items()}
 
 
-def _check_mark(backup: Backup, report: Report) -> None:
+def _check_mark(backup: Backup, report: CheckReport) -> None:
     try:
         data = backup.read_whole(manifest.MARK)
         if manifest.encode_mark(manifest.decode_mark(data)) != data:
@@ -64,7 +64,7 @@ def _check_mark(backup: Backup, report: Report) -> None:
         report.add(manifest.MARK, 0, Meaning.REBUILT, str(fault).rstrip("."))
 
 
-def _check_file(backup: Backup, name: str, entries: list[FileEntry], report: Report) -> bool:
+def _check_file(backup: Backup, name: str, entries: list[FileEntry], report: CheckReport) -> bool:
     """Whether a file has the checksum that each point wants, up to the length that it wants."""
     at = crc = 0
     left = list(entries)
@@ -95,7 +95,7 @@ def _check_file(backup: Backup, name: str, entries: list[FileEntry], report: Rep
     return True
 
 
-def _check_batches(path: str, entry: FileEntry, report: Report) -> None:
+def _check_batches(path: str, entry: FileEntry, report: CheckReport) -> None:
     """What was damaged when the backup was taken has a fitting checksum, and is damaged."""
     match = _LOG_FILE.fullmatch(entry.path)
     name = None if match is None else maybe_segment_name(match[3])

@@ -40,7 +40,7 @@ _FOLDER_WORD = "THIS_FOLDER"
 _NAME_WORD = "THIS_NAME"
 
 
-class Option(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PipelineOption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     about: str
     default: str = ""
     required: bool = False
@@ -52,7 +52,7 @@ class Option(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class _Described(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     about: str
-    options: dict[str, Option]
+    options: dict[str, PipelineOption]
 
 
 class _Decided(msgspec.Struct, frozen=True):
@@ -66,7 +66,7 @@ class Pipeline(msgspec.Struct, frozen=True):
     name: str
     folder: Path
     about: str
-    options: dict[str, Option]
+    options: dict[str, PipelineOption]
 
     @property
     def declarative(self) -> bool:

@@ -21,7 +21,7 @@ _OBJECT = "map<string, variant>"
 _ARRAY = "array<variant>"
 
 
-class _Part(NamedTuple):
+class _ValuePart(NamedTuple):
     """A part of a value: what it is called, as it came, and as it was parsed."""
 
     name: str
@@ -44,7 +44,7 @@ def fault(value: Column, parsed: Column, schema: StructType) -> Column:
         f.when(value.isNull(), NO_VALUE)
         .when(
             is_text & is_object & _stands_alone(text),
-            _fault_of_fields(_Part("", raw, parsed), schema),
+            _fault_of_fields(_ValuePart("", raw, parsed), schema),
         )
         .when(~is_text | raw.isNull(), NO_JSON)
         .when(~is_object, NO_OBJECT)
@@ -62,21 +62,21 @@ def _stands_alone(text: Column) -> Column:
     return f.coalesce(alone, f.lit(False))
 
 
-def _fault_of_fields(part: _Part, schema: StructType) -> Column:
+def _fault_of_fields(part: _ValuePart, schema: StructType) -> Column:
     fields = part.raw.try_cast(_OBJECT)
     faults = [_fault_of_field(part, fields, field) for field in schema.fields]
     return f.coalesce(*faults, f.lit(None).cast("string"))
 
 
-def _fault_of_field(parent: _Part, fields: Column, field: StructField) -> Column:
+def _fault_of_field(parent: _ValuePart, fields: Column, field: StructField) -> Column:
     name = f"{parent.name}.{field.name}" if parent.name else field.name
     raw = f.try_element_at(fields, f.lit(field.name))
-    part = _Part(name, raw, parent.parsed.getField(field.name))
+    part = _ValuePart(name, raw, parent.parsed.getField(field.name))
     missing = f.lit(None if field.nullable else f"`{name}` is missing")
     return _fault_of(part, field.dataType, missing)
 
 
-def _fault_of(part: _Part, type: DataType, missing: Column | None = None) -> Column:
+def _fault_of(part: _ValuePart, type: DataType, missing: Column | None = None) -> Column:
     """What is wrong with a part of this type. As it came it is looked at only where it has parts
     itself, or was not got."""
     nothing = f.lit(None).cast("string")
@@ -98,25 +98,27 @@ def _fault_of(part: _Part, type: DataType, missing: Column | None = None) -> Col
     )
 
 
-def _fault_of_elements(part: _Part, type: ArrayType) -> Column:
+def _fault_of_elements(part: _ValuePart, type: ArrayType) -> Column:
     raws = part.raw.try_cast(_ARRAY)
     pairs = f.arrays_zip(raws.alias("raw"), part.parsed.alias("parsed"))
     faults = f.transform(
         pairs,
         lambda pair: _fault_of(
-            _Part(f"{part.name}[]", pair["raw"], pair["parsed"]), type.elementType
+            _ValuePart(f"{part.name}[]", pair["raw"], pair["parsed"]), type.elementType
         ),
     )
     same_size = f.coalesce(f.size(raws) == f.size(part.parsed), f.lit(False))
     return f.when(~same_size, part.no(type)).otherwise(_first(faults))
 
 
-def _fault_of_entries(part: _Part, type: MapType) -> Column:
+def _fault_of_entries(part: _ValuePart, type: MapType) -> Column:
     raws = part.raw.try_cast(_OBJECT)
     faults = f.transform(
         f.map_entries(raws),
         lambda entry: _fault_of(
-            _Part(f"{part.name}[]", entry["value"], f.try_element_at(part.parsed, entry["key"])),
+            _ValuePart(
+                f"{part.name}[]", entry["value"], f.try_element_at(part.parsed, entry["key"])
+            ),
             type.valueType,
         ),
     )

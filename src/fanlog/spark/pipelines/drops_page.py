@@ -12,7 +12,7 @@ from fanlog.model import GroupInfo, TopicInfo
 from fanlog.spark.pipelines.drops_page_drawing import (
     ROWS_MAX,
     STYLE,
-    Point,
+    ChartPoint,
     bars,
     none,
     over_time,
@@ -26,7 +26,7 @@ from fanlog.spark.pipelines.drops_page_misses import (
 )
 
 
-class LetterCount(NamedTuple):
+class IntervalDeadLetters(NamedTuple):
     """Dead letters of one kind in one interval; `waiting` of them are still there."""
 
     source: str
@@ -46,17 +46,17 @@ class Hole(NamedTuple):
     missing: int
 
 
-class Facts(NamedTuple):
+class DropsFacts(NamedTuple):
     """`misses` is None where the broker has written none down."""
 
     topics: list[TopicInfo]
     groups: list[GroupInfo]
     misses: Misses | None
-    letters: list[LetterCount]
+    letters: list[IntervalDeadLetters]
     holes: list[Hole]
 
 
-def write_report(folder: Path, facts: Facts, *, reasons_max: int) -> None:
+def write_report(folder: Path, facts: DropsFacts, *, reasons_max: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     parts = [
         missed(folder, facts.topics, facts.misses),
@@ -73,7 +73,7 @@ def write_report(folder: Path, facts: Facts, *, reasons_max: int) -> None:
     (folder / "report.json").write_bytes(msgspec.json.encode(_figures(facts)))
 
 
-def _figures(facts: Facts) -> dict[str, Any]:
+def _figures(facts: DropsFacts) -> dict[str, Any]:
     return {
         "missed": figures_of(facts.misses),
         "counted": {info.name: info.counters for info in facts.topics if counted_misses(info)},
@@ -86,7 +86,7 @@ def _figures(facts: Facts) -> dict[str, Any]:
 # Dead letters
 
 
-def _dead(folder: Path, letters: list[LetterCount], reasons_max: int) -> str:
+def _dead(folder: Path, letters: list[IntervalDeadLetters], reasons_max: int) -> str:
     title = "<h2>Dead letters</h2><p>Jobs and rows that were given up, and why.</p>"
     if not letters:
         return title + none("There are none.")
@@ -99,7 +99,7 @@ def _dead(folder: Path, letters: list[LetterCount], reasons_max: int) -> str:
         waiting[kind] += some.waiting
         reasons[some.reason] += some.letters
     shown = [reason for reason, _ in reasons.most_common(reasons_max)]
-    points = [Point(some.start, some.reason, some.letters) for some in letters]
+    points = [ChartPoint(some.start, some.reason, some.letters) for some in letters]
     picture = over_time(folder / "dead.png", points, shown, "dead letters")
     rows = [(*kind, count, waiting[kind]) for kind, count in kinds.most_common(ROWS_MAX)]
     left = len(kinds) - len(rows)

@@ -38,7 +38,7 @@ STYLE = (
 )
 
 
-class Point(NamedTuple):
+class ChartPoint(NamedTuple):
     """So much of something in the interval that begins then."""
 
     start: dt.datetime
@@ -61,7 +61,7 @@ def figure_of(width: float, height: float) -> Any:
 
 def over_time(
     path: Path,
-    points: Iterable[Point],
+    points: Iterable[ChartPoint],
     shown: Sequence[str],
     unit: str,
     colours: Mapping[str, str] | None = None,

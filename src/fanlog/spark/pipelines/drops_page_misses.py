@@ -11,7 +11,7 @@ from fanlog.model import TopicInfo
 from fanlog.spark.pipelines.drops_page_drawing import (
     OTHERS_COLOUR,
     ROWS_MAX,
-    Point,
+    ChartPoint,
     bars,
     none,
     over_time,
@@ -135,7 +135,7 @@ def _over_time(folder: Path, counts: list[MissCount]) -> str:
     for some in counts:
         totals[some.topic] += some.records
     shown = [topic for topic, records in totals.most_common(TOPICS_SHOWN) if records]
-    points = [Point(some.start, some.topic, some.records) for some in counts if some.records]
+    points = [ChartPoint(some.start, some.topic, some.records) for some in counts if some.records]
     picture = over_time(
         folder / "missed.png", points, shown, "records missed", {NOT_KEPT: OTHERS_COLOUR}
     )

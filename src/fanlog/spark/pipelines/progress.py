@@ -32,7 +32,7 @@ class Written(msgspec.Struct, frozen=True):
     records_done: int
 
 
-class Progress(NamedTuple):
+class StreamProgress(NamedTuple):
     """One stream of a pipeline. `offsets` are where it will go on; `rows` counts from the start of
     the log, so that differences of it are what was read."""
 
@@ -54,19 +54,19 @@ class Progress(NamedTuple):
         return {topic for topic, _ in self.offsets}
 
 
-class _TopicOffsets(msgspec.Struct, frozen=True):
+class _StreamOffsets(msgspec.Struct, frozen=True):
     log: str
     offsets: dict[int, int]
 
 
-def look(state: Path) -> list[Progress]:
+def look(state: Path) -> list[StreamProgress]:
     """All streams of a state folder that have done something. Spark makes and drops folders in it
     meanwhile: what is gone before it is read does not count."""
     found = [some for folder in _checkpoints(state) if (some := _stream(state, folder))]
     with contextlib.suppress(FileNotFoundError):
         some = msgspec.json.decode((state / PROGRESS).read_bytes(), type=Written)
         left = some.records - some.records_done
-        found.append(Progress(state.name, some.chunks_done, some.records_done, {}, left))
+        found.append(StreamProgress(state.name, some.chunks_done, some.records_done, {}, left))
     return found
 
 
@@ -76,7 +76,7 @@ def _checkpoints(state: Path) -> list[Path]:
     return sorted(folder for folder, names in walked if {"commits", "offsets"} <= set(names))
 
 
-def _stream(state: Path, folder: Path) -> Progress | None:
+def _stream(state: Path, folder: Path) -> StreamProgress | None:
     try:
         names = [path.name for path in (folder / "commits").iterdir()]
     except FileNotFoundError:
@@ -91,7 +91,7 @@ def _stream(state: Path, folder: Path) -> Progress | None:
     # A table's flow has the table's name, and each checkpoint a number.
     named = dict.fromkeys(part for part in parts if not part.isdigit())
     name = "/".join(named) or state.name
-    return Progress(name, batch, sum(offsets.values()), offsets)
+    return StreamProgress(name, batch, sum(offsets.values()), offsets)
 
 
 _DULL_PARTS = frozenset({"checkpoint", "checkpoints", "_checkpoints", "spark_catalog", "default"})
@@ -106,7 +106,7 @@ def _offsets(path: Path) -> dict[TopicPartition, int]:
         return found
     for line in lines:
         try:
-            topics = msgspec.json.decode(line, type=dict[str, _TopicOffsets])
+            topics = msgspec.json.decode(line, type=dict[str, _StreamOffsets])
         except msgspec.DecodeError:
             continue
         for topic, some in topics.items():

@@ -57,7 +57,7 @@ _OURS = re.compile(r"fanlog\.errors\.\w+: (?P<said>.+)")
 _EVENT = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d: (?P<said>.+)")
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class LastRun(msgspec.Struct, frozen=True, kw_only=True):
     """The last run of a state folder."""
 
     pipeline: str
@@ -69,7 +69,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     stopped: bool = False
 
 
-class Running:
+class RunningPipeline:
     """A pipeline that was started here."""
 
     def __init__(
@@ -100,7 +100,7 @@ class Running:
                 # It has the lock from now on, and with its end, however that comes, the lock ends.
                 pass_fds=(lock.fileno(),),
             )
-        self.run = Run(
+        self.run = LastRun(
             pipeline=pipeline.name,
             options=dict(options),
             pid=self._process.pid,
@@ -219,16 +219,16 @@ def _try_lock(lock: IO[bytes], *, shared: bool = False) -> bool:
     return False
 
 
-def last_run(state: Path) -> Run | None:
+def last_run(state: Path) -> LastRun | None:
     """The last run of a state folder, if it is one."""
     try:
-        run = msgspec.json.decode((state / RECORD).read_bytes(), type=Run)
+        run = msgspec.json.decode((state / RECORD).read_bytes(), type=LastRun)
     except FileNotFoundError:
         return None
     return run if run.exit_code is not None else _with_own_end(run, state / END)
 
 
-def _with_own_end(run: Run, end: Path) -> Run:
+def _with_own_end(run: LastRun, end: Path) -> LastRun:
     """A run whose display was gone when it ended has said itself how."""
     try:
         code = int(end.read_bytes())
@@ -239,7 +239,7 @@ def _with_own_end(run: Run, end: Path) -> Run:
     return msgspec.structs.replace(run, ended=ended, exit_code=code, stopped=stopped)
 
 
-def condition(state: Path, run: Run) -> str:
+def condition(state: Path, run: LastRun) -> str:
     """How the last run of a state folder is: running, done, stopped, failed or killed."""
     if run.exit_code is not None:
         ending = "stopped" if run.stopped else "failed"

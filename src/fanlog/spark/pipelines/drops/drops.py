@@ -16,7 +16,7 @@ from pyspark.sql import functions as f
 import fanlog.spark
 from fanlog.spark.lake import SETTINGS, Lake
 from fanlog.spark.pipelines import program_options
-from fanlog.spark.pipelines.drops_page import Facts, Hole, LetterCount, write_report
+from fanlog.spark.pipelines.drops_page import DropsFacts, Hole, IntervalDeadLetters, write_report
 from fanlog.spark.pipelines.drops_page_misses import (
     CUT_OFF,
     NOT_KEPT,
@@ -48,7 +48,7 @@ def drops(options: dict[str, str]) -> None:
     graves = [info.name for info in topics if info.settings.role == "dead-letter" and info.records]
     letters = count_letters(spark, options, graves) if graves else []
     holes = find_holes(spark, Path(options["lake"])) if options["lake"] else []
-    facts = Facts(topics, groups, misses, letters, holes)
+    facts = DropsFacts(topics, groups, misses, letters, holes)
     write_report(Path(options["report"]), facts, reasons_max=int(options["reasons"]))
 
 
@@ -139,7 +139,7 @@ def header(name: str) -> Column:
 
 def count_letters(
     spark: SparkSession, options: dict[str, str], graves: list[str]
-) -> list[LetterCount]:
+) -> list[IntervalDeadLetters]:
     """How many letters there are of each kind and interval. One whose key has a later record is
     put back, deleted, or dead again: the last record of a key decides."""
     source = spark.read.format("fanlog").options(
@@ -159,7 +159,7 @@ def count_letters(
         .agg(f.count("*").alias("letters"), f.count_if(waiting).alias("waiting"))
         .orderBy("start", f.desc("letters"))
     )
-    return [LetterCount(**with_time(row, "start")) for row in counted.collect()]
+    return [IntervalDeadLetters(**with_time(row, "start")) for row in counted.collect()]
 
 
 def find_holes(spark: SparkSession, folder: Path) -> list[Hole]:

@@ -40,7 +40,7 @@ CLOCKS = ("CurrentTimestamp", "CurrentDate", "CurrentTime", "LocalTimestamp", "N
 PLACE = ("topic", "partition", "offset")
 
 
-class Stretch(msgspec.Struct, frozen=True):
+class ReplayRange(msgspec.Struct, frozen=True):
     """Records of one partition, both ends included."""
 
     topic: str
@@ -50,10 +50,10 @@ class Stretch(msgspec.Struct, frozen=True):
     records: int
 
 
-class Plan(msgspec.Struct, frozen=True):
+class ReplayPlan(msgspec.Struct, frozen=True):
     id: str
     slice: dict[str, str]
-    chunks: list[list[Stretch]]
+    chunks: list[list[ReplayRange]]
 
 
 class Pace(NamedTuple):
@@ -85,7 +85,7 @@ def replay(options: dict[str, str], pace: Pace = Pace()) -> None:  # noqa: B008 
         replace_file(str(state / PROGRESS), msgspec.json.encode(written), durable=True)
 
 
-def records_of(chunk: list[Stretch]) -> int:
+def records_of(chunk: list[ReplayRange]) -> int:
     return sum(stretch.records for stretch in chunk)
 
 
@@ -129,12 +129,12 @@ def differs_each_time(condition: Any) -> bool:
     return any(differs_each_time(parts.apply(i)) for i in range(parts.size()))
 
 
-def planned(state: Path, rows: DataFrame, options: dict[str, str]) -> Plan:
+def planned(state: Path, rows: DataFrame, options: dict[str, str]) -> ReplayPlan:
     """The plan of this state folder; it is made if there is none."""
     path = state / "plan.json"
     wanted = {name: options[name] for name in SLICE_OPTIONS}
     if path.exists():
-        plan = msgspec.json.decode(path.read_bytes(), type=Plan)
+        plan = msgspec.json.decode(path.read_bytes(), type=ReplayPlan)
         if plan.slice != wanted:
             raise ConfigError(
                 f"{state} holds the replay of another slice: give another --state for this one."
@@ -142,13 +142,13 @@ def planned(state: Path, rows: DataFrame, options: dict[str, str]) -> Plan:
         return plan
     rate = float(options["rate"])
     size = max(1, int(rate * CHUNK_SECONDS)) if rate else CHUNK_RECORDS
-    plan = Plan(secrets.token_hex(8), wanted, cut(rows, size))
+    plan = ReplayPlan(secrets.token_hex(8), wanted, cut(rows, size))
     state.mkdir(parents=True, exist_ok=True)
     replace_file(str(path), msgspec.json.encode(plan), durable=True)
     return plan
 
 
-def cut(rows: DataFrame, size: int) -> list[list[Stretch]]:
+def cut(rows: DataFrame, size: int) -> list[list[ReplayRange]]:
     """Chunks of `size` records, the older ones first whatever partition they are in."""
     number = f.row_number().over(Window.orderBy("taken", *PLACE)) - 1
     stretches = (
@@ -158,9 +158,9 @@ def cut(rows: DataFrame, size: int) -> list[list[Stretch]]:
         .agg(f.min("offset").alias("a"), f.max("offset").alias("z"), f.count("*").alias("n"))
         .orderBy("chunk", "topic", "partition")
     )
-    found: dict[int, list[Stretch]] = {}
+    found: dict[int, list[ReplayRange]] = {}
     for row in stretches.collect():
-        stretch = Stretch(row["topic"], row["partition"], row["a"], row["z"], row["n"])
+        stretch = ReplayRange(row["topic"], row["partition"], row["a"], row["z"], row["n"])
         found.setdefault(row["chunk"], []).append(stretch)
     return list(found.values())
 
@@ -178,7 +178,7 @@ def chunks_done(state: Path) -> int:
     return msgspec.json.decode(path.read_bytes(), type=Written).chunks_done
 
 
-def write(rows: DataFrame, chunk: list[Stretch], options: dict[str, str], id: str) -> None:
+def write(rows: DataFrame, chunk: list[ReplayRange], options: dict[str, str], id: str) -> None:
     inside = f.lit(False)
     for some in chunk:
         inside |= (
@@ -199,7 +199,7 @@ def write(rows: DataFrame, chunk: list[Stretch], options: dict[str, str], id: st
         kept.unpersist()
 
 
-def check_count(found: int, chunk: list[Stretch], options: dict[str, str]) -> None:
+def check_count(found: int, chunk: list[ReplayRange], options: dict[str, str]) -> None:
     planned = sum(stretch.records for stretch in chunk)
     if found != planned:
         raise ConfigError(
