@@ -120,7 +120,7 @@ NATIVE: dict[FrameKind, Case | None] = {
     FrameKind.COMMIT: Case(
         lambda: messages.CommitOffsets("d", (POSITION,)), ((Verb.GROUP, "d"), (Verb.SUBSCRIBE, T))
     ),
-    FrameKind.COMMITTED: Case(lambda: messages.OffsetsCommitted("d"), ((Verb.GROUP, "d"),)),
+    FrameKind.COMMITTED: Case(lambda: messages.FindCommitted("d"), ((Verb.GROUP, "d"),)),
     FrameKind.FIND_OFFSETS: Case(
         lambda: messages.FindOffsets(T, Start("latest")), ((Verb.DESCRIBE, T),)
     ),

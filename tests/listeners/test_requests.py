@@ -189,7 +189,7 @@ async def test_the_brokers_own_topics_take_no_batches_from_clients(data: Path) -
         assert refused.code in ("topic_not_found", "invalid_name", "invalid_argument")
     async with serving(data) as served:  # and it starts again
         peer = await served.greeted()
-        answer = await peer.ask(FrameKind.COMMITTED, messages.OffsetsCommitted("me"))
+        answer = await peer.ask(FrameKind.COMMITTED, messages.FindCommitted("me"))
         assert len(answer.read(messages.Positions).positions) == 1
 
 
@@ -390,9 +390,9 @@ async def test_a_commit_is_remembered_and_told() -> None:
         number = await peer.open_topic("t")
         position = messages.Position("t", 0, 0, served.node.core.epoch, number)
         await peer.ask(FrameKind.COMMIT, messages.CommitOffsets("me", (position,)))
-        answer = await peer.ask(FrameKind.COMMITTED, messages.OffsetsCommitted("me"))
+        answer = await peer.ask(FrameKind.COMMITTED, messages.FindCommitted("me"))
         assert answer.read(messages.Positions).positions == (position,)
-        answer = await peer.ask(FrameKind.COMMITTED, messages.OffsetsCommitted("nobody"))
+        answer = await peer.ask(FrameKind.COMMITTED, messages.FindCommitted("nobody"))
         assert answer.read(messages.Positions).positions == ()
 
 

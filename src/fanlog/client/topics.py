@@ -178,7 +178,7 @@ class TopicCalls(ClientConnection):
 
         >>> await client.committed("billing")
         """
-        wanted = messages.OffsetsCommitted(durable)
+        wanted = messages.FindCommitted(durable)
         return (await self._session.ask(FrameKind.COMMITTED, wanted, messages.Positions)).positions
 
     async def fetch(

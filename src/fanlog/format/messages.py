@@ -228,7 +228,7 @@ class CommitOffsets(msgspec.Struct, frozen=True):
     positions: tuple[Position, ...]
 
 
-class OffsetsCommitted(msgspec.Struct, frozen=True):
+class FindCommitted(msgspec.Struct, frozen=True):
     durable: str
 
 

@@ -131,7 +131,7 @@ def delete_topic(session: NativeSession, request: int, aux: int, payload: memory
 
 
 def committed(session: NativeSession, request: int, aux: int, payload: memoryview) -> None:
-    wanted = decode(messages.OffsetsCommitted, payload)
+    wanted = decode(messages.FindCommitted, payload)
     session.permit.ask(Verb.GROUP, wanted.durable)
     positions = session.broker.durable.positions(wanted.durable)
     session.answer(request, messages.Positions(positions))
