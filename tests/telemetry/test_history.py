@@ -187,5 +187,6 @@ def test_the_finest_rows_are_shown_although_the_first_cell_begins_before_them() 
     for points in (3, 6, 12):
         grid = make_grid(TIERS, now - 60, now, now, points)
         shown = read(history, MEAN, grid, now)
+        assert shown[-1] is not None
         assert shown[-2] == shown[-1] - grid.step / 5 or shown[-1] == 29
         assert len({value for value in shown if value is not None}) >= grid.cells - 1

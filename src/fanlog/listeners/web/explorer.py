@@ -62,6 +62,7 @@ class ExploreQuery(ExploredQuery, frozen=True, kw_only=True):
     start: Annotated[
         str,
         Meta(
+            min_length=1,
             max_length=64,
             description="earliest, latest, an offset, a time such as 2026-01-31T12:00:00Z, or an "
             "age such as 10m. Without it: latest backwards, earliest forwards. Backwards from an "

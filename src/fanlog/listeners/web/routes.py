@@ -4,6 +4,8 @@ check the requests and make the OpenAPI document."""
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
     from fanlog.listeners.web.entrance import Guest
     from fanlog.listeners.web.ports import Bus
     from fanlog.listeners.web.server import WebListener
+
+_NUMBER = re.compile(r"[-+.0-9eE_]+")
 
 Q = TypeVar("Q")
 B = TypeVar("B")
@@ -234,12 +238,21 @@ def read_query(request: web.Request, kind: type[Q]) -> Q:
 
 
 def _convert(name: str, given: Any, kind: Any) -> Any:
+    if isinstance(given, str) and _is_time(kind) and _NUMBER.fullmatch(given):
+        # msgspec would take it for seconds since 1970.
+        raise InvalidArgumentError(
+            f"The parameter {name!r} is wrong: give a time such as 2026-01-31T12:00:00Z."
+        )
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as fault:
         raise InvalidArgumentError(
             f"The parameter {name!r} is wrong: {explained(fault, inspect.type_info(kind))}."
         ) from None
+
+
+def _is_time(kind: Any) -> bool:
+    return dt.datetime in (kind, *get_args(kind))
 
 
 def decode_body(data: bytes, kind: Any) -> Any:
