@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from playwright.async_api import expect
 
 from fanlog.cli.live import ServedSettings
@@ -20,6 +23,15 @@ drain_seconds = 5
 [audit]
 level = "denials"
 """
+
+
+@pytest.fixture(autouse=True)
+def log_level() -> Iterator[None]:
+    """The level of the log is the whole process's: other tests need it as it was."""
+    root = logging.getLogger()
+    before = root.level
+    yield
+    root.setLevel(before)
 
 
 def serve(board: Board, file: Path | None, environment: dict[str, str] | None = None) -> None:
