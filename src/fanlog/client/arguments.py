@@ -55,6 +55,9 @@ def _parsed(text: str, now: dt.datetime | None) -> Start:
         return Start("earliest" if text == "earliest" else "latest")
     if text.isascii() and text.isdecimal():
         return _at_offset(int(text))
+    if not text.strip("0123456789_."):
+        # `0.5` is no offset, and an age has a unit.
+        raise ValueError(text)
     return _at(parse_moment(text, _now(now)))
 
 

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 TOKEN_LENGTH_MAX = 24_000
 _ENTRY = r"[0-9]{1,4}\.[0-9]{1,18}"
 _PART = rf"[0-9]{{1,10}}:{_ENTRY}(,{_ENTRY})*"
-TOKEN_PATTERN = rf"^{_PART}(;{_PART})*$"
+# Empty: of an answer about no topic.
+TOKEN_PATTERN = rf"^({_PART}(;{_PART})*)?$"
 _TOKEN_PART = re.compile(r"([0-9]{1,10}):([0-9.,]+)", re.ASCII)
 _TOKEN_ENTRY = re.compile(r"([0-9]{1,4})\.([0-9]{1,18})", re.ASCII)
 # Partitions in which a time is looked for at the same time.
