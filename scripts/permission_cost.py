@@ -9,7 +9,7 @@ from __future__ import annotations
 import timeit
 from collections.abc import Callable
 
-from fanlog.broker.audit import NO_AUDIT
+from fanlog.broker.state.audit import NO_AUDIT
 from fanlog.broker.authority import Permit
 from fanlog.broker.ports import Authority
 from fanlog.identity import Account, Identity, Role, Rules, Verb

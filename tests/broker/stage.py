@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from fanlog.broker.broker_core import BrokerCore
-from fanlog.broker.cursors import BrokerSubscription, Cursor
+from fanlog.broker.messages.cursors import BrokerSubscription, Cursor
+from fanlog.broker.messages.topics import BrokerTopic
 from fanlog.broker.ports import Piece
-from fanlog.broker.topics import BrokerTopic
 from fanlog.config import BrokerOptions, LogOptions
 from fanlog.config_security import AuditOptions
 from fanlog.errors import FanlogError, LogFailedError

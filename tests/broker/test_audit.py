@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from fanlog.broker.audit import NO_AUDIT
 from fanlog.broker.authority import Permit
 from fanlog.broker.ports import Audit, AuditResult, Authority
+from fanlog.broker.state.audit import NO_AUDIT
 from fanlog.config_live import bring_up_to_date
 from fanlog.config_security import AuditOptions
 from fanlog.errors import ForbiddenError, InvalidNameError

@@ -140,7 +140,7 @@ def test_a_failed_job_waits_no_longer_than_its_delay_after_a_restart(
 def test_what_is_left_of_a_delay_outlives_a_snapshot_and_two_restarts(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fanlog.broker.ledger._SNAPSHOT_AFTER_RECORDS", 2)
+    monkeypatch.setattr("fanlog.broker.state.ledger._SNAPSHOT_AFTER_RECORDS", 2)
     with stage(data, durability="os") as on:
         on.publish("t", [b"x"])
         on.run()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fanlog.broker import ledger
+from fanlog.broker.state import ledger
 from fanlog.errors import FencedError
 from fanlog.format.batch import encode_batch
 from fanlog.format.messages import Position, RegisterProducer

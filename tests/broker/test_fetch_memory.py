@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fanlog.broker.fetch_memory import FetchMemory
+from fanlog.broker.messages.fetch_memory import FetchMemory
 from fanlog.errors import LimitError
 from tests.broker.stage import Peer
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fanlog.broker.ledger import LEDGER_SETTINGS, Entry, Ledger
+from fanlog.broker.state.ledger import LEDGER_SETTINGS, Entry, Ledger
 from fanlog.errors import DiskFullError, LogFailedError
 from fanlog.format.messages import Position
 from fanlog.log import disk

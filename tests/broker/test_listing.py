@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fanlog
-from fanlog.broker import catalog as catalog_module
+from fanlog.broker.messages import catalog as catalog_module
 from fanlog.broker.sorted_names import SortedNames
 from fanlog.format.messages import ListTopics, Position
 from fanlog.listeners import group_requests

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import fanlog
-from fanlog.broker import metrics
 from fanlog.broker.broker_core import BrokerCore as Core
-from fanlog.broker.metric_scan import MetricScan, Scanner
+from fanlog.broker.insight import metrics
+from fanlog.broker.insight.metric_scan import MetricScan, Scanner
 from fanlog.config import Config
 from fanlog.config_security import TelemetryOptions
 from fanlog.format.messages import Position

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanlog.broker.producers import Producer
+from fanlog.broker.messages.producers import Producer
 from fanlog.config import BrokerOptions
 from fanlog.errors import (
     DiskFullError,

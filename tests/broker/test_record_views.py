@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fanlog.broker.views import Renderer
+from fanlog.broker.messages.views import Renderer
 from fanlog.config import BrokerOptions, LogOptions
 from fanlog.format import web
 from fanlog.format.batch import Batch

@@ -7,7 +7,7 @@ from collections.abc import Generator
 
 import pytest
 
-from fanlog.broker.shared_results import SharedResults
+from fanlog.broker.insight.shared_results import SharedResults
 from fanlog.broker.slices import Slices
 from fanlog.node import LoopRuntime
 

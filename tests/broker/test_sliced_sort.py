@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanlog.broker.sliced_sort import order_of
+from fanlog.broker.insight.sliced_sort import order_of
 
 
 def finished(values: list[float], *, descending: bool = False) -> tuple[list[int], int]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fanlog.broker.cursors import BrokerSubscription
+from fanlog.broker.messages.cursors import BrokerSubscription
+from fanlog.broker.messages.views import follow, unfollow
 from fanlog.broker.ports import Piece
-from fanlog.broker.views import follow, unfollow
 from fanlog.format.batch import encode_batch
 from fanlog.format.checksum import crc32c
 from fanlog.format.header import STAMPED

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fanlog.broker.producers import Producer
+from fanlog.broker.messages.producers import Producer
 from fanlog.client.outbox import OutgoingRecords, PartitionOutbox, ProducerIdentity
 from fanlog.errors import (
     ClosedError,

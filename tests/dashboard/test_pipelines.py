@@ -6,7 +6,7 @@ from typing import Any
 
 from playwright.async_api import expect
 
-from fanlog.broker.pipelines import SPARK_CLIENT
+from fanlog.broker.state.pipelines import SPARK_CLIENT
 from fanlog.format.frames import FrameKind
 from fanlog.format.pipelines import PipelineRun, PipelineStream
 from tests.dashboard.boards import Board, axe

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 import fanlog
-from fanlog.broker.topics import Partition
+from fanlog.broker.messages.topics import Partition
 from fanlog.client.core import hello
 from fanlog.config import BrokerOptions, Config, ListenerOptions, RedisOptions
 from fanlog.errors import FanlogError

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 import fanlog
-from fanlog.broker.audit import NO_AUDIT
 from fanlog.broker.authority import ALLOW_ALL, Permit
 from fanlog.broker.ports import Audit, Authority
+from fanlog.broker.state.audit import NO_AUDIT
 from fanlog.errors import ForbiddenError
 from fanlog.identity import Identity, Role, Rules, Verb
 from fanlog.listeners.seen import seen_by

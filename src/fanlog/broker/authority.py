@@ -21,7 +21,7 @@ from fanlog.identity import Identity, Verb
 from fanlog.security.rules import state_of
 
 if TYPE_CHECKING:
-    from fanlog.broker.topics import Partition
+    from fanlog.broker.messages.topics import Partition
 
 # Answers that a connection keeps. Past it they are asked for again: it bounds what a client can
 # make the broker remember with names that do not exist.

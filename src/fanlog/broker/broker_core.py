@@ -9,56 +9,56 @@ from collections.abc import Callable, Collection, Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
-from fanlog.broker.accounts import AccountLedger
-from fanlog.broker.alteration import altered_settings
-from fanlog.broker.audit import NO_AUDIT, AuditLog, NoAudit
 from fanlog.broker.authority import ALLOW_ALL
 from fanlog.broker.backups import Backups
-from fanlog.broker.catalog import Catalog, changed_settings
-from fanlog.broker.checks import Checks
 from fanlog.broker.clocks import TrustedClock
-from fanlog.broker.compaction import Compactions
-from fanlog.broker.differences import check_same
-from fanlog.broker.drops import DropNotes, Drops
-from fanlog.broker.durable_names import DurableNames
-from fanlog.broker.expiry import STREAM_SETTINGS, is_stream
-from fanlog.broker.fanout import FanOut
-from fanlog.broker.fetch_memory import FetchMemory
 from fanlog.broker.gate import OPEN_GATE
 from fanlog.broker.groups.groups import GroupCoordinator
-from fanlog.broker.growth import grow
-from fanlog.broker.housekeeping import Housekeeping
-from fanlog.broker.inboxes import INBOX_SETTINGS, is_inbox
-from fanlog.broker.intake import Intake
-from fanlog.broker.internal import InternalTopics
-from fanlog.broker.last import last_offsets
-from fanlog.broker.ledger import Done
-from fanlog.broker.loader import BlockSource, Loader
-from fanlog.broker.memory_only import in_memory
-from fanlog.broker.metering import Metering
-from fanlog.broker.metrics import Metrics
-from fanlog.broker.named_producers import NamedProducers
+from fanlog.broker.insight.metrics import Metrics
+from fanlog.broker.insight.overviews import Overviews
+from fanlog.broker.insight.topic_table import TopicTable
+from fanlog.broker.insight.topic_users import TopicUsers
+from fanlog.broker.lifecycle.alteration import altered_settings
+from fanlog.broker.lifecycle.compaction import Compactions
+from fanlog.broker.lifecycle.differences import check_same
+from fanlog.broker.lifecycle.growth import grow
+from fanlog.broker.lifecycle.housekeeping import Housekeeping
+from fanlog.broker.lifecycle.memory_only import in_memory
+from fanlog.broker.lifecycle.raising import Raising
+from fanlog.broker.lifecycle.truncation import check_deletion, delete_records
+from fanlog.broker.messages.catalog import Catalog, changed_settings
+from fanlog.broker.messages.checks import Checks
+from fanlog.broker.messages.expiry import STREAM_SETTINGS, is_stream
+from fanlog.broker.messages.fanout import FanOut
+from fanlog.broker.messages.fetch_memory import FetchMemory
+from fanlog.broker.messages.inboxes import INBOX_SETTINGS, is_inbox
+from fanlog.broker.messages.intake import Intake
+from fanlog.broker.messages.last import last_offsets
+from fanlog.broker.messages.loader import BlockSource, Loader
+from fanlog.broker.messages.metering import Metering
+from fanlog.broker.messages.positions import checked_position
+from fanlog.broker.messages.publish_log import PublishLog
+from fanlog.broker.messages.signals import SIGNALS_SETTINGS
+from fanlog.broker.messages.subscriptions import Subscriptions
+from fanlog.broker.messages.topics import BrokerTopic, Partition
+from fanlog.broker.messages.tracing import Traces
+from fanlog.broker.messages.turns import SyncGroup, Turns
+from fanlog.broker.messages.unpacking import Unpacker
+from fanlog.broker.messages.views import Renderer
 from fanlog.broker.names import check_not_internal, check_pattern, check_public_name
-from fanlog.broker.overviews import Overviews
-from fanlog.broker.pipelines import Pipelines
 from fanlog.broker.ports import Authority, Gate, LiveSettings, Opener, Origin, Outlet, Runtime
-from fanlog.broker.positions import checked_position
-from fanlog.broker.publish_log import PublishLog
 from fanlog.broker.queues.queues import Queues
-from fanlog.broker.raising import Raising
 from fanlog.broker.schedule.schedule import Schedule
-from fanlog.broker.signals import SIGNALS_SETTINGS
 from fanlog.broker.slices import Slices
-from fanlog.broker.subscriptions import Subscriptions
-from fanlog.broker.topic_table import TopicTable
-from fanlog.broker.topic_users import TopicUsers
-from fanlog.broker.topics import BrokerTopic, Partition
-from fanlog.broker.tracing import Traces
+from fanlog.broker.state.accounts import AccountLedger
+from fanlog.broker.state.audit import NO_AUDIT, AuditLog, NoAudit
+from fanlog.broker.state.drops import DropNotes, Drops
+from fanlog.broker.state.durable_names import DurableNames
+from fanlog.broker.state.internal import InternalTopics
+from fanlog.broker.state.ledger import Done
+from fanlog.broker.state.named_producers import NamedProducers
+from fanlog.broker.state.pipelines import Pipelines
 from fanlog.broker.transactions.transactions import Transactions
-from fanlog.broker.truncation import check_deletion, delete_records
-from fanlog.broker.turns import SyncGroup, Turns
-from fanlog.broker.unpacking import Unpacker
-from fanlog.broker.views import Renderer
 from fanlog.config import BrokerOptions, LogOptions
 from fanlog.config_limits import NO_LIMITS, LimitOptions
 from fanlog.config_security import AuditOptions, TelemetryOptions

@@ -14,7 +14,7 @@ from fanlog.identity import Identity, Login, Verb
 from fanlog.model import Gap
 
 if TYPE_CHECKING:
-    from fanlog.broker.cursors import BrokerSubscription, Cursor
+    from fanlog.broker.messages.cursors import BrokerSubscription, Cursor
 
 T = TypeVar("T")
 Piece = bytes | memoryview
@@ -139,8 +139,8 @@ class Gate(Protocol):
 
 
 class Audit(Protocol):
-    """Who did what to what, with which result. `broker/audit.py` has the one that writes it down,
-    and the one that does not."""
+    """Who did what to what, with which result. `broker/state/audit.py` has the one that writes it
+    down, and the one that does not."""
 
     @property
     def on(self) -> bool:

@@ -10,14 +10,14 @@ import msgspec
 
 from fanlog.broker.authority import Permit
 from fanlog.broker.broker_core import BrokerCore, log_fault
-from fanlog.broker.cursors import BrokerSubscription
-from fanlog.broker.ledger import Done
-from fanlog.broker.loader import BlockSource
-from fanlog.broker.loader import Done as BlockDone
+from fanlog.broker.messages.cursors import BrokerSubscription
+from fanlog.broker.messages.loader import BlockSource
+from fanlog.broker.messages.loader import Done as BlockDone
+from fanlog.broker.messages.subscriptions import Subscriptions
+from fanlog.broker.messages.topics import BrokerTopic, Partition
+from fanlog.broker.messages.views import TopicViews
 from fanlog.broker.ports import Origin, Outlet, Reader
-from fanlog.broker.subscriptions import Subscriptions
-from fanlog.broker.topics import BrokerTopic, Partition
-from fanlog.broker.views import TopicViews
+from fanlog.broker.state.ledger import Done
 from fanlog.edge.mirror import Mirror
 from fanlog.errors import InvalidArgumentError
 from fanlog.format.messages import BrokerStatus, Joined, Subscribe

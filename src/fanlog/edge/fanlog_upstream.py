@@ -8,9 +8,9 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-from fanlog.broker.loader import Done
+from fanlog.broker.messages.loader import Done
+from fanlog.broker.messages.topics import Partition
 from fanlog.broker.names import check_target
-from fanlog.broker.topics import Partition
 from fanlog.client.aio import Client
 from fanlog.config import EdgeOptions
 from fanlog.edge.core import EdgeCore

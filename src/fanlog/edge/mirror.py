@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fanlog.broker.topics import BrokerTopic, Partition
+from fanlog.broker.messages.topics import BrokerTopic, Partition
 from fanlog.format.header import BatchHeader
 from fanlog.format.messages import Joined, Position
 from fanlog.log.epochs import Epochs, EpochStart, parted_at

@@ -14,8 +14,8 @@ from nats.errors import TimeoutError as NatsTimeoutError
 from nats.js import api
 from nats.js.errors import NotFoundError
 
-from fanlog.broker.loader import Done
-from fanlog.broker.topics import Partition
+from fanlog.broker.messages.loader import Done
+from fanlog.broker.messages.topics import Partition
 from fanlog.edge.core import EdgeCore
 from fanlog.edge.envelopes import make_batch
 from fanlog.edge.mirror import mirror_log

@@ -20,9 +20,9 @@ from nats.errors import Error as NatsError
 from nats.js import api
 from nats.js.errors import NotFoundError
 
-from fanlog.broker.loader import Done
+from fanlog.broker.messages.loader import Done
+from fanlog.broker.messages.topics import Partition
 from fanlog.broker.names import check_name, check_target
-from fanlog.broker.topics import Partition
 from fanlog.config import EdgeOptions
 from fanlog.edge.core import EdgeCore
 from fanlog.edge.envelopes import make_batch

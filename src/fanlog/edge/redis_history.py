@@ -6,7 +6,7 @@ import asyncio
 import logging
 from bisect import bisect_right
 
-from fanlog.broker.topics import Partition
+from fanlog.broker.messages.topics import Partition
 from fanlog.edge import redis_scripts as scripts
 from fanlog.edge.envelopes import Body, make_batch, read_body
 from fanlog.edge.mirror import mirror_log

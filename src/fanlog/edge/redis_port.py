@@ -8,8 +8,8 @@ import logging
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fanlog.broker.messages.topics import BrokerTopic, Partition
 from fanlog.broker.ports import Origin
-from fanlog.broker.topics import BrokerTopic, Partition
 from fanlog.edge.references import TopicReference
 from fanlog.errors import FanlogError, TopicNotFoundError
 from fanlog.format.batch import Batch

@@ -16,9 +16,9 @@ import secrets
 from collections.abc import Coroutine, Sequence
 from typing import Any, NamedTuple
 
-from fanlog.broker.loader import Done
+from fanlog.broker.messages.loader import Done
+from fanlog.broker.messages.topics import Partition
 from fanlog.broker.names import check_name, check_target
-from fanlog.broker.topics import Partition
 from fanlog.config import EdgeOptions
 from fanlog.edge import redis_scripts as scripts
 from fanlog.edge.core import EdgeCore

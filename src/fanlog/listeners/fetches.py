@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from fanlog.broker.topics import Partition
+from fanlog.broker.messages.topics import Partition
 from fanlog.errors import FanlogError, LimitError, allow_more
 from fanlog.format import messages
 from fanlog.format.frames import fetched_head

@@ -8,11 +8,11 @@ import heapq
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fanlog.broker.cursors import BrokerSubscription
 from fanlog.broker.groups.groups import GroupCoordinator
 from fanlog.broker.groups.placing import place_group
-from fanlog.broker.pipelines import SPARK_CLIENT
+from fanlog.broker.messages.cursors import BrokerSubscription
 from fanlog.broker.queues.queues import Queues
+from fanlog.broker.state.pipelines import SPARK_CLIENT
 from fanlog.errors import ClosedError, FencedError, GroupNotFoundError
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind

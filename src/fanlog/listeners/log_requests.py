@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fanlog.broker.topics import Partition
-from fanlog.broker.truncation import delete_in_thread
+from fanlog.broker.lifecycle.truncation import delete_in_thread
+from fanlog.broker.messages.topics import Partition
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind
 from fanlog.format.messages import decode

@@ -13,10 +13,10 @@ import msgspec
 
 from fanlog.broker.authority import AllowedPartitions, Permit
 from fanlog.broker.broker_core import BrokerCore
-from fanlog.broker.checks import Checked, NotYetError
-from fanlog.broker.cursors import BrokerSubscription, Cursor
-from fanlog.broker.metering import Meter
-from fanlog.broker.missing import maybe_notice
+from fanlog.broker.messages.checks import Checked, NotYetError
+from fanlog.broker.messages.cursors import BrokerSubscription, Cursor
+from fanlog.broker.messages.metering import Meter
+from fanlog.broker.messages.missing import maybe_notice
 from fanlog.broker.ports import Addressed
 from fanlog.config import ListenerOptions
 from fanlog.errors import (
@@ -136,7 +136,7 @@ class NativeSession:
         # The sampled records of the next batch; None: none are.
         self._marks: list[SampledRecord] | None = None
         self._held_up = False
-        # Batches that the broker has decoded before it takes them; see `broker/checks.py`.
+        # Batches that the broker has decoded before it takes them; see `broker/messages/checks.py`.
         self.checked: list[Checked] = []
         self.checking = False
         self._metering = broker.metering

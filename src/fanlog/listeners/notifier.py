@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from fanlog.broker.cursors import BrokerSubscription
+from fanlog.broker.messages.cursors import BrokerSubscription
 from fanlog.broker.ports import Outlet, Piece
 from fanlog.errors import FanlogError, LimitError, RateLimitedError
 from fanlog.format import messages

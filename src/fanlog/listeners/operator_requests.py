@@ -8,7 +8,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fanlog.broker.peers import Peer, PeerSource, describe_peer, is_match
+from fanlog.broker.insight.peers import Peer, PeerSource, describe_peer, is_match
 from fanlog.errors import InvalidArgumentError
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from fanlog.broker.messages.topics import BrokerTopic
 from fanlog.broker.names import check_public_name, missing_topic
-from fanlog.broker.topics import BrokerTopic
 from fanlog.errors import FanlogError
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind

@@ -61,8 +61,8 @@ class Watchdog:
 
 
 def where_of(frame: FrameType) -> str:
-    """` in broker/catalog.py, line 120, page, for 127.0.0.1:50312`: the innermost function of ours,
-    and the peer that it works for."""
+    """` in broker/messages/catalog.py, line 120, page, for 127.0.0.1:50312`: the innermost function
+    of ours, and the peer that it works for."""
     place, peer = "", ""
     found: FrameType | None = frame
     while found is not None:

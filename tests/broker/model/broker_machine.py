@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from fanlog.broker.topics import Partition
+from fanlog.broker.messages.topics import Partition
 from fanlog.config import BrokerOptions
 from fanlog.format.batch import encode_batch
 from fanlog.model import TopicSettings

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from fanlog.broker import ledger
+from fanlog.broker.state import ledger
 from fanlog.config import BrokerOptions, LogOptions
 from fanlog.format.batch import split_batches
 from fanlog.model import KIB, MIB, TopicSettings

@@ -861,7 +861,7 @@ def test_jobs_that_were_to_be_buried_are_buried_after_a_restart(
 def test_a_snapshot_of_the_ledger_keeps_all_that_counts(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fanlog.broker.ledger._SNAPSHOT_AFTER_RECORDS", 10)
+    monkeypatch.setattr("fanlog.broker.state.ledger._SNAPSHOT_AFTER_RECORDS", 10)
     with stage(data) as on:
         publish(on, 100)
         ann = hire(on)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fanlog.broker import ledger
+from fanlog.broker.state import ledger
 from fanlog.config import BrokerOptions
 from fanlog.errors import (
     ChecksumError,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import fanlog
-from fanlog.broker.peers import Peer
+from fanlog.broker.insight.peers import Peer
 from fanlog.config import Config, ListenerOptions
 from fanlog.identity import Identity, Role
 from fanlog.listeners.web.clients import forget_clients

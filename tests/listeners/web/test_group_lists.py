@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fanlog.broker.group_scan import GroupScan
+from fanlog.broker.insight.group_scan import GroupScan
 from fanlog.broker.slices import Slices
 from fanlog.format.messages import Position
 from fanlog.identity import Role

@@ -11,7 +11,7 @@ import pytest
 
 import fanlog
 from fanlog.broker.broker_core import BrokerCore as Core
-from fanlog.broker.overviews import Overviews
+from fanlog.broker.insight.overviews import Overviews
 from fanlog.identity import Role
 from fanlog.telemetry.findings import BrokerFacts, Finding, Severity, Trouble
 from fanlog.telemetry.snapshot import Snapshot
@@ -171,7 +171,7 @@ async def test_a_limited_account_sees_no_other_names(monkeypatch: pytest.MonkeyP
         )
         for link, about, a in FINDINGS
     ]
-    monkeypatch.setattr("fanlog.broker.overviews.find", lambda *_: found)
+    monkeypatch.setattr("fanlog.broker.insight.overviews.find", lambda *_: found)
     async with guarded() as site:
         for topic in ("secret.t", "open.t"):
             await site.broker.publish(topic, "x")
@@ -216,7 +216,7 @@ async def test_without_a_login_there_is_none() -> None:
 async def test_a_broker_is_watched_without_anybody_looking(
     serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fanlog.broker.overviews.WATCH_SECONDS", 0.01)
+    monkeypatch.setattr("fanlog.broker.insight.overviews.WATCH_SECONDS", 0.01)
     async with serving() as site:
         core = core_of(site)
         core.metrics._kept_until_us = 0  # pyright: ignore[reportPrivateUsage]

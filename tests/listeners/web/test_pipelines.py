@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 import fanlog
-from fanlog.broker.pipelines import SPARK_CLIENT, Pipelines
+from fanlog.broker.state.pipelines import SPARK_CLIENT, Pipelines
 from fanlog.cli.pipeline import watch
 from fanlog.cli.pipeline_display import Watching
 from fanlog.cli.pipeline_reports import RunReports

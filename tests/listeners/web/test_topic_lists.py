@@ -10,8 +10,8 @@ import aiohttp
 import msgspec
 import pytest
 
+from fanlog.broker.insight.topic_table import matcher
 from fanlog.broker.slices import Slices
-from fanlog.broker.topic_table import matcher
 from fanlog.config import Config
 from fanlog.format.messages import Position
 from fanlog.identity import Role

@@ -14,10 +14,10 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from fanlog.broker.clocks import Clocks
-from fanlog.broker.cursors import BrokerSubscription, Cursor
 from fanlog.broker.groups.assignment import assigning
 from fanlog.broker.groups.state import ConsumerGroup, ConsumerMember, MemberReader, Ownership
-from fanlog.broker.topics import BrokerTopic, Partition
+from fanlog.broker.messages.cursors import BrokerSubscription, Cursor
+from fanlog.broker.messages.topics import BrokerTopic, Partition
 from fanlog.errors import FanlogError, NoPositionError
 from fanlog.format.messages import Joined, PartitionOffset, Position, Revoke
 from fanlog.model import Gap, TopicPartition

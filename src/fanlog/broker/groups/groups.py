@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
-from fanlog.broker.cursors import BrokerSubscription
 from fanlog.broker.groups.balance import GroupBalance, Steps
 from fanlog.broker.groups.placing import note_ends
 from fanlog.broker.groups.reports import describe_group, plan_reset
@@ -33,11 +32,12 @@ from fanlog.broker.groups.state import (
     MemberReader,
     Ownership,
 )
-from fanlog.broker.missing import maybe_topic
+from fanlog.broker.messages.cursors import BrokerSubscription
+from fanlog.broker.messages.missing import maybe_topic
+from fanlog.broker.messages.positions import continue_at
+from fanlog.broker.messages.topics import BrokerTopic
 from fanlog.broker.names import NameTree, check_not_internal, check_target
 from fanlog.broker.ports import Outlet, Runtime
-from fanlog.broker.positions import continue_at
-from fanlog.broker.topics import BrokerTopic
 from fanlog.config import BrokerOptions
 from fanlog.errors import (
     FanlogError,

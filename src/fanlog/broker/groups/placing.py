@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from fanlog.broker.topics import BrokerTopic
+from fanlog.broker.messages.topics import BrokerTopic
 from fanlog.errors import InvalidArgumentError
 from fanlog.format.messages import JoinGroup, Position
 from fanlog.model import GROUP_PREFIX, Start, TopicPartition

@@ -8,9 +8,9 @@ import shlex
 from typing import TYPE_CHECKING
 
 from fanlog.broker.groups.state import ConsumerGroup
+from fanlog.broker.messages.positions import continue_at
+from fanlog.broker.messages.topics import Partition
 from fanlog.broker.names import check_not_internal
-from fanlog.broker.positions import continue_at
-from fanlog.broker.topics import Partition
 from fanlog.errors import FanlogError, PartitionNotFoundError
 from fanlog.format.header import read_header
 from fanlog.format.messages import Position, ResetGroup

@@ -9,8 +9,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from fanlog.broker.messages.topics import BrokerTopic, Partition
 from fanlog.broker.queues.spans import Range
-from fanlog.broker.topics import BrokerTopic, Partition
 from fanlog.errors import (
     DamagedError,
     FanlogError,

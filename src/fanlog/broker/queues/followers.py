@@ -3,10 +3,10 @@ so that a topic that appears later, or again, goes to those who want it."""
 
 from __future__ import annotations
 
+from fanlog.broker.messages.topics import BrokerTopic
 from fanlog.broker.names import NameTree
 from fanlog.broker.queues.queue import QueueWorker
 from fanlog.broker.queues.rules import takes_part
-from fanlog.broker.topics import BrokerTopic
 
 
 class QueueFollowers:

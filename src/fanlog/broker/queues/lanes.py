@@ -8,11 +8,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
+from fanlog.broker.messages.topics import Partition
+from fanlog.broker.messages.unpacking import Unpacker
 from fanlog.broker.queues.ahead import Ahead
 from fanlog.broker.queues.jobs import Jobs
 from fanlog.broker.queues.spans import Range
-from fanlog.broker.topics import Partition
-from fanlog.broker.unpacking import Unpacker
 from fanlog.config import BrokerOptions
 from fanlog.errors import DamagedError, OffsetOutOfRangeError, UnreadableError
 from fanlog.format.batch import Batch, split_batches

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import msgspec
 
 from fanlog.broker.clocks import SECOND_US, Clocks
-from fanlog.broker.ledger import Entry, Ledger, LedgerHost
 from fanlog.broker.queues.jobs import InHand, JobFailure, Jobs
 from fanlog.broker.queues.spans import Range, joined
+from fanlog.broker.state.ledger import Entry, Ledger, LedgerHost
 from fanlog.model import QueueSettings
 
 # The longest delay there is: an entry of an earlier version does not say its own.

@@ -9,7 +9,10 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from fanlog.broker.cursors import BrokerSubscription
+from fanlog.broker.messages.cursors import BrokerSubscription
+from fanlog.broker.messages.topics import BrokerTopic, Partition
+from fanlog.broker.messages.tracing import Traces
+from fanlog.broker.messages.unpacking import Unpacker
 from fanlog.broker.ports import Reader
 from fanlog.broker.queues.jobs import Due, InHand, Jobs
 from fanlog.broker.queues.lanes import JobRun, Lane
@@ -17,9 +20,6 @@ from fanlog.broker.queues.ledger import StoredLane
 from fanlog.broker.queues.ranks import Ranks
 from fanlog.broker.queues.retries import retry_delay_us
 from fanlog.broker.queues.spans import JobSpan
-from fanlog.broker.topics import BrokerTopic, Partition
-from fanlog.broker.tracing import Traces
-from fanlog.broker.unpacking import Unpacker
 from fanlog.config import BrokerOptions
 from fanlog.errors import FanlogError
 from fanlog.format.batch_cache import BatchCache

@@ -8,12 +8,14 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from fanlog.broker.cursors import BrokerSubscription
-from fanlog.broker.ledger import Entry
-from fanlog.broker.missing import maybe_topic
+from fanlog.broker.messages.cursors import BrokerSubscription
+from fanlog.broker.messages.missing import maybe_topic
+from fanlog.broker.messages.positions import known_until
+from fanlog.broker.messages.topics import BrokerTopic, Partition
+from fanlog.broker.messages.tracing import Traces
+from fanlog.broker.messages.unpacking import Unpacker
 from fanlog.broker.names import check_not_internal, check_target
 from fanlog.broker.ports import Outlet, Runtime
-from fanlog.broker.positions import known_until
 from fanlog.broker.queues.burials import Burials
 from fanlog.broker.queues.dead_letters import DeadLetterWriter
 from fanlog.broker.queues.followers import QueueFollowers
@@ -38,9 +40,7 @@ from fanlog.broker.queues.rules import (
 )
 from fanlog.broker.queues.spans import JobSpan, Range
 from fanlog.broker.queues.verdicts import Answer, Verdicts
-from fanlog.broker.topics import BrokerTopic, Partition
-from fanlog.broker.tracing import Traces
-from fanlog.broker.unpacking import Unpacker
+from fanlog.broker.state.ledger import Entry
 from fanlog.config import BrokerOptions
 from fanlog.errors import (
     FanlogError,

@@ -6,11 +6,11 @@ import shlex
 from typing import TYPE_CHECKING
 
 from fanlog.broker.groups.reports import lag_seconds
+from fanlog.broker.messages.topics import Partition
 from fanlog.broker.names import check_not_internal
 from fanlog.broker.queues.lanes import Lane
 from fanlog.broker.queues.queue import Queue
 from fanlog.broker.queues.spans import JobState
-from fanlog.broker.topics import Partition
 from fanlog.errors import PartitionNotFoundError
 from fanlog.format.messages import ResetGroup
 from fanlog.model import GroupInfo, GroupMemberInfo, GroupPartitionInfo, ResetStep

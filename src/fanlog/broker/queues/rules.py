@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from fanlog.broker.messages.topics import BrokerTopic, Partition
 from fanlog.broker.names import check_public_name, is_hidden
 from fanlog.broker.settings import changed
-from fanlog.broker.topics import BrokerTopic, Partition
 from fanlog.config import BrokerOptions
 from fanlog.errors import (
     InvalidArgumentError,

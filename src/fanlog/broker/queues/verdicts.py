@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from fanlog.broker.ledger import Entry
+from fanlog.broker.messages.topics import Partition
 from fanlog.broker.queues.jobs import Due, JobFailure
 from fanlog.broker.queues.lanes import Lane
 from fanlog.broker.queues.queue import Queue, QueueWorker
 from fanlog.broker.queues.spans import JobSpan, Range
-from fanlog.broker.topics import Partition
+from fanlog.broker.state.ledger import Entry
 from fanlog.errors import FanlogError
 from fanlog.format.header import OFFSET_MAX
 from fanlog.format.messages import JobOutcome, OutcomeKind, Settle, Settled

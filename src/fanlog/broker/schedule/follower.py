@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
+from fanlog.broker.messages.topics import Partition
 from fanlog.broker.ports import Runtime
-from fanlog.broker.topics import Partition
 from fanlog.errors import DamagedError, FanlogError, OffsetOutOfRangeError
 from fanlog.format.batch import Batch, split_batches
 from fanlog.format.columns import EVENT_TIMES, KEYS

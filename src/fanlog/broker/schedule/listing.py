@@ -9,11 +9,11 @@ from itertools import islice
 
 import msgspec
 
+from fanlog.broker.messages.topics import Partition
 from fanlog.broker.ports import Runtime
 from fanlog.broker.schedule.due_order import Due
 from fanlog.broker.schedule.pending import Pending, split_key
 from fanlog.broker.schedule.records import DelayedRecord, DelayedRecordsFound, ScheduleRecords
-from fanlog.broker.topics import Partition
 from fanlog.errors import FanlogError, InvalidArgumentError
 from fanlog.format.messages import ListScheduled, ScheduledPage
 from fanlog.format.schedules import RUN_PREFIX, decode_delayed, due_us_of

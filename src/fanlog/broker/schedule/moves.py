@@ -15,7 +15,8 @@ from collections.abc import Iterable
 from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from fanlog.broker.intake import Intake
+from fanlog.broker.messages.intake import Intake
+from fanlog.broker.messages.topics import BrokerTopic, Partition
 from fanlog.broker.names import check_public_name
 from fanlog.broker.schedule.outgoing import (
     DEAD_TOPIC,
@@ -28,7 +29,6 @@ from fanlog.broker.schedule.outgoing import (
 )
 from fanlog.broker.schedule.pending import DueEntry, Pending, PendingEntry, split_key
 from fanlog.broker.schedule.records import DelayedRecord, DelayedRecordsFound, ScheduleRecords
-from fanlog.broker.topics import BrokerTopic, Partition
 from fanlog.errors import (
     DiskFullError,
     FanlogError,

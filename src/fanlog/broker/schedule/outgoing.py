@@ -6,9 +6,9 @@ import datetime as dt
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from fanlog.broker.intake import partition_key
+from fanlog.broker.messages.intake import partition_key
+from fanlog.broker.messages.topics import BrokerTopic, Partition
 from fanlog.broker.schedule.records import DelayedRecord
-from fanlog.broker.topics import BrokerTopic, Partition
 from fanlog.format.batch import encode_batch
 from fanlog.format.codecs import Codec, codec_named
 from fanlog.format.dead_letters import Death, death_headers

@@ -8,8 +8,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from fanlog.broker.messages.topics import Partition
 from fanlog.broker.ports import Runtime
-from fanlog.broker.topics import Partition
 from fanlog.errors import DamagedError, FanlogError, OffsetOutOfRangeError
 from fanlog.format.batch import Batch, split_batches
 from fanlog.log.partition import PartitionLog

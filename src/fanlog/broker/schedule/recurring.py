@@ -15,12 +15,12 @@ from zoneinfo import ZoneInfo
 import msgspec
 from cronsim import CronSim, CronSimError
 
+from fanlog.broker.messages.topics import BrokerTopic
 from fanlog.broker.names import check_public_name
 from fanlog.broker.ports import Runtime
 from fanlog.broker.schedule.moves import Next
 from fanlog.broker.schedule.pending import Pending, PendingEntry
 from fanlog.broker.schedule.records import DelayedRecord
-from fanlog.broker.topics import BrokerTopic
 from fanlog.config import BrokerOptions
 from fanlog.errors import (
     ConfigError,

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from typing import TYPE_CHECKING
 
-from fanlog.broker.intake import Intake
+from fanlog.broker.messages.intake import Intake
+from fanlog.broker.messages.topics import BrokerTopic, Partition
 from fanlog.broker.ports import Runtime
 from fanlog.broker.schedule.follower import ScheduleFollower
 from fanlog.broker.schedule.listing import Listed, PendingListing
@@ -20,7 +21,6 @@ from fanlog.broker.schedule.moves import SUPERSEDED_MAX, Moves
 from fanlog.broker.schedule.pending import MOMENT_US_MAX, Pending, PendingEntry, split_key
 from fanlog.broker.schedule.records import DelayedRecord, DelayedRecordsFound, ScheduleRecords
 from fanlog.broker.schedule.recurring import Added, Recurring, Removed
-from fanlog.broker.topics import BrokerTopic, Partition
 from fanlog.broker.transactions.intents import BatchAnswers
 from fanlog.config import BrokerOptions
 from fanlog.errors import (

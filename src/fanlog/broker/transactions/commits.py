@@ -12,9 +12,9 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from fanlog.broker.intake import Intake
-from fanlog.broker.ledger import Entry, Ledger
+from fanlog.broker.messages.intake import Intake
 from fanlog.broker.ports import Runtime
+from fanlog.broker.state.ledger import Entry, Ledger
 from fanlog.broker.transactions.ids import CommittedIds
 from fanlog.broker.transactions.intents import (
     MARK,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from fanlog.broker.clocks import SECOND_US, Clocks, moment_of_us, wall_time_us
-from fanlog.broker.ledger import Done, Ledger, LedgerHost
+from fanlog.broker.state.ledger import Done, Ledger, LedgerHost
 from fanlog.config import BrokerOptions
 
 _IDS_PER_ENTRY = 1000

@@ -12,7 +12,7 @@ import msgspec
 from fanlog.identity import Identity
 
 if TYPE_CHECKING:
-    from fanlog.broker.topics import Partition
+    from fanlog.broker.messages.topics import Partition
     from fanlog.log.staging import StagedBytes
 
 _NUMBER_BYTES = 8

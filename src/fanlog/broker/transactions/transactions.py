@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fanlog.broker.intake import Intake, partition_key
+from fanlog.broker.messages.intake import Intake, partition_key
 from fanlog.broker.ports import Runtime
 from fanlog.broker.transactions.commits import TransactionCommits
 from fanlog.broker.transactions.intents import Intent, Outcome, StagedPart, TransactionCommit
@@ -51,7 +51,7 @@ from fanlog.model import GROUP_PREFIX, PRODUCER_ID_MAX, TRANSACTION_ID_BYTES_MAX
 
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
-    from fanlog.broker.topics import BrokerTopic
+    from fanlog.broker.messages.topics import BrokerTopic
 
 logger = logging.getLogger("fanlog.broker")
 

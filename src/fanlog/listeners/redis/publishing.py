@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from fanlog.broker.metering import Meter, Metering
+from fanlog.broker.messages.metering import Meter, Metering
 from fanlog.errors import FanlogError, ForbiddenError, MessageTooLargeError, too_large
 from fanlog.format.batch import encode_batch
 from fanlog.format.channels import topic_of
@@ -17,7 +17,7 @@ from fanlog.model import Durability
 if TYPE_CHECKING:
     from fanlog.broker.authority import Permit
     from fanlog.broker.broker_core import BrokerCore
-    from fanlog.broker.topics import Partition
+    from fanlog.broker.messages.topics import Partition
     from fanlog.listeners.redis.pubsub import PubSub
     from fanlog.listeners.redis.replies import Owed, Replies
 

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from fanlog.broker.cursors import BrokerSubscription
-from fanlog.broker.views import View, follow, unfollow
+from fanlog.broker.messages.cursors import BrokerSubscription
+from fanlog.broker.messages.views import View, follow, unfollow
 from fanlog.errors import FanlogError, TopicNotFoundError
 from fanlog.format.channels import maybe_channel_of, topic_of
 from fanlog.format.globs import Glob
@@ -26,7 +26,7 @@ from fanlog.model import Gap, SlowPolicy
 
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
-    from fanlog.broker.topics import BrokerTopic, Partition
+    from fanlog.broker.messages.topics import BrokerTopic, Partition
     from fanlog.config import RedisOptions
     from fanlog.format.messages import Joined, Notice
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 import msgspec
 
 from fanlog.broker.authority import Permit
-from fanlog.broker.cursors import BrokerSubscription, Cursor
+from fanlog.broker.messages.cursors import BrokerSubscription, Cursor
 from fanlog.broker.ports import Outlet
 from fanlog.errors import BadMagicError, FanlogError
 from fanlog.format.channels import pattern_over, topic_of

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 from msgspec import Meta
 
-from fanlog.broker.peers import describe_peer
+from fanlog.broker.insight.peers import describe_peer
 from fanlog.errors import ForbiddenError, InvalidArgumentError, NotSupportedError
 from fanlog.identity import Verb
 from fanlog.listeners.web.ordered import page_of
@@ -22,7 +22,7 @@ from fanlog.listeners.web.routes import Call, Route
 from fanlog.listeners.web.shared import SharedAnswers
 
 if TYPE_CHECKING:
-    from fanlog.broker.peers import Peer
+    from fanlog.broker.insight.peers import Peer
     from fanlog.listeners.web.server import WebListener
     from fanlog.model import ConnectionInfo
 

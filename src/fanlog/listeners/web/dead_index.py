@@ -20,7 +20,7 @@ from fanlog.listeners.web.dead_table import LetterTable
 
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
-    from fanlog.broker.topics import BrokerTopic, Partition
+    from fanlog.broker.messages.topics import BrokerTopic, Partition
 
 logger = logging.getLogger("fanlog.listeners")
 

@@ -30,7 +30,7 @@ from fanlog.listeners.web.shared import SharedAnswers
 
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
-    from fanlog.broker.topics import BrokerTopic
+    from fanlog.broker.messages.topics import BrokerTopic
     from fanlog.listeners.web.dead_index import DeadLetterIndex
 
 # Topics of a page that are looked at together.

@@ -18,8 +18,8 @@ from fanlog.listeners.web.dead_reading import TOGETHER, read_letters
 
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
+    from fanlog.broker.messages.topics import BrokerTopic
     from fanlog.broker.slices import Slices
-    from fanlog.broker.topics import BrokerTopic
     from fanlog.client.dead_letters import DeadLetter
     from fanlog.listeners.web.dead_table import LetterTable
 

@@ -19,7 +19,7 @@ from fanlog.listeners.web.dead_table import DeadLetterFacts, Record
 
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
-    from fanlog.broker.topics import BrokerTopic, Partition
+    from fanlog.broker.messages.topics import BrokerTopic, Partition
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta, Raw
 
-from fanlog.broker.stretches import OffsetGap
+from fanlog.broker.insight.stretches import OffsetGap
 from fanlog.errors import LimitError
 from fanlog.listeners.web import explorer_details
 from fanlog.listeners.web.explorer_filters import (

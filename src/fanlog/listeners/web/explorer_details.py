@@ -13,8 +13,8 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta, Raw
 
+from fanlog.broker.insight.stretches import OffsetGap, read_pieces
 from fanlog.broker.names import check_name
-from fanlog.broker.stretches import OffsetGap, read_pieces
 from fanlog.errors import (
     DamagedError,
     FormatError,
@@ -35,7 +35,7 @@ from fanlog.model import PARTITIONS_MAX
 
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
-    from fanlog.broker.topics import Partition
+    from fanlog.broker.messages.topics import Partition
     from fanlog.listeners.web.explorer_topics import Chosen
 
 _OFFSET_MAX = (1 << 63) - 1

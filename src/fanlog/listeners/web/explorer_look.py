@@ -13,15 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from fanlog.broker.stretches import OffsetGap
-from fanlog.broker.unpacking import decoding_bytes
+from fanlog.broker.insight.stretches import OffsetGap
+from fanlog.broker.messages.unpacking import decoding_bytes
 from fanlog.errors import FormatError
 from fanlog.format.batch import Batch, split_batches
 from fanlog.format.header import BatchHeader
 from fanlog.listeners.web.explorer_records import BatchRecords
 
 if TYPE_CHECKING:
-    from fanlog.broker.topics import Partition
+    from fanlog.broker.messages.topics import Partition
     from fanlog.format.codecs import UnpackLimits
     from fanlog.listeners.web.explorer_filters import MessageCondition
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from fanlog.broker.stretches import OffsetGap
+from fanlog.broker.insight.stretches import OffsetGap
 from fanlog.client.arguments import as_start
 from fanlog.errors import InvalidArgumentError
 from fanlog.listeners.web.explorer_look import Reach
@@ -16,7 +16,7 @@ from fanlog.model import Start
 
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
-    from fanlog.broker.topics import Partition
+    from fanlog.broker.messages.topics import Partition
 
 TOKEN_LENGTH_MAX = 24_000
 _ENTRY = r"[0-9]{1,4}\.[0-9]{1,18}"

@@ -8,14 +8,14 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from fanlog.broker.stretches import OffsetGap, read_pieces
+from fanlog.broker.insight.stretches import OffsetGap, read_pieces
 from fanlog.errors import TopicDeletedError
 from fanlog.format.batch import split_batches
 from fanlog.listeners.web.explorer_look import Look, LookPlan, LookResult, Reach, next_reach
 
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
-    from fanlog.broker.topics import Partition
+    from fanlog.broker.messages.topics import Partition
 
 Ended = Literal["end", "limit", "budget"]
 # What one look may unpack, unless the first batch alone is larger, and how long it may take. Others

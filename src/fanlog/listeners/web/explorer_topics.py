@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from fanlog.broker.authority import Permit
     from fanlog.broker.broker_core import BrokerCore
-    from fanlog.broker.topics import BrokerTopic, Partition
+    from fanlog.broker.messages.topics import BrokerTopic, Partition
     from fanlog.identity import Account
 
 TARGETS_MAX = 16

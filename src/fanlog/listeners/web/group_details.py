@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from fanlog.broker.group_view import GroupView, MemberRow, PartitionRow
+from fanlog.broker.insight.group_view import GroupView, MemberRow, PartitionRow
 from fanlog.errors import GroupNotFoundError, InvalidArgumentError, NotSupportedError
 from fanlog.identity import Identity, Verb
 from fanlog.listeners.web.group_lists import PageLimit, PageOffset, Searched, age_of

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from fanlog.broker.group_scan import GroupRow
+from fanlog.broker.insight.group_scan import GroupRow
 from fanlog.errors import InvalidArgumentError, NotSupportedError
 from fanlog.listeners.web.group_tables import GroupTable, GroupTables
 from fanlog.listeners.web.ordered import page_of

@@ -8,8 +8,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fanlog.broker.group_scan import GroupRow, GroupScan
-from fanlog.broker.group_view import GroupView, view_group
+from fanlog.broker.insight.group_scan import GroupRow, GroupScan
+from fanlog.broker.insight.group_view import GroupView, view_group
 from fanlog.errors import GroupNotFoundError
 from fanlog.identity import Account, Verb
 from fanlog.listeners.web.shared import SharedAnswers

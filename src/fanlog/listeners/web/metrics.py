@@ -9,7 +9,7 @@ import msgspec
 from aiohttp import web
 from msgspec import Meta
 
-from fanlog.broker.metric_scan import topic_metrics
+from fanlog.broker.insight.metric_scan import topic_metrics
 from fanlog.errors import ForbiddenError, TopicNotFoundError
 from fanlog.identity import Verb
 from fanlog.listeners.seen import seen_by

@@ -29,8 +29,8 @@ from fanlog.telemetry.snapshot import (
 if TYPE_CHECKING:
     from fanlog.broker.authority import Permit
     from fanlog.broker.broker_core import BrokerCore
-    from fanlog.broker.overviews import Overview
-    from fanlog.broker.topics import BrokerTopic
+    from fanlog.broker.insight.overviews import Overview
+    from fanlog.broker.messages.topics import BrokerTopic
     from fanlog.listeners.web.server import WebListener
     from fanlog.telemetry.findings import Finding
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from fanlog.broker.metric_scan import lag_of
+from fanlog.broker.insight.metric_scan import lag_of
 from fanlog.errors import ForbiddenError, InvalidArgumentError, NotSupportedError
 from fanlog.format.pipelines import PipelineStream, RunState
 from fanlog.identity import Verb

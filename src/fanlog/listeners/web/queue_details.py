@@ -28,7 +28,7 @@ from fanlog.model import GroupState, PendingMessage, QueueSettings
 
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
-    from fanlog.broker.group_view import GroupView, LeaseRow, MemberRow
+    from fanlog.broker.insight.group_view import GroupView, LeaseRow, MemberRow
     from fanlog.broker.queues.queue import Queue
 
 # Scheduled messages that are looked through for those of a queue.

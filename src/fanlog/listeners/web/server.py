@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 from aiohttp import web
 
-from fanlog.broker.latest import LatestTables
+from fanlog.broker.messages.latest import LatestTables
 from fanlog.config_security import SecurityOptions
 from fanlog.errors import TooManyConnectionsError
 from fanlog.format.web_positions import Vectors
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from aiohttp.web_protocol import RequestHandler
 
     from fanlog.broker.broker_core import BrokerCore
-    from fanlog.broker.peers import PeerSource
+    from fanlog.broker.insight.peers import PeerSource
     from fanlog.config_web import WebOptions
     from fanlog.identity import Identity
     from fanlog.listeners.admission import Admission

@@ -21,7 +21,7 @@ from fanlog.model import ConnectionInfo
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from fanlog.broker.peers import PeerSource
+    from fanlog.broker.insight.peers import PeerSource
     from fanlog.config_web import WebOptions
     from fanlog.listeners.web.connections import WebConnections
     from fanlog.listeners.web.ports import Bus

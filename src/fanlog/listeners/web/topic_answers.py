@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from fanlog.broker.topic_table import TopicState
+from fanlog.broker.insight.topic_table import TopicState
 from fanlog.model import GroupKind, GroupState, ReaderCounters, TopicSettings
 
 

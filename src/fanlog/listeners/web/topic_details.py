@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from fanlog.broker.topic_segments import segments_in
-from fanlog.broker.topic_table import TopicFigures, TopicState, figures_of, is_own
-from fanlog.broker.topic_users import TopicGroup, TopicProducer, TopicReader, is_transaction
+from fanlog.broker.insight.topic_segments import segments_in
+from fanlog.broker.insight.topic_table import TopicFigures, TopicState, figures_of, is_own
+from fanlog.broker.insight.topic_users import TopicGroup, TopicProducer, TopicReader, is_transaction
 from fanlog.errors import (
     InvalidArgumentError,
     InvalidNameError,
@@ -42,7 +42,7 @@ from fanlog.model import PARTITIONS_MAX, GroupKind, ReaderCounters
 if TYPE_CHECKING:
     from fanlog.broker.authority import Permit
     from fanlog.broker.broker_core import BrokerCore
-    from fanlog.broker.topics import BrokerTopic, Partition
+    from fanlog.broker.messages.topics import BrokerTopic, Partition
 
 Section = Literal["partitions", "segments", "readers", "groups", "producers"]
 

@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from fanlog.broker.metric_scan import missed_in
-from fanlog.broker.topic_table import TopicRow, TopicSelection, TopicSort, TopicState, is_own
+from fanlog.broker.insight.metric_scan import missed_in
+from fanlog.broker.insight.topic_table import (
+    TopicRow,
+    TopicSelection,
+    TopicSort,
+    TopicState,
+    is_own,
+)
 from fanlog.errors import InvalidArgumentError
 from fanlog.identity import Verb
 from fanlog.listeners.web.routes import Call, Route

@@ -25,7 +25,7 @@ from fanlog.telemetry.tracing.spans import SPANS_KEPT_MAX, messaging_attributes
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from fanlog.broker.tracing import Traces
+    from fanlog.broker.messages.tracing import Traces
 
 # What a `tracestate` may have by its standard.
 _TRACESTATE_BYTES_MAX = 512

@@ -1,0 +1,75 @@
+"""When records were appended, for many that are asked about again and again: the first record that
+a group has not committed stays the same for as long as the group stands still.
+
+What is in the tail is known at once. The rest is read from disk, a bounded number at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from fanlog.errors import FanlogError
+from fanlog.format.header import read_header
+
+if TYPE_CHECKING:
+    from fanlog.broker.broker_core import BrokerCore
+    from fanlog.broker.messages.topics import Partition
+
+# Topic number, partition and offset. It holds on to no partition: the topic may be deleted.
+_Key = tuple[int, int, int]
+# A record, as it is asked about.
+Asked = tuple["Partition", int]
+
+# Times that are kept, twice: the older half goes when the newer one is full.
+_KEPT_MAX = 50_000
+# Records that one thread looks up before it makes room for others: a few ms.
+_TOGETHER = 16
+# The time of a record that can't be read.
+UNREADABLE = 0
+
+
+class RecordTimes:
+    def __init__(self, broker: BrokerCore) -> None:
+        self._broker = broker
+        self._newer: dict[_Key, int] = {}
+        self._older: dict[_Key, int] = {}
+
+    def maybe_time(self, partition: Partition, offset: int) -> int | None:
+        """When the record was appended, in microseconds; None if it has to be read from disk."""
+        key = (partition.topic.number, partition.index, offset)
+        known = self._newer.get(key)
+        if known is not None:
+            return known
+        known = self._older.get(key)
+        if known is None:
+            tail = partition.log.tail
+            if not tail.start_offset <= offset < partition.visible_end:
+                return None
+            pieces, _ = tail.read(offset, partition.visible_end, 1)
+            known = read_header(pieces[0]).append_time_us
+        self._keep(key, known)
+        return known
+
+    async def load(self, wanted: Iterable[Asked]) -> None:
+        """Reads the times of these from disk. `maybe_time` knows them then."""
+        asked = [one for one in wanted if self.maybe_time(*one) is None]
+        for at in range(0, len(asked), _TOGETHER):
+            some = [(*one, one[0].visible_end) for one in asked[at : at + _TOGETHER]]
+            found = await self._broker.threaded(
+                lambda some=some: [_read_time(*one) for one in some]
+            )
+            for (partition, offset, _), time_us in zip(some, found, strict=True):
+                self._keep((partition.topic.number, partition.index, offset), time_us)
+
+    def _keep(self, key: _Key, time_us: int) -> None:
+        if len(self._newer) >= _KEPT_MAX:
+            self._older, self._newer = self._newer, {}
+        self._newer[key] = time_us
+
+
+def _read_time(partition: Partition, offset: int, end: int) -> int:
+    with contextlib.suppress(FanlogError):
+        return partition.log.append_time(offset, end) or UNREADABLE
+    return UNREADABLE

@@ -1,0 +1,67 @@
+"""Stretches of a partition's log, for whoever reads it in both directions: whole batches as they
+are stored, or, in their place, which offsets can't be read."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, NamedTuple
+
+from fanlog.errors import DamagedError, OffsetOutOfRangeError, TopicDeletedError
+from fanlog.log.lookup import out_of_range
+
+if TYPE_CHECKING:
+    from fanlog.broker.broker_core import BrokerCore
+    from fanlog.broker.messages.topics import Partition
+    from fanlog.log.partition import Block
+
+
+class OffsetGap(NamedTuple):
+    """Offsets from `first` up to, not including, `next` that can't be read."""
+
+    first: int
+    next: int
+    reason: str
+
+
+async def read_pieces(
+    core: BrokerCore, partition: Partition, offset: int, high: int, bytes_max: int
+) -> tuple[list[memoryview], int] | OffsetGap:
+    """Batches from the one with an offset on, and the offset behind them; or what can't be read
+    there. What is on disk comes in blocks, whatever is wanted."""
+    log = partition.log
+    if partition.topic.deleted:
+        name = partition.topic.name
+        raise TopicDeletedError(f"Topic {name!r} was deleted while it was read.")
+    try:
+        if offset < log.start_offset:
+            raise out_of_range(log.start_offset, offset)
+        tail = log.tail
+        if tail.start_offset <= offset < tail.end_offset:
+            return tail.read(offset, high, bytes_max)
+        block = await _block(core, partition, offset)
+    except DamagedError as fault:
+        if fault.next <= offset:
+            raise
+        return OffsetGap(offset, min(fault.next, high), "damaged")
+    except OffsetOutOfRangeError:
+        # Retention was faster.
+        start = log.start_offset
+        if start <= offset:
+            raise
+        return OffsetGap(offset, min(start, high), "retention")
+    return [block.data], block.next_offset
+
+
+async def _block(core: BrokerCore, partition: Partition, offset: int) -> Block:
+    future: asyncio.Future[Block] = asyncio.get_running_loop().create_future()
+
+    def done(got: Block | Exception) -> None:
+        if future.done():
+            return
+        if isinstance(got, Exception):
+            future.set_exception(got)
+        else:
+            future.set_result(got)
+
+    core.load_block(partition, offset, done)
+    return await future

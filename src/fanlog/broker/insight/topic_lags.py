@@ -1,0 +1,103 @@
+"""How far the groups and queues of each topic are behind: one look at all of them, in steps."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from itertools import chain, islice
+from typing import TYPE_CHECKING, NamedTuple
+
+from fanlog.broker.insight.metric_scan import lag_of, lane_lag
+from fanlog.model import GROUP_PREFIX, GroupKind
+
+if TYPE_CHECKING:
+    from fanlog.broker.broker_core import BrokerCore
+    from fanlog.broker.groups.state import ConsumerGroup
+    from fanlog.broker.queues.queue import Queue
+
+# Positions that are looked at in one step: some 50 µs.
+_A_STEP = 32
+_NAMES_A_STEP = 512
+
+
+class LargestLag(NamedTuple):
+    """The largest lag in a topic, and whose it is."""
+
+    lag: int
+    name: str
+    kind: GroupKind
+
+
+TopicLags = dict[str, LargestLag]
+
+
+def scan_lags(broker: BrokerCore) -> Generator[None, None, TopicLags]:
+    """By topic, of those that a group or a queue reads: the largest lag."""
+    found: TopicLags = {}
+    looked_at: set[str] = set()
+    # Those that have committed, then those that only have members.
+    for name in chain(_committed_names(broker), broker.groups.active_names()):
+        if name in looked_at:
+            continue
+        looked_at.add(name)
+        yield
+        lags = yield from _group_lags(broker, name, broker.groups.find(name))
+        _take(found, lags, name, "stream")
+    for queue in broker.queues.every():
+        yield
+        lags = yield from _queue_lags(queue)
+        _take(found, lags, queue.name, "queue")
+    return found
+
+
+def _committed_names(broker: BrokerCore) -> Iterator[str]:
+    """Groups that have committed. Some may come and go meanwhile."""
+    after = GROUP_PREFIX
+    while True:
+        # A list, because names may come and go between two steps.
+        names = list(islice(broker.durable.names_since(after), _NAMES_A_STEP + 1))
+        for name in names[:_NAMES_A_STEP]:
+            if not name.startswith(GROUP_PREFIX):
+                return
+            yield name.removeprefix(GROUP_PREFIX)
+        if len(names) <= _NAMES_A_STEP:
+            return
+        after = names[-1]
+
+
+def _group_lags(
+    broker: BrokerCore, name: str, group: ConsumerGroup | None
+) -> Generator[None, None, dict[str, int]]:
+    """By topic: messages that a group has not committed."""
+    lags: dict[str, int] = {}
+    committed: set[tuple[str, int]] = set()
+    for i, position in enumerate(broker.durable.each_committed(GROUP_PREFIX + name)):
+        if not (i + 1) % _A_STEP:
+            yield
+        topic, partition = position.topic, position.partition
+        if group is not None:
+            committed.add((topic, partition))
+        lags[topic] = lags.get(topic, 0) + lag_of(broker, topic, partition, position)
+    for i, (topic, partition) in enumerate(list(group.owned) if group is not None else ()):
+        if not (i + 1) % _A_STEP:
+            yield
+        if (topic, partition) not in committed:
+            lags[topic] = lags.get(topic, 0) + lag_of(broker, topic, partition, None)
+    return lags
+
+
+def _queue_lags(queue: Queue) -> Generator[None, None, dict[str, int]]:
+    """By topic: jobs of a queue that are not done."""
+    lags: dict[str, int] = {}
+    for i, lane in enumerate(list(queue.lanes.values())):
+        if not (i + 1) % _A_STEP:
+            yield
+        topic = lane.partition.topic.name
+        lags[topic] = lags.get(topic, 0) + lane_lag(lane)
+    return lags
+
+
+def _take(found: TopicLags, lags: dict[str, int], name: str, kind: GroupKind) -> None:
+    for topic, lag in lags.items():
+        known = found.get(topic)
+        if known is None or lag > known.lag:
+            found[topic] = LargestLag(lag, name, kind)

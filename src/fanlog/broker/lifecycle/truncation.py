@@ -1,0 +1,72 @@
+"""Deleting a topic's records before an offset: checked for all partitions before the first one is
+touched, so that a wrong request deletes nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fanlog.broker.messages.topics import BrokerTopic, Partition
+from fanlog.broker.messages.turns import Turns
+from fanlog.errors import (
+    OffsetOutOfRangeError,
+    TopicNotFoundError,
+    no_partition,
+)
+from fanlog.format.messages import PartitionOffset
+
+if TYPE_CHECKING:
+    from fanlog.broker.broker_core import BrokerCore
+
+
+def delete_records(
+    topic: BrokerTopic, offsets: dict[int, int], turns: Turns
+) -> list[PartitionOffset]:
+    """Deletes what is before these offsets, one for each partition; where each begins now. Each
+    waits for the disk."""
+    starts: list[PartitionOffset] = []
+    for partition, offset in check_deletion(topic, offsets):
+        tail_bytes = partition.log.tail.bytes
+        try:
+            start = partition.log.delete_before(offset)
+        finally:
+            turns.resized(partition, tail_bytes)
+        starts.append(PartitionOffset(partition.index, start))
+    return starts
+
+
+async def delete_in_thread(broker: BrokerCore, partition: Partition, offset: int) -> int:
+    """The same for one partition, but a thread waits for the disk; where it begins now."""
+    log = partition.log
+    # Two deletions of one log must not write down where it begins in the wrong order.
+    async with broker.deleting:
+        save = log.begin_deletion(offset)
+        if save is not None:
+            try:
+                await broker.threaded(save)
+            except OSError as fault:
+                log.refuse(fault)
+        if partition.topic.deleted:
+            raise TopicNotFoundError(f"Topic {partition.topic.name!r} was deleted.")
+        tail_bytes = log.tail.bytes
+        start = log.end_deletion(offset)
+        broker.turns.resized(partition, tail_bytes)
+        broker.metering.recount(partition.topic)
+    return start
+
+
+def check_deletion(topic: BrokerTopic, offsets: dict[int, int]) -> list[tuple[Partition, int]]:
+    """The partitions that are to begin at these offsets; raises if one of them can't."""
+    return [(_partition(topic, index, offset), offset) for index, offset in offsets.items()]
+
+
+def _partition(topic: BrokerTopic, index: int, offset: int) -> Partition:
+    if not 0 <= index < len(topic.partitions):
+        raise no_partition(topic.name, len(topic.partitions), index)
+    partition = topic.partitions[index]
+    if not 0 <= offset <= partition.visible_end:
+        raise OffsetOutOfRangeError(
+            f"Partition {index} of {topic.name!r} ends at offset {partition.visible_end}; it can't "
+            f"begin at {offset}. Nothing was deleted: give {partition.visible_end} at most, or "
+            "latest."
+        )
+    return partition

@@ -1,0 +1,209 @@
+"""Batches for compacted topics are decoded before they are taken: compaction must be able to read
+them. It is the one place between socket and log that looks at records.
+
+In a turn of the loop only so much is decoded at once (`unpack_loop_bytes_max`). What is past it is
+decoded in a thread; until then its connection waits in front of that batch, and nobody else does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from fanlog.broker.messages.unpacking import Unpacker, decoding_bytes
+from fanlog.broker.ports import Runtime
+from fanlog.broker.schedule.admission import RECORD_WORK_BYTES, scheduled_fault
+from fanlog.errors import FanlogError, FormatError, UnreadableError
+from fanlog.format.codecs import UnpackLimits
+from fanlog.format.columns import ColumnReader, time_range
+from fanlog.format.frames import PREFIX, PREFIX_BYTES
+from fanlog.format.header import HEADER_BYTES, KIND_BATCH, BatchHeader, read_header
+from fanlog.format.schedules import SCHEDULED_TOPIC
+
+# What is decoded in a thread for one connection before others get their turn.
+_JOB_BYTES = 4 << 20
+
+
+# What speaks against publishing to the topic of this name. A publisher that is not trusted with
+# all topics has one as its `guard`, and one for ids of delayed messages as its `schedule_guard`.
+Guard = Callable[[str], FanlogError | None]
+# What speaks against a delayed message of this key, by such a guard: it may replace another.
+ReplacementFault = Callable[[bytes, Guard], FanlogError | None]
+
+
+class Unchecked(NamedTuple):
+    """A batch that is yet to be decoded."""
+
+    data: bytes
+    at: int
+    header: BatchHeader
+    topic: str
+
+
+class Checked(NamedTuple):
+    """A batch that was decoded, known by its checksum, and what is wrong with it. `targets` are the
+    topics that its delayed messages are for, and `keys` their own keys."""
+
+    body_crc: int
+    length: int
+    fault: FanlogError | None
+    targets: frozenset[str] = frozenset()
+    keys: frozenset[bytes] = frozenset()
+
+
+@runtime_checkable
+class Patient(Protocol):
+    """A publisher that can wait. While `checking`, it offers nothing; then `go_on` is called, and
+    it offers the same batches again."""
+
+    checked: list[Checked]
+    checking: bool
+
+    def go_on(self) -> None: ...
+
+
+class NotYetError(Exception):
+    """The batch is being decoded in a thread; its publisher will offer it again."""
+
+
+class Checks:
+    def __init__(self, runtime: Runtime, unpacker: Unpacker) -> None:
+        self._runtime = runtime
+        self._unpacker = unpacker
+        self._spent_bytes = 0
+        self.replacement_fault: ReplacementFault = _no_replacement
+
+    def fault(self, origin: object, batch: Unchecked) -> FanlogError | None:
+        """What is wrong with a batch. Raises `NotYetError` if that takes a while to find out."""
+        checked: list[Checked] | None = getattr(origin, "checked", None)
+        if checked:
+            known = checked.pop(0)
+            if _is_of(known, batch):
+                return self._guarded(origin, known)
+            # Its topic may have gone since: what comes now is something else.
+            checked.clear()
+        if self._may_spend(self._work(batch)) or not isinstance(origin, Patient):
+            return self._guarded(origin, _look(batch, self._unpacker.limits))
+        self._begin(origin, list(self._following(batch)))
+        raise NotYetError
+
+    def faults(self, origin: object, batches: list[Unchecked]) -> list[FanlogError | None]:
+        """The same of batches that are taken together. What was decoded of them stays known until
+        all of them are."""
+        if not isinstance(origin, Patient) or (
+            not origin.checked and self._may_spend(sum(map(self._work, batches)))
+        ):
+            limits = self._unpacker.limits
+            return [self._guarded(origin, _look(batch, limits)) for batch in batches]
+        known = origin.checked
+        if not all(map(_is_of, known, batches)):
+            known.clear()
+        if len(known) < len(batches):
+            self._begin(origin, batches[len(known) :])
+            raise NotYetError
+        origin.checked = []
+        return [self._guarded(origin, checked) for checked in known]
+
+    def _guarded(self, origin: object, checked: Checked) -> FanlogError | None:
+        """What is wrong with a batch, or with who has sent it."""
+        guard: Guard | None = getattr(origin, "guard", None)
+        if checked.fault is not None or guard is None:
+            return checked.fault
+        refusals = filter(None, map(guard, sorted(checked.targets)))
+        refusal = next(refusals, None)
+        by_id: Guard | None = getattr(origin, "schedule_guard", None)
+        if refusal is not None or by_id is None:
+            return refusal
+        faults = (self.replacement_fault(key, by_id) for key in checked.keys)
+        return next(filter(None, faults), None)
+
+    def _work(self, batch: Unchecked) -> int:
+        work = decoding_bytes(batch.data, batch.at, batch.header, self._unpacker.limits)
+        if batch.topic == SCHEDULED_TOPIC:
+            work += RECORD_WORK_BYTES * batch.header.record_count
+        return work
+
+    def _may_spend(self, work_bytes: int) -> bool:
+        if not self._unpacker.is_small(self._spent_bytes + work_bytes):
+            return False
+        if not self._spent_bytes:
+            self._runtime.soon(self._end_turn)
+        self._spent_bytes += max(1, work_bytes)
+        return True
+
+    def _end_turn(self) -> None:
+        self._spent_bytes = 0
+
+    def _following(self, batch: Unchecked) -> Iterator[Unchecked]:
+        """The batch and those for the same partition that have come behind it."""
+        data, at, header, topic = batch
+        while True:
+            yield Unchecked(data, at, header, topic)
+            at += header.length
+            if len(data) - at < PREFIX_BYTES:
+                return
+            length, kind = PREFIX.unpack_from(data, at)
+            if kind != KIND_BATCH or at + length > len(data):
+                return
+            try:
+                following = read_header(data, at)
+            except FormatError:
+                return
+            same = (header.topic, header.partition)
+            if (following.topic, following.partition) != same:
+                return
+            header = following
+
+    def _begin(self, origin: Patient, batches: list[Unchecked]) -> None:
+        work = count = 0
+        for batch in batches:
+            work += self._work(batch)
+            if count and work > _JOB_BYTES:
+                break
+            count += 1
+        limits = self._unpacker.limits
+        some = batches[:count]
+
+        def check() -> list[Checked]:
+            return [_look(batch, limits) for batch in some]
+
+        def checked(result: list[Checked] | Exception) -> None:
+            origin.checking = False
+            if isinstance(result, Exception):
+                fault = FanlogError(f"The broker failed to decode a batch: {result!r}.")
+                result = [Checked(b.header.body_crc, b.header.length, fault) for b in some]
+            origin.checked += result
+            origin.go_on()
+
+        origin.checking = True
+        self._unpacker.in_thread(work, check, checked)
+
+
+def _is_of(checked: Checked, batch: Unchecked) -> bool:
+    header = batch.header
+    return (checked.body_crc, checked.length) == (header.body_crc, header.length)
+
+
+def _no_replacement(key: bytes, guard: Guard) -> FanlogError | None:
+    return None
+
+
+def _look(batch: Unchecked, limits: UnpackLimits) -> Checked:
+    """Decodes a batch's columns."""
+    data, at, header, topic = batch
+    body = memoryview(data)[at + HEADER_BYTES : at + header.length]
+    fault: FanlogError | None = None
+    targets: set[str] = set()
+    keys: set[bytes] = set()
+    try:
+        columns = ColumnReader(body, header.flags, header.codec, header.record_count, limits)
+        columns.check()
+        if topic == SCHEDULED_TOPIC:
+            times = time_range(body, header.flags, header.record_count)
+            fault = scheduled_fault(columns, times, targets, keys)
+    except FormatError as wrong:
+        fault = UnreadableError(
+            f"Topic {topic!r} is compacted, so the broker must read its batches. This one does not "
+            f"decode: {wrong}. Its producer made it wrong: check the client that sent it."
+        )
+    return Checked(header.body_crc, header.length, fault, frozenset(targets), frozenset(keys))

@@ -1,0 +1,83 @@
+"""Blocks of log for readers that fell behind the tail: from disk, or wherever the source has them.
+A block is read once, however many readers wait for it, and is kept a while for those that
+follow."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Protocol
+
+from fanlog.broker.messages.topics import Partition
+from fanlog.broker.ports import Runtime
+from fanlog.log.partition import Block
+from fanlog.log.patience import a_few_times
+
+Done = Callable[[Block | Exception], None]
+# Topic, partition, offset, and how much is wanted.
+_Key = tuple[int, int, int, int]
+
+
+class BlockSource(Protocol):
+    """Where blocks come from that are not at hand."""
+
+    def read_block(
+        self, partition: Partition, offset: int, bytes_wanted: int, done: Done
+    ) -> None: ...
+
+
+class _Files:
+    """The partition's own log."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    def read_block(self, partition: Partition, offset: int, bytes_wanted: int, done: Done) -> None:
+        log, end = partition.log, partition.visible_end
+        self._runtime.in_thread(
+            lambda: a_few_times(lambda: log.read(offset, end, bytes_wanted), "A reader"), done
+        )
+
+
+class Loader:
+    def __init__(
+        self, runtime: Runtime, cache_bytes_max: int, source: BlockSource | None = None
+    ) -> None:
+        self._source = source or _Files(runtime)
+        self._cache_bytes_max = cache_bytes_max
+        self._cache: OrderedDict[_Key, Block] = OrderedDict()
+        self._cache_bytes = 0
+        self._loading: dict[_Key, list[Done]] = {}
+
+    def load(self, partition: Partition, offset: int, done: Done, bytes_wanted: int = 0) -> None:
+        """Hands the block that begins with the batch of `offset`, or the error, to `done`."""
+        key = (partition.topic.number, partition.index, offset, bytes_wanted)
+        block = self._cache.get(key)
+        if block is not None:
+            self._cache.move_to_end(key)
+            done(block)
+            return
+        waiting = self._loading.get(key)
+        if waiting is not None:
+            waiting.append(done)
+            return
+        self._loading[key] = [done]
+        self._source.read_block(
+            partition, offset, bytes_wanted, lambda result: self._loaded(key, result)
+        )
+
+    def forget(self, partition: Partition) -> None:
+        """What is at hand of a partition is no longer what its files hold."""
+        place = (partition.topic.number, partition.index)
+        for key in [key for key in self._cache if key[:2] == place]:
+            self._cache_bytes -= len(self._cache.pop(key).data)
+
+    def _loaded(self, key: _Key, result: Block | Exception) -> None:
+        if isinstance(result, Block):
+            self._cache[key] = result
+            self._cache_bytes += len(result.data)
+            while self._cache_bytes > self._cache_bytes_max and len(self._cache) > 1:
+                _, oldest = self._cache.popitem(last=False)
+                self._cache_bytes -= len(oldest.data)
+        for done in self._loading.pop(key):
+            done(result)

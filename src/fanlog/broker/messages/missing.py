@@ -1,0 +1,47 @@
+"""Readers and topics that are not there. Law: reading creates no topic. A reader waits for its
+topic, and is told so; or it asked for an error instead."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fanlog.broker.messages.inboxes import is_inbox
+from fanlog.broker.names import missing_topic
+from fanlog.errors import TopicNotFoundError
+from fanlog.format.messages import Notice
+from fanlog.format.patterns import parent_of
+from fanlog.model import INTERNAL_PREFIX, STREAM_PREFIX, MissingPolicy
+
+if TYPE_CHECKING:
+    from fanlog.broker.broker_core import BrokerCore
+    from fanlog.broker.messages.topics import BrokerTopic
+
+
+def maybe_topic(broker: BrokerCore, name: str, missing: MissingPolicy) -> BrokerTopic | None:
+    """The topic that a reader follows; None if it waits for it. An inbox is its reader's, and is
+    made for it."""
+    topic = broker.catalog.find(name)
+    if topic is not None:
+        return topic
+    if is_inbox(name):
+        return broker.open_topic(name, create=True)
+    if name.startswith(INTERNAL_PREFIX):
+        return broker.catalog.get(name)
+    if missing == "wait":
+        return None
+    if name.startswith(STREAM_PREFIX):
+        raise missing_topic(name)
+    raise TopicNotFoundError(
+        f"There is no topic {name!r} to read. Publish to it, or create it with: fanlog topic "
+        f"create {name}. To wait for it, use missing='wait' (fanlog tail --missing wait)."
+    )
+
+
+def maybe_notice(broker: BrokerCore, target: str, *, wildcard: bool) -> Notice | None:
+    """What a reader that begins should know about its target."""
+    if not wildcard:
+        return Notice("missing", target) if broker.catalog.find(target) is None else None
+    parent = parent_of(target)
+    if parent and broker.catalog.find(parent) is not None:
+        return Notice("parent", parent)
+    return None

@@ -1,0 +1,579 @@
+"""Subscribing: which partitions a reader follows, and where it begins in each.
+
+Every subscription is registered under what it wants, a name or a pattern, so that a topic that
+appears later, or again, or that grows, is joined by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from fanlog.broker.messages.cursors import BrokerSubscription, Cursor
+from fanlog.broker.messages.last import last_offsets
+from fanlog.broker.messages.missing import maybe_topic
+from fanlog.broker.messages.positions import continue_at, is_valid
+from fanlog.broker.messages.topics import BrokerTopic, Partition
+from fanlog.broker.names import NameTree, check_target, is_hidden
+from fanlog.broker.ports import Outlet, Reader
+from fanlog.broker.state.drops import DROPS_TOPIC
+from fanlog.errors import (
+    InvalidArgumentError,
+    OffsetOutOfRangeError,
+    PartitionNotFoundError,
+    no_partition,
+)
+from fanlog.format.messages import Joined, Notice, PartitionOffset, Position, Subscribe
+from fanlog.format.patterns import fits
+from fanlog.format.signals import SIGNALS_TOPIC
+from fanlog.identity import Verb
+from fanlog.model import HIDDEN_PREFIXES, INTERNAL_PREFIX, PARTITIONS_MAX, Gap, GapReason, Start
+
+if TYPE_CHECKING:
+    from fanlog.broker.authority import Permit
+    from fanlog.broker.broker_core import BrokerCore
+    from fanlog.broker.messages.views import TopicViews
+
+_EARLIEST = Start("earliest")
+
+
+class TopicWatcher(Protocol):
+    """A listener whose readers' wishes are not names or patterns of ours. It counts them in
+    `viewed_count`."""
+
+    def topic_appeared(self, topic: BrokerTopic) -> None: ...
+    def topic_grew(self, topic: BrokerTopic, new: list[Partition]) -> None: ...
+    def topic_vanished(self, topic: BrokerTopic) -> None: ...
+
+
+class Subscriptions:
+    def __init__(self, broker: BrokerCore) -> None:
+        self._broker = broker
+        # By name; a dict, because 100,000 may wait for the same topic, and leave again.
+        self._literal: dict[str, dict[BrokerSubscription, None]] = {}
+        self._patterns: NameTree[BrokerSubscription] = NameTree()
+        self._count = 0
+        # Of subscriptions that are being made: the topics that came, grew or went meanwhile.
+        self._adding: dict[BrokerSubscription, dict[BrokerTopic, None]] = {}
+        # Of topics that have just appeared: the subscriptions that are still to join them.
+        self._joining: dict[BrokerTopic, set[BrokerSubscription]] = {}
+        self.watchers: list[TopicWatcher] = []
+        self.viewed_count = 0
+        self.changes = 0
+
+    def __len__(self) -> int:
+        return self._count + self.viewed_count
+
+    def wanted(self, name: str) -> bool:
+        """Whether somebody waits for a topic of this name."""
+        return bool(self._admitted(name))
+
+    def following(self, name: str) -> list[BrokerSubscription]:
+        """Who follows a topic of this name, by its name or by a pattern. Of those with a pattern
+        some may not be allowed to read it: they have no cursor there."""
+        return self._wanting(name)
+
+    def joining(self, topic: BrokerTopic) -> int:
+        """How many read a topic that has just appeared, and do not count among its readers yet."""
+        waiting = self._joining.get(topic)
+        return 0 if waiting is None else len(waiting)
+
+    async def add(
+        self,
+        key: int,
+        wanted: Subscribe,
+        outlet: Outlet,
+        reader: Reader,
+        client: str = "",
+        *,
+        permit: Permit | None = None,
+        views: TopicViews | None = None,
+    ) -> tuple[BrokerSubscription, list[Joined]]:
+        """A subscription whose cursors stand ready; `start` sets them going. With a permit, topics
+        that a pattern matches and that the reader may not read are left out. With `views` it reads
+        each topic in a view, also those that it joins later.
+
+        Between the two the listener tells the reader what it has joined, so that no message
+        comes before its topic is known. Topics that come, grow or go in that time wait for `start`.
+        """
+        subscription = BrokerSubscription(
+            key,
+            self,
+            outlet,
+            reader,
+            wanted.target,
+            wildcard=wanted.wildcard,
+            policy=wanted.policy,
+            window_bytes=wanted.window_bytes,
+            durable=wanted.durable,
+            partitions=wanted.partitions,
+            client=client,
+            views=views,
+        )
+        if wanted.wildcard and permit is not None and permit.guarded:
+            subscription.permit = permit
+        subscription.mirror = wanted.mirror
+        joined: dict[BrokerTopic, Joined] = {}
+        counts: dict[BrokerTopic, int] = {}
+        changed = self._adding[subscription] = {}
+        try:
+            async for topic in self._broker.slices.each(self._topics(wanted)):
+                if not topic.deleted and _admits(subscription, topic.name):
+                    counts[topic] = len(topic.partitions)
+                    joined[topic] = await self._join(subscription, topic, wanted)
+        except BaseException:
+            for cursor in subscription.cursors:
+                self._broker.fan_out.remove(cursor)
+            raise
+        finally:
+            del self._adding[subscription]
+        # What has happened while the others' places were looked up.
+        subscription.absent = _absent(wanted, joined)
+        for topic in changed:
+            if topic.deleted:
+                self._drop_topic(subscription, topic)
+                joined.pop(topic, None)
+                continue
+            if not _admits(subscription, topic.name):
+                continue
+            more = topic.partitions[counts.get(topic, 0) :]
+            if topic not in joined:
+                joined[topic] = self._join_new(subscription, topic, more)
+            elif more:
+                starts = joined[topic].starts + self._join_new(subscription, topic, more).starts
+                joined[topic] = msgspec.structs.replace(joined[topic], starts=starts)
+        subscription.held = []
+        self._register(subscription)
+        return subscription, list(joined.values())
+
+    def start(self, subscription: BrokerSubscription, untold: Iterable[Joined] = ()) -> None:
+        """Sets the cursors going, very many of them in slices. The reader is told of topics that
+        it does not know yet, each before its first message."""
+        self._tell_gaps(subscription)
+        cursors = list(subscription.cursors)
+        self._broker.slices.in_slices(self._starting(subscription, cursors, untold))
+        held, subscription.held = subscription.held, None
+        for call in held or ():
+            call()
+
+    def _starting(
+        self, subscription: BrokerSubscription, cursors: list[Cursor], untold: Iterable[Joined]
+    ) -> Iterator[None]:
+        by_number: dict[int, Joined] = {}
+        for joined in untold:
+            by_number[joined.number] = joined
+            yield
+        for cursor in cursors:
+            if subscription.closed:
+                return
+            topic = cursor.partition.topic
+            if not (cursor.started or cursor.dropped or topic.deleted):
+                joined = by_number.pop(topic.number, None)
+                if joined is not None:
+                    subscription.reader.joined(joined)
+                cursor.started = True
+                self._broker.fan_out.pump(cursor)
+            yield
+
+    def start_some(self, subscription: BrokerSubscription, cursors: Iterable[Cursor]) -> None:
+        """Sets new cursors of a subscription going, few enough to do it at once."""
+        self._tell_gaps(subscription)
+        for cursor in cursors:
+            cursor.started = True
+            self._broker.fan_out.pump(cursor)
+
+    def _tell_gaps(self, subscription: BrokerSubscription) -> None:
+        gaps, subscription.opening_gaps = subscription.opening_gaps, []
+        for gap, number in gaps:
+            subscription.reader.gap(gap, number)
+
+    def remove(self, subscription: BrokerSubscription) -> None:
+        if not subscription.closed:
+            self._unregister(subscription)
+            self.end(subscription)
+
+    leave = remove
+
+    def lost(self, subscription: BrokerSubscription) -> None:
+        """The same for one whose connection takes nothing more: its cursors may go in slices."""
+        if not subscription.closed:
+            self._unregister(subscription)
+            subscription.closed = True
+            cursors, subscription.cursors = subscription.cursors, []
+            self._broker.slices.in_slices(self._removing(cursors))
+
+    def _removing(self, cursors: list[Cursor]) -> Iterator[None]:
+        for cursor in cursors:
+            self._broker.fan_out.remove(cursor)
+            yield
+
+    def _unregister(self, subscription: BrokerSubscription) -> None:
+        self._count -= 1
+        for waiting in self._joining.values():
+            waiting.discard(subscription)
+        if subscription.wildcard:
+            self._patterns.remove(subscription.target, subscription)
+            return
+        same = self._literal[subscription.target]
+        del same[subscription]
+        if not same:
+            del self._literal[subscription.target]
+
+    def end(self, subscription: BrokerSubscription) -> None:
+        """Takes a subscription's cursors out of whatever they are in."""
+        subscription.closed = True
+        for cursor in subscription.cursors:
+            self._broker.fan_out.remove(cursor)
+        subscription.cursors = []
+
+    def add_cursor(
+        self, subscription: BrokerSubscription, partition: Partition, offset: int
+    ) -> Cursor:
+        """One more cursor for a subscription whose cursors somebody else decides on; it stands
+        until `start`."""
+        return self._cursor(subscription, partition, offset)
+
+    def drop_cursors(self, subscription: BrokerSubscription, cursors: Collection[Cursor]) -> None:
+        """Takes cursors out of a subscription; they send nothing more."""
+        for cursor in cursors:
+            cursor.dropped = True
+            self._broker.fan_out.remove(cursor)
+        subscription.cursors = [cursor for cursor in subscription.cursors if not cursor.dropped]
+
+    def topic_appeared(self, topic: BrokerTopic) -> None:
+        """Everyone who wants a topic of this name reads it from its first record. Very many join
+        it in slices."""
+        self._note(topic)
+        wanting = self._admitted(topic.name)
+        beside = [s for s in self._patterns.at(f"{topic.name}.>") if _admits(s, topic.name)]
+        if wanting or beside:
+            self._joining[topic] = set(wanting)
+            self._broker.slices.in_slices(self._join_all(topic, wanting, beside))
+        for watcher in self.watchers:
+            watcher.topic_appeared(topic)
+
+    def _join_all(
+        self,
+        topic: BrokerTopic,
+        wanting: list[BrokerSubscription],
+        beside: list[BrokerSubscription],
+    ) -> Iterator[None]:
+        waiting = self._joining[topic]
+        for subscription in wanting:
+            if topic.deleted:
+                return
+            waiting.discard(subscription)
+            self._join_in_turn(subscription, topic, topic.partitions)
+            yield
+        self._joining.pop(topic, None)
+        for subscription in beside:
+            if not subscription.closed and not topic.deleted:
+                notice = Notice("parent", topic.name)
+                self._in_turn(subscription, partial(subscription.reader.notice, notice))
+            yield
+
+    def topic_grew(self, topic: BrokerTopic, new: list[Partition]) -> None:
+        """Everyone who reads the topic reads its new partitions from their first record, unless
+        it has chosen others."""
+        self._note(topic)
+        waiting = self._joining.get(topic, ())
+        for subscription in self._admitted(topic.name):
+            chosen = subscription.partitions
+            if subscription in waiting:
+                continue  # It will join all that there are.
+            if chosen is None or any(partition.index in chosen for partition in new):
+                self._join_in_turn(subscription, topic, new)
+        for watcher in self.watchers:
+            watcher.topic_grew(topic, new)
+
+    @staticmethod
+    def _in_turn(subscription: BrokerSubscription, call: Callable[[], None]) -> None:
+        """Does something that a reader hears of: once it knows of its subscription."""
+        if subscription.held is None:
+            call()
+        else:
+            subscription.held.append(call)
+
+    def _leave_in_turn(self, subscription: BrokerSubscription, topic: BrokerTopic) -> None:
+        left = subscription.reader.left
+        if self._drop_topic(subscription, topic):
+            self._in_turn(subscription, partial(left, topic.number, topic.name))
+
+    def _join_in_turn(
+        self, subscription: BrokerSubscription, topic: BrokerTopic, new: list[Partition]
+    ) -> None:
+        # Of the partitions that there are now: for those that come later there is another call.
+        self._in_turn(subscription, partial(self._join_later, subscription, topic, list(new)))
+
+    def _join_later(
+        self, subscription: BrokerSubscription, topic: BrokerTopic, new: list[Partition]
+    ) -> None:
+        # It may have been cut off just now, with another of its connection that was told first.
+        if not subscription.closed and not topic.deleted:
+            known = len(subscription.cursors)
+            subscription.reader.joined(self._join_new(subscription, topic, new))
+            self._tell_gaps(subscription)
+            new_ones = subscription.cursors[known:]
+            self._broker.slices.in_slices(self._starting(subscription, new_ones, ()))
+
+    def topic_vanished(self, topic: BrokerTopic) -> None:
+        self._note(topic)
+        self._joining.pop(topic, None)
+        for subscription in self._wanting(topic.name):
+            self._leave_in_turn(subscription, topic)
+        for watcher in self.watchers:
+            watcher.topic_vanished(topic)
+
+    def topic_remade(self, old: BrokerTopic, new: BrokerTopic | None, epoch: int) -> None:
+        """The log of a mirrored topic is not what it was in `epoch`. Everyone who reads it goes on
+        in the new one: where it was, if that still means the same, or behind a gap. If there is no
+        new one, they wait for it."""
+        self._note(old)
+        self._joining.pop(old, None)
+        if new is not None:
+            self._note(new)
+        for subscription in self._admitted(old.name):
+            known = _positions(subscription, old, epoch)
+            subscription.absent = {**(subscription.absent or {}), **known}
+            self._leave_in_turn(subscription, old)
+            if new is not None:
+                self._join_in_turn(subscription, new, new.partitions)
+        for watcher in self.watchers:
+            watcher.topic_vanished(old)
+            if new is not None:
+                watcher.topic_appeared(new)
+
+    def _drop_topic(self, subscription: BrokerSubscription, topic: BrokerTopic) -> bool:
+        """Takes a topic's cursors out of a subscription; whether there were any."""
+        gone = [c for c in subscription.cursors if c.partition.topic is topic]
+        for cursor in gone:
+            self._broker.fan_out.remove(cursor)
+        if gone:
+            subscription.cursors = [
+                c for c in subscription.cursors if c.partition.topic is not topic
+            ]
+        return bool(gone)
+
+    def _note(self, topic: BrokerTopic) -> None:
+        """Remembers a change for the subscriptions that are being made."""
+        for subscription, changed in self._adding.items():
+            if _wants(subscription, topic.name):
+                changed[topic] = None
+
+    def _register(self, subscription: BrokerSubscription) -> None:
+        self._count += 1
+        self.reader_came()
+        if subscription.wildcard:
+            self._patterns.add(subscription.target, subscription)
+        else:
+            self._literal.setdefault(subscription.target, {})[subscription] = None
+
+    def reader_came(self) -> None:
+        """Somebody may read now what nobody read before."""
+        self.changes += 1
+
+    def _wanting(self, name: str) -> list[BrokerSubscription]:
+        wanting = list(self._literal.get(name, ()))
+        if name.startswith(HIDDEN_PREFIXES):
+            fitting = self._patterns.fitting(name)
+            wanting.extend(s for s in fitting if not is_hidden(name, s.target))
+        elif not name.startswith(INTERNAL_PREFIX):
+            wanting.extend(self._patterns.fitting(name))
+        return wanting
+
+    def _admitted(self, name: str) -> list[BrokerSubscription]:
+        """Those of them that may read it."""
+        return [subscription for subscription in self._wanting(name) if _admits(subscription, name)]
+
+    def _topics(self, wanted: Subscribe) -> Iterator[BrokerTopic]:
+        check_target(wanted.target, wildcard=wanted.wildcard)
+        if not wanted.wildcard:
+            if wanted.target == DROPS_TOPIC:
+                self._broker.drops.make_topic()
+            elif wanted.target == SIGNALS_TOPIC:
+                self._broker.open_topic(SIGNALS_TOPIC, create=True)
+            topic = maybe_topic(self._broker, wanted.target, wanted.missing)
+            if topic is not None:
+                yield topic
+            else:
+                _check_partitions(wanted)
+            return
+        if wanted.start.kind == "offset" or wanted.partitions is not None:
+            raise InvalidArgumentError(
+                "An offset or a partition means nothing for a pattern: each topic has its own. "
+                "Subscribe to one topic, or start at earliest, latest or a time."
+            )
+        yield from self._broker.catalog.each_matching(wanted.target)
+
+    def _join_new(
+        self, subscription: BrokerSubscription, topic: BrokerTopic, new: Iterable[Partition]
+    ) -> Joined:
+        chosen = subscription.partitions
+        starts: list[PartitionOffset] = []
+        for partition in new:
+            if chosen is None or partition.index in chosen:
+                known = self._maybe_known(subscription, partition)
+                offset = partition.log.start_offset
+                if known is not None:
+                    offset = self.again(subscription, partition, known)
+                self._cursor(subscription, partition, offset)
+                starts.append(PartitionOffset(partition.index, offset))
+        return self._joined(subscription, topic, starts)
+
+    def _joined(
+        self,
+        subscription: BrokerSubscription,
+        topic: BrokerTopic,
+        starts: Iterable[PartitionOffset],
+    ) -> Joined:
+        info = topic.info() if subscription.mirror else None
+        return Joined(topic.number, topic.name, self.epoch_of(topic), tuple(starts), info)
+
+    def epoch_of(self, topic: BrokerTopic) -> int:
+        """The epoch that a topic's log has now."""
+        return self._broker.epoch
+
+    def _maybe_known(
+        self, subscription: BrokerSubscription, partition: Partition
+    ) -> Position | None:
+        """Where a reader was in a topic that was away. A topic in memory is so after a start, until
+        somebody makes it again: it is another log, and the reader must be told."""
+        name, index = partition.topic.name, partition.index
+        if subscription.absent:
+            known = subscription.absent.pop((name, index), None)
+            if known is not None:
+                return known
+        if not subscription.durable:
+            return None
+        return self._broker.durable.position(subscription.durable, name, index)
+
+    async def _join(
+        self, subscription: BrokerSubscription, topic: BrokerTopic, wanted: Subscribe
+    ) -> Joined:
+        partitions = topic.partitions
+        if wanted.partitions is not None:
+            outside = [i for i in wanted.partitions if not 0 <= i < len(partitions)]
+            if outside:
+                raise no_partition(topic.name, len(partitions), outside[0])
+            partitions = [topic.partitions[i] for i in dict.fromkeys(wanted.partitions)]
+        if wanted.start.kind == "last" and wanted.resume is None and not wanted.durable:
+            offsets = await last_offsets(self._broker, partitions, wanted.start.value)
+            for partition in partitions:
+                self._cursor(subscription, partition, offsets[partition.index])
+            found = tuple(PartitionOffset(p.index, offsets[p.index]) for p in partitions)
+            return Joined(topic.number, topic.name, self._broker.epoch, found)
+        resume = {(p.topic, p.partition): p for p in wanted.resume or ()}
+        starts: list[PartitionOffset] = []
+        for partition in partitions:
+            offset = await self._begin(subscription, partition, wanted, resume)
+            self._cursor(subscription, partition, offset)
+            starts.append(PartitionOffset(partition.index, offset))
+        return self._joined(subscription, topic, starts)
+
+    def _cursor(
+        self, subscription: BrokerSubscription, partition: Partition, offset: int
+    ) -> Cursor:
+        cursor = Cursor(subscription, partition, offset)
+        cursor.behind = offset < partition.visible_end
+        if subscription.views is not None:
+            cursor.view = subscription.views(partition.topic)
+        partition.readers += 1
+        subscription.cursors.append(cursor)
+        return cursor
+
+    async def _begin(
+        self,
+        subscription: BrokerSubscription,
+        partition: Partition,
+        wanted: Subscribe,
+        resume: dict[tuple[str, int], Position],
+    ) -> int:
+        """The first offset to send: where the reader was, or where it asked to begin."""
+        topic = partition.topic
+        if wanted.resume is not None:
+            known = resume.get((topic.name, partition.index))
+            if known is None:
+                return await self._broker.find_offset(partition, _EARLIEST)
+            return self.again(subscription, partition, known)
+        if wanted.durable:
+            committed = self._broker.durable.position(wanted.durable, topic.name, partition.index)
+            if committed is not None:
+                return self.again(subscription, partition, committed)
+            if self._broker.durable.may_have_lost(topic.number):
+                return partition.log.start_offset
+        offset = await self._broker.find_offset(partition, wanted.start)
+        if offset > partition.visible_end:
+            raise OffsetOutOfRangeError(
+                f"Partition {partition.index} of {topic.name!r} ends at offset "
+                f"{partition.visible_end}; {offset} is past it. Use a lower one, or 'latest'."
+            )
+        return offset
+
+    def again(self, subscription: BrokerSubscription, partition: Partition, known: Position) -> int:
+        """Where a reader that was here before goes on. If the log is not what the reader knew, it
+        is told."""
+        epoch = self.epoch_of(partition.topic)
+        if is_valid(partition, known, epoch):
+            return known.offset
+        start = continue_at(partition, known, epoch)
+        gap = Gap(partition.topic.name, partition.index, known.offset, start, GapReason.RESET)
+        subscription.opening_gaps.append((gap, partition.topic.number))
+        # How much that was can't be told: what the old offsets stood for is gone.
+        self._broker.drop_notes.note(
+            partition, known.offset, start, GapReason.RESET, subscription, records=0
+        )
+        return start
+
+
+def _check_partitions(wanted: Subscribe) -> None:
+    """Refuses partitions that no topic can have, before there is one."""
+    for index in wanted.partitions or ():
+        if not 0 <= index < PARTITIONS_MAX:
+            raise PartitionNotFoundError(
+                f"A topic has the partitions 0 to {PARTITIONS_MAX - 1} at most, not {index}."
+            )
+
+
+def _positions(
+    subscription: BrokerSubscription, topic: BrokerTopic, epoch: int
+) -> dict[tuple[str, int], Position]:
+    """Where a subscription is in a topic, whose log is that of `epoch`."""
+    return {
+        (topic.name, cursor.partition.index): Position(
+            topic.name,
+            cursor.partition.index,
+            cursor.partition.visible_end if cursor.live else cursor.offset,
+            epoch,
+            topic.number,
+        )
+        for cursor in subscription.cursors
+        if cursor.partition.topic is topic
+    }
+
+
+def _absent(
+    wanted: Subscribe, joined: Iterable[BrokerTopic]
+) -> dict[tuple[str, int], Position] | None:
+    """Where a reader was in topics that are not there."""
+    there = {topic.name for topic in joined} if wanted.resume else ()
+    absent = {(p.topic, p.partition): p for p in wanted.resume or () if p.topic not in there}
+    return absent or None
+
+
+def _wants(subscription: BrokerSubscription, name: str) -> bool:
+    """Whether a subscription is about a topic of this name."""
+    target = subscription.target
+    if not subscription.wildcard:
+        return name == target
+    if is_hidden(name, target):
+        return False
+    return not name.startswith(INTERNAL_PREFIX) and fits(name, target)
+
+
+def _admits(subscription: BrokerSubscription, name: str) -> bool:
+    """Whether the reader may read a topic that its pattern matches."""
+    permit = subscription.permit
+    return permit is None or permit.may(Verb.SUBSCRIBE, name)

@@ -1,0 +1,306 @@
+"""Durable names: how far each has committed, per topic and partition. A ledger keeps them: a
+position's key is the name, the topic and the partition.
+
+A position belongs to the topic with the number that it carries. It says nothing about another
+topic that has got the same name since, even if a power cut undid the entry that took it back.
+
+A position can be promised before it is committed: whoever asks is told it, because nothing will
+take it back, but it must not be on disk before what it depends on is. Where another commit
+overtakes it, that is written down too, under the mark of who promised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import islice
+from typing import NamedTuple
+
+import msgspec
+
+from fanlog.broker.sorted_names import SortedNames
+from fanlog.broker.state.ledger import Entry, Ledger, LedgerHost
+from fanlog.format.messages import Position
+from fanlog.log.store import MEMORY_NUMBERS_FROM
+
+
+class _Value(msgspec.Struct, frozen=True, array_like=True):
+    """A position in the ledger. `number` is the topic's; 0: of before numbers were kept."""
+
+    offset: int
+    epoch: int
+    number: int = 0
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_key = msgspec.msgpack.Decoder(tuple[str, str, int]).decode
+_decode_value = msgspec.msgpack.Decoder(_Value).decode
+
+
+# Names of which a snapshot takes a list at once.
+_NAMES_A_PAGE = 200
+# Positions that are dropped, and written down, together.
+_DROPPED_A_STEP = 200
+# What it means that entries are lost.
+_LOSS = (
+    "groups and durable names get messages again from their last intact commit on, and where they "
+    "have none from the earliest message on"
+)
+# Name, topic and partition.
+_Key = tuple[str, str, int]
+
+
+class _Promise(NamedTuple):
+    position: Position
+    mark: str
+
+
+class DurableNames:
+    """Positions in memory, and the ledger that brings them back. `number_of` is the number of the
+    topic that has a name now, or 0 if there is none."""
+
+    def __init__(self, host: LedgerHost, number_of: Callable[[str], int]) -> None:
+        self._number_of = number_of
+        self._names: dict[str, dict[tuple[str, int], Position]] = {}
+        self._sorted = SortedNames()
+        # By topic: the names that have positions there, and how many.
+        self._in_topic: dict[str, dict[str, int]] = {}
+        # Numbers of deleted topics whose positions are being dropped.
+        self._dead: set[int] = set()
+        self._promised: dict[_Key, _Promise] = {}
+        self._ledger = Ledger(host, "cursors", self._everything, _LOSS)
+        self.count = 0
+
+    def load(self, left_aside: Collection[int] = ()) -> None:
+        """Reads the ledger. Positions of topics that are gone are left out, but not those of
+        topics that are only `left_aside`: they may be repaired."""
+        self._ledger.load(self._take)
+        for name, positions in list(self._names.items()):
+            for place, position in list(positions.items()):
+                gone = _outlives_starts(position.number) and not self._number_of(position.topic)
+                if not self._counts(position) or (gone and position.number not in left_aside):
+                    self._drop(name, place)
+
+    def _counts(self, position: Position) -> bool:
+        """Whether a position is of the topic that has its name now. Topics in memory get new
+        numbers with every start; for them the epoch tells."""
+        if position.number in self._dead:
+            return False
+        if not _outlives_starts(position.number):
+            return True
+        return self._number_of(position.topic) in (0, position.number)
+
+    def numbered(self, position: Position) -> Position:
+        """The position with its topic's number, if it does not say which."""
+        if position.number:
+            return position
+        return msgspec.structs.replace(position, number=self._number_of(position.topic))
+
+    def names(self) -> Iterable[str]:
+        return self._names.keys()
+
+    def names_since(self, name: str) -> Iterator[str]:
+        """The names from this one on, in order. They must not change meanwhile."""
+        return self._sorted.since(name)
+
+    def names_in(self, topic: str) -> set[str]:
+        """The names that have committed in a topic, or will have."""
+        names = {
+            name
+            for name in self._in_topic.get(topic, ())
+            if any(p.topic == topic and self._counts(p) for p in self._names[name].values())
+        }
+        return names | {name for name, promised, _ in self._promised if promised == topic}
+
+    def may_have_lost(self, topic: int) -> bool:
+        """Whether there may have been positions in a topic of this number that are lost: then who
+        has none there must not leave anything out."""
+        return self._ledger.may_have_lost(topic)
+
+    def positions(self, name: str) -> tuple[Position, ...]:
+        known = self._names.get(name, {})
+        if self._promised:
+            promised = {key[1:]: to[0] for key, to in self._promised.items() if key[0] == name}
+            known = known | promised
+        return tuple(position for position in known.values() if self._counts(position))
+
+    def committed(self, name: str) -> list[Position]:
+        """The positions that are committed, without those that are only promised."""
+        return [
+            position for position in self._names.get(name, {}).values() if self._counts(position)
+        ]
+
+    def has(self, name: str) -> bool:
+        """Whether the name has committed anything that still counts."""
+        return next(self.each_committed(name), None) is not None
+
+    def each_committed(self, name: str) -> Iterator[Position]:
+        """The same, one after the other: they may change meanwhile."""
+        for place in list(self._names.get(name, ())):
+            position = self._names.get(name, {}).get(place)
+            if position is not None and self._counts(position):
+                yield position
+
+    def names_beside(self, topic: str) -> list[str]:
+        """The names that have positions in a topic of this name, or in one that had it before."""
+        return list(self._in_topic.get(topic, ()))
+
+    def position(self, name: str, topic: str, partition: int) -> Position | None:
+        promised = self._promised.get((name, topic, partition))
+        if promised is not None:
+            return promised.position
+        found = self._names.get(name, {}).get((topic, partition))
+        return found if found is not None and self._counts(found) else None
+
+    def promise(self, name: str, positions: Iterable[Position], mark: str) -> None:
+        """These will be committed, unless another commit comes first. `mark` is the durable name
+        that whoever promises has for itself."""
+        for position in positions:
+            self._promised[name, position.topic, position.partition] = _Promise(position, mark)
+
+    def is_promised(self, name: str, position: Position) -> bool:
+        promised = self._promised.get((name, position.topic, position.partition))
+        return promised is not None and promised.position is position
+
+    def is_overtaken(self, name: str, position: Position, mark: str) -> bool:
+        """Whether another commit, or a deletion, came before a promise was kept, also if the
+        broker has been restarted since."""
+        place = (_overtaken_topic(name, position.topic), position.partition)
+        return place in self._names.get(mark, {})
+
+    def commit(self, commits: Iterable[tuple[str, tuple[Position, ...]]]) -> None:
+        """Remembers the positions of names, all or none of them."""
+        wanted = [(name, position) for name, positions in commits for position in positions]
+        overtaken = self._overtaken(
+            [(n, p.topic, p.partition) for n, p in wanted if not self.is_promised(n, p)]
+        )
+        everything = [(name, self.numbered(position)) for name, position in wanted + overtaken]
+        self._ledger.write([_entry(name, position) for name, position in everything])
+        for name, position in everything:
+            self._promised.pop((name, position.topic, position.partition), None)
+            self._set(name, position)
+
+    def forget(self, *names: str) -> None:
+        """Takes the names' positions back."""
+        gone: list[Entry] = [
+            (_key(name, *place), None) for name in names for place in self._names.get(name, {})
+        ]
+        forgotten = frozenset(names)
+        broken = [key for key in self._promised if key[0] in forgotten]
+        overtaken = self._overtaken(broken)
+        if gone or overtaken:
+            self._ledger.write([*gone, *(_entry(mark, place) for mark, place in overtaken)])
+        for name in forgotten & self._names.keys():
+            self._sorted.remove(name)
+            for topic, _ in self._names.pop(name):
+                self._uncount(name, topic)
+        self._break_promises(broken, overtaken)
+
+    def _overtaken(self, keys: Iterable[_Key]) -> list[tuple[str, Position]]:
+        """What is to be written if the promises there are, if any, count no more."""
+        return [
+            (promised.mark, Position(_overtaken_topic(key[0], key[1]), key[2], 0))
+            for key in keys
+            if (promised := self._promised.get(key)) is not None
+        ]
+
+    def _break_promises(
+        self, keys: Iterable[_Key], overtaken: Iterable[tuple[str, Position]]
+    ) -> None:
+        for key in keys:
+            del self._promised[key]
+        for mark, place in overtaken:
+            self._set(mark, place)
+
+    def forget_topic(self, topic: str, number: int) -> Iterator[None]:
+        """Takes back a deleted topic's positions. From the first step on they do not count; they
+        are dropped some at a step, while another topic of that name may get its own."""
+        broken = [key for key in self._promised if key[1] == topic]
+        overtaken = self._overtaken(broken)
+        self._break_promises(broken, overtaken)
+        if overtaken:
+            self._ledger.write_or_owe([_entry(mark, place) for mark, place in overtaken])
+        self._dead.add(number)
+        for name in list(self._in_topic.get(topic, ())):
+            places = [place for place in self._names.get(name, ()) if place[0] == topic]
+            for first in range(0, len(places), _DROPPED_A_STEP):
+                self._forget(name, places[first : first + _DROPPED_A_STEP], number)
+                yield
+        self._dead.discard(number)
+
+    def _forget(self, name: str, places: list[tuple[str, int]], number: int) -> None:
+        """Drops those of a name's positions that are of the topic with this number."""
+        positions = self._names.get(name, {})
+        found = [(place, positions[place]) for place in places if place in positions]
+        gone = [place for place, position in found if position.number in (0, number)]
+        for place in gone:
+            self._drop(name, place)
+        if gone:
+            self._ledger.write_or_owe([(_key(name, *place), None) for place in gone])
+
+    def _take(self, key: bytes, value: bytes | None) -> None:
+        name, topic, partition = _decode_key(key)
+        if value is None:
+            if (topic, partition) in self._names.get(name, {}):
+                self._drop(name, (topic, partition))
+        else:
+            found = _decode_value(value)
+            position = Position(topic, partition, found.offset, found.epoch, found.number)
+            self._set(name, position)
+
+    def _everything(self) -> Iterator[tuple[bytes, bytes]]:
+        name = ""
+        while some := list(islice(self._sorted.since(name), _NAMES_A_PAGE)):
+            for name in some:
+                for place in list(self._names.get(name, ())):
+                    position = self._names.get(name, {}).get(place)
+                    if position is not None:
+                        yield _entry(name, position)
+            if len(some) < _NAMES_A_PAGE:
+                return
+
+    def _set(self, name: str, position: Position) -> None:
+        positions = self._names.get(name)
+        if positions is None:
+            positions = self._names[name] = {}
+            self._sorted.add(name)
+        if (position.topic, position.partition) not in positions:
+            self.count += 1
+            names = self._in_topic.setdefault(position.topic, {})
+            names[name] = names.get(name, 0) + 1
+        positions[position.topic, position.partition] = position
+
+    def _drop(self, name: str, place: tuple[str, int]) -> None:
+        positions = self._names[name]
+        del positions[place]
+        if not positions:
+            del self._names[name]
+            self._sorted.remove(name)
+        self._uncount(name, place[0])
+
+    def _uncount(self, name: str, topic: str) -> None:
+        self.count -= 1
+        names = self._in_topic[topic]
+        names[name] -= 1
+        if not names[name]:
+            del names[name]
+            if not names:
+                del self._in_topic[topic]
+
+
+def _outlives_starts(number: int) -> bool:
+    """Whether a topic's number is its own for good."""
+    return 0 < number < MEMORY_NUMBERS_FROM
+
+
+def _overtaken_topic(name: str, topic: str) -> str:
+    """Under a mark there is no topic, so that it can be said whose position in which was one."""
+    return f"{name}\n{topic}"
+
+
+def _key(name: str, topic: str, partition: int) -> bytes:
+    return _encode((name, topic, partition))
+
+
+def _entry(name: str, position: Position) -> tuple[bytes, bytes]:
+    key = _key(name, position.topic, position.partition)
+    return key, _encode(_Value(position.offset, position.epoch, position.number))

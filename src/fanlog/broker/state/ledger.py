@@ -1,0 +1,279 @@
+"""A ledger: state of the broker's own that must survive, kept in the log like everything else.
+
+It is an internal topic of keyed records, of which the last of each key counts and one without a
+value takes its key back. What they mean is their owner's. When enough has piled up, all that
+counts is written once more and what is before it goes, so that a ledger stays as small as what it
+holds. That snapshot is written in slices, with others' turns between them: a slice says how things
+are when it is written, so that what is written between two slices is either in the next one or
+behind the last.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
+
+from fanlog.broker.messages.topics import Partition
+from fanlog.broker.state.ledger_reading import Take, read_ledger, snapshot_mark
+from fanlog.errors import DiskFullError, FanlogError
+from fanlog.format.batch import encode_batch
+from fanlog.model import INTERNAL_PREFIX, KIB, TopicSettings
+
+logger = logging.getLogger("fanlog.broker")
+
+Entry = tuple[bytes, bytes | None]
+Done = Callable[[FanlogError | None], None]
+
+LEDGER_SETTINGS = TopicSettings(
+    durability="fsync", segment_bytes=1024 * KIB, tail_bytes=4 * KIB, retention_seconds=0
+)
+_SNAPSHOT_AFTER_RECORDS = 20_000
+_SNAPSHOT_AFTER_BYTES = 4096 * KIB
+# What is written at once: about a millisecond of the loop.
+_SLICE_RECORDS = 1000
+_SLICE_BYTES = 256 * KIB
+
+
+class LedgerHost(Protocol):
+    """The broker, as far as a ledger needs it."""
+
+    def find_internal(self, name: str) -> Partition | None: ...
+    def make_internal(self, name: str, settings: TopicSettings) -> Partition | None:
+        """The topic's partition, made if need be; None where nothing is kept on disk."""
+        ...
+
+    def alter_internal(self, name: str, settings: TopicSettings) -> None:
+        """Gives a topic other retention, if it is there. Never raises."""
+        ...
+
+    def write_internal(self, partition: Partition, batch: bytes, done: Done | None) -> None:
+        """Appends at once. `done` hears when it is as safe as the topic's durability says."""
+        ...
+
+    def make_durable(self, partition: Partition) -> None:
+        """Gives a topic of an older release durability fsync. Blocks, and never raises."""
+        ...
+
+    def sync_internal_now(self, partition: Partition) -> None:
+        """Makes all that was written durable. Blocks: for a start."""
+        ...
+
+    def soon(self, call: Callable[[], None], /) -> object:
+        """Runs `call` after what is ready now."""
+        ...
+
+    def end_known(self, name: str) -> int:
+        """An offset that the topic's log has reached before; 0 if none is known."""
+        ...
+
+    def loaded(self, ledger: Ledger) -> None:
+        """A ledger was read; the host has it repaired when all are."""
+        ...
+
+    def may_have_lost(self, ledger: str, topic: int) -> bool:
+        """Whether a ledger has lost entries, and nobody has cleared that, that may be about a
+        topic of this number."""
+        ...
+
+    def report_loss(self, name: str, said: str, partition: Partition | None, before: int) -> None:
+        """Says what was lost for as long as nobody clears it, and puts the log's segments that
+        end by offset `before` aside."""
+        ...
+
+
+class _Snapshot:
+    """One that is being written: all that counts is behind `begins_at` once it has ended."""
+
+    def __init__(self, begins_at: int, entries: Iterable[tuple[bytes, bytes]]) -> None:
+        self.begins_at = begins_at
+        self.records = 0
+        self.bytes = 0
+        self._entries: Iterator[tuple[bytes, bytes]] = iter(entries)
+
+    def next_slice(self) -> list[Entry]:
+        some: list[Entry] = []
+        size = 0
+        for entry in self._entries:
+            some.append(entry)
+            size += len(entry[0]) + len(entry[1])
+            if len(some) >= _SLICE_RECORDS or size >= _SLICE_BYTES:
+                break
+        return some
+
+
+class Ledger:
+    """`everything` gives all entries that count, for a snapshot. Others write between two of
+    them, so that it must go through a list of keys of its own, and say of each how it is then.
+    `loss` is the end of a sentence: what it means to users that entries are lost.
+
+    Entries are in the log on return, and become durable by group commit: `write` can say when.
+    """
+
+    def __init__(
+        self,
+        host: LedgerHost,
+        name: str,
+        everything: Callable[[], Iterable[tuple[bytes, bytes]]],
+        loss: str,
+        settings: TopicSettings | None = None,
+    ) -> None:
+        self._host = host
+        self.name = INTERNAL_PREFIX + name
+        # How many entries could not be read at the start.
+        self.lost = 0
+        self._unmarked = False
+        self._everything = everything
+        self._loss = loss
+        self._settings = settings or LEDGER_SETTINGS
+        self._owed: list[Entry] = []
+        self._records = 0
+        self._bytes = 0
+        self._kept_records = 0
+        self._kept_bytes = 0
+        self._snapshot: _Snapshot | None = None
+
+    # At a start
+
+    def load(self, take: Take) -> None:
+        """Hands every entry to `take`, in the order they were written. Never raises: what can't
+        be read, or is not understood, is counted in `lost`."""
+        partition = self._host.find_internal(self.name)
+        end_known = self._host.end_known(self.name)
+        self._host.loaded(self)
+        if partition is None:
+            self.lost = end_known
+            return
+        self._host.make_durable(partition)
+        log = partition.log
+        reading = read_ledger(log, take)
+        self._records, self._bytes = reading.records, reading.bytes
+        self.lost = reading.lost + max(0, end_known - log.end_offset)
+        self._unmarked = reading.cut
+        if reading.cut and end_known:
+            # Its first segments are gone. Only a log of an older release has no marks.
+            self.lost += log.start_offset
+        try:
+            log.drop_before(reading.start)
+        except FanlogError as fault:
+            logger.warning("%s is not made smaller now: %s", self.name, fault)
+
+    def repair(self) -> None:
+        """Where something was lost: writes what was recovered once more, has the damaged files
+        put aside, and reports it. Blocks, and never raises."""
+        if not self.lost and not self._unmarked:
+            return
+        partition = self._host.find_internal(self.name)
+        before = 0
+        try:
+            if partition is not None:
+                before = partition.log.begin_segment()
+                self._snapshot = snapshot = _Snapshot(before, self._everything())
+                while some := snapshot.next_slice():
+                    self._append(partition, some)
+                self._host.write_internal(partition, snapshot_mark(before), None)
+                self._snapshot = None
+                self._host.sync_internal_now(partition)
+        except FanlogError as fault:
+            before = 0
+            logger.error("%s is left as it is for now: %s", self.name, fault)
+        if not self.lost:
+            return
+        said = f"The ledger {self.name} has lost {self.lost} of its entries: {self._loss}."
+        self._host.report_loss(self.name, said, partition, before)
+
+    def may_have_lost(self, topic: int = 0) -> bool:
+        """Whether there may have been an entry about a topic of this number that is lost."""
+        return self._host.may_have_lost(self.name, topic)
+
+    # From then on
+
+    def write(self, entries: Sequence[Entry], done: Done | None = None) -> None:
+        """Writes entries, all or none of them: together they are one batch.
+
+        Raises what the log raises; then nothing was written, and `done` is not called.
+        """
+        partition = self._host.make_internal(self.name, self._settings)
+        if partition is None:
+            if done is not None:
+                done(None)
+            return
+        # Before the entries, which their owner takes in only once they are written.
+        if self._snapshot is None and self._piled_up():
+            self._begin_snapshot(partition)
+        owed = len(self._owed)
+        self._append(partition, [*self._owed, *entries], done)
+        del self._owed[:owed]
+
+    def write_or_owe(self, entries: Sequence[Entry]) -> None:
+        """The same for what has happened already: if there is no room now, it is written before
+        the next entry."""
+        try:
+            self.write(entries)
+        except DiskFullError as fault:
+            logger.warning("entries of %s are to be written later: %s", self.name, fault)
+            self._owed.extend(entries)
+        except FanlogError as fault:
+            logger.error("entries of %s are lost with the next restart: %s", self.name, fault)
+
+    def _append(
+        self, partition: Partition, entries: Sequence[Entry], done: Done | None = None
+    ) -> None:
+        batch = encode_batch([value for _, value in entries], keys=[key for key, _ in entries])
+        self._host.write_internal(partition, batch, done)
+        self._records += len(entries)
+        self._bytes += len(batch)
+
+    # Snapshots
+
+    def _piled_up(self) -> bool:
+        return (
+            self._records >= _SNAPSHOT_AFTER_RECORDS + 2 * self._kept_records
+            or self._bytes >= _SNAPSHOT_AFTER_BYTES + 2 * self._kept_bytes
+        )
+
+    def _begin_snapshot(self, partition: Partition) -> None:
+        self._records = self._bytes = 0
+        self._snapshot = snapshot = _Snapshot(partition.log.end_offset, self._everything())
+        self._host.soon(lambda: self._write_slice(partition, snapshot))
+
+    def _write_slice(self, partition: Partition, snapshot: _Snapshot) -> None:
+        """The next slice goes when this one is durable, so that they never crowd the disk."""
+        before = self._bytes
+
+        def durable(fault: FanlogError | None) -> None:
+            if fault is not None:
+                self._give_up(snapshot, fault)
+            elif some:
+                self._host.soon(lambda: self._write_slice(partition, snapshot))
+            else:
+                self._end_snapshot(partition, snapshot)
+
+        if self._snapshot is not snapshot:
+            return
+        some = snapshot.next_slice()
+        try:
+            if some:
+                self._append(partition, some, durable)
+                snapshot.records += len(some)
+                snapshot.bytes += self._bytes - before
+            else:
+                mark = snapshot_mark(snapshot.begins_at)
+                self._host.write_internal(partition, mark, durable)
+        except FanlogError as fault:
+            self._give_up(snapshot, fault)
+
+    def _give_up(self, snapshot: _Snapshot, fault: FanlogError) -> None:
+        """Without its mark a snapshot is only so many entries that say what others have said."""
+        logger.warning("%s is not made smaller now: %s", self.name, fault)
+        if self._snapshot is snapshot:
+            self._snapshot = None
+
+    def _end_snapshot(self, partition: Partition, snapshot: _Snapshot) -> None:
+        if self._snapshot is snapshot:
+            self._snapshot = None
+            self._kept_records, self._kept_bytes = snapshot.records, snapshot.bytes
+            try:
+                partition.log.drop_before(snapshot.begins_at)
+            except FanlogError as fault:
+                logger.warning("%s is not made smaller now: %s", self.name, fault)
