@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from fanlog.broker.messages.cursors import BrokerSubscription
+from fanlog.broker.messages.drop_notes import DROPS_TOPIC, Drop, DropKind
 from fanlog.broker.messages.views import follow
-from fanlog.broker.state.drops import DROPS_TOPIC, Drop, DropKind
 from fanlog.config import BrokerOptions
 from fanlog.errors import InvalidNameError, TopicNotFoundError
 from fanlog.format.batch import encode_batch

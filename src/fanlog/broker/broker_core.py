@@ -28,6 +28,7 @@ from fanlog.broker.lifecycle.raising import Raising
 from fanlog.broker.lifecycle.truncation import check_deletion, delete_records
 from fanlog.broker.messages.catalog import Catalog, changed_settings
 from fanlog.broker.messages.checks import Checks
+from fanlog.broker.messages.drop_notes import DropNotes
 from fanlog.broker.messages.expiry import STREAM_SETTINGS, is_stream
 from fanlog.broker.messages.fanout import FanOut
 from fanlog.broker.messages.fetch_memory import FetchMemory
@@ -52,7 +53,7 @@ from fanlog.broker.schedule.schedule import Schedule
 from fanlog.broker.slices import Slices
 from fanlog.broker.state.accounts import AccountLedger
 from fanlog.broker.state.audit import NO_AUDIT, AuditLog, NoAudit
-from fanlog.broker.state.drops import DropNotes, Drops
+from fanlog.broker.state.drops import Drops
 from fanlog.broker.state.durable_names import DurableNames
 from fanlog.broker.state.internal import InternalTopics
 from fanlog.broker.state.ledger import Done
@@ -158,12 +159,12 @@ class BrokerCore:
         self.raising = Raising(store, self.turns, runtime)
         self.internal = InternalTopics(store, self.catalog, self.turns, runtime)
         self.drops = Drops(
-            self.drop_notes, self.internal, options, runtime.monotonic_us, self.fan_out.show
+            self.drop_notes, self.internal, options, runtime.monotonic_us
         )
         self.audit: AuditLog | NoAudit = NO_AUDIT
         if audit is not None:
             folder = None if store.folder is None else str(store.folder)
-            self.audit = AuditLog(self.internal, audit, runtime, self.fan_out.show, folder)
+            self.audit = AuditLog(self.internal, audit, runtime, folder)
         self.account_ledger = AccountLedger(self.internal)
         self.durable = DurableNames(self.internal, self.catalog.number_of)
         self.subscriptions = Subscriptions(self)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from fanlog.broker.insight.metric_scan import MetricScan, Scanner
 from fanlog.broker.insight.metric_watch import watch_steps
-from fanlog.broker.state.drops import DropKind
+from fanlog.broker.messages.drop_notes import DropKind
 from fanlog.config_security import TelemetryOptions
 from fanlog.identity import Verb
 from fanlog.model import GapReason

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from fanlog.broker.messages.delayed_checks import RECORD_WORK_BYTES, scheduled_fault
 from fanlog.broker.messages.unpacking import Unpacker, decoding_bytes
 from fanlog.broker.ports import Runtime
-from fanlog.broker.schedule.admission import RECORD_WORK_BYTES, scheduled_fault
 from fanlog.errors import FanlogError, FormatError, UnreadableError
 from fanlog.format.codecs import UnpackLimits
 from fanlog.format.columns import ColumnReader, time_range

@@ -13,12 +13,12 @@ from functools import partial
 from heapq import heapify, heappop, heapreplace
 
 from fanlog.broker.messages.cursors import BrokerSubscription, Cursor
+from fanlog.broker.messages.drop_notes import DropKind, DropNotes
 from fanlog.broker.messages.loader import Loader
 from fanlog.broker.messages.topics import Partition
 from fanlog.broker.messages.tracing import Traces
 from fanlog.broker.messages.views import AnyView, LivePiece, Renderer
 from fanlog.broker.ports import Outlet, Runtime
-from fanlog.broker.state.drops import DropKind, DropNotes
 from fanlog.errors import DamagedError, FanlogError, OffsetOutOfRangeError, SlowReaderError
 from fanlog.format.header import read_header
 from fanlog.format.web_views import RecordView
@@ -184,18 +184,6 @@ class FanOut:
                     self._leave(cursor)
                     self._park(cursor)
         self._renderer.end_turn()
-
-    def show(self, partition: Partition, base_offset: int) -> None:
-        """What the broker itself has written past the turn: those at the end read it like those
-        who are behind, and those who wait for more hear of it."""
-        viewed = [c for cursors in (partition.viewed or {}).values() for c in cursors]
-        for cursor in [*(partition.live or ()), *viewed]:
-            cursor.offset = base_offset
-            self._leave(cursor)
-            self.pump(cursor)
-        waiters, partition.waiters = partition.waiters, None
-        for wake in waiters or ():
-            wake()
 
     def pump(self, cursor: Cursor) -> None:
         """Sends what the cursor has not seen, until it is live, or its socket or window is

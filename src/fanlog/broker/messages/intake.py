@@ -11,7 +11,7 @@ the log together.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import google_crc32c
 
@@ -24,7 +24,6 @@ from fanlog.broker.messages.sizes import Sizes
 from fanlog.broker.messages.topics import BrokerTopic, Partition, Submission
 from fanlog.broker.messages.turns import Turns
 from fanlog.broker.ports import Origin
-from fanlog.broker.state.named_producers import NamedProducers
 from fanlog.config import BrokerOptions
 from fanlog.errors import (
     ChecksumError,
@@ -82,6 +81,18 @@ def partition_key(number: int, partition: int) -> int:
 ScheduledFault = Callable[[int, bytes, int], FanlogError | None]
 
 
+class ProducerNames(Protocol):
+    """Producers with names, which `state/named_producers.py` keeps."""
+
+    def check(self, producer_id: int, epoch: int) -> None:
+        """Raises if the id is somebody's name, and this is not its newest epoch."""
+        ...
+
+    def seen_in(self, producer_id: int, partition: Partition) -> None:
+        """A producer has begun to publish to a partition."""
+        ...
+
+
 class _Claimed(NamedTuple):
     """What a batch says of its producer."""
 
@@ -105,7 +116,7 @@ class Intake:
         options: BrokerOptions,
         now_us: Callable[[], int],
         *,
-        named: NamedProducers,
+        named: ProducerNames,
         checks: Checks,
         metering: Metering,
         sampled: Sampled,

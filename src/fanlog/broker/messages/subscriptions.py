@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from fanlog.broker.messages.cursors import BrokerSubscription, Cursor
+from fanlog.broker.messages.drop_notes import DROPS_TOPIC
 from fanlog.broker.messages.last import last_offsets
 from fanlog.broker.messages.missing import maybe_topic
 from fanlog.broker.messages.positions import continue_at, is_valid
 from fanlog.broker.messages.topics import BrokerTopic, Partition
 from fanlog.broker.names import NameTree, check_target, is_hidden
 from fanlog.broker.ports import Outlet, Reader
-from fanlog.broker.state.drops import DROPS_TOPIC
 from fanlog.errors import (
     InvalidArgumentError,
     OffsetOutOfRangeError,

@@ -20,8 +20,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from fanlog.broker.messages.cursors import BrokerSubscription, Cursor
+from fanlog.broker.messages.drop_notes import DropKind, DropNotes
 from fanlog.broker.messages.unpacking import Unpacker
-from fanlog.broker.state.drops import DropKind, DropNotes
 from fanlog.errors import UnreadableError
 from fanlog.format.batch import Batch, split_batches
 from fanlog.format.codecs import UnpackLimits
