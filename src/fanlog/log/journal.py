@@ -76,7 +76,8 @@ class Journal:
         self._current = 0
         self._position = 0
         self._synced = 0
-        self._touched: set[PartitionLog] = set()
+        # Logs that have pieces in the current file, in an order that repeats.
+        self._touched: dict[PartitionLog, None] = {}
         self._checkpoint: Thread | None = None
         self._checkpoint_fault: Exception | None = None
         self.patience = Patience()
@@ -115,7 +116,7 @@ class Journal:
     def adopt(self, logs: Iterable[PartitionLog], sync: Sync) -> None:
         """Syncs the files of logs that had no pieces here so far, and notes how far they are
         synced; that is durable with the next `commit`. Blocks, and raises `OSError`."""
-        self._bypass(set(logs), sync)
+        self._bypass(dict.fromkeys(logs), sync)
 
     def _write(self, logs: list[PartitionLog], pieces: list[Piece], size: int, sync: Sync) -> None:
         needed = HEADER_BYTES + size
@@ -123,12 +124,12 @@ class Journal:
             if needed <= self.bytes_max:
                 self._switch(sync)
             if not self._has_room(needed, sync):
-                self._bypass(set(logs), sync)
+                self._bypass(dict.fromkeys(logs), sync)
                 return
         self._write_group(pieces[0] if len(pieces) == 1 else b"".join(pieces))
-        self._touched.update(logs)
+        self._touched.update(dict.fromkeys(logs))
 
-    def _bypass(self, logs: set[PartitionLog], sync: Sync) -> None:
+    def _bypass(self, logs: dict[PartitionLog, None], sync: Sync) -> None:
         """For pieces larger than a whole file, or without disk space for it: the logs' own files
         will do. A start has to know that those were synced: it is written down here."""
         marks = self._sync_logs(logs)
@@ -197,7 +198,7 @@ class Journal:
         self._sync_file(sync)
         # The other file's logs: usually synced long ago.
         self._await_checkpoint()
-        logs, self._touched = self._touched, set()
+        logs, self._touched = self._touched, {}
         generation = self.generation + 1
         self._checkpoint = Thread(
             target=self._make_checkpoint,
@@ -215,7 +216,7 @@ class Journal:
         self._position = self._synced = 0
         self.generation = generation
 
-    def _make_checkpoint(self, logs: set[PartitionLog], generation: int) -> None:
+    def _make_checkpoint(self, logs: Iterable[PartitionLog], generation: int) -> None:
         """Syncs the logs that have pieces before a generation: nobody needs those any more."""
         try:
             self._forget_before(logs, generation)
@@ -224,7 +225,7 @@ class Journal:
             logger.exception("A checkpoint of the journal failed.")
             self._checkpoint_fault = fault
 
-    def _forget_before(self, logs: set[PartitionLog], generation: int) -> None:
+    def _forget_before(self, logs: Iterable[PartitionLog], generation: int) -> None:
         for owner, end_offset in self._sync_logs(logs):
             self.ends.note(owner, end_offset)
         self.ends.generation = generation
