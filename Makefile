@@ -23,7 +23,7 @@ export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-long test-secured check style format docs docs-serve power bench dist servers clean
+.PHONY: help run test test-long test-secured check style format docs docs-serve power simulate bench dist servers clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,6 +68,12 @@ docs-serve: $(VENV)/.docs ## Show the documentation on http://127.0.0.1:8000 as 
 
 power: $(VENV)/.dev servers ## Cut the power under a broker (ARGS="--minutes 10 --seed 1")
 	$(BIN)/python -m tests.power.run $(ARGS)
+
+# How many seeds `make simulate` runs, and the first of them.
+SEEDS ?= 1000
+SEED ?= 0
+simulate: $(VENV)/.dev ## Simulate clients, network, disk and broker (SEEDS=100000 for more; SEED=7 begins there)
+	PYTHONHASHSEED=0 $(BIN)/python -m tests.simulation --seed $(SEED) --seeds $(SEEDS) $(ARGS)
 
 bench: $(VENV)/.dev servers ## Run every benchmark
 	$(BIN)/fanlog bench all $(ARGS)

@@ -1,0 +1,16 @@
+# The part of greenlet that `tests/simulation` uses.
+from collections.abc import Callable
+from typing import Any
+
+class GreenletExit(BaseException): ...
+
+class greenlet:
+    dead: bool
+    parent: greenlet | None
+    def __init__(
+        self, run: Callable[..., object] | None = None, parent: greenlet | None = None
+    ) -> None: ...
+    def switch(self, *args: Any) -> Any: ...
+    def throw(self, kind: type[BaseException] = ..., /) -> Any: ...
+
+def getcurrent() -> greenlet: ...
