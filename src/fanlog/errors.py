@@ -1,9 +1,9 @@
 """Every error of Fanlog, in one tree.
 
-Each class has a stable `code` that travels on the wire, and every message says what to do.
-The branches keep faults apart: what the caller asked wrongly (`RequestError`), what a peer sent
-wrongly (`FormatError`), a named limit (`LimitError`), and what is wrong on our side
-(`StorageError`, `LinkError`).
+Each class has a stable `code` that travels on the wire, and every message says what to do. The
+branches separate the faults: a wrong request of the caller (`RequestError`), wrong bytes from a
+peer (`FormatError`), a named limit (`LimitError`), and faults on our side (`StorageError`,
+`LinkError`).
 
 FanlogError
 ├── FormatError            bytes that are not what they claim to be
@@ -81,8 +81,8 @@ from typing import ClassVar
 
 
 class FanlogError(Exception):
-    """The root of every error that Fanlog raises. As a code of its own: a fault inside the
-    broker, or a code that this client does not know yet.
+    """The root of every error that Fanlog raises. The code `internal` itself means a fault inside
+    the broker, or a code that this client does not know yet.
 
     What to do: Read the message, and the broker's log. If the code is new, update the client.
     """
@@ -144,9 +144,9 @@ class DecodeError(FormatError, ValueError):
 
 
 class UnreadableError(FormatError):
-    """A batch has valid checksums, but its columns do not decode, or it would unpack to
-    more than is allowed. Its producer made it so. Its records are `first` up to, not
-    including, `next`.
+    """A batch has valid checksums, but its columns do not decode, or it would unpack to more than
+    is allowed. This is a fault of its producer. Its records are `first` up to, not including,
+    `next`.
 
     What to do: Fix the producer. Readers continue after the batch.
     """
@@ -207,10 +207,10 @@ class UnsupportedVersionError(ProtocolError):
 
 
 class RequestError(FanlogError):
-    """A request that can't be answered as it was asked. A worker that fails a request
-    raises it as well, with its reason.
+    """The broker can't do this request. A client also raises it when a worker fails a request, with
+    the worker's reason.
 
-    What to do: Read the message: it names what to change.
+    What to do: Change what the message names.
     """
 
     code = "bad_request"
@@ -253,8 +253,8 @@ class TopicExistsError(RequestError):
 
 
 class TopicDiffersError(TopicExistsError):
-    """The topic exists already, and its settings are not those that were asked for. The
-    message lists the differences.
+    """The topic exists already with other settings than those of the request. The message lists the
+    differences.
 
     What to do: Use `exist_ok="any"` to accept the topic as it is, ask for its settings, or change
     it with `fanlog topic alter`.
@@ -311,8 +311,8 @@ class OutOfSequenceError(RequestError):
 
 
 class UnknownProducerError(RequestError):
-    """The broker has forgotten this producer, so that it can't tell a repeat from a new
-    message. Nothing was stored.
+    """The broker has forgotten this producer, so it can't distinguish a repeat from a new message.
+    Nothing was stored.
 
     What to do: Connect again, and check whether the last message was stored before you send it
     again.
@@ -322,8 +322,7 @@ class UnknownProducerError(RequestError):
 
 
 class FencedError(RequestError):
-    """Another client, member or transaction has taken over. What this one asked for was not
-    done.
+    """Another client, member or transaction has taken over. The broker did not do this request.
 
     What to do: Stop this one. If both should run, give them different names.
     """
@@ -332,7 +331,7 @@ class FencedError(RequestError):
 
 
 class ForbiddenError(RequestError):
-    """This user may not do that. `verb` says what was asked, and `name` for which topic, group or
+    """This user may not do that. `verb` is the missing permission, and `name` the topic, group or
     queue. Nothing was done.
 
     What to do: Ask the broker's operator for the permission, or use another user.
@@ -347,39 +346,38 @@ class ForbiddenError(RequestError):
 
 
 class UnauthenticatedError(RequestError):
-    """The broker does not know who asks: no key, password or token was given, or it is wrong, has
-    expired, or was revoked. Nothing was done.
+    """The client has not logged in: it sent no key, password or token, or a wrong, expired or
+    revoked one. Nothing was done.
 
-    What to do: Give a valid one: `fanlog.connect(url, key=...)`, or FANLOG_KEY for commands. The
-    operator makes keys with `fanlog key create`.
+    What to do: Pass a valid one: `fanlog.connect(url, key=...)`, or FANLOG_KEY for commands. The
+    operator creates keys with `fanlog key create`.
     """
 
     code = "unauthenticated"
 
 
 class KeyReusedError(RequestError):
-    """An idempotency key came again with other messages. Nothing was stored this time.
+    """The same idempotency key came with other messages before. Nothing was stored this time.
 
-    What to do: Use a new key for each request, and the same key only to repeat a request as it
-    was.
+    What to do: Use a new key for each request. Use the same key only to repeat the same request.
     """
 
     code = "key_reused"
 
 
 class NotSupportedError(RequestError):
-    """What stands behind this listener can't do that, such as groups on an edge over Redis.
+    """The system behind this listener can't do that: for example, groups on an edge over Redis.
 
-    What to do: Ask a Fanlog broker, or an edge of one.
+    What to do: Connect to a Fanlog broker, or to an edge of one.
     """
 
     code = "not_supported"
 
 
 class NoPositionError(RequestError):
-    """A group has no committed position, and its reset policy is `none`.
+    """A group has no committed offset, and its reset policy is `none`.
 
-    What to do: Set a position with `fanlog group reset`, or join with `reset="earliest"` or
+    What to do: Set an offset with `fanlog group reset`, or join with `reset="earliest"` or
     `"latest"`.
     """
 
@@ -396,9 +394,9 @@ class AccountNotFoundError(RequestError):
 
 
 class AccountExistsError(RequestError):
-    """There is a key or user of this name already; they share their names.
+    """A key or user of this name exists already. A key and a user can't have the same name.
 
-    What to do: Choose another name, or change the one that is there.
+    What to do: Choose another name, or change the existing key or user.
     """
 
     code = "account_exists"
@@ -423,7 +421,7 @@ class GroupActiveError(RequestError):
 
 
 class LeaseLostError(RequestError):
-    """The job is no longer this worker's: its time ran out, and another worker may have it.
+    """This worker no longer holds the job: its lease expired, and another worker may have the job.
 
     What to do: Finish jobs within `visibility_seconds`, or raise it. Give each job one outcome
     only.
@@ -433,7 +431,7 @@ class LeaseLostError(RequestError):
 
 
 class NoRespondersError(RequestError):
-    """Nobody works on the topic of a request, so that no answer can come. Nothing was
+    """The topic of a request has no worker and no reader, so no answer can come. Nothing was
     published.
 
     What to do: Start a worker with `client.serve(...)`, and check the topic's name.
@@ -443,7 +441,7 @@ class NoRespondersError(RequestError):
 
 
 class RequestFailedError(RequestError):
-    """Whoever answers a request said that it failed. The message is theirs.
+    """The service that answers a request reported a failure. The message comes from the service.
 
     What to do: Read the message, and the log of the service that answers.
     """
@@ -452,8 +450,8 @@ class RequestFailedError(RequestError):
 
 
 class DeadLetterNotFoundError(InvalidArgumentError):
-    """The dead-letter topic has no dead letter of this id: it was replayed or deleted, or it was
-    never there.
+    """The dead-letter topic has no dead letter with this id: it was replayed or deleted, or it
+    never existed.
 
     What to do: List the ids with `fanlog dead list`.
     """
@@ -462,7 +460,7 @@ class DeadLetterNotFoundError(InvalidArgumentError):
 
 
 class TaskNotFoundError(RequestError):
-    """There is no task of this id: it ended some time ago, or it is somebody else's.
+    """There is no task with this id: it ended some time ago, or it belongs to somebody else.
 
     What to do: List your tasks with `GET /v1/tasks`.
     """
@@ -471,7 +469,7 @@ class TaskNotFoundError(RequestError):
 
 
 class ScheduleNotFoundError(RequestError):
-    """There is no schedule of this name: it was removed, or it was never there.
+    """There is no schedule of this name: it was removed, or it never existed.
 
     What to do: List the schedules with `fanlog schedule list`.
     """
@@ -482,16 +480,16 @@ class ScheduleNotFoundError(RequestError):
 class StreamEndedError(RequestError):
     """A resumable stream has ended, so nothing can be appended to it.
 
-    What to do: Write to a new stream, under a name of its own.
+    What to do: Write to a new stream, under another name.
     """
 
     code = "stream_ended"
 
 
 class StreamFailedError(RequestError):
-    """A resumable stream ended with an error: its writer failed before it had written all.
+    """A resumable stream ended with an error: its writer failed before it had written everything.
 
-    What to do: Show that the text is incomplete, and begin a new stream to try again.
+    What to do: Show that the text is incomplete. To try again, write a new stream.
     """
 
     code = "stream_failed"
@@ -500,7 +498,7 @@ class StreamFailedError(RequestError):
 class StreamSilentError(StreamFailedError):
     """Nothing came from a resumable stream for `idle_seconds`. Its writer seems to have died.
 
-    What to do: Begin a new stream to try again. If the writer is only slow, raise `idle_seconds`,
+    What to do: To try again, write a new stream. If the writer is only slow, raise `idle_seconds`,
     or write inside `async with`, which keeps a stream alive.
     """
 
@@ -508,11 +506,11 @@ class StreamSilentError(StreamFailedError):
 
 
 class StreamGoneError(StreamFailedError):
-    """A resumable stream was deleted while it was read, before it had ended: it expired, or the
-    broker was restarted and the stream lived in memory.
+    """A resumable stream was deleted before it had ended, while a client read it: it expired, or it
+    was in memory and the broker was restarted.
 
-    What to do: Begin a new stream to try again. Give streams that must survive a restart
-    `durability="os"`.
+    What to do: To try again, write a new stream. Use `durability="os"` for streams that must
+    survive a restart.
     """
 
     code = "stream_gone"
@@ -521,8 +519,7 @@ class StreamGoneError(StreamFailedError):
 class TransactionNotFoundError(RequestError):
     """The transaction was never begun, was aborted, or timed out. Nothing of it is stored.
 
-    What to do: Do its work again in a new transaction. `client.run_transaction` does this by
-    itself.
+    What to do: Do its work again in a new transaction. `client.run_transaction` does this for you.
     """
 
     code = "transaction_not_found"
@@ -578,8 +575,8 @@ class TooManyTopicsError(LimitError):
 
 
 class RateLimitedError(LimitError):
-    """This user, key or address does too much: messages, bytes, connections or wrong logins.
-    Nothing was done. `retry_after_seconds` says when it is worth trying again.
+    """This user, key or address is above its rate of messages, bytes, connections or wrong logins.
+    Nothing was done. Retry after `retry_after_seconds`.
 
     What to do: Wait that long, and send less; or ask the operator for a higher rate.
     """
@@ -592,7 +589,7 @@ class RateLimitedError(LimitError):
 
 
 class QuotaExceededError(LimitError):
-    """A user, or a prefix, has as many topics or stored bytes as it may. Nothing was done.
+    """A user or a prefix has reached its quota of topics or stored bytes. Nothing was done.
 
     What to do: Delete or truncate topics, shorten their retention, or ask the operator for a
     higher quota.
@@ -611,7 +608,7 @@ class SlowReaderError(LimitError):
 
 
 class StorageError(FanlogError):
-    """The disk, or what is on it, is at fault.
+    """The disk, or a file on it, has a fault.
 
     What to do: Read the message and the broker's log.
     """
@@ -674,17 +671,17 @@ class FolderInUseError(StorageError):
 
 
 class FolderUnusableError(StorageError):
-    """The data folder can't be used: it is not there, is not readable, or is of a newer
-    Fanlog.
+    """The broker can't use the data folder: it does not exist, is not readable, or comes from a
+    newer Fanlog.
 
-    What to do: Read the message: it names the folder and what is wrong with it.
+    What to do: Read the message. It names the folder and its fault.
     """
 
     code = "folder_unusable"
 
 
 class BackupError(StorageError):
-    """A backup is damaged or incomplete, or it ended before all of it was copied.
+    """A backup is damaged or incomplete, or it stopped before everything was copied.
 
     What to do: Read the message. Earlier points of the same backup are still valid.
     """
@@ -711,19 +708,19 @@ class ConnectError(LinkError):
 
 
 class ConnectionLostError(LinkError):
-    """The connection was lost. Whether the last request was done is unknown.
+    """The connection was lost. It is unknown whether the broker did the last request.
 
-    What to do: The client connects again by itself. Ask again; publishing again is safe.
+    What to do: Repeat the request. The client reconnects by itself, and publishing again is safe.
     """
 
     code = "connection_lost"
 
 
 class RequestTimeoutError(LinkError):
-    """No answer came in time. The outcome is unknown.
+    """No answer came in time. It is unknown whether the broker did the request.
 
-    What to do: Ask again, or allow more time. Publishing again through the same client is safe:
-    it stores the message once.
+    What to do: Repeat the request, or allow more time. Publishing again through the same client is
+    safe: the broker stores the message once.
     """
 
     code = "timeout"
@@ -732,7 +729,7 @@ class RequestTimeoutError(LinkError):
 class DrainingError(LinkError):
     """The broker is stopping and accepts nothing new.
 
-    What to do: Nothing: the client connects again by itself when a broker answers.
+    What to do: Nothing. The client reconnects by itself when a broker answers.
     """
 
     code = "draining"
@@ -785,7 +782,7 @@ class ConfigError(FanlogError):
 
 
 class UnsupportedSystemError(FanlogError):
-    """This operating system lacks what a broker needs.
+    """A broker does not run on this operating system.
 
     What to do: Run the broker on Linux or macOS. Clients also run on Windows.
     """
@@ -794,7 +791,7 @@ class UnsupportedSystemError(FanlogError):
 
 
 def allow_more(*settings: str) -> str:
-    """The sentence that ends a `LimitError`: which settings of the broker allow more."""
+    """The last sentence of a `LimitError`: the settings of the broker that allow more."""
     return (
         f"To allow more, raise {' or '.join(settings)} in the broker's settings (fanlog.toml, or "
         "Config in a program) and restart it."
@@ -802,8 +799,8 @@ def allow_more(*settings: str) -> str:
 
 
 def wrong_value(said: str) -> str:
-    """What msgspec said of a value, with the name in front: `linger_ms: expected float, got str`.
-    It says ``Expected `float`, got `str` - at `$.linger_ms` ``."""
+    """The error of msgspec about a value, with the name first: `linger_ms: expected float, got
+    str`. msgspec writes ``Expected `float`, got `str` - at `$.linger_ms` ``."""
     sentence, _, path = said.replace("`", "").partition(" - at ")
     name = path.removeprefix("$").removeprefix(".")
     sentence = sentence[:1].lower() + sentence[1:]
@@ -811,13 +808,13 @@ def wrong_value(said: str) -> str:
 
 
 def no_partition(topic: str, partitions: int, wanted: int) -> PartitionNotFoundError:
-    """The error of a partition that a topic does not have."""
+    """The error for a partition that a topic does not have."""
     has = "one partition, 0" if partitions == 1 else f"the partitions 0 to {partitions - 1}"
     return PartitionNotFoundError(f"Topic {topic!r} has {has}; there is no partition {wanted}.")
 
 
 def too_large(what: str, topic: str, most: int) -> MessageTooLargeError:
-    """The error of a message that its topic does not take."""
+    """The error for a message that is too large for its topic."""
     return MessageTooLargeError(
         f"{what}; topic {topic!r} takes {most} (message_bytes_max). Send less at once, or allow "
         f"more with: fanlog topic alter {shlex.quote(topic)} --message-bytes-max BYTES"

@@ -15,27 +15,27 @@ MIB = 1024 * KIB
 TOPIC_NAME_BYTES_MAX = 255
 DURABLE_NAME_BYTES_MAX = 255
 PARTITIONS_MAX = 4096
-# Ids past it are those of the broker's own producers.
+# Higher ids belong to the broker's own producers.
 PRODUCER_ID_MAX = (1 << 63) - 1
 PRODUCER_EPOCH_MAX = (1 << 16) - 1
 PRODUCER_NAME_BYTES_MAX = 255
 INTERNAL_PREFIX = "_fanlog."
-# Where replies to one client's requests go. A pattern must begin with it to mean inboxes.
+# The inbox of one client: replies to its requests. A pattern matches inboxes only if it begins so.
 INBOX_PREFIX = "_inbox."
-# Where resumable streams are kept, each in a topic of its own; see `format/streams.py`.
+# Resumable streams, each in its own topic; see `format/streams.py`.
 STREAM_PREFIX = "_stream."
-# There may be very many of these topics, and none is of interest to who follows everything: only a
-# pattern that begins with the prefix matches them.
+# There may be very many of these topics, and a reader that follows everything does not want them:
+# only a pattern that begins with the prefix matches them.
 HIDDEN_PREFIXES = (INBOX_PREFIX, STREAM_PREFIX)
-# A group commits under a durable name that begins so.
+# The offset commits of a group are stored under a durable name that begins so.
 GROUP_PREFIX = "group/"
-# Under such a name stands that a transaction's positions are committed.
+# An entry under such a name marks that a transaction's offsets are committed.
 TRANSACTION_PREFIX = "transaction/"
 TRANSACTION_ID_BYTES_MAX = 255
 
 
 class TopicPartition(NamedTuple):
-    """One partition of one topic: `topic, partition = ...` takes it apart."""
+    """One partition of one topic. Unpack it with `topic, partition = ...`."""
 
     topic: str
     partition: int
@@ -50,16 +50,16 @@ class Durability(IntEnum):
 
     @property
     def label(self) -> str:
-        """The name as settings have it: `memory`, `os` or `fsync`."""
+        """The name that settings use: `memory`, `os` or `fsync`."""
         return self.name.lower()
 
 
 class ConnectionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A client that is connected. `process` is the one that it is connected to; `since_us` when it
-    came, by that one's clock. Of very many subscriptions only some are listed. `account` says how
-    the user logged in: with a `key`, as a `user`, by `token` or `certificate`. `behind_messages`
-    are those that it could have and was not sent yet, and `behind_bytes` about how much that is,
-    with what waits in its connection."""
+    """A connected client. `process` is the process that it is connected to, and `since_us` the time
+    when it connected, by the clock of that process. A client with very many subscriptions lists
+    only some of them. `account` says how the user logged in: with a `key`, as a `user`, by `token`
+    or `certificate`. `behind_messages` counts the messages that the broker has not sent to it yet.
+    `behind_bytes` is their size, about, and includes the bytes that wait in its connection."""
 
     id: str
     user: str
@@ -79,13 +79,13 @@ class ConnectionInfo(msgspec.Struct, frozen=True, kw_only=True):
         return dt.datetime.fromtimestamp(self.since_us / 1e6, tz=dt.UTC)
 
 
-# Its name when only web listeners told of their connections.
+# The old name, from when only web listeners listed their connections.
 WebConnectionInfo = ConnectionInfo
 
 
 class PresentUser(msgspec.Struct, frozen=True):
-    """A user in a topic. `info` is what the user's newest connection says of itself; `connections`
-    0 means that the last one was lost a moment ago."""
+    """A user in a topic. `info` comes from the user's newest connection. `connections` is 0 if the
+    last one was lost a moment ago."""
 
     user: str
     connections: int
@@ -93,8 +93,7 @@ class PresentUser(msgspec.Struct, frozen=True):
 
 
 class PresenceInfo(msgspec.Struct, frozen=True):
-    """Who is in a topic. `count` is of users. A topic with very many has no list of them: `users`
-    is None."""
+    """The users in a topic. `count` is their number. If a topic has very many, `users` is None."""
 
     topic: str
     count: int
@@ -103,7 +102,7 @@ class PresenceInfo(msgspec.Struct, frozen=True):
 
 
 class SlowPolicy(StrEnum):
-    """What happens to a reader that can't keep up. It is the reader's own choice."""
+    """What happens to a reader that can't keep up. The reader chooses it."""
 
     CATCH_UP = "catch-up"
     SKIP = "skip"
@@ -117,7 +116,7 @@ class GapReason(StrEnum):
     RETENTION = "retention"
     DAMAGED = "damaged"
     RESET = "reset"
-    # A client's own: a batch that its producer made wrong.
+    # Only clients use it: a batch that its producer made wrong.
     UNREADABLE = "unreadable"
 
 
@@ -156,7 +155,7 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(
             ge=0,
-            description="Delete the whole topic when nothing was published to it for so long. 0 "
+            description="Delete the topic when nothing was published to it for this long. 0 "
             "keeps it.",
         ),
     ] = 0
@@ -204,29 +203,29 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(
             ge=0,
-            description="Messages that may be published to the topic in a second, by all "
-            "publishers together. 0 means no limit.",
+            description="Messages per second that all publishers together may publish to the "
+            "topic. 0 means no limit.",
         ),
     ] = 0
     bytes_per_second_max: Annotated[
         int,
         Meta(
             ge=0,
-            description="Bytes that may be published to the topic in a second, as they are "
-            "stored. 0 means no limit.",
+            description="Bytes per second that all publishers together may publish to the topic, "
+            "as stored. 0 means no limit.",
         ),
     ] = 0
     owner: Annotated[
         str,
         Meta(
             max_length=255,
-            description="User or key whose quotas the topic counts for: who created it. Only an "
-            "admin chooses another one.",
+            description="The user or key that created the topic: the topic counts for its quotas. "
+            "Only an admin can choose another owner.",
         ),
     ] = ""
     role: Annotated[
         TopicRole,
-        Meta(description="What the broker uses the topic for. Empty for all topics of yours."),
+        Meta(description="The broker's use of the topic. Empty for your own topics."),
     ] = ""
 
     @property
@@ -274,7 +273,7 @@ class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
     state: str = "ok"
     damaged: tuple[DamagedRange, ...] = ()
     epochs: tuple[EpochInfo, ...] = ()
-    # Compaction has taken records before this offset, also if the topic is not compacted any more.
+    # Compaction has removed records before this offset, even if the topic is no longer compacted.
     compacted_until: int = 0
 
 
@@ -289,13 +288,13 @@ class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def records(self) -> int:
-        """Offsets from the start to the visible end. Each is a record, unless `has_holes`: then
-        there are no more records than that."""
+        """Offsets from the start to the visible end. Each is a record. With `has_holes` there may
+        be fewer records."""
         return sum(p.visible_end - p.start_offset for p in self.partitions)
 
     @property
     def has_holes(self) -> bool:
-        """Whether there may be offsets without a record: compaction or damage took them."""
+        """Whether there may be offsets without a record, because of compaction or damage."""
         return self.settings.cleanup == "compact" or any(
             p.damaged or p.compacted_until > p.start_offset for p in self.partitions
         )
@@ -307,7 +306,7 @@ class TopicInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Scheduled(msgspec.Struct, frozen=True):
-    """A message that the broker keeps, and publishes when it is due."""
+    """A delayed message: the broker stores it, and publishes it when it is due."""
 
     topic: str
     id: str
@@ -319,7 +318,8 @@ class Scheduled(msgspec.Struct, frozen=True):
 
 
 class PendingMessage(msgspec.Struct, frozen=True):
-    """A delayed message that is not due yet. `schedule` names the schedule that it is a run of."""
+    """A delayed message that is not due yet. If it is a run of a schedule, `schedule` is the name
+    of the schedule."""
 
     topic: str
     id: str
@@ -334,8 +334,8 @@ class PendingMessage(msgspec.Struct, frozen=True):
 
 
 class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule: by a cron expression in a time zone, or every so often. `last_us` is when its
-    last run was due; 0: it has not run yet."""
+    """A schedule: a cron expression in a time zone, or an interval. `last_us` is when its last run
+    was due; 0 means that it has not run yet."""
 
     name: str
     topic: str
@@ -360,7 +360,7 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Receipt(msgspec.Struct, frozen=True):
-    """What the broker promised for one message."""
+    """The broker's acknowledgement of one message."""
 
     topic: str
     partition: int
@@ -384,22 +384,23 @@ StartKind = Literal["latest", "earliest", "offset", "time", "last"]
 
 
 class Start(msgspec.Struct, frozen=True):
-    """Where a subscription begins. `value` is an offset, microseconds since 1970, or for `last` how
-    many messages of a topic to begin before its end."""
+    """Where a subscription begins. `value` is an offset, microseconds since 1970, or for `last` the
+    number of messages before the end of a topic."""
 
     kind: StartKind = "latest"
     value: int = 0
 
 
 ResetPolicy = Literal["earliest", "latest", "none"]
-# What a reader of a topic that does not exist does. Reading creates none.
+# What a reader does if its topic does not exist. Reading creates no topic.
 MissingPolicy = Literal["wait", "fail"]
 GroupKind = Literal["stream", "queue"]
 GroupState = Literal["active", "rebalancing", "inactive"]
 
 
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How a queue hands out jobs. Kept with the queue; a worker that joins may change them."""
+    """How a queue hands out jobs. The broker stores them with the queue; a worker that joins may
+    change them."""
 
     visibility_seconds: Annotated[
         float,
@@ -436,7 +437,8 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupMemberInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A member of a group. One that is away keeps what it has for its session."""
+    """A member of a group. While it is away, it keeps its partitions for the time of its
+    session."""
 
     id: str
     client: str
@@ -448,11 +450,11 @@ class GroupMemberInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupPartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A partition that a group reads. `lag` is in offsets: each is a message, unless compaction or
-    damage took some. In seconds it is the age of the oldest one that is not done. Of a queue,
-    `committed` is the first that is not done, and `retrying` counts the jobs that have failed and
-    wait for their next attempt, the first of which is due in `next_retry_seconds`. `urgent` counts
-    the jobs that wait by their priority, as far as the queue has looked ahead."""
+    """A partition that a group reads. `lag` counts offsets: each is a message, unless compaction or
+    damage removed some. `lag_seconds` is the age of the oldest message that is not done. For a
+    queue, `committed` is the first job that is not done. `retrying` counts the failed jobs that
+    wait for their next delivery, and the first of them is due in `next_retry_seconds`. `urgent`
+    counts the waiting jobs by their priority, as far as the queue has looked ahead."""
 
     topic: str
     partition: int
@@ -470,8 +472,8 @@ class GroupPartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A group: `active` with members, `rebalancing` while a partition changes hands, `inactive`
-    with nothing but what it has committed."""
+    """A group: `active` with members, `rebalancing` while a partition moves, `inactive` without
+    members, when only its offset commits are left."""
 
     name: str
     kind: GroupKind
@@ -495,7 +497,7 @@ class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResetStep(msgspec.Struct, frozen=True):
-    """What a reset does, or would do, to one partition of a group."""
+    """The effect of a reset on one partition of a group."""
 
     topic: str
     partition: int

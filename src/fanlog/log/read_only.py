@@ -1,8 +1,8 @@
-"""Reading a partition's files beside the broker that has them. Nothing is written, locked or
-removed here, and every batch is checked.
+"""The read-only log: reads the files of a partition while the broker runs. It writes, locks and
+removes nothing, and checks every batch.
 
 The broker may seal, compact or delete files at any time, and its newest bytes may not be in them
-yet: reading ends where it can't go on, and the rest is the broker's to give.
+yet. Reading stops there, and the reader fetches the rest from the broker.
 """
 
 from __future__ import annotations
