@@ -256,7 +256,7 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
     queue_prefetch_max: Annotated[
         int, Meta(extra=LIVE, ge=1, description="Jobs that one worker may hold at a time.")
     ] = 100_000
-    queue_verdicts_max: Annotated[
+    queue_outcomes_max: Annotated[
         int, Meta(extra=LIVE, ge=1, description="Outcomes (ack, nack or reject) in one frame.")
     ] = 8192
     queue_in_flight_max: Annotated[

@@ -92,7 +92,7 @@ def test_deleted_records_are_not_damaged_after_a_power_failure(more: list[bytes]
 
 
 def test_jobs_behind_deleted_ones_get_their_dead_letters(data: Path) -> None:
-    """They were handed out, and are doomed, together with some that are deleted meanwhile."""
+    """They were handed out, and are dead, together with some that are deleted meanwhile."""
     with stage(data) as on:
         on.publish("t", [b"0", b"1", b"2", b"3"])
         on.run()

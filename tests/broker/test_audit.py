@@ -134,7 +134,7 @@ def chain_of(on: Stage, *anchors: Head) -> AuditCheckResult:
     partition = on.core.catalog.get(AUDIT_TOPIC).partitions[0]
     for seq, value in enumerate(on.values(AUDIT_TOPIC), partition.log.start_offset):
         checked.take(seq, bytes(value or b""))
-    return checked.verdict()
+    return checked.result()
 
 
 def kept(on: Stage) -> Head:

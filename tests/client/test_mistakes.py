@@ -150,23 +150,23 @@ async def test_a_blocking_transaction_that_has_not_begun_says_so_at_once() -> No
             await asyncio.to_thread(forget_with)
 
 
-async def test_a_verdict_of_the_wrong_type_is_refused_and_the_job_can_still_get_one() -> None:
+async def test_an_outcome_of_the_wrong_type_is_refused_and_the_job_can_still_get_one() -> None:
     async with fanlog.Broker() as broker:
         await broker.publish("t", b"x")
         async with broker.work("t", queue="q") as worker:
             job = await worker.next(PATIENCE_SECONDS)
             wrong: Any = ValueError("no luck")
-            for verdict in (job.nack(reason=wrong), job.reject(wrong)):
+            for outcome in (job.nack(reason=wrong), job.reject(wrong)):
                 with pytest.raises(errors.InvalidArgumentError, match=r"str\(error\)"):
-                    await asyncio.wait_for(verdict, PATIENCE_SECONDS)
+                    await asyncio.wait_for(outcome, PATIENCE_SECONDS)
             no_number: Any = "no luck"
-            for verdict in (job.nack(no_number), job.extend(no_number)):
+            for outcome in (job.nack(no_number), job.extend(no_number)):
                 with pytest.raises(errors.InvalidArgumentError, match="seconds"):
-                    await verdict
+                    await outcome
             await job.ack()
 
 
-async def test_a_second_verdict_on_a_job_is_told_so() -> None:
+async def test_a_second_outcome_on_a_job_is_told_so() -> None:
     async with fanlog.Broker() as broker:
         await broker.publish("t", b"x")
         async with broker.work("t", queue="q") as worker:

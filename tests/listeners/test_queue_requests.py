@@ -73,7 +73,7 @@ async def test_a_number_that_is_in_use_is_refused() -> None:
         assert again.failure.code == "invalid_argument"
 
 
-async def test_verdicts_of_nobody_are_refused() -> None:
+async def test_outcomes_of_nobody_are_refused() -> None:
     async with serving() as served:
         peer = await served.greeted()
         answer = await peer.ask(FrameKind.SETTLE, Settle(()), WORKER)
@@ -83,7 +83,7 @@ async def test_verdicts_of_nobody_are_refused() -> None:
 @pytest.mark.parametrize("verb", [0, 1, 2, 3, 4, -1])
 @pytest.mark.parametrize("place", [(1, 0), (-1, 0), (FAR, FAR)], ids=str)
 @pytest.mark.parametrize("ends", [(0, 0), (5, 1), (1, FAR)])
-async def test_verdicts_on_what_there_is_not_are_late_and_harm_nothing(
+async def test_outcomes_on_what_there_is_not_are_late_and_harm_nothing(
     verb: int, place: tuple[int, int], ends: tuple[int, int]
 ) -> None:
     async with serving() as served:
@@ -166,14 +166,14 @@ async def test_a_worker_that_reads_nothing_is_sent_no_more_and_holds_up_nobody()
             await client.publish_many("t", [bytes(300_000) for _ in range(40)])
             queue = served.node.core.queues.find("q")
             assert queue is not None
-            lane = queue.lanes[number, 0]
+            part = queue.partitions[number, 0]
             done = 0
             while done < 40 - queue.in_hand.counts.get("stuck", 0):
                 await (await worker.next(PATIENCE_SECONDS)).ack()
                 done += 1
             held = queue.in_hand.counts["stuck"]
             assert held < 25
-            assert lane.jobs.leased == held
+            assert part.jobs.leased == held
             # Once it reads, it gets what it was sent, and more.
             await client.publish("t", b"one more")
             leases = 0

@@ -37,7 +37,7 @@ def check(values: list[bytes], first: int = 0, *anchors: Head) -> AuditCheckResu
     checked = ChainCheck(anchors)
     for seq, value in enumerate(values, first):
         checked.take(seq, value)
-    return checked.verdict()
+    return checked.result()
 
 
 def test_a_chain_that_nobody_touched_is_whole() -> None:
@@ -95,7 +95,7 @@ def test_records_that_are_not_there_are_named() -> None:
     checked = ChainCheck()
     for seq in (0, 1, 2, 6, 7):
         checked.take(seq, values[seq])
-    (fault,) = checked.verdict().faults
+    (fault,) = checked.result().faults
     assert fault.seq == 3
     assert "3 to 5" in fault.sentence
 

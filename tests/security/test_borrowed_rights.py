@@ -15,7 +15,7 @@ from tests.listeners.test_login import guarded as native
 from tests.listeners.web.guarded import guarded as web
 
 
-async def test_a_worker_buries_only_where_it_may_publish() -> None:
+async def test_a_worker_chooses_only_dead_letter_topics_that_it_may_publish_to() -> None:
     async with native() as served:
         served.node.core.create_topic("orders", {"durability": "memory"})
         served.node.core.create_topic("payments", {"durability": "memory"})
@@ -32,7 +32,7 @@ async def test_a_worker_buries_only_where_it_may_publish() -> None:
             await client.work("orders", queue="q", dead_letter="dead.mine").start()
 
 
-async def test_a_taker_buries_only_where_it_may_publish() -> None:
+async def test_a_taker_chooses_only_dead_letter_topics_that_it_may_publish_to() -> None:
     async with web() as here:
         await here.broker.publish("orders", b"one")
         await here.broker.publish("payments", b"one")

@@ -166,7 +166,7 @@ async def _dry_after(seconds: float) -> AsyncGenerator[None]:
 
 
 async def jobs_left(port: int, queue: str) -> int:
-    """What a queue has not got a verdict on."""
+    """What a queue has not got an outcome on."""
     async with fanlog.connect(url_of(port)) as client:
         return (await client.groups.describe(queue)).lag
 

@@ -96,7 +96,7 @@ class Permit:
         if "owner" in settings:
             self.ask(Verb.ADMIN, "")
 
-    def ask_to_bury(self, dead_letter: object) -> None:
+    def ask_dead_letter_topic(self, dead_letter: object) -> None:
         """The broker publishes dead letters. Raises ForbiddenError if a worker chooses a topic for
         them that it may not publish to itself."""
         if dead_letter and isinstance(dead_letter, str):

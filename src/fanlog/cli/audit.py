@@ -248,12 +248,12 @@ def verify(
     heads = [] if kept is None else [kept]
     check = ChainCheck([*heads, *(read_head(given) for given in head or [])])
     _read_all(data, file, url, check.take, check.missing)
-    verdict = check.verdict()
+    result = check.result()
     if as_json:
-        print_json(_document(verdict))
+        print_json(_document(result))
     else:
-        _say(verdict)
-    if not verdict.ok:
+        _say(result)
+    if not result.ok:
         raise typer.Exit(ExitCode.FAILED)
 
 
@@ -268,31 +268,31 @@ def _read_all(data: Path | None, file: Path | None, url: str, take: Take, missin
         with_client(url, lambda client: read_broker(client, take, missing, Start("earliest")))
 
 
-def _document(verdict: AuditCheckResult) -> dict[str, object]:
+def _document(result: AuditCheckResult) -> dict[str, object]:
     return {
-        "ok": verdict.ok,
-        "records": verdict.records,
-        "first": verdict.first,
-        "head": str(verdict.head),
-        "faults": verdict.faults,
-        "faults_count": verdict.faults_count,
-        "remarks": verdict.remarks,
+        "ok": result.ok,
+        "records": result.records,
+        "first": result.first,
+        "head": str(result.head),
+        "faults": result.faults,
+        "faults_count": result.faults_count,
+        "remarks": result.remarks,
     }
 
 
-def _say(verdict: AuditCheckResult) -> None:
-    for remark in verdict.remarks:
+def _say(result: AuditCheckResult) -> None:
+    for remark in result.remarks:
         say_warning(remark)
-    for fault in verdict.faults:
+    for fault in result.faults:
         say_error(fault.sentence)
-    if verdict.faults_count > len(verdict.faults):
-        say_error(f"And {verdict.faults_count - len(verdict.faults)} faults more.")
-    if verdict.ok and verdict.records:
+    if result.faults_count > len(result.faults):
+        say_error(f"And {result.faults_count - len(result.faults)} faults more.")
+    if result.ok and result.records:
         say_done(
-            f"The chain is whole: {verdict.records} records, {verdict.first} to "
-            f"{verdict.head.seq}. Its head is {verdict.head}"
+            f"The chain is whole: {result.records} records, {result.first} to "
+            f"{result.head.seq}. Its head is {result.head}"
         )
-    elif verdict.ok:
+    elif result.ok:
         say_done("The audit log has no records.")
 
 

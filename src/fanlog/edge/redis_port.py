@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("fanlog.edge")
 
-# Connections share so many ways to each topic: all of one connection stay in one partition.
-_LANES = 8
-# Ways that are kept. Past it they are made again when they are needed.
-_LANES_MAX = 10_000
+# Partitions that gather messages of one topic. All messages of a connection use the same one.
+_GATHERING_PER_TOPIC = 8
+# Gathering partitions that are kept. Those dropped are made again when they are needed.
+_GATHERING_MAX = 10_000
 _FOLLOWING = {b"SUBSCRIBE": b"s", b"PSUBSCRIBE": b"p", b"SSUBSCRIBE": b"h"}
 
 
@@ -51,15 +51,15 @@ class _Outbox:
     def __init__(self, client: Client, options: RedisOptions) -> None:
         self._client = client
         self._options = options
-        self._lanes: dict[tuple[str, int], Partition] = {}
+        self._gathering: dict[tuple[str, int], Partition] = {}
         self._names: dict[int, tuple[str, int]] = {}
         self._number = 0
         self._last: dict[int, asyncio.Task[None]] = {}
 
-    def lane(self, name: str, number: int) -> Partition:
-        """Where messages of a connection to a topic are gathered."""
-        key = (name, number % _LANES)
-        known = self._lanes.pop(key, None)
+    def partition(self, name: str, number: int) -> Partition:
+        """The partition that gathers a connection's messages to a topic."""
+        key = (name, number % _GATHERING_PER_TOPIC)
+        known = self._gathering.pop(key, None)
         if known is None:
             self._make_room()
             self._number += 1
@@ -69,15 +69,15 @@ class _Outbox:
             known = BrokerTopic(stored).partitions[0]
             self._names[self._number] = key
         # The last used stands last: its messages may be gathered still.
-        self._lanes[key] = known
+        self._gathering[key] = known
         return known
 
     def _make_room(self) -> None:
-        """Lets go of the way that was not used for longest, unless something is on it."""
-        if len(self._lanes) >= _LANES_MAX:
-            key, oldest = next(iter(self._lanes.items()))
+        """Drops the partition that was unused for longest, unless its messages are on their way."""
+        if len(self._gathering) >= _GATHERING_MAX:
+            key, oldest = next(iter(self._gathering.items()))
             if oldest.topic.number not in self._last:
-                del self._lanes[key], self._names[oldest.topic.number]
+                del self._gathering[key], self._names[oldest.topic.number]
 
     def take(self, data: bytes, at: int, origin: Origin) -> int:
         header = read_header(data, at)
@@ -107,7 +107,7 @@ class _Outbox:
         *,
         before: asyncio.Task[None] | None,
     ) -> None:
-        name, lane = way
+        name, index = way
         try:
             if before is not None:
                 await asyncio.wait({before})
@@ -115,7 +115,7 @@ class _Outbox:
             if partitions:
                 await asyncio.gather(
                     *(
-                        self._client.publish(name, value, partition=lane % partitions)
+                        self._client.publish(name, value, partition=index % partitions)
                         for value in values
                     )
                 )
@@ -156,9 +156,9 @@ class EdgePubSub(PubSub):
         core.publisher = self._outbox.take
 
     def route(self, name: bytes, number: int, *, shard: bool, owner: str = "") -> Partition | None:
-        lane = self._outbox.lane(topic_of(name, shard=shard), number)
-        lane.readers = self.follower_count(name, shard=shard)
-        return lane
+        partition = self._outbox.partition(topic_of(name, shard=shard), number)
+        partition.readers = self.follower_count(name, shard=shard)
+        return partition
 
     def subscribe(self, follower: ChannelFollower, name: bytes, *, shard: bool) -> bool:
         begun = super().subscribe(follower, name, shard=shard)

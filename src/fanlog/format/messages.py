@@ -492,14 +492,14 @@ class Settle(msgspec.Struct, frozen=True):
     """`epoch` is the broker's when the jobs were handed out; 0: it has not changed. With `queue`
     it is about jobs of a worker of that name, who has left the queue and kept them."""
 
-    verdicts: tuple[JobOutcome, ...]
+    outcomes: tuple[JobOutcome, ...]
     epoch: int = 0
     queue: str = ""
     worker: str = ""
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """Which of the verdicts came too late, as far as they did."""
+    """Which of the outcomes came too late, as far as they did."""
 
     late: tuple[JobOutcome, ...] = ()
 

@@ -28,7 +28,7 @@ def work(session: NativeSession, request: int, aux: int, payload: memoryview) ->
 
 
 def _ask_worker(session: NativeSession, wanted: messages.Work) -> tuple[tuple[Verb, str], ...]:
-    session.permit.ask_to_bury(wanted.settings.get("dead_letter"))
+    session.permit.ask_dead_letter_topic(wanted.settings.get("dead_letter"))
     return session.ask_all((Verb.SUBSCRIBE, wanted.target), (Verb.QUEUE, wanted.queue))
 
 

@@ -42,7 +42,7 @@ class AuditCheckResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChainCheck:
-    """Checks records as they come: `take` each of them, then ask for the `verdict`."""
+    """Checks records as they come: `take` each of them, then ask for the `result`."""
 
     def __init__(self, anchors: Sequence[Head] = (), *, resumed: bool = False) -> None:
         """`anchors` are heads that were kept elsewhere. `resumed`: records before the first one
@@ -137,7 +137,7 @@ class ChainCheck:
                 "changed.",
             )
 
-    def verdict(self) -> AuditCheckResult:
+    def result(self) -> AuditCheckResult:
         """All records have been taken."""
         if self._suspect >= 0:
             first, self._suspect = self._suspect, -1

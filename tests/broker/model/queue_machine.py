@@ -141,7 +141,7 @@ class QueueRules(BrokerMachine):
             self.world.on.run()
             self.take_jobs()
 
-    # Verdicts
+    # Outcomes
 
     def working(self, number: int) -> Worker | None:
         """One who has jobs in hand. If nobody is there, somebody comes."""
@@ -204,7 +204,7 @@ class QueueRules(BrokerMachine):
     def say(
         self, hand: Hand, verb: OutcomeKind, chosen: list[JobPlace], delay_seconds: int, epoch: int
     ) -> list[Settled | FanlogError]:
-        """Hands verdicts in, neighbours as one."""
+        """Hands outcomes in, neighbours as one."""
         ranges: list[tuple[Place, int, int]] = []
         for place, offset in chosen:
             if ranges and ranges[-1][0] == place and ranges[-1][2] == offset:
@@ -212,12 +212,12 @@ class QueueRules(BrokerMachine):
             else:
                 ranges.append((place, offset, offset + 1))
         delay_ms = delay_seconds * 1000 if delay_seconds >= 0 else -1
-        verdicts = tuple(
+        outcomes = tuple(
             JobOutcome(self.partition(p).topic.number, p[1], verb, first, next, delay_ms, "no good")
             for p, first, next in ranges
         )
         answers: list[Settled | FanlogError] = []
-        settle = Settle(verdicts, epoch)
+        settle = Settle(outcomes, epoch)
         self.world.on.core.queues.settle(hand.subscription, settle, answers.append)
         return answers
 
@@ -268,7 +268,7 @@ class QueueRules(BrokerMachine):
             if said.answers:
                 self.check_late(said)
             else:
-                # Only what has to be buried in a synced topic takes longer than its turn.
+                # Only a dead letter for a synced topic takes longer than its turn.
                 assert said.verb in (OutcomeKind.NACK, OutcomeKind.REJECT)
                 assert not all_synced
                 waiting.append(said)
@@ -402,6 +402,6 @@ class QueueRules(BrokerMachine):
                 for offset in range(log.start, log.visible):
                     job = self.jobs[place, offset]
                     assert job.over or job.unsure, (place, offset)
-                lane = queue.lanes[self.partition(place).topic.number, place[1]]
-                lane.drop_lost()
-                assert lane.jobs.floor == log.visible
+                part = queue.partitions[self.partition(place).topic.number, place[1]]
+                part.drop_lost()
+                assert part.jobs.floor == log.visible

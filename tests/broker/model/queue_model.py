@@ -16,7 +16,7 @@ DELIVERIES_MAX = 3
 @dataclass
 class JobModel:
     """`due_us` is when the lease runs out, or when the job may go out again. Whether the last
-    verdict on it counted is `unsure` after a crash that came before the answer."""
+    outcome on it counted is `unsure` after a crash that came before the answer."""
 
     state: Literal["new", "out", "waiting", "done", "dead"] = "new"
     failures: int = 0
@@ -53,7 +53,7 @@ class JobModel:
 
 
 class Said(NamedTuple):
-    """Verdicts that are not answered yet, and which of them come too late. Of those in `either`
+    """Outcomes that are not answered yet, and which of them come too late. Of those in `either`
     nobody can tell."""
 
     answers: list[Settled | FanlogError]

@@ -1,4 +1,4 @@
-"""A queue on disk against a model of single jobs: workers, verdicts, time, and restarts that bring
+"""A queue on disk against a model of single jobs: workers, outcomes, time, and restarts that bring
 everything back from the ledger."""
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class JobsAgainstModel(RuleBasedStateMachine):
         late = self.flat(self.jobs.finish(first, next))
         for offset in range(first, next):
             job = self.model.get(offset)
-            gone = job is None or job.state in (JobState.DONE, JobState.DOOMED)
+            gone = job is None or job.state in (JobState.DONE, JobState.DEAD)
             assert (offset in late) == gone
             if job is not None and not gone:
                 job.state = JobState.DONE
@@ -91,7 +91,7 @@ class JobsAgainstModel(RuleBasedStateMachine):
     def nack(self, worker: str, first: int, size: int, delay: int) -> None:
         first, next = self.at(first, size)
         due_us = self.now_us + delay
-        doomed, late = self.jobs.fail(
+        dead_spans, late = self.jobs.fail(
             worker,
             first,
             next,
@@ -99,20 +99,20 @@ class JobsAgainstModel(RuleBasedStateMachine):
             reason="no",
             deliveries_max=DELIVERIES_MAX,
         )
-        dead = self.flat([(s.first, s.next) for s in doomed])
+        dead = self.flat([(s.first, s.next) for s in dead_spans])
         for offset in range(first, next):
             job = self.model.get(offset)
             mine = job is not None and job.state is JobState.LEASED and job.worker == worker
             assert (offset in self.flat(late)) == (not mine)
             if job is not None and mine:
                 self.fail(job, due_us)
-                assert (offset in dead) == (job.state is JobState.DOOMED)
+                assert (offset in dead) == (job.state is JobState.DEAD)
 
     def fail(self, job: Job, due_us: int) -> None:
         job.failures += 1
         job.worker = ""
         if job.failures >= DELIVERIES_MAX:
-            job.state = JobState.DOOMED
+            job.state = JobState.DEAD
         else:
             job.state, job.due_us = JobState.WAITING, due_us
 
@@ -131,11 +131,11 @@ class JobsAgainstModel(RuleBasedStateMachine):
     def time_passes(self, seconds: int, delay: int) -> None:
         self.now_us += seconds
         due_us = self.now_us + delay
-        again, doomed, workers = self.jobs.expire(
+        again, dead_spans, workers = self.jobs.expire(
             self.now_us, lambda failures, first: due_us, DELIVERIES_MAX
         )
         had: set[str] = set()
-        expected: dict[JobState, set[int]] = {JobState.WAITING: set(), JobState.DOOMED: set()}
+        expected: dict[JobState, set[int]] = {JobState.WAITING: set(), JobState.DEAD: set()}
         for offset, job in self.model.items():
             if job.state is JobState.LEASED and job.due_us <= self.now_us:
                 had.add(job.worker)
@@ -143,7 +143,7 @@ class JobsAgainstModel(RuleBasedStateMachine):
                 expected[job.state].add(offset)
         assert workers == had
         assert self.flat([(s.first, s.next) for s in again]) == expected[JobState.WAITING]
-        assert self.flat([(s.first, s.next) for s in doomed]) == expected[JobState.DOOMED]
+        assert self.flat([(s.first, s.next) for s in dead_spans]) == expected[JobState.DEAD]
 
     @rule(worker=workers, first=offsets, size=sizes)
     def come_back_with_some(self, worker: str, first: int, size: int) -> None:
@@ -158,10 +158,10 @@ class JobsAgainstModel(RuleBasedStateMachine):
         assert released == gone
 
     @rule()
-    def bury(self) -> None:
+    def store_dead_letters(self) -> None:
         for offset, job in self.model.items():
-            if job.state is JobState.DOOMED:
-                self.jobs.buried(offset, offset + 1)
+            if job.state is JobState.DEAD:
+                self.jobs.dead_letter_stored(offset, offset + 1)
                 job.state = JobState.DONE
 
     @rule(ahead=st.integers(0, 3))
@@ -182,15 +182,15 @@ class JobsAgainstModel(RuleBasedStateMachine):
         self.jobs = Jobs(old.floor, self.in_hand)
         self.jobs.restore(old.done_ranges(), old.failures())
         self.jobs.restored(1 << 40)
-        doomed = self.jobs.doom(DELIVERIES_MAX)
-        dead = self.flat([(s.first, s.next) for s in doomed])
+        dead_spans = self.jobs.mark_dead(DELIVERIES_MAX)
+        dead = self.flat([(s.first, s.next) for s in dead_spans])
         for offset, job in list(self.model.items()):
             if offset >= self.jobs.next:
                 assert job.state is not JobState.DONE
                 del self.model[offset]
             elif job.state is JobState.LEASED:
                 job.state, job.worker, job.due_us = JobState.WAITING, "", 0
-            assert (offset in dead) == (job.state is JobState.DOOMED)
+            assert (offset in dead) == (job.state is JobState.DEAD)
 
     @invariant()
     def they_agree(self) -> None:

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fanlog.broker.queues.ahead import Ahead
-from fanlog.broker.queues.lanes import Lane
 from fanlog.broker.queues.queue import URGENT_JOBS
+from fanlog.broker.queues.queue_partition import QueuePartition
 from fanlog.config import BrokerOptions, LogOptions
 from fanlog.errors import FormatError
 from fanlog.format.batch import Batch, encode_batch, stamp
@@ -149,14 +149,14 @@ def test_the_most_urgent_job_of_all_partitions_goes_first() -> None:
 def test_handing_out_looks_at_each_of_many_partitions_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not with every lease: a thousand of each would hold up everybody else for seconds."""
     looks = 0
-    top = Lane.top
+    top = QueuePartition.top
 
-    def counted(lane: Lane, now_us: int) -> int:
+    def counted(part: QueuePartition, now_us: int) -> int:
         nonlocal looks
         looks += 1
-        return top(lane, now_us)
+        return top(part, now_us)
 
-    monkeypatch.setattr(Lane, "top", counted)
+    monkeypatch.setattr(QueuePartition, "top", counted)
     with stage(partitions=50) as on:
         on.core.open_topic("t", create=True)
         for partition in range(50):

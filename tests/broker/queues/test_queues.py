@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fanlog import errors
-from fanlog.broker.queues import verdicts
+from fanlog.broker.queues import outcomes
 from fanlog.broker.queues.jobs import Jobs
 from fanlog.config import BrokerOptions
 from fanlog.format.batch import encode_batch
@@ -39,7 +39,7 @@ def publish(on: Stage, count: int, *, topic: str = "t", each: int | None = None)
 def jobs_of(on: Stage, number: int) -> Jobs:
     queue = on.core.queues.find("q")
     assert queue is not None
-    return queue.lanes[number, 0].jobs
+    return queue.partitions[number, 0].jobs
 
 
 def publish_keyed(on: Stage, keys: str, topic: str = "t") -> None:
@@ -281,7 +281,7 @@ def test_past_its_ranges_a_partition_waits_until_its_oldest_jobs_end() -> None:
         assert len(ann.jobs()) == 10
 
 
-# Verdicts
+# Outcomes
 
 
 def test_an_acked_job_is_done() -> None:
@@ -381,7 +381,7 @@ def test_an_ack_after_the_lease_ran_out_still_counts() -> None:
         assert bob.ack(theirs) == [job.offset for job in theirs]
 
 
-def test_a_verdict_on_what_is_done_or_anothers_is_late() -> None:
+def test_an_outcome_on_what_is_done_or_anothers_is_late() -> None:
     with stage() as on:
         publish(on, 3)
         ann, bob = hire(on, "ann"), hire(on, "bob", prefetch=1)
@@ -396,7 +396,7 @@ def test_a_verdict_on_what_is_done_or_anothers_is_late() -> None:
         assert ann.settle(9, jobs[1:2]) == [1]  # type: ignore[arg-type]
 
 
-def test_all_verdicts_of_a_turn_are_one_write(data: Path) -> None:
+def test_all_outcomes_of_a_turn_are_one_write(data: Path) -> None:
     with stage(data) as on:
         publish(on, 40)
         hands = [hire(on, name, prefetch=10) for name in "abcd"]
@@ -410,11 +410,11 @@ def test_all_verdicts_of_a_turn_are_one_write(data: Path) -> None:
         assert ledger.log.end_offset == before + 1
 
 
-def test_very_many_verdicts_take_several_turns_and_one_frame_has_a_limit(
+def test_very_many_outcomes_take_several_turns_and_one_frame_has_a_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(verdicts, "_VERDICTS_A_TURN", 6)
-    with stage(options=BrokerOptions(queue_verdicts_max=4)) as on:
+    monkeypatch.setattr(outcomes, "_OUTCOMES_A_TURN", 6)
+    with stage(options=BrokerOptions(queue_outcomes_max=4)) as on:
         publish(on, 10)
         ann = hire(on)
         jobs = ann.jobs()
@@ -424,7 +424,7 @@ def test_very_many_verdicts_take_several_turns_and_one_frame_has_a_limit(
         on.run()
         assert all(len(answer) == 1 for answer in answers)
         assert described(on).lag == 0
-        with pytest.raises(errors.LimitError, match="queue_verdicts_max"):
+        with pytest.raises(errors.LimitError, match="queue_outcomes_max"):
             ann.ack(jobs[:5])
 
 
@@ -842,13 +842,13 @@ def test_failed_deliveries_survive_a_restart(data: Path) -> None:
         assert got == {0: 3, 1: 2}
 
 
-def test_jobs_that_were_to_be_buried_are_buried_after_a_restart(
+def test_dead_jobs_become_dead_letters_after_a_restart(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with stage(data) as on:
         publish(on, 1)
         ann = hire(on, max_deliveries=1)
-        monkeypatch.setattr(on.core.queues._burials, "bury", lambda *_: None)
+        monkeypatch.setattr(on.core.queues._dead_letter_moves, "move", lambda *_: None)
         ann.say(OutcomeKind.NACK, ann.jobs(), reason="so it goes")
         on.run()
     with stage(data) as on:

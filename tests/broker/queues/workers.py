@@ -125,13 +125,13 @@ class Hand(Peer):
         epoch: int | None = None,
     ) -> list[Settled | FanlogError]:
         """The same, before the turn ends; the list will hold the answer."""
-        verdicts = tuple(
+        outcomes = tuple(
             JobOutcome(j.number, j.partition, verb, j.offset, j.offset + 1, delay_ms, reason)
             for j in jobs
         )
         answers: list[Settled | FanlogError] = []
         epoch = self.on.core.epoch if epoch is None else epoch
-        self.on.core.queues.settle(self.subscription, Settle(verdicts, epoch), answers.append)
+        self.on.core.queues.settle(self.subscription, Settle(outcomes, epoch), answers.append)
         return answers
 
     def ack(self, jobs: list[Job]) -> list[int]:

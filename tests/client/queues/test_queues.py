@@ -50,8 +50,8 @@ def queue_of(core: Core) -> Queue:
 
 def lease_end_us(core: Core) -> int:
     """When the lease of the only job in hand runs out."""
-    (lane,) = queue_of(core).lanes.values()
-    (leased,) = [span for span in lane.jobs.spans if span.state is JobState.LEASED]
+    (part,) = queue_of(core).partitions.values()
+    (leased,) = [span for span in part.jobs.spans if span.state is JobState.LEASED]
     return leased.due_us
 
 
@@ -104,7 +104,7 @@ async def test_everything_that_belongs_to_a_job_is_there(way: Way) -> None:
             assert worker.settings.max_deliveries == 5
 
 
-async def test_nack_retries_and_reject_buries(way: Way) -> None:
+async def test_nack_retries_and_reject_makes_a_dead_letter(way: Way) -> None:
     async with way.open() as client:
         await fill(client, 2)
         async with work(client, "jobs", queue="q", prefetch=2) as worker:
@@ -136,7 +136,7 @@ async def test_a_job_acks_itself_at_the_end_of_its_block_and_nacks_on_an_excepti
                 assert job.deliveries == 2
             await nothing_comes(worker)
             assert (await describe(client, "q"))["lag"] == 0
-        await client.publish("jobs", b"doomed")
+        await client.publish("jobs", b"never done")
         async with work(client, "jobs", queue="q", max_deliveries=1, raise_errors=True) as worker:
             with pytest.raises(ValueError, match="oh no"):
                 async with await worker.next(PATIENCE_SECONDS):

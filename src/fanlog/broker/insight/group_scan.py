@@ -16,8 +16,8 @@ from fanlog.model import GROUP_PREFIX, GroupKind, GroupState, TopicPartition
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.messages.topics import Partition
-    from fanlog.broker.queues.lanes import Lane
     from fanlog.broker.queues.queue import Queue
+    from fanlog.broker.queues.queue_partition import QueuePartition
     from fanlog.format.messages import Position
 
 T = TypeVar("T")
@@ -149,19 +149,19 @@ class GroupScan:
     def _queue(self, queue: Queue, ages: Ages) -> Iterator[GroupRow | None]:
         row = GroupRow(queue.name, "queue", queue_state(queue))
         row.members = len(queue.workers)
-        row.partitions = len(queue.lanes)
-        row.topics = len({number for number, _ in queue.lanes})
+        row.partitions = len(queue.partitions)
+        row.topics = len({number for number, _ in queue.partitions})
         row.delivered, row.redelivered = queue.delivered, queue.redelivered
         row.dead_lettered = queue.dead_lettered
-        for i, lane in enumerate(list(queue.lanes.values())):
+        for i, part in enumerate(list(queue.partitions.values())):
             if i and not i % _PARTITIONS_A_STEP:
                 yield None
-            lag = lane_lag(lane)
-            row.in_flight += lane.jobs.leased
+            lag = queue_partition_lag(part)
+            row.in_flight += part.jobs.leased
             if lag:
                 row.lag += lag
-                ages.add(row, lane.partition, lane_floor(lane))
-            for spans in span_steps(lane) if lane.jobs.waiting else ():
+                ages.add(row, part.partition, queue_partition_floor(part))
+            for spans in span_steps(part) if part.jobs.waiting else ():
                 row.retrying += sum(len(span) for span in spans if is_retried(span))
                 yield None
         yield row
@@ -219,14 +219,14 @@ def queue_state(queue: Queue) -> GroupState:
     return "active" if present else "inactive"
 
 
-def lane_floor(lane: Lane) -> int:
+def queue_partition_floor(part: QueuePartition) -> int:
     """The first job that is not done."""
-    return max(lane.jobs.floor, lane.partition.log.start_offset)
+    return max(part.jobs.floor, part.partition.log.start_offset)
 
 
-def lane_lag(lane: Lane) -> int:
+def queue_partition_lag(part: QueuePartition) -> int:
     """Jobs of a queue partition that are not done."""
-    jobs, partition = lane.jobs, lane.partition
+    jobs, partition = part.jobs, part.partition
     behind = 0 if jobs.order is None else jobs.order.parked
     handed_out = max(jobs.next, partition.log.start_offset)
     return max(0, partition.visible_end - handed_out) + jobs.leased + jobs.waiting + behind
@@ -237,9 +237,9 @@ def is_retried(span: JobSpan) -> bool:
     return span.state is JobState.WAITING and span.failures > 0
 
 
-def span_steps(lane: Lane) -> Iterator[list[JobSpan]]:
+def span_steps(part: QueuePartition) -> Iterator[list[JobSpan]]:
     """A queue partition's jobs, some at a time. They may change meanwhile."""
-    spans = list(lane.jobs.spans)
+    spans = list(part.jobs.spans)
     for at in range(0, len(spans), _SPANS_A_STEP):
         yield spans[at : at + _SPANS_A_STEP]
 

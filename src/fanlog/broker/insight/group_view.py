@@ -16,8 +16,8 @@ from fanlog.broker.insight.group_scan import (
     find_partition,
     in_steps,
     is_retried,
-    lane_floor,
-    lane_lag,
+    queue_partition_floor,
+    queue_partition_lag,
     queue_state,
     span_steps,
     wanted_offset,
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from fanlog.broker.insight.record_times import RecordTimes
     from fanlog.broker.messages.cursors import BrokerSubscription
     from fanlog.broker.messages.topics import Partition
-    from fanlog.broker.queues.lanes import Lane
     from fanlog.broker.queues.queue import Queue, QueueWorker
+    from fanlog.broker.queues.queue_partition import QueuePartition
     from fanlog.format.messages import Position
 
 # Leases of one worker that are shown, the oldest of them.
@@ -225,15 +225,15 @@ def _queue_steps(queue: Queue, view: GroupView, ages: Ages) -> Iterator[None]:
 
     yield from in_steps(list(queue.workers.values()), add_worker)
     row.members = len(view.members)
-    for lane in list(queue.lanes.values()):
-        found = PartitionRow(lane.partition, lane_floor(lane))
-        found.committed = lane.jobs.floor
-        found.lag = lane_lag(lane)
-        found.in_flight = lane.jobs.leased
-        if lane.jobs.leased or lane.jobs.waiting:
-            for spans in span_steps(lane):
+    for part in list(queue.partitions.values()):
+        found = PartitionRow(part.partition, queue_partition_floor(part))
+        found.committed = part.jobs.floor
+        found.lag = queue_partition_lag(part)
+        found.in_flight = part.jobs.leased
+        if part.jobs.leased or part.jobs.waiting:
+            for spans in span_steps(part):
                 for span in spans:
-                    _take_in(view, lane, found, span)
+                    _take_in(view, part, found, span)
                 yield
         view.add(found, ages)
         yield
@@ -245,7 +245,7 @@ def _queue_steps(queue: Queue, view: GroupView, ages: Ages) -> Iterator[None]:
     view.retries = heapq.nsmallest(RETRIES_MAX, view.retries)
 
 
-def _take_in(view: GroupView, lane: Lane, found: PartitionRow, span: JobSpan) -> None:
+def _take_in(view: GroupView, part: QueuePartition, found: PartitionRow, span: JobSpan) -> None:
     """Notes jobs that a worker has, or that wait for a retry. Of very many, the first."""
     place = (found.topic, found.number, span.first, span.next)
     if span.state is JobState.LEASED:

@@ -17,8 +17,8 @@ from fanlog.broker.insight.peers import Peer, PeerSource, describe_peer, how_far
 from fanlog.broker.messages.positions import continue_at
 from fanlog.broker.messages.topics import BrokerTopic
 from fanlog.broker.names import is_hidden
-from fanlog.broker.queues.lanes import Lane
 from fanlog.broker.queues.queue import Queue
+from fanlog.broker.queues.queue_partition import QueuePartition
 from fanlog.format.messages import Position
 from fanlog.model import GROUP_PREFIX, INTERNAL_PREFIX, TopicPartition
 from fanlog.telemetry.snapshot import (
@@ -387,9 +387,9 @@ def lag_of(broker: BrokerCore, name: str, index: int, position: Position | None)
     return max(0, end - max(wanted, continue_at(partition, position, epoch)))
 
 
-def lane_lag(lane: Lane) -> int:
+def queue_partition_lag(part: QueuePartition) -> int:
     """Jobs of a queue partition that are not done."""
-    jobs, partition = lane.jobs, lane.partition
+    jobs, partition = part.jobs, part.partition
     behind = 0 if jobs.order is None else jobs.order.parked
     handed_out = max(jobs.next, partition.log.start_offset)
     return max(0, partition.visible_end - handed_out) + jobs.leased + jobs.waiting + behind
@@ -397,14 +397,14 @@ def lane_lag(lane: Lane) -> int:
 
 def queue_metrics(queue: Queue) -> QueueMetrics:
     lag = in_flight = waiting = 0
-    for lane in queue.lanes.values():
-        lag += lane_lag(lane)
-        in_flight += lane.jobs.leased
-        waiting += lane.jobs.waiting
+    for part in queue.partitions.values():
+        lag += queue_partition_lag(part)
+        in_flight += part.jobs.leased
+        waiting += part.jobs.waiting
     return QueueMetrics(
         name=queue.name,
         workers=len(queue.workers),
-        partitions=len(queue.lanes),
+        partitions=len(queue.partitions),
         lag=lag,
         in_flight=in_flight,
         waiting=waiting,

@@ -138,7 +138,7 @@ class Overviews:
             queue = self._broker.queues.find(one.name) if one.dead_lettered else None
             if queue is None:
                 continue
-            sources = {lane.partition.topic.name for lane in queue.lanes.values()}
+            sources = {part.partition.topic.name for part in queue.partitions.values()}
             if queue.settings.dead_letter:
                 found[one.name] = queue.settings.dead_letter
             elif len(sources) == 1:

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator
 from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from fanlog.broker.insight.metric_scan import lag_of, lane_lag
+from fanlog.broker.insight.metric_scan import lag_of, queue_partition_lag
 from fanlog.model import GROUP_PREFIX, GroupKind
 
 if TYPE_CHECKING:
@@ -88,11 +88,11 @@ def _group_lags(
 def _queue_lags(queue: Queue) -> Generator[None, None, dict[str, int]]:
     """By topic: jobs of a queue that are not done."""
     lags: dict[str, int] = {}
-    for i, lane in enumerate(list(queue.lanes.values())):
+    for i, part in enumerate(list(queue.partitions.values())):
         if not (i + 1) % _A_STEP:
             yield
-        topic = lane.partition.topic.name
-        lags[topic] = lags.get(topic, 0) + lane_lag(lane)
+        topic = part.partition.topic.name
+        lags[topic] = lags.get(topic, 0) + queue_partition_lag(part)
     return lags
 
 

@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from fanlog.broker.insight.metric_scan import lag_of, lane_lag
+from fanlog.broker.insight.metric_scan import lag_of, queue_partition_lag
 from fanlog.broker.insight.record_times import RecordTimes
 from fanlog.broker.insight.shared_results import SharedResults
 from fanlog.broker.insight.sliced_sort import order_of
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from fanlog.broker.messages.cursors import BrokerSubscription, Cursor
     from fanlog.broker.messages.topics import BrokerTopic, Partition
     from fanlog.broker.ports import Runtime
-    from fanlog.broker.queues.lanes import Lane
     from fanlog.broker.queues.queue import Queue
+    from fanlog.broker.queues.queue_partition import QueuePartition
 
 # Cursors, positions or producers that are looked at in one step: some 50 µs.
 _A_STEP = 64
@@ -261,14 +261,14 @@ def _group(
 
 def _queue(queue: Queue, topic: BrokerTopic) -> Generator[None, None, TopicGroup | None]:
     partitions = lag = in_flight = waiting = 0
-    for i, lane in enumerate(_lanes(queue, topic)):
+    for i, part in enumerate(_queue_partitions(queue, topic)):
         if not (i + 1) % _A_STEP:
             yield
-        if lane is not None:
+        if part is not None:
             partitions += 1
-            lag += lane_lag(lane)
-            in_flight += lane.jobs.leased
-            waiting += lane.jobs.waiting
+            lag += queue_partition_lag(part)
+            in_flight += part.jobs.leased
+            waiting += part.jobs.waiting
     if not partitions:
         return None
     state: GroupState = "active" if queue.present() else "inactive"
@@ -276,15 +276,15 @@ def _queue(queue: Queue, topic: BrokerTopic) -> Generator[None, None, TopicGroup
     return TopicGroup(queue.name, "queue", state, workers, partitions, lag, in_flight, waiting)
 
 
-def _lanes(queue: Queue, topic: BrokerTopic) -> Iterable[Lane | None]:
+def _queue_partitions(queue: Queue, topic: BrokerTopic) -> Iterable[QueuePartition | None]:
     """The queue's partitions of a topic, by the shorter way; None for each that was in the way."""
-    lanes = queue.lanes
-    if len(lanes) < len(topic.partitions):
-        for (number, _), lane in list(lanes.items()):
-            yield lane if number == topic.number else None
+    parts = queue.partitions
+    if len(parts) < len(topic.partitions):
+        for (number, _), part in list(parts.items()):
+            yield part if number == topic.number else None
     else:
         for partition in topic.partitions:
-            yield lanes.get((topic.number, partition.index))
+            yield parts.get((topic.number, partition.index))
 
 
 # Producers

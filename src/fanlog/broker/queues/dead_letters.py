@@ -41,8 +41,8 @@ _LETTERS_MAX = 1000
 _LETTERS_BYTES = 1 * MIB
 
 
-class Grave:
-    """Jobs of one queue and partition that are to be buried together, for one reason."""
+class DeadJobs:
+    """Jobs of one queue and partition that become dead letters together, for one reason."""
 
     __slots__ = ("deliveries", "first", "next", "partition", "queue", "reason", "topic", "worker")
 
@@ -85,40 +85,40 @@ class _Letters(NamedTuple):
         )
 
 
-class _Burial(NamedTuple):
-    """A batch with jobs of a grave; `fault` says why it can't be read, if so."""
+class _DeadBatch(NamedTuple):
+    """A batch with dead jobs; `fault` says why it can't be read, if so."""
 
-    grave: Grave
+    dead: DeadJobs
     batch: Batch
     fault: FormatError | None
     done: Done
 
 
 class DeadLetterWriter:
-    """Buries jobs. It is the broker's own publisher: a letter's number is its first sequence, by
-    which the answer finds it."""
+    """Stores dead letters. It is the broker's own publisher: the number of a letter is its first
+    sequence, which also identifies the answer."""
 
     def __init__(self, broker: BrokerCore) -> None:
         self._broker = broker
         self._waiting: dict[int, Done] = {}
         self._number = 0
 
-    def bury(self, grave: Grave, done: Done) -> None:
-        """Publishes the jobs of a grave as dead letters; `done` hears when they are stored, or
+    def store(self, dead: DeadJobs, done: Done) -> None:
+        """Publishes dead jobs as dead letters; `done` hears when they are stored, or
         why they could not be."""
-        self._bury_from(grave, grave.first, done)
+        self._store_from(dead, dead.first, done)
 
-    def _bury_from(self, grave: Grave, first: int, done: Done) -> None:
-        """A grave's jobs may lie in several batches: one after the other."""
+    def _store_from(self, dead: DeadJobs, first: int, done: Done) -> None:
+        """Dead jobs may be in several batches: one batch after the other."""
 
         def read(got: list[memoryview] | FanlogError) -> None:
             if isinstance(got, DamagedError | OffsetOutOfRangeError):
-                logger.error("jobs of %s died unread: %s", grave.partition.name, got)
-                # Those behind the damage, or behind what was deleted, are there to be buried.
+                logger.error("jobs of %s died unread: %s", dead.partition.name, got)
+                # The jobs behind the damage, or behind the deleted ones, can still be stored.
                 damaged = isinstance(got, DamagedError)
-                after = got.next if damaged else grave.partition.log.start_offset
-                if first < after < grave.next:
-                    self._bury_from(grave, after, done)
+                after = got.next if damaged else dead.partition.log.start_offset
+                if first < after < dead.next:
+                    self._store_from(dead, after, done)
                 else:
                     done(None)
             elif isinstance(got, FanlogError):
@@ -126,15 +126,15 @@ class DeadLetterWriter:
             elif not got:
                 done(None)
             else:
-                self._decode(grave, first, got[0], done)
+                self._decode(dead, first, got[0], done)
 
-        self._broker.fetch(grave.partition, first, 1, read)
+        self._broker.fetch(dead.partition, first, 1, read)
 
-    def _decode(self, grave: Grave, first: int, data: memoryview, done: Done) -> None:
-        """Decodes the batch of the next jobs, a large one in a thread, and buries them."""
+    def _decode(self, dead: DeadJobs, first: int, data: memoryview, done: Done) -> None:
+        """Decodes the batch of the next jobs, a large one in a thread, and publishes them."""
         header = read_header(data)
         unpacker = self._broker.unpacker
-        name = grave.partition.topic.name
+        name = dead.partition.topic.name
         batch = Batch(data[: header.length], header, name, unpacker.limits)
 
         def check() -> FormatError | None:
@@ -146,9 +146,9 @@ class DeadLetterWriter:
 
         def checked(fault: FormatError | Exception | None) -> None:
             if fault is not None and not isinstance(fault, FormatError):
-                done(FanlogError(f"Decoding jobs of {grave.partition.name} failed: {fault!r}."))
+                done(FanlogError(f"Decoding jobs of {dead.partition.name} failed: {fault!r}."))
             else:
-                self._publish(_Burial(grave, batch, fault, done), first)
+                self._publish(_DeadBatch(dead, batch, fault, done), first)
 
         work = unpacker.decoding_bytes(batch.data)
         if unpacker.is_small(work):
@@ -156,29 +156,29 @@ class DeadLetterWriter:
         else:
             unpacker.in_thread(work, check, checked)
 
-    def _publish(self, burial: _Burial, first: int, *, bare: bool = False) -> None:
+    def _publish(self, dead_batch: _DeadBatch, first: int, *, bare: bool = False) -> None:
         """Publishes letters of a batch's jobs from `first` on: some, and then the others. Those of
         jobs that can't be read, or that are too large with what is added, are `bare`: they say
         what happened and have no content."""
-        grave, batch, fault, done = burial
+        dead, batch, fault, done = dead_batch
         bare = bare or fault is not None
         try:
-            topic = self._topic(grave)
-            letters, next_offset = self._letters(burial, first, bare=bare)
+            topic = self._topic(dead)
+            letters, next_offset = self._letters(dead_batch, first, bare=bare)
         except FanlogError as error:
             done(error)
             return
 
         def stored(error: FanlogError | None) -> None:
             if isinstance(error, MessageTooLargeError) and not bare:
-                again = burial._replace(fault=FormatError(str(error)))
+                again = dead_batch._replace(fault=FormatError(str(error)))
                 self._publish(again, first, bare=True)
-            elif error is not None or next_offset >= grave.next:
+            elif error is not None or next_offset >= dead.next:
                 done(error)
             elif next_offset < batch.next_offset:
-                self._publish(burial, next_offset)
+                self._publish(dead_batch, next_offset)
             else:
-                self._bury_from(grave, next_offset, done)
+                self._store_from(dead, next_offset, done)
 
         if not letters.values:
             stored(None)
@@ -190,12 +190,12 @@ class DeadLetterWriter:
         except FanlogError as error:
             self._answer(self._number, error)
 
-    def _letters(self, burial: _Burial, first: int, *, bare: bool) -> tuple[_Letters, int]:
-        """Letters of those of a batch's records that belong into the grave, from `first` on, as
+    def _letters(self, dead_batch: _DeadBatch, first: int, *, bare: bool) -> tuple[_Letters, int]:
+        """Letters for the records of a batch that are among the dead jobs, from `first` on, as
         many as fit into a batch; and the offset behind them."""
-        grave, batch, fault, _ = burial
+        dead, batch, fault, _ = dead_batch
         letters = _Letters([], [], [], [])
-        end = min(grave.next, batch.next_offset)
+        end = min(dead.next, batch.next_offset)
         size = 0
         offsets = range(first, end) if bare else batch.offsets
         for i in range(bisect_left(offsets, first), bisect_left(offsets, end)):
@@ -203,48 +203,48 @@ class DeadLetterWriter:
             if len(letters.values) >= _LETTERS_MAX or size >= _LETTERS_BYTES:
                 return letters, offset
             if bare:
-                why = f"{grave.reason} ({fault})"
-                death = self._death(burial, offset, why, None)._replace(null=True)
+                why = f"{dead.reason} ({fault})"
+                death = self._death(dead_batch, offset, why, None)._replace(null=True)
                 letters.add(None, death, {}, batch.append_time_us)
             else:
-                size += self._add(letters, burial, i, offset)
+                size += self._add(letters, dead_batch, i, offset)
         return letters, end
 
-    def _add(self, letters: _Letters, burial: _Burial, i: int, offset: int) -> int:
+    def _add(self, letters: _Letters, dead_batch: _DeadBatch, i: int, offset: int) -> int:
         """Adds the letter of one record; about how large it is."""
-        grave, batch, _, _ = burial
+        dead, batch, _, _ = dead_batch
         columns = batch.columns
         value = columns.value_column[i]
         key = None if columns.key_column is None else columns.key_column[i]
         given = columns.event_times_us
         time_us = batch.append_time_us if given is None else given[i]
-        death = self._death(burial, offset, grave.reason, key)._replace(null=value is None)
+        death = self._death(dead_batch, offset, dead.reason, key)._replace(null=value is None)
         headers = columns.headers(i)
         letters.add(value, death, headers, time_us)
         return len(value or b"") + len(key or b"") + sum(map(len, headers.values()))
 
-    def _death(self, burial: _Burial, offset: int, reason: str, key: bytes | None) -> Death:
-        grave, batch, _, _ = burial
+    def _death(self, dead_batch: _DeadBatch, offset: int, reason: str, key: bytes | None) -> Death:
+        dead, batch, _, _ = dead_batch
         return Death(
-            topic=grave.partition.topic.name,
-            partition=grave.partition.index,
+            topic=dead.partition.topic.name,
+            partition=dead.partition.index,
             offset=offset,
-            queue=grave.queue,
+            queue=dead.queue,
             reason=reason[:REASON_CHARACTERS_MAX],
-            deliveries=grave.deliveries,
+            deliveries=dead.deliveries,
             time=dt.datetime.fromtimestamp(self._broker.now_us() / 1e6, tz=dt.UTC),
             key=key,
             log=f"{batch.header.topic}.{batch.header.leader_epoch}",
             priority=batch.header.priority,
-            worker=grave.worker,
+            worker=dead.worker,
         )
 
-    def _topic(self, grave: Grave) -> BrokerTopic:
-        known = self._broker.catalog.find(grave.topic)
+    def _topic(self, dead: DeadJobs) -> BrokerTopic:
+        known = self._broker.catalog.find(dead.topic)
         if known is not None:
             return known
-        settings = letter_topic_settings(grave.partition.topic.settings)
-        return self._broker.create_topic(grave.topic, settings, exist_ok=True, compare=())
+        settings = letter_topic_settings(dead.partition.topic.settings)
+        return self._broker.create_topic(dead.topic, settings, exist_ok=True, compare=())
 
     # The broker's Origin
 

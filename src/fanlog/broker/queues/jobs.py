@@ -37,10 +37,10 @@ class JobFailure(NamedTuple):
 
 
 class Expired(NamedTuple):
-    """What will be tried again, what is doomed, and who had it."""
+    """Jobs to try again, dead jobs, and the workers that had them."""
 
     again: list[JobSpan]
-    doomed: list[JobSpan]
+    dead: list[JobSpan]
     workers: set[str]
 
 
@@ -185,14 +185,14 @@ class Jobs:
             for span in self.spans.cut(first, next):
                 self._set(span, JobState.PARKED)
 
-    # Verdicts
+    # Outcomes
 
     def finish(self, first: int, next: int) -> list[Range]:
         """Jobs are done, whoever did them. Returns those that were done or dead before, or were
         never handed out."""
         late = self._outside(first, next)
         for span in self.spans.cut(first, next):
-            if span.state in (JobState.DONE, JobState.DOOMED):
+            if span.state in (JobState.DONE, JobState.DEAD):
                 late.append((span.first, span.next))
             else:
                 self._set(span, JobState.DONE)
@@ -208,12 +208,12 @@ class Jobs:
         """Parts of the leases that a worker has between the two."""
         return [s for s in self.spans.within(first, next) if _is_held(s, worker)]
 
-    def doomed(self, first: int, next: int) -> list[Range]:
+    def dead(self, first: int, next: int) -> list[Range]:
         """What between the two is on its way to the dead letters."""
         return [
             (span.first, span.next)
             for span in self.spans.within(first, min(next, self.next))
-            if span.state is JobState.DOOMED
+            if span.state is JobState.DEAD
         ]
 
     def fail(
@@ -226,21 +226,21 @@ class Jobs:
         reason: str,
         deliveries_max: int,
     ) -> tuple[list[JobSpan], list[Range]]:
-        """A worker gives up on jobs. Returns those that have failed too often, and are doomed,
+        """A worker gives up on jobs. Returns those that have failed too often, and are dead,
         and those that the worker did not have."""
-        doomed: list[JobSpan] = []
+        dead: list[JobSpan] = []
         late = self._outside(first, next)
         for span in self.spans.cut(first, next):
             if not _is_held(span, worker):
                 late.append((span.first, span.next))
             elif self._failed(span, due, reason, deliveries_max):
-                doomed.append(span)
-        return doomed, late
+                dead.append(span)
+        return dead, late
 
     def reject(
         self, worker: str, first: int, next: int, reason: str
     ) -> tuple[list[JobSpan], list[Range]]:
-        """The same, and all of them are doomed."""
+        """The same, and all of them are dead."""
         return self.fail(worker, first, next, due=_never, reason=reason, deliveries_max=0)
 
     def extend(self, worker: str, first: int, next: int, deadline_us: int) -> list[Range]:
@@ -254,23 +254,23 @@ class Jobs:
         self._push(self._deadlines, deadline_us, first, next)
         return late
 
-    def buried(self, first: int, next: int) -> None:
-        """Doomed jobs are in the dead-letter topic."""
+    def dead_letter_stored(self, first: int, next: int) -> None:
+        """Dead jobs are stored in the dead-letter topic."""
         for span in self.spans.cut(first, next):
-            if span.state is JobState.DOOMED:
+            if span.state is JobState.DEAD:
                 self._set(span, JobState.DONE)
         self._finished(first, next)
 
-    def doom(self, deliveries_max: int) -> list[JobSpan]:
-        """Dooms what waits and has failed too often, as a restart may find it."""
-        doomed = [
+    def mark_dead(self, deliveries_max: int) -> list[JobSpan]:
+        """Marks waiting jobs dead that have failed too often. A restart may find such jobs."""
+        dead = [
             span
             for span in self.spans
             if span.state is JobState.WAITING and span.failures >= deliveries_max
         ]
-        for span in doomed:
-            self._set(span, JobState.DOOMED)
-        return doomed
+        for span in dead:
+            self._set(span, JobState.DEAD)
+        return dead
 
     # Time, and workers that go
 
@@ -283,8 +283,8 @@ class Jobs:
                 if span.state is JobState.LEASED and span.due_us <= now_us:
                     reason = f"timed out in the hands of worker {span.worker}"
                     expired.workers.add(span.worker)
-                    doomed = self._failed(span, due, reason, deliveries_max)
-                    (expired.doomed if doomed else expired.again).append(span)
+                    dead = self._failed(span, due, reason, deliveries_max)
+                    (expired.dead if dead else expired.again).append(span)
         return expired
 
     def release(self, worker: str, kept: Iterable[Range] = ()) -> int:
@@ -377,12 +377,12 @@ class Jobs:
         return [part for part in (below, above) if part[0] < part[1]]
 
     def _failed(self, span: JobSpan, due: Due, reason: str, deliveries_max: int) -> bool:
-        """True if the span's jobs are doomed by it."""
+        """True if the span's jobs are dead now."""
         span.failures += 1
         span.reason = reason
         if span.failures >= deliveries_max:
             # Its dead letter names the worker.
-            self._set(span, JobState.DOOMED, span.worker)
+            self._set(span, JobState.DEAD, span.worker)
             return True
         self._wait(span, due(span.failures, span.first))
         return False

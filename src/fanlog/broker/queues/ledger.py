@@ -1,5 +1,5 @@
 """What a queue must not forget, in a ledger: its settings, and of each partition what is done and
-what has failed. Verdicts are written as they come, in a few bytes; all of a partition's state is
+what has failed. Outcomes are written as they come, in a few bytes; all of a partition's state is
 written only when it begins anew, and in the ledger's snapshots."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fanlog.model import QueueSettings
 _DELAY_US_MAX = 86_400 * SECOND_US
 
 
-class StoredLane(NamedTuple):
+class StoredQueuePartition(NamedTuple):
     """One partition's jobs, as they come back. The number tells its topic from another that has
     got its name since."""
 
@@ -40,7 +40,7 @@ class StoredQueue:
         self.settings = QueueSettings()
         self.born = 0
         self.in_hand = InHand()
-        self.lanes: dict[tuple[str, int], StoredLane] = {}
+        self.partitions: dict[tuple[str, int], StoredQueuePartition] = {}
 
 
 class _Failure(NamedTuple):
@@ -55,7 +55,7 @@ class _Failure(NamedTuple):
     delay_us: int = _DELAY_US_MAX
 
 
-class _Lane(msgspec.Struct, frozen=True, array_like=True):
+class _PartitionEntry(msgspec.Struct, frozen=True, array_like=True):
     """What happened in a partition. With a floor it is all that there is to know. `epoch` is the
     broker's when it was written; 0: of before epochs were kept."""
 
@@ -74,12 +74,12 @@ class _Lane(msgspec.Struct, frozen=True, array_like=True):
             max((failure.next for failure in self.failures), default=0),
         )
 
-    def until(self, end: int) -> _Lane:
+    def until(self, end: int) -> _PartitionEntry:
         """The same without what is at or past an offset."""
         if self.reach <= end:
             return self
         end = max(0, end)
-        return _Lane(
+        return _PartitionEntry(
             self.number,
             None if self.floor is None else min(self.floor, end),
             [(first, min(next, end)) for first, next in self.done if first < end],
@@ -107,7 +107,7 @@ _LOSS = (
 )
 _encode = msgspec.msgpack.Encoder().encode
 _decode_key = msgspec.msgpack.Decoder(_Key).decode
-_decode_lane = msgspec.msgpack.Decoder(_Lane).decode
+_decode_partition = msgspec.msgpack.Decoder(_PartitionEntry).decode
 _decode_queue = msgspec.msgpack.Decoder(_Queue).decode
 
 
@@ -142,24 +142,24 @@ class QueueLedger:
                 queue.settings, queue.born = kept.settings, kept.born
             elif value is None:
                 if name in queues:
-                    queues[name].lanes.pop((topic, partition), None)
+                    queues[name].partitions.pop((topic, partition), None)
             else:
-                said = _decode_lane(value)
+                said = _decode_partition(value)
                 # Without its queue: all of a partition's state, whose queue's own entry is lost.
                 # A change is about a dead letter of a queue that was deleted meanwhile.
                 if name in queues or said.floor is not None:
                     queue = queues.setdefault(name, StoredQueue(name))
                     end = known_until(topic, said.number, partition, said.epoch)
-                    self._take_lane(queue, (topic, partition, sequence), said, end)
+                    self._take_partition(queue, (topic, partition, sequence), said, end)
 
         self._ledger.load(take)
         return list(queues.values())
 
-    def _take_lane(
-        self, queue: StoredQueue, key: tuple[str, int, int], said: _Lane, end: int
+    def _take_partition(
+        self, queue: StoredQueue, key: tuple[str, int, int], said: _PartitionEntry, end: int
     ) -> None:
         topic, partition, sequence = key
-        known = queue.lanes.get((topic, partition))
+        known = queue.partitions.get((topic, partition))
         reach = said.reach if said.reach > end else 0
         said = said.until(end)
         if said.floor is not None:
@@ -170,8 +170,8 @@ class QueueLedger:
         else:
             return
         jobs.restore(said.done, map(self._loaded, said.failures))
-        stored = StoredLane(topic, partition, said.number, sequence, jobs, reach)
-        queue.lanes[topic, partition] = stored
+        stored = StoredQueuePartition(topic, partition, said.number, sequence, jobs, reach)
+        queue.partitions[topic, partition] = stored
 
     def _loaded(self, stored: _Failure) -> JobFailure:
         left_us = min(stored.due_us - self._clocks.now_us(), stored.delay_us)
@@ -184,19 +184,25 @@ class QueueLedger:
         due_us = self._clocks.now_us() + delay_us if delay_us else 0
         return _Failure(first, next, failures, due_us, reason, delay_us)
 
-    def lane_entry(self, name: str, stored: StoredLane) -> tuple[bytes, bytes]:
+    def partition_entry(self, name: str, stored: StoredQueuePartition) -> tuple[bytes, bytes]:
         """All of a partition's state."""
         jobs = stored.jobs
         failures = list(map(self._stored, jobs.failures()))
-        state = _Lane(stored.number, jobs.floor, jobs.done_ranges(), failures, self._epoch())
+        state = _PartitionEntry(
+            stored.number, jobs.floor, jobs.done_ranges(), failures, self._epoch()
+        )
         return _entry(name, stored, state)
 
     def change_entry(
-        self, name: str, stored: StoredLane, done: Sequence[Range], failures: Sequence[JobFailure]
+        self,
+        name: str,
+        stored: StoredQueuePartition,
+        done: Sequence[Range],
+        failures: Sequence[JobFailure],
     ) -> tuple[bytes, bytes]:
         """What has changed in a partition."""
         new = list(map(self._stored, failures))
-        change = _Lane(stored.number, None, list(joined(done)), new, self._epoch())
+        change = _PartitionEntry(stored.number, None, list(joined(done)), new, self._epoch())
         return _entry(name, stored, change)
 
 
@@ -208,9 +214,9 @@ def no_queue_entry(name: str) -> Entry:
     return _encode((name, "", 0, 0)), None
 
 
-def _entry(name: str, stored: StoredLane, state: _Lane) -> tuple[bytes, bytes]:
+def _entry(name: str, stored: StoredQueuePartition, state: _PartitionEntry) -> tuple[bytes, bytes]:
     return _encode((name, stored.topic, stored.partition, stored.sequence)), _encode(state)
 
 
-def no_lane_entry(name: str, stored: StoredLane) -> Entry:
+def no_partition_entry(name: str, stored: StoredQueuePartition) -> Entry:
     return _encode((name, stored.topic, stored.partition, stored.sequence)), None

@@ -15,8 +15,8 @@ from fanlog.broker.messages.tracing import Traces
 from fanlog.broker.messages.unpacking import Unpacker
 from fanlog.broker.ports import Reader
 from fanlog.broker.queues.jobs import Due, InHand, Jobs
-from fanlog.broker.queues.lanes import JobRun, Lane
-from fanlog.broker.queues.ledger import StoredLane
+from fanlog.broker.queues.ledger import StoredQueuePartition
+from fanlog.broker.queues.queue_partition import JobRun, QueuePartition
 from fanlog.broker.queues.ranks import Ranks
 from fanlog.broker.queues.retries import retry_delay_us
 from fanlog.broker.queues.spans import JobSpan
@@ -54,9 +54,11 @@ class QueueHost(Protocol):
         self, partition: Partition, offset: int, done: Callable[[Block | Exception], None]
     ) -> None: ...
     def when_more(self, partition: Partition, wake: Callable[[], None]) -> None: ...
-    def missed(self, queue: Queue, lane: Lane, gap: Gap, records: int) -> None: ...
-    def failed(self, queue: Queue, lane: Lane, again: list[JobSpan], doomed: list[JobSpan]) -> None:
-        """Leases ran out: what follows from it is to be written down, or buried."""
+    def missed(self, queue: Queue, part: QueuePartition, gap: Gap, records: int) -> None: ...
+    def failed(
+        self, queue: Queue, part: QueuePartition, again: list[JobSpan], dead: list[JobSpan]
+    ) -> None:
+        """Leases expired: the host records the failures, and moves dead jobs."""
         ...
 
 
@@ -141,12 +143,12 @@ class QueueWorker:
     def in_hand(self) -> int:
         return self.queue.in_hand.counts.get(self.id, 0)
 
-    def send(self, lane: Lane, run: JobRun, deliveries: int) -> None:
+    def send(self, part: QueuePartition, run: JobRun, deliveries: int) -> None:
         """A lease, and its batch if the worker does not have it; collected until `flush`."""
         if self.subscription is None:
             return
         header = run.found.header
-        number, partition = lane.partition.topic.number, lane.partition.index
+        number, partition = part.partition.topic.number, part.partition.index
         place = (number, partition, header.base_offset)
         fresh = self.batch_cache.get(place) is None
         lease = Lease(number, partition, deliveries, header.base_offset, run.first, run.next, fresh)
@@ -154,7 +156,7 @@ class QueueWorker:
         traces = self.queue.traces
         if traces.following:
             traces.leased(
-                lane.partition,
+                part.partition,
                 run.first,
                 run.next,
                 queue=self.queue.name,
@@ -175,8 +177,8 @@ class QueueWorker:
 
 
 class Queue:
-    """`lanes` are its partitions, by topic number and index; `born` is the number of the newest
-    topic when it began."""
+    """`partitions` has its partitions by topic number and index; `born` is the number of the
+    newest topic when it began."""
 
     def __init__(self, host: QueueHost, name: str, settings: QueueSettings, born: int) -> None:
         self._host = host
@@ -186,20 +188,20 @@ class Queue:
         self.born = born
         self.born_in_memory = 0
         self.workers: dict[str, QueueWorker] = {}
-        self.lanes: dict[tuple[int, int], Lane] = {}
+        self.partitions: dict[tuple[int, int], QueuePartition] = {}
         self.in_hand = InHand()
         self.delivered = 0
         self.redelivered = 0
         self.dead_lettered = 0
         self._ring: deque[QueueWorker] = deque()
-        self._stirred: dict[Lane, None] = {}
-        self._timed: dict[Lane, None] = {}
+        self._stirred: dict[QueuePartition, None] = {}
+        self._timed: dict[QueuePartition, None] = {}
         self._scheduled = False
         # Whether priorities count now, and how many jobs went out by theirs since the last that
         # went out by its age.
         self._ranked = False
         self._ranks: Ranks | None = None
-        self._ranked_lanes: dict[Lane, None] = {}
+        self._ranked_partitions: dict[QueuePartition, None] = {}
         self._urgent_jobs = 0
 
     def is_older_than(self, topic: BrokerTopic) -> bool:
@@ -215,48 +217,50 @@ class Queue:
     def present(self) -> list[QueueWorker]:
         return [worker for worker in self.workers.values() if worker.subscription is not None]
 
-    # Lanes
+    # Partitions
 
-    def add_lane(self, partition: Partition, jobs: Jobs, sequence: int = 0) -> Lane:
-        lane = Lane(self, partition, jobs, self._host.options)
-        lane.sequence = sequence
-        self.lanes[partition.topic.number, partition.index] = lane
+    def add_partition(self, partition: Partition, jobs: Jobs, sequence: int = 0) -> QueuePartition:
+        part = QueuePartition(self, partition, jobs, self._host.options)
+        part.sequence = sequence
+        self.partitions[partition.topic.number, partition.index] = part
         if jobs.waiting:
-            self._timed[lane] = None
-        if lane.is_ranked:
-            self._ranked_lanes[lane] = None
-        return lane
+            self._timed[part] = None
+        if part.is_ranked:
+            self._ranked_partitions[part] = None
+        return part
 
-    def drop_lane(self, lane: Lane) -> None:
+    def drop_partition(self, part: QueuePartition) -> None:
         for worker in self.workers.values():
-            lane.jobs.release(worker.id)
-        del self.lanes[lane.partition.topic.number, lane.partition.index]
-        self._stirred.pop(lane, None)
-        self._timed.pop(lane, None)
-        self._ranked_lanes.pop(lane, None)
+            part.jobs.release(worker.id)
+        del self.partitions[part.partition.topic.number, part.partition.index]
+        self._stirred.pop(part, None)
+        self._timed.pop(part, None)
+        self._ranked_partitions.pop(part, None)
 
-    def drop_topic(self, topic: BrokerTopic) -> list[Lane]:
+    def drop_topic(self, topic: BrokerTopic) -> list[QueuePartition]:
         """A topic was deleted. Returns what there was of it."""
-        gone = [lane for lane in self.lanes.values() if lane.partition.topic is topic]
-        for lane in gone:
-            self.drop_lane(lane)
+        gone = [part for part in self.partitions.values() if part.partition.topic is topic]
+        for part in gone:
+            self.drop_partition(part)
         for worker in self.workers.values():
             worker.topics.discard(topic.number)
         self.enlist_freed()
         return gone
 
-    def stored(self, lane: Lane) -> StoredLane:
-        """The lane as the ledger has it, under a key of its own."""
-        lane.sequence += 1
-        topic = lane.partition.topic
-        return StoredLane(topic.name, lane.partition.index, topic.number, lane.sequence, lane.jobs)
+    def stored(self, part: QueuePartition) -> StoredQueuePartition:
+        """The queue partition as the ledger has it, under a key of its own."""
+        part.sequence += 1
+        topic = part.partition.topic
+        return StoredQueuePartition(
+            topic.name, part.partition.index, topic.number, part.sequence, part.jobs
+        )
 
-    def kept_lanes(self) -> Iterable[Lane]:
-        """Lanes whose state outlives the broker; a log in memory does not."""
+    def kept_partitions(self) -> Iterable[QueuePartition]:
+        """Partitions whose state outlives the broker; a log in memory does not."""
         return (
-            lane
-            for lane in self.lanes.values()
-            if lane.partition.durability is not Durability.MEMORY
+            part
+            for part in self.partitions.values()
+            if part.partition.durability is not Durability.MEMORY
         )
 
     @property
@@ -268,35 +272,35 @@ class Queue:
     ) -> None:
         self._host.load_block(partition, offset, done)
 
-    def missed(self, lane: Lane, gap: Gap, records: int) -> None:
-        self._host.missed(self, lane, gap, records)
+    def missed(self, part: QueuePartition, gap: Gap, records: int) -> None:
+        self._host.missed(self, part, gap, records)
 
     def soon(self, call: Callable[[], None], /) -> object:
         return self._host.soon(call)
 
-    def has(self, lane: Lane) -> bool:
-        """Whether a lane is still this queue's: its topic may be gone, or it begun anew."""
-        key = lane.partition.topic.number, lane.partition.index
-        return self.lanes.get(key) is lane
+    def has(self, part: QueuePartition) -> bool:
+        """Whether this queue still has it: its topic may be deleted, or it may be reset."""
+        key = part.partition.topic.number, part.partition.index
+        return self.partitions.get(key) is part
 
-    def stir(self, lane: Lane) -> None:
-        if self.has(lane):
-            self._stirred[lane] = None
+    def stir(self, part: QueuePartition) -> None:
+        if self.has(part):
+            self._stirred[part] = None
             self.schedule()
 
-    def _rest(self, lane: Lane) -> None:
-        """Nothing can be handed out of a lane; it is stirred again when that changes."""
-        self._stirred.pop(lane, None)
-        if lane.paused_until_us:
-            self._timed[lane] = None
-        if not lane.watching and not lane.partition.topic.deleted:
-            lane.watching = True
+    def _rest(self, part: QueuePartition) -> None:
+        """Nothing can be handed out of a queue partition; it is stirred again when that changes."""
+        self._stirred.pop(part, None)
+        if part.paused_until_us:
+            self._timed[part] = None
+        if not part.watching and not part.partition.topic.deleted:
+            part.watching = True
 
             def wake() -> None:
-                lane.watching = False
-                self.stir(lane)
+                part.watching = False
+                self.stir(part)
 
-            self._host.when_more(lane.partition, wake)
+            self._host.when_more(part.partition, wake)
 
     # Workers
 
@@ -324,9 +328,9 @@ class Queue:
         """A worker has left: its jobs go to others, as if it had never had them."""
         self.workers.pop(worker.id, None)
         worker.subscription = None
-        for lane in self.lanes.values():
-            if lane.jobs.release(worker.id):
-                self.stir(lane)
+        for part in self.partitions.values():
+            if part.jobs.release(worker.id):
+                self.stir(part)
         self.enlist_freed()
 
     # Handing out
@@ -372,77 +376,77 @@ class Queue:
     def _available(self, now_us: int) -> int:
         available = 0
         self._ranked = False
-        for lane in list(self._stirred):
-            found = lane.available(now_us)
+        for part in list(self._stirred):
+            found = part.available(now_us)
             available += found
-            if lane.partition.ranked_from is not None and lane.is_ranked:
+            if part.partition.ranked_from is not None and part.is_ranked:
                 self._ranked = True
-                self._ranked_lanes[lane] = None
+                self._ranked_partitions[part] = None
             if not found:
-                self._rest(lane)
+                self._rest(part)
         return available
 
     def _hand_out(self, worker: QueueWorker, share: int, now_us: int) -> int:
-        """One lease, from the lane whose turn it is. Returns how many jobs it has."""
+        """One lease, from the queue partition whose turn it is. Returns how many jobs it has."""
         oldest = self._ranked and self._urgent_jobs >= URGENT_JOBS
         if oldest:
             share = min(share, self._urgent_jobs // URGENT_JOBS)
         by_rank = self._ranked and not oldest
-        for lane in self._by_rank(now_us) if by_rank else list(self._stirred):
-            if lane.partition.topic.number not in worker.topics or lane not in self._stirred:
+        for part in self._by_rank(now_us) if by_rank else list(self._stirred):
+            if part.partition.topic.number not in worker.topics or part not in self._stirred:
                 continue
-            del self._stirred[lane]
-            run = lane.run(now_us, share, oldest=oldest)
+            del self._stirred[part]
+            run = part.run(now_us, share, oldest=oldest)
             priority = 0 if run is None else run.found.header.priority
             if run is not None and not priority and worker.would_splinter(run):
-                self._stirred[lane] = None
+                self._stirred[part] = None
                 continue
             if run is None:
                 # A read that was answered at once has stirred it again already.
-                if lane not in self._stirred:
-                    self._rest(lane)
-                self._rank(lane, now_us)
+                if part not in self._stirred:
+                    self._rest(part)
+                self._rank(part, now_us)
                 continue
-            self._stirred[lane] = None
-            self._timed[lane] = None
+            self._stirred[part] = None
+            self._timed[part] = None
             deadline_us = now_us + round(self.settings.visibility_seconds * 1e6)
-            failures = lane.jobs.lease(
+            failures = part.jobs.lease(
                 run.first, run.next, worker.id, deadline_us, priority=priority, now_us=now_us
             )
             count = run.next - run.first
             if oldest:
                 self._urgent_jobs -= URGENT_JOBS * count
-            elif priority and lane.is_ranked:
+            elif priority and part.is_ranked:
                 self._urgent_jobs += count
             self.delivered += count
             if failures:
                 self.redelivered += count
-            worker.send(lane, run, failures + 1)
-            self._rank(lane, now_us)
+            worker.send(part, run, failures + 1)
+            self._rank(part, now_us)
             return count
         return 0
 
     def _by_rank(self, now_us: int) -> Ranks:
-        """The lanes with the most urgent jobs first; of several, whose turn it is."""
+        """The partitions with the most urgent jobs first; of several, whose turn it is."""
         if self._ranks is None:
             self._ranks = Ranks()
-            for lane in list(self._stirred):
-                self._ranks.put(lane, now_us)
+            for part in list(self._stirred):
+                self._ranks.put(part, now_us)
         return self._ranks
 
-    def _rank(self, lane: Lane, now_us: int) -> None:
-        """What a lane has to hand out has changed."""
-        if self._ranks is not None and lane in self._stirred:
-            self._ranks.put(lane, now_us)
+    def _rank(self, part: QueuePartition, now_us: int) -> None:
+        """What a queue partition has to hand out has changed."""
+        if self._ranks is not None and part in self._stirred:
+            self._ranks.put(part, now_us)
         elif self._ranks is not None:
-            self._ranks.drop(lane)
+            self._ranks.drop(part)
 
     # Time
 
-    def due(self, lane: Lane, now_us: int) -> Due:
+    def due(self, part: QueuePartition, now_us: int) -> Due:
         """When jobs of a partition that fail now may be tried again, by the queue's rule."""
         settings = self.settings
-        number, partition = lane.partition.topic.number, lane.partition.index
+        number, partition = part.partition.topic.number, part.partition.index
 
         def due(failures: int, first: int) -> int:
             return now_us + retry_delay_us(settings, failures, (number, partition, first))
@@ -454,29 +458,29 @@ class Queue:
         self._look_ahead(now_us)
         if not self._timed:
             return
-        for lane in list(self._timed):
-            jobs = lane.jobs
-            due = self.due(lane, now_us)
+        for part in list(self._timed):
+            jobs = part.jobs
+            due = self.due(part, now_us)
             expired = jobs.expire(now_us, due, self.settings.max_deliveries)
             if expired.workers:
                 self._doubt(expired.workers)
-                self._host.failed(self, lane, expired.again, expired.doomed)
+                self._host.failed(self, part, expired.again, expired.dead)
             due_us = jobs.next_due_us()
             if due_us is not None and due_us <= now_us:
-                self.stir(lane)
-            if 0 < lane.paused_until_us <= now_us:
-                lane.paused_until_us = 0
-                self.stir(lane)
-            if not jobs.leased and not jobs.waiting and not lane.paused_until_us:
-                del self._timed[lane]
+                self.stir(part)
+            if 0 < part.paused_until_us <= now_us:
+                part.paused_until_us = 0
+                self.stir(part)
+            if not jobs.leased and not jobs.waiting and not part.paused_until_us:
+                del self._timed[part]
         self.enlist_freed()
 
     def _look_ahead(self, now_us: int) -> None:
         """Priorities are looked for also while nobody has room: what is urgent goes to the first
         who has."""
         if self.workers:
-            for lane in self._ranked_lanes:
-                lane.look_ahead(now_us)
+            for part in self._ranked_partitions:
+                part.look_ahead(now_us)
 
     def _doubt(self, ids: Iterable[str]) -> None:
         for id in ids:

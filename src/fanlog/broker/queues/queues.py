@@ -16,19 +16,20 @@ from fanlog.broker.messages.tracing import Traces
 from fanlog.broker.messages.unpacking import Unpacker
 from fanlog.broker.names import check_not_internal, check_target
 from fanlog.broker.ports import Outlet, Runtime
-from fanlog.broker.queues.burials import Burials
+from fanlog.broker.queues.dead_letter_moves import DeadLetterMoves
 from fanlog.broker.queues.dead_letters import DeadLetterWriter
 from fanlog.broker.queues.followers import QueueFollowers
 from fanlog.broker.queues.jobs import JobFailure, Jobs
-from fanlog.broker.queues.lanes import Lane
 from fanlog.broker.queues.ledger import (
     QueueLedger,
-    StoredLane,
-    no_lane_entry,
+    StoredQueuePartition,
+    no_partition_entry,
     no_queue_entry,
     queue_entry,
 )
+from fanlog.broker.queues.outcomes import Answer, Outcomes
 from fanlog.broker.queues.queue import Queue, QueueWorker, WorkerReader
+from fanlog.broker.queues.queue_partition import QueuePartition
 from fanlog.broker.queues.reports import describe_queue, plan_queue_reset
 from fanlog.broker.queues.rules import (
     changed_queue_settings,
@@ -39,7 +40,6 @@ from fanlog.broker.queues.rules import (
     takes_part,
 )
 from fanlog.broker.queues.spans import JobSpan, Range
-from fanlog.broker.queues.verdicts import Answer, Verdicts
 from fanlog.broker.state.ledger import Entry
 from fanlog.config import BrokerOptions
 from fanlog.errors import (
@@ -89,8 +89,8 @@ class Queues:
         self._outlets: dict[Outlet, list[QueueWorker]] = {}
         self._followers = QueueFollowers()
         self._ledger = QueueLedger(broker.internal, runtime, self.epoch, self._everything)
-        self._verdicts = Verdicts(self)
-        self._burials = Burials(DeadLetterWriter(broker), self._ledger, runtime)
+        self._outcomes = Outcomes(self)
+        self._dead_letter_moves = DeadLetterMoves(DeadLetterWriter(broker), self._ledger, runtime)
         self.monotonic_us = runtime.monotonic_us
         self.soon = runtime.soon
         self._ticking = False
@@ -103,19 +103,19 @@ class Queues:
             queue = Queue(self, stored.name, stored.settings, stored.born)
             queue.in_hand = stored.in_hand
             self._queues[queue.name] = queue
-            for kept in stored.lanes.values():
+            for kept in stored.partitions.values():
                 topic = self._broker.catalog.find(kept.topic)
                 if topic is None or topic.number != kept.number:
                     continue
                 if kept.partition < len(topic.partitions):
                     partition = topic.partitions[kept.partition]
                     kept.jobs.restored(partition.log.end_offset)
-                    lane = queue.add_lane(partition, kept.jobs, kept.sequence)
+                    part = queue.add_partition(partition, kept.jobs, kept.sequence)
                     if kept.reach:
-                        self._parted(queue, lane, kept.reach)
+                        self._parted(queue, part, kept.reach)
                     # Jobs that had failed too often when the broker stopped.
-                    doomed = kept.jobs.doom(queue.settings.max_deliveries)
-                    self._burials.bury_soon(queue, lane, doomed)
+                    dead = kept.jobs.mark_dead(queue.settings.max_deliveries)
+                    self._dead_letter_moves.move_soon(queue, part, dead)
 
     def _known_until(self, name: str, number: int, index: int, epoch: int) -> int:
         topic = self._broker.catalog.find(name)
@@ -124,16 +124,16 @@ class Queues:
             return OFFSET_MAX
         return known_until(topic.partitions[index], epoch, self._broker.epoch)
 
-    def _parted(self, queue: Queue, lane: Lane, reach: int) -> None:
+    def _parted(self, queue: Queue, part: QueuePartition, reach: int) -> None:
         """A crash took jobs that the queue knew. Those that have their offsets now are new."""
-        partition = lane.partition
+        partition = part.partition
         logger.warning(
             "the queue %s had come to offset %d of %s, of which a crash took the end: all that is "
             "there from offset %d on is new",
-            *(queue.name, reach, partition.name, lane.jobs.next),
+            *(queue.name, reach, partition.name, part.jobs.next),
         )
         self._broker.drop_notes.note(
-            partition, reach, lane.jobs.next, GapReason.RESET, queue.name, records=0
+            partition, reach, part.jobs.next, GapReason.RESET, queue.name, records=0
         )
 
     def known_until(self, partition: Partition, epoch: int) -> int:
@@ -179,8 +179,8 @@ class Queues:
         worker = self._seats.get(subscription)
         if worker is not None:
             worker.queue.enlist(worker)
-            for lane in worker.queue.lanes.values():
-                worker.queue.stir(lane)
+            for part in worker.queue.partitions.values():
+                worker.queue.stir(part)
 
     def lost(self, subscription: BrokerSubscription) -> None:
         """A worker's connection is gone. It keeps its jobs until their time is up: it may come
@@ -230,7 +230,7 @@ class Queues:
         for topic in topics:
             check_dead_letter(topic.name, settings)
             for partition in topic.partitions:
-                if queue is None or (topic.number, partition.index) not in queue.lanes:
+                if queue is None or (topic.number, partition.index) not in queue.partitions:
                     start_of(partition, settings, appeared=self._is_whole(queue, topic))
         if queue is None:
             born = newest_number(self._broker.catalog, in_memory=False)
@@ -247,8 +247,8 @@ class Queues:
             self._ledger.write([queue_entry(queue.name, settings, queue.born)])
             queue.settings = settings
             if settings.ordered != before.ordered:
-                for lane in queue.lanes.values():
-                    lane.jobs.release_all(ordered=settings.ordered)
+                for part in queue.partitions.values():
+                    part.jobs.release_all(ordered=settings.ordered)
         return queue
 
     def _check_seat(self, wanted: Work, outlet: Outlet) -> None:
@@ -310,9 +310,9 @@ class Queues:
         kept: dict[tuple[int, int], list[Range]] = {}
         for held in holds:
             kept.setdefault((held.number, held.partition), []).append((held.first, held.next))
-        for place, lane in queue.lanes.items():
-            if lane.jobs.release(worker.id, kept.get(place, ())):
-                queue.stir(lane)
+        for place, part in queue.partitions.items():
+            if part.jobs.release(worker.id, kept.get(place, ())):
+                queue.stir(part)
         queue.enlist_freed()
 
     # Topics
@@ -331,7 +331,7 @@ class Queues:
             if worker.reader is not None and not own_dead_letters:
                 worker.reader.joined(self._join(worker, topic, appeared=True))
                 for partition in topic.partitions:
-                    worker.queue.stir(worker.queue.lanes[topic.number, partition.index])
+                    worker.queue.stir(worker.queue.partitions[topic.number, partition.index])
 
     def prepare_growth(
         self, topic: BrokerTopic, new: range, prepared: frozenset[str]
@@ -343,16 +343,20 @@ class Queues:
             return frozenset()
         queues = [queue for queue in self._working_on(topic) if queue.name not in prepared]
         for queue in queues:
-            lanes = (StoredLane(topic.name, i, topic.number, 1, self._jobs(queue)) for i in new)
-            self._ledger.write([self._ledger.lane_entry(queue.name, lane) for lane in lanes])
+            parts = (
+                StoredQueuePartition(topic.name, i, topic.number, 1, self._jobs(queue)) for i in new
+            )
+            self._ledger.write([self._ledger.partition_entry(queue.name, part) for part in parts])
         return frozenset(queue.name for queue in queues)
 
     def topic_grew(self, topic: BrokerTopic, new: list[Partition]) -> None:
         for queue in self._working_on(topic):
-            lanes = [queue.add_lane(p, self._jobs(queue), sequence=1) for p in new]
+            parts = [queue.add_partition(p, self._jobs(queue), sequence=1) for p in new]
             if topic.settings.level is not Durability.MEMORY:
                 # Once more: a snapshot may have begun since `prepare_growth`, and does not have it.
-                entries = [self._ledger.lane_entry(queue.name, queue.stored(ln)) for ln in lanes]
+                entries = [
+                    self._ledger.partition_entry(queue.name, queue.stored(part)) for part in parts
+                ]
                 self._ledger.write_or_owe(entries)
         starts = tuple(PartitionOffset(partition.index, 0) for partition in new)
         joined = Joined(topic.number, topic.name, self._broker.epoch, starts)
@@ -360,12 +364,12 @@ class Queues:
             if worker.reader is not None and topic.number in worker.topics:
                 worker.reader.joined(joined)
                 for partition in new:
-                    worker.queue.stir(worker.queue.lanes[topic.number, partition.index])
+                    worker.queue.stir(worker.queue.partitions[topic.number, partition.index])
 
     def _working_on(self, topic: BrokerTopic) -> list[Queue]:
         """The queues that have met the topic, with workers or without."""
         queues = self._queues.values()
-        return [queue for queue in queues if any(n == topic.number for n, _ in queue.lanes)]
+        return [queue for queue in queues if any(n == topic.number for n, _ in queue.partitions)]
 
     def topic_vanished(self, topic: BrokerTopic) -> None:
         for worker in self._followers.of(topic):
@@ -374,9 +378,9 @@ class Queues:
         gone: list[Entry] = []
         for queue in self._queues.values():
             gone += [
-                no_lane_entry(queue.name, queue.stored(lane))
-                for lane in queue.drop_topic(topic)
-                if lane.partition.durability is not Durability.MEMORY
+                no_partition_entry(queue.name, queue.stored(part))
+                for part in queue.drop_topic(topic)
+                if part.partition.durability is not Durability.MEMORY
             ]
         if gone:
             self._ledger.write_or_owe(gone)
@@ -387,25 +391,25 @@ class Queues:
 
     def _join(self, worker: QueueWorker, topic: BrokerTopic, *, appeared: bool) -> Joined:
         worker.topics.add(topic.number)
-        lanes = self._meet(worker.queue, topic, appeared=appeared)
-        starts = (PartitionOffset(lane.partition.index, lane.jobs.floor) for lane in lanes)
+        parts = self._meet(worker.queue, topic, appeared=appeared)
+        starts = (PartitionOffset(part.partition.index, part.jobs.floor) for part in parts)
         return Joined(topic.number, topic.name, self._broker.epoch, tuple(starts))
 
-    def _meet(self, queue: Queue, topic: BrokerTopic, *, appeared: bool) -> list[Lane]:
-        """A topic's lanes in a queue. Where those that are new begin is written down."""
-        lanes: list[Lane] = []
+    def _meet(self, queue: Queue, topic: BrokerTopic, *, appeared: bool) -> list[QueuePartition]:
+        """A topic's partitions in a queue. Where those that are new begin is written down."""
+        parts: list[QueuePartition] = []
         entries: list[Entry] = []
         for partition in topic.partitions:
-            lane = queue.lanes.get((topic.number, partition.index))
-            if lane is None:
+            part = queue.partitions.get((topic.number, partition.index))
+            if part is None:
                 whole = appeared or self._is_whole(queue, topic)
-                lane = self._begin(queue, partition, start_of(partition, queue.settings, whole))
+                part = self._begin(queue, partition, start_of(partition, queue.settings, whole))
                 if partition.durability is not Durability.MEMORY:
-                    entries.append(self._ledger.lane_entry(queue.name, queue.stored(lane)))
-            lanes.append(lane)
+                    entries.append(self._ledger.partition_entry(queue.name, queue.stored(part)))
+            parts.append(part)
         if entries:
             self._ledger.write_or_owe(entries)
-        return lanes
+        return parts
 
     def _is_whole(self, queue: Queue | None, topic: BrokerTopic) -> bool:
         """Whether a queue that meets a topic works on all of it: one that is younger than the
@@ -413,16 +417,16 @@ class Queues:
         newer = queue is not None and queue.is_older_than(topic)
         return newer or self._ledger.may_have_lost(topic.number)
 
-    def _begin(self, queue: Queue, partition: Partition, offset: int) -> Lane:
-        return queue.add_lane(partition, self._jobs(queue, offset))
+    def _begin(self, queue: Queue, partition: Partition, offset: int) -> QueuePartition:
+        return queue.add_partition(partition, self._jobs(queue, offset))
 
     def _jobs(self, queue: Queue, offset: int = 0) -> Jobs:
         return Jobs(offset, queue.in_hand, ordered=queue.settings.ordered)
 
-    # Verdicts
+    # Outcomes
 
     def settle(self, subscription: BrokerSubscription, settle: Settle, answer: Answer) -> None:
-        """Takes a worker's verdicts; they are answered when they are written down."""
+        """Takes a worker's outcomes; they are answered when they are written down."""
         worker = self._seats.get(subscription)
         if worker is None:
             raise LeaseLostError(
@@ -433,30 +437,30 @@ class Queues:
 
     def settle_kept(self, settle: Settle, answer: Answer) -> None:
         """The same for jobs of a worker that left the queue and kept them. One that has none any
-        more is not known; its verdicts still count as far as they can."""
+        more is not known; its outcomes still count as far as they can."""
         queue = self._get(settle.queue)
         worker = queue.workers.get(settle.worker) or QueueWorker(queue, settle.worker)
         self._settle(worker, settle, answer)
 
     def _settle(self, worker: QueueWorker, settle: Settle, answer: Answer) -> None:
-        most = self.options.queue_verdicts_max
-        if len(settle.verdicts) > most:
+        most = self.options.queue_outcomes_max
+        if len(settle.outcomes) > most:
             raise LimitError(
-                f"There are {len(settle.verdicts)} outcomes in one SETTLE; this broker takes "
-                f"{most} (broker.queue_verdicts_max). Send them in several."
+                f"There are {len(settle.outcomes)} outcomes in one SETTLE; this broker takes "
+                f"{most} (broker.queue_outcomes_max). Send them in several."
             )
         logger.debug(
             "queue %s: worker %s settles, %d outcomes",
             worker.queue.name,
             worker.id,
-            len(settle.verdicts),
+            len(settle.outcomes),
         )
-        self._verdicts.settle(worker, settle, answer)
+        self._outcomes.settle(worker, settle, answer)
 
     def change_entry(
-        self, queue: Queue, lane: Lane, done: list[Range], failures: list[JobFailure]
+        self, queue: Queue, part: QueuePartition, done: list[Range], failures: list[JobFailure]
     ) -> Entry:
-        return self._ledger.change_entry(queue.name, queue.stored(lane), done, failures)
+        return self._ledger.change_entry(queue.name, queue.stored(part), done, failures)
 
     def write(self, entries: list[Entry]) -> None:
         self._ledger.write(entries)
@@ -464,28 +468,30 @@ class Queues:
     def when_durable(self, done: Callable[[FanlogError | None], None]) -> None:
         self._broker.internal.when_durable(done)
 
-    def failed(self, queue: Queue, lane: Lane, again: list[JobSpan], doomed: list[JobSpan]) -> None:
+    def failed(
+        self, queue: Queue, part: QueuePartition, again: list[JobSpan], dead: list[JobSpan]
+    ) -> None:
         """Leases ran out. That has happened, and is written down when it can be."""
-        if lane.partition.durability is not Durability.MEMORY:
+        if part.partition.durability is not Durability.MEMORY:
             failures = [
                 JobFailure(span.first, span.next, span.failures, span.due_us, span.reason)
-                for span in again + doomed
+                for span in again + dead
             ]
-            self._ledger.write_or_owe([self.change_entry(queue, lane, [], failures)])
-        if doomed:
-            self._burials.bury(queue, lane, doomed)
+            self._ledger.write_or_owe([self.change_entry(queue, part, [], failures)])
+        if dead:
+            self._dead_letter_moves.move(queue, part, dead)
 
-    def bury(
-        self, queue: Queue, lane: Lane, doomed: list[JobSpan], done: Callable[[], None]
+    def move(
+        self, queue: Queue, part: QueuePartition, dead: list[JobSpan], done: Callable[[], None]
     ) -> None:
-        self._burials.bury(queue, lane, doomed, done)
+        self._dead_letter_moves.move(queue, part, dead, done)
 
     # Time
 
     def tick(self) -> None:
         """Lets every queue look at its clock, very many of them in slices. If the last time is not
         over yet, that one goes on."""
-        self._burials.tick()
+        self._dead_letter_moves.tick()
         if not self._ticking:
             self._ticking = True
             self._broker.slices.in_slices(self._tick_each(), self._ticked)
@@ -512,9 +518,9 @@ class Queues:
     ) -> None:
         self._broker.load_block(partition, offset, done)
 
-    def missed(self, queue: Queue, lane: Lane, gap: Gap, records: int) -> None:
+    def missed(self, queue: Queue, part: QueuePartition, gap: Gap, records: int) -> None:
         self._broker.drop_notes.note(
-            lane.partition, gap.first, gap.next, gap.reason, queue.name, records=records
+            part.partition, gap.first, gap.next, gap.reason, queue.name, records=records
         )
 
     def when_more(self, partition: Partition, wake: Callable[[], None]) -> None:
@@ -555,21 +561,21 @@ class Queues:
         # The places were looked up in threads: somebody may have come meanwhile.
         self._check_idle(self._get(wanted.group))
         anew = [self._anew(queue, step) for step in steps]
-        self._ledger.write([self._ledger.lane_entry(queue.name, kept) for _, kept in anew])
+        self._ledger.write([self._ledger.partition_entry(queue.name, kept) for _, kept in anew])
         for partition, kept in anew:
-            old = queue.lanes.get((kept.number, kept.partition))
+            old = queue.partitions.get((kept.number, kept.partition))
             if old is not None:
-                queue.drop_lane(old)
-            queue.add_lane(partition, kept.jobs, kept.sequence)
+                queue.drop_partition(old)
+            queue.add_partition(partition, kept.jobs, kept.sequence)
         queue.enlist_freed()
         return steps
 
-    def _anew(self, queue: Queue, step: ResetStep) -> tuple[Partition, StoredLane]:
+    def _anew(self, queue: Queue, step: ResetStep) -> tuple[Partition, StoredQueuePartition]:
         topic = self._broker.catalog.get(step.topic)
-        old = queue.lanes.get((topic.number, step.partition))
+        old = queue.partitions.get((topic.number, step.partition))
         sequence = 1 if old is None else old.sequence + 1
         jobs = self._jobs(queue, step.after)
-        kept = StoredLane(topic.name, step.partition, topic.number, sequence, jobs)
+        kept = StoredQueuePartition(topic.name, step.partition, topic.number, sequence, jobs)
         return topic.partitions[step.partition], kept
 
     def delete(self, name: str) -> None:
@@ -584,8 +590,8 @@ class Queues:
             dead_lettered + queue.dead_lettered,
         )
         # What is still on its way to the dead letters must not count for one of the same name.
-        for lane in list(queue.lanes.values()):
-            queue.drop_lane(lane)
+        for part in list(queue.partitions.values()):
+            queue.drop_partition(part)
 
     def _get(self, name: str) -> Queue:
         queue = self._queues.get(name)
@@ -608,7 +614,7 @@ class Queues:
             if self._queues.get(queue.name) is not queue:
                 continue
             yield queue_entry(queue.name, queue.settings, queue.born)
-            for lane in list(queue.kept_lanes()):
+            for part in list(queue.kept_partitions()):
                 # One that is gone by now must not come back behind the entry that took it out.
-                if self._queues.get(queue.name) is queue and queue.has(lane):
-                    yield self._ledger.lane_entry(queue.name, queue.stored(lane))
+                if self._queues.get(queue.name) is queue and queue.has(part):
+                    yield self._ledger.partition_entry(queue.name, queue.stored(part))

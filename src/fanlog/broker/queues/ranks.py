@@ -1,5 +1,5 @@
-"""The lanes of a queue by the most urgent job of each. A pass of handing out looks at every lane
-once, and then only at those that it took jobs from: there may be thousands, and as many leases."""
+"""The partitions of a queue by the most urgent job of each. One pass of handing out looks at every
+partition once, and then only at those that it took jobs from: there may be thousands of both."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from typing import TYPE_CHECKING
 from fanlog.format.header import PRIORITY_MAX
 
 if TYPE_CHECKING:
-    from fanlog.broker.queues.lanes import Lane
+    from fanlog.broker.queues.queue_partition import QueuePartition
 
 
 class Ranks:
-    """Of lanes that have the same priority, the one that was put here first is the next."""
+    """Of partitions that have the same priority, the one that was put here first is the next."""
 
-    __slots__ = ("_lanes", "_tops")
+    __slots__ = ("_by_priority", "_tops")
 
     def __init__(self) -> None:
-        self._lanes: list[dict[Lane, None]] = [{} for _ in range(PRIORITY_MAX + 1)]
-        self._tops: dict[Lane, int] = {}
+        self._by_priority: list[dict[QueuePartition, None]] = [{} for _ in range(PRIORITY_MAX + 1)]
+        self._tops: dict[QueuePartition, int] = {}
 
-    def put(self, lane: Lane, now_us: int) -> None:
-        """Puts a lane behind the others of its priority, which may have changed."""
-        self.drop(lane)
-        top = self._tops[lane] = lane.top(now_us) if lane.is_ranked else 0
-        self._lanes[top][lane] = None
+    def put(self, part: QueuePartition, now_us: int) -> None:
+        """Puts a queue partition behind the others of its priority, which may have changed."""
+        self.drop(part)
+        top = self._tops[part] = part.top(now_us) if part.is_ranked else 0
+        self._by_priority[top][part] = None
 
-    def drop(self, lane: Lane) -> None:
-        top = self._tops.pop(lane, None)
+    def drop(self, part: QueuePartition) -> None:
+        top = self._tops.pop(part, None)
         if top is not None:
-            del self._lanes[top][lane]
+            del self._by_priority[top][part]
 
-    def __iter__(self) -> Iterator[Lane]:
+    def __iter__(self) -> Iterator[QueuePartition]:
         """The most urgent first. They may be put and dropped meanwhile."""
-        for lanes in reversed(self._lanes):
-            yield from list(lanes)
+        for parts in reversed(self._by_priority):
+            yield from list(parts)

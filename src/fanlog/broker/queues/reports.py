@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from fanlog.broker.groups.reports import lag_seconds
 from fanlog.broker.messages.topics import Partition
 from fanlog.broker.names import check_not_internal
-from fanlog.broker.queues.lanes import Lane
 from fanlog.broker.queues.queue import Queue
+from fanlog.broker.queues.queue_partition import QueuePartition
 from fanlog.broker.queues.spans import JobState
 from fanlog.errors import PartitionNotFoundError
 from fanlog.format.messages import ResetGroup
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 async def describe_queue(broker: BrokerCore, queue: Queue, now_us: int) -> GroupInfo:
-    lanes = sorted(queue.lanes.values(), key=lambda lane: _place(lane.partition))
+    parts = sorted(queue.partitions.values(), key=lambda part: _place(part.partition))
     partitions = [
-        await _describe_lane(broker, lane, now_us) async for lane in broker.slices.each(lanes)
+        await _describe_partition(broker, part, now_us) async for part in broker.slices.each(parts)
     ]
     members = tuple(
         GroupMemberInfo(
@@ -31,7 +31,7 @@ async def describe_queue(broker: BrokerCore, queue: Queue, now_us: int) -> Group
             target=worker.target,
             static=worker.named,
             present=worker.subscription is not None,
-            partitions=sum(number in worker.topics for number, _ in queue.lanes),
+            partitions=sum(number in worker.topics for number, _ in queue.partitions),
             in_flight=worker.in_hand,
         )
         for worker in sorted(queue.workers.values(), key=lambda worker: worker.id)
@@ -48,8 +48,10 @@ async def describe_queue(broker: BrokerCore, queue: Queue, now_us: int) -> Group
     )
 
 
-async def _describe_lane(broker: BrokerCore, lane: Lane, now_us: int) -> GroupPartitionInfo:
-    partition, jobs = lane.partition, lane.jobs
+async def _describe_partition(
+    broker: BrokerCore, part: QueuePartition, now_us: int
+) -> GroupPartitionInfo:
+    partition, jobs = part.partition, part.jobs
     floor = max(jobs.floor, partition.log.start_offset)
     done_above = sum(next - first for first, next in jobs.done_ranges())
     lag = max(0, partition.visible_end - floor - done_above)
@@ -67,20 +69,20 @@ async def _describe_lane(broker: BrokerCore, lane: Lane, now_us: int) -> GroupPa
         waiting=jobs.waiting,
         retrying=sum(len(span) for span in retrying),
         next_retry_seconds=None if due_us is None else max(0, due_us - now_us) / 1e6,
-        urgent=_urgent(lane),
+        urgent=_urgent(part),
     )
 
 
-def _urgent(lane: Lane) -> dict[int, int]:
+def _urgent(part: QueuePartition) -> dict[int, int]:
     """How many jobs wait, by their priority: those that were handed out before, and those that
     never were."""
     counts: dict[int, int] = {}
-    for span in lane.jobs.spans if lane.ahead is not None else ():
+    for span in part.jobs.spans if part.ahead is not None else ():
         if span.state is JobState.WAITING and span.priority:
             counts[span.priority] = counts.get(span.priority, 0) + len(span)
-    for priority, (first, next) in () if lane.ahead is None else lane.ahead.runs():
-        waiting = max(0, next - max(first, lane.jobs.next))
-        for span in lane.jobs.spans.within(first, min(next, lane.jobs.next)):
+    for priority, (first, next) in () if part.ahead is None else part.ahead.runs():
+        waiting = max(0, next - max(first, part.jobs.next))
+        for span in part.jobs.spans.within(first, min(next, part.jobs.next)):
             if span.state is JobState.WAITING and not span.priority:
                 waiting += min(next, span.next) - max(first, span.first)
         if waiting:
@@ -91,11 +93,11 @@ def _urgent(lane: Lane) -> dict[int, int]:
 async def plan_queue_reset(broker: BrokerCore, queue: Queue, wanted: ResetGroup) -> list[ResetStep]:
     """Where a reset puts a queue, partition by partition; without a topic, everywhere that it has
     worked. An offset outside of a log becomes the end that is nearer."""
-    floors = {_place(lane.partition): lane.jobs.floor for lane in queue.lanes.values()}
+    floors = {_place(part.partition): part.jobs.floor for part in queue.partitions.values()}
     if wanted.topic:
         partitions = list(broker.catalog.get(check_not_internal(wanted.topic)).partitions)
     else:
-        partitions = [lane.partition for lane in queue.lanes.values()]
+        partitions = [part.partition for part in queue.partitions.values()]
     if wanted.partitions is not None:
         missing = set(wanted.partitions) - {partition.index for partition in partitions}
         if missing:

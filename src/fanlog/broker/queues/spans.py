@@ -19,7 +19,7 @@ class JobState(IntEnum):
     # Behind another job of its key.
     PARKED = 3
     # On its way into the dead-letter topic.
-    DOOMED = 4
+    DEAD = 4
 
 
 class JobSpan:

@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from typing import Any, Protocol, get_args
 
 from fanlog.client.arguments import as_reset, checked, topic_name
-from fanlog.client.groups.burying import Burying, BuryingHost
+from fanlog.client.groups.dead_letters import DeadLetterHost, DeadLetterPublisher
 from fanlog.client.groups.handled_member import HandledMember
 from fanlog.client.groups.handling import Desk
 from fanlog.client.groups.member import CommitMode, GroupMember, MemberHost, MemberOptions
@@ -26,7 +26,7 @@ from fanlog.format import messages
 from fanlog.format.patterns import is_pattern
 
 
-class JoiningHost(MemberHost, BuryingHost, Protocol):
+class JoiningHost(MemberHost, DeadLetterHost, Protocol):
     """The client, as far as this needs it."""
 
     def take_number(self) -> int: ...
@@ -65,8 +65,8 @@ class Joining:
             _member_options(options),
             Desk(rules.order),
         )
-        burying = Burying(self._host, self._group, rules.dead_letter)
-        return run_member(member, handler, rules, burying, until)
+        dead_letters = DeadLetterPublisher(self._host, self._group, rules.dead_letter)
+        return run_member(member, handler, rules, dead_letters, until)
 
     def _wanted(self, options: ConsumeOptions) -> messages.JoinGroup:
         """The request to join. A member without a name gets one of its own."""

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from fanlog.client.groups.burying import Burying
+from fanlog.client.groups.dead_letters import DeadLetterPublisher
 from fanlog.client.groups.handled_member import HandledMember
 from fanlog.client.groups.handling import MessageToHandle
 from fanlog.client.groups.options import HandlerRules
@@ -40,14 +40,14 @@ async def run_member(
     member: HandledMember,
     handler: MessageHandler,
     rules: HandlerRules,
-    burying: Burying,
+    dead_letters: DeadLetterPublisher,
     until: asyncio.Event | None,
 ) -> Handled:
     """Gives each message to `handler`, plain or async, until `until` is set, SIGTERM comes or the
     client is closed."""
     check_handler(handler, "a message")
     with stopped_by_sigterm(until) as stopped:
-        return await _HandlerRun(member, handler, rules, burying).until(stopped)
+        return await _HandlerRun(member, handler, rules, dead_letters).until(stopped)
 
 
 class _HandlerRun:
@@ -56,13 +56,13 @@ class _HandlerRun:
         member: HandledMember,
         handler: MessageHandler,
         rules: HandlerRules,
-        burying: Burying,
+        dead_letters: DeadLetterPublisher,
     ) -> None:
         self._member = member
         self._desk = member.desk
         self._handler = handler
         self._rules = rules
-        self._burying = burying
+        self._dead_letters = dead_letters
         self._under_way: set[asyncio.Task[None]] = set()
         self._waits: set[asyncio.TimerHandle] = set()
         self._changed = asyncio.Event()
@@ -127,7 +127,7 @@ class _HandlerRun:
     async def _handle(self, entry: MessageToHandle) -> None:
         try:
             if entry.reason:
-                await self._bury(entry)
+                await self._dead_letter(entry)
             else:
                 await self._try(entry)
         except BaseException:
@@ -218,14 +218,14 @@ class _HandlerRun:
             self._desk.finish(entry)
             return
         entry.reason = said_by(error)
-        await self._bury(entry)
+        await self._dead_letter(entry)
 
-    async def _bury(self, entry: MessageToHandle) -> None:
+    async def _dead_letter(self, entry: MessageToHandle) -> None:
         """Its partition waits until the letter is stored."""
         message = entry.message
         where = f"{message.topic}/{message.partition}@{message.offset}"
         try:
-            topic = await self._burying.bury(message, entry.reason, entry.failures)
+            topic = await self._dead_letters.publish(message, entry.reason, entry.failures)
         except FanlogError as error:
             logger.error("The dead letter of %s is not stored: %s", where, error)
             self._postpone(entry)

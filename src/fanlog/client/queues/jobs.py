@@ -42,7 +42,7 @@ class JobHost(Protocol):
 
 
 class LeaseInHand:
-    """A run of jobs of one batch. `left` counts those without a verdict."""
+    """A run of jobs of one batch. `left` counts those without an outcome."""
 
     __slots__ = (
         "__weakref__",
@@ -84,16 +84,16 @@ class LeaseInHand:
         settling = self.host.settling
         turn = settling.turn()
         number, partition, epoch = self.stretch
-        verdict = JobOutcome(
+        outcome = JobOutcome(
             number, partition, OutcomeKind.REJECT, self.first, self.next, -1, reason
         )
-        turn.say(epoch, verdict)
+        turn.say(epoch, outcome)
         if not turn.watched:
             settling.watch(turn)
         self.count(self.left)
 
     def extent(self, offset: int) -> tuple[int, int]:
-        """The offsets that a verdict on one job is about: its own, and those beside it whose
+        """The offsets that an outcome on one job is about: its own, and those beside it whose
         records compaction has removed, or nobody would ever settle them."""
         offsets = self.batch.batch.offsets
         if isinstance(offsets, range):
@@ -118,7 +118,7 @@ class LeaseInHand:
         ]
 
     def count(self, jobs: int) -> None:
-        """So many jobs more have a verdict; or, below 0, fewer."""
+        """So many jobs more have an outcome; or, below 0, fewer."""
         self.left -= jobs
         if self.left <= 0:
             self.host.let_go(self)
@@ -220,7 +220,7 @@ class Job:
 
     @property
     def settled(self) -> bool:
-        """Whether it has got its verdict."""
+        """Whether it has got its outcome."""
         return self._settled
 
     @property

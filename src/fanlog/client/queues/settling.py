@@ -1,4 +1,4 @@
-"""Verdicts on their way to the broker: all that an application says in one turn of the loop goes
+"""Outcomes on their way to the broker: all that an application says in one turn of the loop goes
 out as one frame, and neighbouring jobs as one range."""
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from fanlog.format.messages import JobOutcome, OutcomeKind, Settle, Settled
 
 logger = logging.getLogger("fanlog.client")
 
-# Sends verdicts; the answer, and whether they may have been sent more than once.
+# Sends outcomes; the answer, and whether they may have been sent more than once.
 Send = Callable[[Settle], Awaitable[tuple[Settled, bool]]]
-# Hears of verdicts that went out again on another connection.
+# Hears of outcomes that went out again on another connection.
 Repeated = Callable[[Settle], None]
 # Topic number, partition, and the broker's epoch when the jobs were handed out.
 Stretch = tuple[int, int, int]
-_VERDICTS_A_FRAME = 4096
+_OUTCOMES_A_FRAME = 4096
 
 
 class Turn:
@@ -42,29 +42,29 @@ class Turn:
         else:
             ranges.append([first, next])
 
-    def say(self, epoch: int, verdict: JobOutcome) -> None:
-        self._others.append((epoch, verdict))
+    def say(self, epoch: int, outcome: JobOutcome) -> None:
+        self._others.append((epoch, outcome))
 
     def settles(self) -> Iterator[Settle]:
         """The frames that say it, each about the jobs of one epoch."""
         by_epoch: dict[int, list[JobOutcome]] = {}
         for (number, partition, epoch), ranges in self._acks.items():
-            verdicts = by_epoch.setdefault(epoch, [])
+            outcomes = by_epoch.setdefault(epoch, [])
             for first, next in _joined(ranges):
-                verdicts.append(JobOutcome(number, partition, OutcomeKind.ACK, first, next))
-        for epoch, verdict in self._others:
-            by_epoch.setdefault(epoch, []).append(verdict)
-        for epoch, verdicts in by_epoch.items():
-            for at in range(0, len(verdicts), _VERDICTS_A_FRAME):
-                yield Settle(tuple(verdicts[at : at + _VERDICTS_A_FRAME]), epoch)
+                outcomes.append(JobOutcome(number, partition, OutcomeKind.ACK, first, next))
+        for epoch, outcome in self._others:
+            by_epoch.setdefault(epoch, []).append(outcome)
+        for epoch, outcomes in by_epoch.items():
+            for at in range(0, len(outcomes), _OUTCOMES_A_FRAME):
+                yield Settle(tuple(outcomes[at : at + _OUTCOMES_A_FRAME]), epoch)
 
     def ranges(self) -> Iterator[tuple[Stretch, int, int]]:
         """The jobs that it is about."""
         for stretch, ranges in self._acks.items():
             for first, next in ranges:
                 yield stretch, first, next
-        for epoch, verdict in self._others:
-            yield (verdict.number, verdict.partition, epoch), verdict.first, verdict.next
+        for epoch, outcome in self._others:
+            yield (outcome.number, outcome.partition, epoch), outcome.first, outcome.next
 
     async def wait(self) -> None:
         """Until the broker has answered. Others wait too: one that gives up must not end it."""
@@ -74,7 +74,7 @@ class Turn:
         self._late += late
 
     def late(self, verb: OutcomeKind, stretch: Stretch, first: int, next: int) -> int:
-        """How many of these jobs the verdict came too late for."""
+        """How many of these jobs the outcome came too late for."""
         return sum(
             max(0, min(next, v.next) - max(first, v.first))
             for v in self._late
@@ -86,7 +86,7 @@ class Turn:
 
 
 class JobSettling:
-    """One worker's verdicts. What nobody waits for is raised by `flush`."""
+    """One worker's outcomes. What nobody waits for is raised by `flush`."""
 
     def __init__(self, send: Send, repeated: Repeated) -> None:
         self._send = send
@@ -119,7 +119,7 @@ class JobSettling:
                     self._repeated(settle)
                 else:
                     turn.came_late(settled.late)
-        except Exception as error:  # noqa: BLE001 - whoever waits for the verdict must hear of it
+        except Exception as error:  # noqa: BLE001 - whoever waits for the outcome must hear of it
             turn.done.set_exception(error)
             # Somebody may wait for it, or nobody.
             turn.done.exception()
@@ -127,7 +127,7 @@ class JobSettling:
             turn.done.set_result(None)
 
     def unanswered(self) -> Iterator[tuple[Stretch, int, int]]:
-        """Jobs whose verdicts the broker may not know yet."""
+        """Jobs whose outcomes the broker may not know yet."""
         turns = [*self._under_way.values(), *([] if self._turn is None else [self._turn])]
         for turn in turns:
             yield from turn.ranges()
@@ -152,7 +152,7 @@ class JobSettling:
         turn.done.add_done_callback(done)
 
     async def drain(self) -> None:
-        """Waits until all verdicts are answered."""
+        """Waits until all outcomes are answered."""
         self._go()
         while self._under_way:
             await asyncio.wait(self._under_way)

@@ -32,7 +32,7 @@ from fanlog.format.messages import JobOutcome, OutcomeKind, Settle, Settled, dec
 # Also with no time to wait: the broker needs a moment to hand out what is there.
 _WAIT_SECONDS_MIN = 0.1
 # What a frame may have.
-_VERDICTS_MAX = 4096
+_OUTCOMES_MAX = 4096
 
 
 class JobReceipt(msgspec.Struct, frozen=True, array_like=True):
@@ -134,22 +134,22 @@ async def settle(
     frames: dict[tuple[str, str, int], list[tuple[JobOutcome, str]]] = {}
     for text in dict.fromkeys(receipts):
         of = read_receipt(text)
-        verdict = JobOutcome(of.number, of.partition, verb, of.first, of.next, delay_ms, reason)
-        frames.setdefault((of.queue, of.worker, of.epoch), []).append((verdict, text))
+        outcome = JobOutcome(of.number, of.partition, verb, of.first, of.next, delay_ms, reason)
+        frames.setdefault((of.queue, of.worker, of.epoch), []).append((outcome, text))
     late: list[str] = []
     for (queue, worker, epoch), said in frames.items():
-        for at in range(0, len(said), _VERDICTS_MAX):
-            some = said[at : at + _VERDICTS_MAX]
-            wanted = Settle(tuple(verdict for verdict, _ in some), epoch, queue, worker)
+        for at in range(0, len(said), _OUTCOMES_MAX):
+            some = said[at : at + _OUTCOMES_MAX]
+            wanted = Settle(tuple(outcome for outcome, _ in some), epoch, queue, worker)
             settled = decode(Settled, await host.ask(FrameKind.SETTLE, wanted))
-            late += [text for verdict, text in some if _is_late(verdict, settled)]
+            late += [text for outcome, text in some if _is_late(outcome, settled)]
     return late
 
 
-def _is_late(verdict: JobOutcome, settled: Settled) -> bool:
+def _is_late(outcome: JobOutcome, settled: Settled) -> bool:
     return any(
-        (late.number, late.partition) == (verdict.number, verdict.partition)
-        and late.first < verdict.next
-        and verdict.first < late.next
+        (late.number, late.partition) == (outcome.number, outcome.partition)
+        and late.first < outcome.next
+        and outcome.first < late.next
         for late in settled.late
     )

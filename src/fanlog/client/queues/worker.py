@@ -137,7 +137,7 @@ class Worker:
                 self._keeping = asyncio.ensure_future(self._keep())
 
     async def flush(self) -> None:
-        """Waits until all verdicts are with the broker. Raises what `ack_soon` ran into.
+        """Waits until all outcomes are with the broker. Raises what `ack_soon` ran into.
 
         >>> job.ack_soon()
         >>> await worker.flush()
@@ -284,7 +284,7 @@ class Worker:
             return False
         return True
 
-    # Verdicts
+    # Outcomes
 
     async def _send(self, settle: Settle) -> tuple[Settled, bool]:
         before = self._host.welcome
@@ -294,18 +294,18 @@ class Worker:
     def _acked_again(self, settle: Settle) -> None:
         """Acks went out a second time. A broker that was restarted, and had not heard the first,
         may have handed out the jobs again in between: nobody needs to see them."""
-        for verdict in settle.verdicts:
-            if verdict.verb != OutcomeKind.ACK:
+        for outcome in settle.outcomes:
+            if outcome.verb != OutcomeKind.ACK:
                 continue
-            place = (verdict.number, verdict.partition)
+            place = (outcome.number, outcome.partition)
             for lease in list(self._items):
-                apart = verdict.next <= lease.first or lease.next <= verdict.first
+                apart = outcome.next <= lease.first or lease.next <= outcome.first
                 if lease.stretch[:2] != place or apart:
                     continue
                 at = self._items.index(lease)
                 del self._items[at]
                 self.let_go(lease)
-                for part in reversed(lease.without(verdict.first, verdict.next)):
+                for part in reversed(lease.without(outcome.first, outcome.next)):
                     self._items.insert(at, part)
                     self.hold(part)
 
@@ -357,7 +357,7 @@ class Worker:
         if before and before == self._stuck_with and not self._warned:
             self._warned = True
             logger.warning(
-                "a worker of queue %s waits for a job, and has given no verdict on %d that it has "
+                "a worker of queue %s waits for a job, and has given no outcome on %d that it has "
                 "got, as many as its prefetch: if nobody works on them any more, ack them, or use "
                 "`async with job`",
                 self.queue,

@@ -284,24 +284,24 @@ async def verify(call: Call[VerifyQuery, None]) -> AuditCheck:
             check.missing(one.seq, one.next, "are damaged on disk")
         else:
             check.take(one.seq, one.value)
-    verdict = check.verdict()
+    result = check.result()
     # Retention may have taken all of this part.
-    reached = verdict.head if verdict.head.seq >= 0 else Head(end - 1, "")
-    return _checked(verdict, span, again=again, next="" if at_end else str(reached))
+    reached = result.head if result.head.seq >= 0 else Head(end - 1, "")
+    return _checked(result, span, again=again, next="" if at_end else str(reached))
 
 
-def _checked(verdict: AuditCheckResult, span: _Span, *, again: bool, next: str) -> AuditCheck:
+def _checked(result: AuditCheckResult, span: _Span, *, again: bool, next: str) -> AuditCheck:
     return AuditCheck(
-        ok=verdict.ok,
-        records=max(0, verdict.records - again),
-        first=verdict.first,
-        last=verdict.head.seq,
+        ok=result.ok,
+        records=max(0, result.records - again),
+        first=result.first,
+        last=result.head.seq,
         oldest=span.start,
         newest=span.end - 1,
-        head=str(verdict.head),
-        faults=list(verdict.faults),
-        faults_count=verdict.faults_count,
-        remarks=list(verdict.remarks),
+        head=str(result.head),
+        faults=list(result.faults),
+        faults_count=result.faults_count,
+        remarks=list(result.remarks),
         next=next,
     )
 

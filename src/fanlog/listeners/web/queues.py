@@ -175,7 +175,7 @@ async def take(call: Call[TakeQuery, None]) -> _TakenJobs:
         for name, value in msgspec.structs.asdict(query).items()
         if name not in ("limit", "wait_seconds") and value is not UNSET
     }
-    call.permit.ask_to_bury(given.get("dead_letter"))
+    call.permit.ask_dead_letter_topic(given.get("dead_letter"))
     settings: WorkOptions = {**given, "missing": "fail"}  # type: ignore[typeddict-item]
     try:
         with refused_by_topic():

@@ -20,7 +20,7 @@ from fanlog.format.dead_letters import (
 from fanlog.model import Receipt, TopicInfo
 
 
-class BuryingHost(Protocol):
+class DeadLetterHost(Protocol):
     """The client, as far as this needs it."""
 
     async def describe_topic(self, name: str) -> TopicInfo: ...
@@ -36,16 +36,16 @@ class BuryingHost(Protocol):
     ) -> Receipt: ...
 
 
-class Burying:
+class DeadLetterPublisher:
     """Stores dead letters of a group in `topic`, or in `dead.` and the name of their own."""
 
-    def __init__(self, host: BuryingHost, group: str, topic: str) -> None:
+    def __init__(self, host: DeadLetterHost, group: str, topic: str) -> None:
         self._host = host
         self._group = group
         self._topic = topic
         self._known: set[str] = set()
 
-    async def bury(self, message: Message, reason: str, attempts: int) -> str:
+    async def publish(self, message: Message, reason: str, attempts: int) -> str:
         """Returns when the letter is stored, with the name of its topic."""
         topic = self._topic or TOPIC_PREFIX + message.topic
         await self._make_topic(topic, message.topic)

@@ -1,5 +1,5 @@
-"""A lane: one partition of a queue, with the state of its jobs and the batches that they are in.
-It finds what can be handed out next; who gets it is the queue's to say."""
+"""A queue's state for one partition: its jobs, and the batches that have them. It finds the next
+jobs to hand out; the queue chooses the worker."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ _WHY = {
 }
 
 
-class LaneHost(Protocol):
-    """The queue, as far as its lanes need it."""
+class QueuePartitionHost(Protocol):
+    """The queue, as far as its partitions need it."""
 
     @property
     def unpacker(self) -> Unpacker: ...
     def load_block(
         self, partition: Partition, offset: int, done: Callable[[Block | Exception], None]
     ) -> None: ...
-    def stir(self, lane: Lane) -> None:
-        """The lane may have something to hand out now."""
+    def stir(self, part: QueuePartition) -> None:
+        """The queue partition may have something to hand out now."""
         ...
 
     def soon(self, call: Callable[[], None], /) -> object: ...
-    def has(self, lane: Lane) -> bool: ...
+    def has(self, part: QueuePartition) -> bool: ...
 
-    def missed(self, lane: Lane, gap: Gap, records: int) -> None:
+    def missed(self, part: QueuePartition, gap: Gap, records: int) -> None:
         """So many jobs in the gap that nobody will get."""
         ...
 
@@ -144,12 +144,12 @@ class JobRun(NamedTuple):
     next: int
 
 
-class Lane:
+class QueuePartition:
     """`jobs` changes only through the queue, which also writes down what must survive. After a
     fault nothing is handed out before `paused_until_us`; the queue sets it back to 0."""
 
     def __init__(
-        self, host: LaneHost, partition: Partition, jobs: Jobs, options: BrokerOptions
+        self, host: QueuePartitionHost, partition: Partition, jobs: Jobs, options: BrokerOptions
     ) -> None:
         self._host = host
         self._options = options
