@@ -31,7 +31,8 @@ REPLACED = {
 # Forms of an old word that a plural "s" does not cover.
 FORMS = {"bury": "burial", "buried": "burial", "burying": "burial", "shelves": "shelf"}
 # Files that still use an old word as a name, one "word: file.py ..." a line. Take a file off the
-# line when its names are changed; add none.
+# line when its names are changed; add none. With a `*` the word may still be the name of a variable
+# in any file, but not of a class, a function or a module.
 STILL_TO_RENAME = Path(__file__).with_name("old_names.txt")
 # Sentences of documents in which such a word is ordinary English.
 ORDINARY = (
@@ -78,21 +79,23 @@ def trees() -> dict[Path, ast.Module]:
 def names_by_file() -> dict[Path, frozenset[str]]:
     """The identifiers of each file of the source, with its own name and its folders' names."""
     return {
-        path: frozenset({*path.with_suffix("").parts, *_names(tree)})
+        path: frozenset({*path.with_suffix("").parts, *_defined(tree), *_used(tree)})
         for path, tree in trees().items()
     }
 
 
-def _names(tree: ast.AST) -> Iterator[str]:
+def _defined(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name
+
+
+def _used(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         match node:
-            case ast.ClassDef(name=name) | ast.FunctionDef(name=name):
-                yield name
-            case ast.AsyncFunctionDef(name=name) | ast.alias(asname=str(name)):
-                yield name
             case ast.Name(id=name) | ast.arg(arg=name) | ast.Attribute(attr=name):
                 yield name
-            case ast.keyword(arg=str(name)):
+            case ast.keyword(arg=str(name)) | ast.alias(asname=str(name)):
                 yield name
             case _:
                 pass
@@ -122,12 +125,14 @@ def still_to_rename() -> dict[str, frozenset[str]]:
 
 def old_names() -> Iterator[tuple[str, str, Path]]:
     """Each old word in a name of the source: the word, the name and its file."""
-    for file, names in names_by_file().items():
-        for name in sorted(names):
+    variables_may = {word for word, files in still_to_rename().items() if "*" in files}
+    for path, tree in trees().items():
+        defined = {*path.with_suffix("").parts, *_defined(tree)}
+        for name in sorted(defined | {*_used(tree)}):
             for word in words_of(name):
                 old = FORMS.get(word, singular(word))
-                if old in REPLACED:
-                    yield old, name, file
+                if old in REPLACED and (name in defined or old not in variables_may):
+                    yield old, name, path
 
 
 def without_code(text: str) -> str:

@@ -3,6 +3,8 @@ made from what the code says, and a reader's browser asks no other host for anyt
 
 from __future__ import annotations
 
+import html
+import itertools
 import os
 import re
 import subprocess
@@ -176,9 +178,36 @@ def test_every_public_method_says_what_it_does(site: Path) -> None:
             assert len(words.split()) > 3, f"{name and name[1]} has no docstring"
 
 
+def test_methods_of_the_blocking_client_have_their_signatures(site: Path) -> None:
+    """Also those that are taken over from the asyncio client in one line."""
+    text = (site / "reference" / "api" / "sync.html").read_text(encoding="utf-8")
+    parts = re.split(r'<div class="doc doc-object doc-(\w+)">', text)
+    shown = {
+        found[1]: (kind, " ".join(html.unescape(re.sub(r"<[^>]+>", "", part)).split()))
+        for kind, part in itertools.pairwise(parts)
+        if (found := re.search(r'id="fanlog\.sync\.([\w.]+)"', part))
+    }
+    for name, signature in {
+        "Client.publish": "publish( topic: str, value: Value, *, delay_seconds: float,",
+        "Client.topics": "*, internal: bool = False) -> list[TopicInfo]",
+        "Client.subscribe": 'policy: str = "catch-up"',
+        "Client.transform": "transform( source: str, target: str, function: Function, *, group:",
+        "Stream.append": "append(piece: T) -> Receipt",
+        "StreamReader.messages": "messages() -> Iterator[Message]",
+        "GroupMember.seek": 'seek( start: StartLike, topic: str = "",',
+        "TypedGroupMember.seek": 'seek( start: StartLike, topic: str = "",',
+    }.items():
+        kind, said = shown[name]
+        assert kind == "function"
+        assert signature.replace(" ", "") in said.replace(" ", ""), said
+    assert shown["Client.connected"][1].startswith("connected property")
+    assert "-> BlockingSubscription" in shown["Client.subscribe"][1]
+    assert not [name for name, (_, said) in shown.items() if re.search(r"\bawait \w+\.", said)]
+
+
 def test_examples_of_the_asyncio_client_become_those_of_the_blocking_one() -> None:
-    docstring = "Waits, async and so on.\n\n```python\nasync with a as b:\n    await b.c()\n```\n"
-    blocking = "Waits, async and so on.\n\n```python\nwith a as b:\n    b.c()\n```\n"
+    docstring = "Waits in `async with`.\n\n```python\nasync with a as b:\n    await b.c()\n```\n"
+    blocking = "Waits in `with`.\n\n```python\nwith a as b:\n    b.c()\n```\n"
     assert as_blocking(docstring) == blocking
 
 
