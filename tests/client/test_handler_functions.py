@@ -232,7 +232,7 @@ class TestAsyncCode:
 
 class TestOptions:
     def test_options_of_a_handler_are_refused_without_one(self, broker: Any) -> None:
-        asked: Any = broker._client
+        asked: Any = broker._behind
         for client in (broker, asked):
             for reader in (client, client.topic("t", str)):
                 names = ("t",) if reader is client else ()

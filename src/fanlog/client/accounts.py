@@ -134,6 +134,7 @@ class Accounts:
         await self._tell(RevokeKey(name=name))
 
     async def key(self, name: str) -> KeyInfo:
+        """Describes a key."""
         return await self._ask(DescribeKey(name=name), KeyInfo)
 
     async def keys(self) -> list[KeyInfo]:
@@ -189,6 +190,7 @@ class Accounts:
         await self._tell(DeleteUser(name=name))
 
     async def user(self, name: str) -> UserInfo:
+        """Describes a user."""
         return await self._ask(DescribeUser(name=name), UserInfo)
 
     async def users(self) -> list[UserInfo]:

@@ -197,6 +197,12 @@ class Subscription:
             await self.start()
             return await self._next_batch()
 
+    async def next_run(self, timeout_seconds: float | None = None) -> Iterator[Message]:
+        """The messages of the next batch, one by one, for who takes them in another thread."""
+        async with asyncio.timeout(timeout_seconds):
+            await self.start()
+            return await self._next_run()
+
     async def _next_run(self) -> Iterator[Message]:
         """The messages of the next batch, for who takes them one by one."""
         return iter((await self._next_batch()).messages)

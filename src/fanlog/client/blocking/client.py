@@ -5,29 +5,33 @@ from __future__ import annotations
 
 import datetime as dt
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, Unpack, cast, overload
+from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from fanlog.client import aio
-from fanlog.client.arguments import ExistOk, StartLike
-from fanlog.client.blocking.accounts import BlockingAccounts
-from fanlog.client.blocking.dead_letters import BlockingDeadLetters
+from fanlog.client.blocking.attributes import (
+    BlockingAccounts,
+    BlockingConnections,
+    BlockingDeadLetters,
+    BlockingGroups,
+    BlockingWeb,
+)
+from fanlog.client.blocking.front import LoopFront, blocking, fronted, like
 from fanlog.client.blocking.groups import (
     BlockingConsumeOptions,
     BlockingGroupMember,
-    BlockingGroups,
     BlockingHandledOptions,
     MessageHandler,
     async_options,
     message_handler_in_thread,
 )
-from fanlog.client.blocking.loop import BlockingSubscription, LoopThread
-from fanlog.client.blocking.operators import BlockingConnections
-from fanlog.client.blocking.outgoing import OutgoingLine
+from fanlog.client.blocking.loop import LoopThread
+from fanlog.client.blocking.outgoing import OutgoingLine, in_order
 from fanlog.client.blocking.queues import BlockingWorker, Handler, JobHandler, handler_in_thread
 from fanlog.client.blocking.stopping import run_until_stopped
 from fanlog.client.blocking.streams import BlockingStream
+from fanlog.client.blocking.subscription import BlockingSubscription
 from fanlog.client.blocking.threads import HandlerThreads
 from fanlog.client.blocking.transactions import (
     BlockingTransaction,
@@ -36,47 +40,29 @@ from fanlog.client.blocking.transactions import (
     work_in_thread,
 )
 from fanlog.client.blocking.typed import BlockingTopic
-from fanlog.client.blocking.web import BlockingWeb
-from fanlog.client.core import Fetched
+from fanlog.client.forwarding import shown
 from fanlog.client.groups.running import Handled
-from fanlog.client.message import Message
-from fanlog.client.publishing import Headers, PublishOptions, Value, own_headers
+from fanlog.client.publishing import Headers, Value, own_headers
 from fanlog.client.queues.options import WorkOptions
 from fanlog.client.queues.running import check_no_handler
 from fanlog.client.schedules import Time
 from fanlog.client.streams import StreamMode
-from fanlog.client.subscription import OnGap
 from fanlog.client.values import Encoding, as_published, check_several
 from fanlog.config import ClientOptions
 from fanlog.errors import FanlogError
-from fanlog.format.messages import BrokerStatus, Position, TransactionCommitted
-from fanlog.model import (
-    MIB,
-    DurabilityName,
-    MissingPolicy,
-    PendingMessage,
-    Receipt,
-    ResetPolicy,
-    Scheduled,
-    ScheduleInfo,
-    TopicInfo,
-    TopicSettings,
-)
-from fanlog.telemetry.snapshot import Snapshot
-
-_Publish = Callable[..., Coroutine[Any, Any, Receipt | Scheduled]]
+from fanlog.format.messages import TransactionCommitted
+from fanlog.model import MIB, DurabilityName, PendingMessage, Receipt
 
 T = TypeVar("T")
 # Most messages are no more than a value.
 _NOTHING_ELSE: dict[str, Any] = {}
 
 
-class BlockingClient:
+class BlockingClient(LoopFront[aio.Client]):
     """A connection to a broker for plain code. Methods may be called from any thread."""
 
     def __init__(self, loop: LoopThread, client: aio.Client) -> None:
-        self._loop = loop
-        self._client = client
+        super().__init__(loop, client)
         self.groups = BlockingGroups(loop, client.groups)
         self.connections = BlockingConnections(loop, client.connections)
         self.dead_letters = BlockingDeadLetters(loop, client.dead_letters)
@@ -85,34 +71,31 @@ class BlockingClient:
         self._outgoing = OutgoingLine(loop, client)
         self._closing = threading.RLock()
 
-    @property
-    def connected(self) -> bool:
-        """Whether the client is connected to the broker."""
-        return self._client.connected
+    connected = shown(aio.Client, lambda client: client.connected)
 
     @property
     def state(self) -> Literal["connected", "reconnecting", "closed"]:
         """`closed` is final: `close()` was called, or the connection is lost and `reconnect` is
         off."""
-        return self._client.state
+        return self._behind.state
 
     @property
     def on_lost(self) -> Callable[[FanlogError], None] | None:
         """Called with the reason when the connection is lost, in the client's own thread."""
-        return self._client.on_lost
+        return self._behind.on_lost
 
     @on_lost.setter
     def on_lost(self, call: Callable[[FanlogError], None] | None) -> None:
-        self._client.on_lost = call
+        self._behind.on_lost = call
 
     @property
     def on_back(self) -> Callable[[], None] | None:
         """Called when the connection is there again, in the client's own thread."""
-        return self._client.on_back
+        return self._behind.on_back
 
     @on_back.setter
     def on_back(self, call: Callable[[], None] | None) -> None:
-        self._client.on_back = call
+        self._behind.on_back = call
 
     def close(self) -> None:
         """Waits for what was published, then says goodbye. Raises what `send` ran into."""
@@ -126,7 +109,7 @@ class BlockingClient:
 
     async def _close(self) -> None:
         await self._outgoing.hand_over()
-        await self._client.close()
+        await self._behind.close()
         self._outgoing.raise_error()
 
     def __enter__(self) -> Self:
@@ -142,137 +125,24 @@ class BlockingClient:
 
     # Publishing
 
-    @overload
-    def publish(
-        self,
-        topic: str,
-        value: Value,
-        *,
-        delay_seconds: float,
-        schedule_id: str | None = None,
-        **options: Unpack[PublishOptions],
-    ) -> Scheduled: ...
-    @overload
-    def publish(
-        self,
-        topic: str,
-        value: Value,
-        *,
-        at: Time,
-        schedule_id: str | None = None,
-        **options: Unpack[PublishOptions],
-    ) -> Scheduled: ...
-    @overload
-    def publish(self, topic: str, value: Value, **options: Unpack[PublishOptions]) -> Receipt: ...
-    def publish(
-        self,
-        topic: str,
-        value: Value,
-        *,
-        key: bytes | str | None = None,
-        headers: Headers | None = None,
-        event_time: dt.datetime | int | None = None,
-        partition: int | None = None,
-        priority: int = 0,
-        encoding: Encoding | None = None,
-        timeout_seconds: float | None = None,
-        delay_seconds: float | None = None,
-        at: Time | None = None,
-        schedule_id: str | None = None,
-    ) -> Receipt | Scheduled:
-        """Publishes one message and returns once the broker has it; see the asyncio client."""
-        publish = cast("_Publish", self._client.publish)
-
-        async def publishing() -> Receipt | Scheduled:
-            left = await self._outgoing.hand_over_within(timeout_seconds)
-            return await publish(
-                topic,
-                value,
-                key=key,
-                headers=headers,
-                event_time=event_time,
-                partition=partition,
-                priority=priority,
-                encoding=encoding,
-                timeout_seconds=left,
-                delay_seconds=delay_seconds,
-                at=at,
-                schedule_id=schedule_id,
-            )
-
-        return self._loop.call(publishing())
-
-    def cancel_scheduled(self, id: str) -> bool:
-        """Takes a delayed message back; False if it has gone out, or there is none of this id."""
-
-        async def cancelling() -> bool:
-            await self._outgoing.hand_over()
-            return await self._client.cancel_scheduled(id)
-
-        return self._loop.call(cancelling())
-
-    def add_schedule(
-        self,
-        name: str,
-        topic: str,
-        value: Value,
-        *,
-        cron: str = "",
-        timezone: str = "UTC",
-        every_seconds: float | None = None,
-        missed: Literal["once", "skip"] = "once",
-        key: bytes | str | None = None,
-        headers: Headers | None = None,
-    ) -> ScheduleInfo:
-        """Publishes a message again and again; see the asyncio client."""
-        return self._loop.call(
-            self._client.add_schedule(
-                name,
-                topic,
-                value,
-                cron=cron,
-                timezone=timezone,
-                every_seconds=every_seconds,
-                missed=missed,
-                key=key,
-                headers=headers,
-            )
-        )
-
-    def schedules(self) -> list[ScheduleInfo]:
-        """All schedules, by name, with their next and last runs."""
-        return self._loop.call(self._client.schedules())
-
-    def remove_schedule(self, name: str) -> bool:
-        """Removes a schedule; False if there is none of this name."""
-        return self._loop.call(self._client.remove_schedule(name))
+    publish = in_order(aio.Client.publish)
+    cancel_scheduled = in_order(aio.Client.cancel_scheduled)
+    add_schedule = blocking(aio.Client.add_schedule)
+    schedules = blocking(aio.Client.schedules)
+    remove_schedule = blocking(aio.Client.remove_schedule)
 
     def scheduled(self, topic: str = "") -> Iterator[PendingMessage]:
-        """The delayed messages that wait, for one topic or for all, the first due in front."""
+        """The delayed messages that wait, for one topic or for all, the first due in front; see the
+        asyncio client."""
         self._loop.call(self._outgoing.hand_over())
-        return self._loop.each(self._client.scheduled(topic))
+        return self._loop.each(self._behind.scheduled(topic))
 
-    def publish_many(
-        self,
-        topic: str,
-        values: Iterable[Value],
-        *,
-        key: bytes | str | None = None,
-        headers: Headers | None = None,
-        priority: int = 0,
-        encoding: Encoding | None = None,
-    ) -> list[Receipt]:
-        """Publishes values in order and waits for all of them."""
+    @like(aio.Client.publish_many)
+    def publish_many(self, topic: str, values: Iterable[Value], **options: Any) -> list[Receipt]:
         check_several(values)
-        several = list(values)
+        return self._publish_several(topic, list(values), **options)
 
-        async def publishing() -> list[Receipt]:
-            await self._outgoing.hand_over()
-            return await self._client.publish_many(
-                topic, several, key=key, headers=headers, priority=priority, encoding=encoding
-            )
-
-        return self._loop.call(publishing())
+    _publish_several = in_order(aio.Client.publish_many)
 
     def send(
         self,
@@ -291,7 +161,7 @@ class BlockingClient:
     ) -> None:
         """Publishes without waiting; `flush` waits, and raises what went wrong."""
         if type(value) is not bytes or encoding is not None:
-            value, headers = as_published(value, headers, encoding, self._client.encoding)
+            value, headers = as_published(value, headers, encoding, self._behind.encoding)
         if headers:
             # Copied: the caller may change its own before they go out.
             headers = own_headers(headers)
@@ -310,14 +180,14 @@ class BlockingClient:
             given |= {"delay_seconds": delay_seconds, "at": at, "schedule_id": schedule_id}
         self._outgoing.add(topic, value, given)
 
+    @like(aio.Client.flush)
     def flush(self) -> None:
-        """Waits until everything sent so far is acknowledged. Raises what `send` ran into."""
         self._loop.call(self._flush())
 
     async def _flush(self) -> None:
         await self._outgoing.hand_over()
         try:
-            await self._client.flush()
+            await self._behind.flush()
         except FanlogError:
             self._outgoing.error = None
             raise
@@ -328,7 +198,7 @@ class BlockingClient:
     @property
     def encoding(self) -> Encoding:
         """How objects are published, where a message does not say."""
-        return self._client.encoding
+        return self._behind.encoding
 
     @overload
     def topic(
@@ -383,7 +253,7 @@ class BlockingClient:
     ) -> BlockingStream[Any]:
         """A stream that is written once, ends, and can be read from any position; see the asyncio
         client."""
-        stream = self._client.stream(
+        stream = self._behind.stream(
             name,
             type,
             ttl_seconds=ttl_seconds,
@@ -394,32 +264,12 @@ class BlockingClient:
         )
         return BlockingStream(self._loop, stream)
 
-    # Subscribing
+    # Reading
 
-    def subscribe(
-        self,
-        topic: str,
-        *,
-        start: StartLike = None,
-        durable: str = "",
-        policy: str = "catch-up",
-        partitions: tuple[int, ...] | None = None,
-        on_gap: OnGap | None = None,
-        window_bytes: int | None = None,
-        missing: MissingPolicy = "wait",
-    ) -> BlockingSubscription:
-        """Follows a topic or a pattern; see the asyncio client."""
-        subscription = self._client.subscribe(
-            topic,
-            start=start,
-            durable=durable,
-            policy=policy,
-            partitions=partitions,
-            on_gap=on_gap,
-            window_bytes=window_bytes,
-            missing=missing,
-        )
-        return BlockingSubscription(self._loop, subscription)
+    subscribe = fronted(aio.Client.subscribe, BlockingSubscription)
+    commit = blocking(aio.Client.commit)
+    committed = blocking(aio.Client.committed)
+    fetch = blocking(aio.Client.fetch)
 
     @overload
     def consume(
@@ -457,14 +307,14 @@ class BlockingClient:
         if handler is None:
             check_no_handler(concurrency, until, "consume")
             return BlockingGroupMember(
-                self._loop, self._client.consume(topic, group=group, **given)
+                self._loop, self._behind.consume(topic, group=group, **given)
             )
         with HandlerThreads(concurrency) as threads:
             handle = message_handler_in_thread(threads, handler)
             return run_until_stopped(
                 self._loop,
                 until,
-                lambda stopped: self._client.consume(
+                lambda stopped: self._behind.consume(
                     topic, handle, group=group, concurrency=concurrency, until=stopped, **given
                 ),
             )
@@ -498,89 +348,41 @@ class BlockingClient:
         in threads, until `until` is set, SIGTERM comes or the client is closed."""
         if handler is None:
             check_no_handler(concurrency, until, "work")
-            return BlockingWorker(self._loop, self._client.work(topic, queue=queue, **options))
+            return BlockingWorker(self._loop, self._behind.work(topic, queue=queue, **options))
         with HandlerThreads(options.get("prefetch", concurrency)) as threads:
             handle = handler_in_thread(self._loop, threads, handler)
             run_until_stopped(
                 self._loop,
                 until,
-                lambda stopped: self._client.work(
+                lambda stopped: self._behind.work(
                     topic, handle, queue=queue, concurrency=concurrency, until=stopped, **options
                 ),
             )
         return None
 
-    def request(
-        self,
-        topic: str,
-        value: Value,
-        *,
-        timeout_seconds: float = 5.0,
-        key: bytes | str | None = None,
-        headers: Headers | None = None,
-        encoding: Encoding | None = None,
-    ) -> Message:
-        """Publishes a request and returns its answer."""
+    # Requests
 
-        async def asking() -> Message:
-            left = await self._outgoing.hand_over_within(timeout_seconds)
-            return await self._client.request(
-                topic,
-                value,
-                timeout_seconds=timeout_seconds if left is None else left,
-                key=key,
-                headers=headers,
-                encoding=encoding,
-            )
-
-        return self._loop.call(asking())
+    request = in_order(aio.Client.request)
+    reply = blocking(aio.Client.reply)
 
     def serve(self, topic: str, handler: Handler, *, queue: str = "", prefetch: int = 16) -> None:
         """Answers requests until the client is closed: `handler` gets each job, in a thread of its
         own, and what it returns is the answer."""
         with HandlerThreads(prefetch) as threads:
             handle = handler_in_thread(self._loop, threads, handler)
-            self._loop.call(self._client.serve(topic, handle, queue=queue, prefetch=prefetch))
-
-    def reply(
-        self, request: Message, value: Value, headers: Headers | None = None, error: str = ""
-    ) -> None:
-        """Answers a request that was read in another way than as a job."""
-        self._loop.call(self._client.reply(request, value, headers, error))
-
-    def commit(self, durable: str, positions: tuple[Position, ...]) -> None:
-        self._loop.call(self._client.commit(durable, positions))
-
-    def committed(self, durable: str) -> tuple[Position, ...]:
-        return self._loop.call(self._client.committed(durable))
-
-    def fetch(
-        self,
-        topic: str,
-        partition: int,
-        offset: int,
-        *,
-        bytes_max: int = 1 << 20,
-        wait_seconds: float = 0.0,
-    ) -> Fetched:
-        """Pulls batches from an offset on."""
-        return self._loop.call(
-            self._client.fetch(
-                topic, partition, offset, bytes_max=bytes_max, wait_seconds=wait_seconds
-            )
-        )
+            self._loop.call(self._behind.serve(topic, handle, queue=queue, prefetch=prefetch))
 
     # Transactions
 
     def transaction(self, id: str = "", *, timeout_seconds: float = 60.0) -> BlockingTransaction:
         """Messages and positions that become visible together; see the asyncio client."""
-        transaction = self._client.transaction(id, timeout_seconds=timeout_seconds)
+        transaction = self._behind.transaction(id, timeout_seconds=timeout_seconds)
         return BlockingTransaction(self._loop, transaction, self._outgoing)
 
     def join_transaction(self, ticket: str) -> BlockingTransaction:
         """One that another client has begun, to stage into it as well."""
         return BlockingTransaction(
-            self._loop, self._client.join_transaction(ticket), self._outgoing
+            self._loop, self._behind.join_transaction(ticket), self._outgoing
         )
 
     def run_transaction(
@@ -594,96 +396,29 @@ class BlockingClient:
         """Does `work`, in a thread, in a transaction, and again if the broker has lost it."""
         called = work_in_thread(self._loop, work, self._outgoing)
         return self._loop.call(
-            self._client.run_transaction(
+            self._behind.run_transaction(
                 called, id=id, attempts=attempts, timeout_seconds=timeout_seconds
             )
         )
 
-    def transform(
-        self,
-        source: str,
-        target: str,
-        function: Function,
-        *,
-        group: str,
-        member: str = "",
-        reset: ResetPolicy = "earliest",
-        session_seconds: float = 10.0,
-        batch_records: int = 1000,
-        batch_seconds: float = 0.1,
-        until: Callable[[], bool] | None = None,
-        idle_seconds: float | None = None,
-        on_gap: OnGap | None = None,
-    ) -> int:
-        """Publishes what `function` makes of a group's messages, exactly once; see the asyncio
-        client. The function is called in a thread."""
-        return self._loop.call(
-            self._client.transform(
-                source,
-                target,
-                function_in_thread(function),
-                group=group,
-                member=member,
-                reset=reset,
-                session_seconds=session_seconds,
-                batch_records=batch_records,
-                batch_seconds=batch_seconds,
-                until=until,
-                idle_seconds=idle_seconds,
-                on_gap=on_gap,
-            )
-        )
+    @like(aio.Client.transform)
+    def transform(self, source: str, target: str, function: Function, **options: Any) -> int:
+        called = function_in_thread(function)
+        return self._loop.call(self._behind.transform(source, target, called, **options))
 
-    # Topics
+    # Topics and the broker
 
-    def create_topic(
-        self,
-        name: str,
-        settings: TopicSettings | None = None,
-        *,
-        exist_ok: ExistOk = False,
-        **given: Any,
-    ) -> TopicInfo:
-        """Creates a topic. With `exist_ok=True` it may exist, if the settings that are given here
-        agree, and with `exist_ok="any"` whatever its settings are."""
-        return self._loop.call(
-            self._client.create_topic(name, settings, exist_ok=exist_ok, **given)
-        )
-
-    def topics(self, pattern: str = ">", *, internal: bool = False) -> list[TopicInfo]:
-        return self._loop.call(self._client.topics(pattern, internal=internal))
-
-    def describe_topic(self, name: str) -> TopicInfo:
-        return self._loop.call(self._client.describe_topic(name))
-
-    def grow_topic(self, name: str, partitions: int) -> TopicInfo:
-        """Gives a topic more partitions while it is in use; see the asyncio client."""
-        return self._loop.call(self._client.grow_topic(name, partitions))
-
-    def alter_topic(
-        self, name: str, settings: TopicSettings | None = None, **given: Any
-    ) -> TopicInfo:
-        """Changes settings of a topic while it is in use; see the asyncio client."""
-        return self._loop.call(self._client.alter_topic(name, settings, **given))
-
-    def delete_topic(self, name: str) -> None:
-        self._loop.call(self._client.delete_topic(name))
-
-    def find_offsets(self, topic: str, start: StartLike) -> dict[int, int]:
-        return self._loop.call(self._client.find_offsets(topic, start))
-
-    def delete_records(self, topic: str, before: dict[int, int] | StartLike) -> dict[int, int]:
-        """Deletes what is before an offset in each partition; see the asyncio client."""
-        return self._loop.call(self._client.delete_records(topic, before))
-
-    def compact_topic(self, name: str) -> TopicInfo:
-        return self._loop.call(self._client.compact_topic(name))
-
-    def status(self) -> BrokerStatus:
-        return self._loop.call(self._client.status())
-
-    def metrics(self) -> Snapshot:
-        return self._loop.call(self._client.metrics())
+    create_topic = blocking(aio.Client.create_topic)
+    topics = blocking(aio.Client.topics)
+    describe_topic = blocking(aio.Client.describe_topic)
+    grow_topic = blocking(aio.Client.grow_topic)
+    alter_topic = blocking(aio.Client.alter_topic)
+    delete_topic = blocking(aio.Client.delete_topic)
+    find_offsets = blocking(aio.Client.find_offsets)
+    delete_records = blocking(aio.Client.delete_records)
+    compact_topic = blocking(aio.Client.compact_topic)
+    status = blocking(aio.Client.status)
+    metrics = blocking(aio.Client.metrics)
 
 
 def connect(

@@ -1,5 +1,4 @@
-"""What the blocking client is made of: a loop on a thread of its own, and a subscription that is
-read from another. `client.py` and its siblings put their calls on it."""
+"""The loop of the blocking client, on a thread of its own. `front.py` puts calls on it."""
 
 from __future__ import annotations
 
@@ -7,14 +6,10 @@ import asyncio
 import concurrent.futures
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any, TypeVar
 
-from fanlog.client.message import Message, MessageBatch
-from fanlog.client.subscription import Subscription as AsyncSubscription
-from fanlog.errors import ClosedError, InvalidArgumentError
-from fanlog.format.messages import Position
+from fanlog.errors import ClosedError, FanlogError, InvalidArgumentError
 
 T = TypeVar("T")
 # What does not end by then, after it was cancelled, is left behind.
@@ -30,6 +25,7 @@ class LoopThread:
         self._stopped = False
         self._ending = False
         self._waiting: set[concurrent.futures.Future[Any]] = set()
+        self._closing: set[asyncio.Task[None]] = set()
         # Whatever is handed over under it comes before the stop.
         self._handing_over = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -94,11 +90,35 @@ class LoopThread:
     def each(self, items: AsyncIterator[T]) -> Iterator[T]:
         """What an asynchronous iterator gives, one after the other."""
 
-        async def following() -> T | None:
-            return await anext(items, None)
+        async def following() -> list[T]:
+            """One, or none at the end: it may be anything."""
+            try:
+                return [await anext(items)]
+            except StopAsyncIteration:
+                return []
 
-        while (found := self.call(following())) is not None:
-            yield found
+        try:
+            while found := self.call(following()):
+                yield found[0]
+        finally:
+            self._close_soon(items)
+
+    def _close_soon(self, items: AsyncIterator[Any]) -> None:
+        """Without waiting: an iteration that was given up ends wherever Python finds it."""
+        if not isinstance(items, AsyncGenerator):
+            return
+
+        async def closed() -> None:
+            with contextlib.suppress(FanlogError):
+                await items.aclose()
+
+        def close() -> None:
+            task = asyncio.ensure_future(closed())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+        with contextlib.suppress(ClosedError):
+            self.post(close)
 
     def post(self, call: Callable[[], None]) -> None:
         with self._handing_over:
@@ -114,81 +134,3 @@ class LoopThread:
             if running:
                 self._loop.call_soon_threadsafe(self._end)
         self._thread.join()
-
-
-class BlockingSubscription:
-    """Iterate it for messages; `batches()` gives whole batches."""
-
-    def __init__(self, loop: LoopThread, subscription: AsyncSubscription) -> None:
-        self._loop = loop
-        self._subscription = subscription
-        self._begun: Iterator[Message] = iter(())
-
-    def start(self) -> None:
-        self._loop.call(self._subscription.start())
-
-    def close(self) -> None:
-        self._loop.call(self._subscription.close())
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def check_open(self) -> None:
-        """A loop ends when its subscription is closed. One that begins after that is a mistake."""
-        self._subscription.check_open()
-
-    def __iter__(self) -> Iterator[Message]:
-        self._subscription.check_open()
-        while True:
-            try:
-                yield self.next()
-            except ClosedError:
-                return
-
-    def batches(self) -> Iterator[MessageBatch]:
-        self._subscription.check_open()
-        while True:
-            try:
-                yield self.next_batch()
-            except ClosedError:
-                return
-
-    def next(self, timeout_seconds: float | None = None) -> Message:
-        """The next message. Raises TimeoutError when none comes in time."""
-        while True:
-            for message in self._begun:
-                self._subscription.took(message)
-                return message
-            self._begun = self._next_run(timeout_seconds)
-
-    def _next_run(self, timeout_seconds: float | None) -> Iterator[Message]:
-        return iter(self.next_batch(timeout_seconds).messages)
-
-    def next_batch(self, timeout_seconds: float | None = None) -> MessageBatch:
-        """The next batch as a whole. Raises TimeoutError when none comes in time."""
-        return self._loop.call(self._subscription.next_batch(timeout_seconds))
-
-    @property
-    def gaps(self) -> int:
-        return self._subscription.gaps
-
-    @property
-    def missed(self) -> int:
-        return self._subscription.missed
-
-    @property
-    def positions(self) -> tuple[Position, ...]:
-        return self._subscription.positions
-
-    def commit(self, message: Message | None = None) -> None:
-        """Makes the durable name continue after this message, or after all that were taken."""
-        self._loop.call(self._subscription.commit(message))

@@ -8,16 +8,23 @@ then is with the asyncio client.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections import deque
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from fanlog.client import aio
+from fanlog.client.blocking.front import as_blocking
 from fanlog.client.blocking.loop import LoopThread
 from fanlog.client.values import Value
 from fanlog.errors import RequestTimeoutError
 
 # With more than this in the line a `send` waits.
 _WAITING_MAX = 10_000
+
+P = ParamSpec("P")
+B = TypeVar("B")
+R = TypeVar("R")
 
 
 class OutgoingLine:
@@ -93,3 +100,26 @@ class OutgoingLine:
         error, self.error = self.error, None
         if error is not None:
             raise error
+
+
+def in_order(
+    method: Callable[Concatenate[B, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[Any, P], R]:
+    """The method of the client behind, after all that was sent before. If the method has a
+    `timeout_seconds`, that is for both."""
+    name = method.__name__
+    timed = inspect.signature(method).parameters.get("timeout_seconds")
+
+    def called(front: Any, *given: P.args, **named: P.kwargs) -> R:
+        async def calling() -> R:
+            options: dict[str, Any] = dict(named)
+            if timed is None:
+                await front._outgoing.hand_over()
+            else:
+                limit = options.get("timeout_seconds", timed.default)
+                options["timeout_seconds"] = await front._outgoing.hand_over_within(limit)
+            return await getattr(front._behind, name)(*given, **options)
+
+        return front._loop.call(calling())
+
+    return as_blocking(method, called)

@@ -1,5 +1,4 @@
-"""Transactions for the blocking client: what `client.transactions` does, each call on
-the client's own loop. Messages cross over many at a time."""
+"""Transactions for the blocking client. Messages cross over many at a time."""
 
 from __future__ import annotations
 
@@ -8,16 +7,18 @@ import datetime as dt
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
+from fanlog.client.blocking.front import LoopFront, blocking, like
 from fanlog.client.blocking.loop import LoopThread
 from fanlog.client.blocking.outgoing import OutgoingLine
 from fanlog.client.blocking.threads import call_in_thread, check_plain
+from fanlog.client.forwarding import passed, shown
 from fanlog.client.message import Message
 from fanlog.client.publishing import Headers, Value, own_headers
 from fanlog.client.schedules import Time
-from fanlog.client.transactions import transaction, transform
-from fanlog.client.transactions.transaction import CommittingMember, Taken
+from fanlog.client.transactions.transaction import Transaction
+from fanlog.client.transactions.transform import Function as AsyncFunction
 from fanlog.client.transactions.transform import Made
 from fanlog.client.values import Encoding, as_published
 from fanlog.format.messages import TransactionCommitted
@@ -27,7 +28,7 @@ _OUTGOING_MAX = 500
 Function = Callable[[Message], Made]
 
 
-class BlockingTransaction:
+class BlockingTransaction(LoopFront[Transaction]):
     """Made by `client.transaction()`; use it with `with`. It commits at the end of the block, and
     aborts when an exception leaves it.
 
@@ -36,31 +37,20 @@ class BlockingTransaction:
     ...     tx.publish("stock", b"-1", key="tea")
     """
 
-    def __init__(
-        self, loop: LoopThread, transaction: transaction.Transaction, sent: OutgoingLine
-    ) -> None:
-        self._loop = loop
-        self._transaction = transaction
+    def __init__(self, loop: LoopThread, behind: Transaction, sent: OutgoingLine) -> None:
+        super().__init__(loop, behind)
         self._sent = sent
         self._one_at_a_time = asyncio.Lock()
         self._outgoing: deque[tuple[str, Value, dict[str, Any]]] = deque()
 
-    @property
-    def ticket(self) -> str:
-        return self._transaction.ticket
+    encoding = shown(Transaction, lambda transaction: transaction.encoding)
+    ticket = shown(Transaction, lambda transaction: transaction.ticket)
+    id = shown(Transaction, lambda transaction: transaction.id)
+    committed_before = shown(Transaction, lambda transaction: transaction.committed_before)
+    begin = blocking(Transaction.begin)
+    commit_offsets = passed(Transaction.commit_offsets)
 
-    @property
-    def id(self) -> str:
-        return self._transaction.id
-
-    @property
-    def committed_before(self) -> bool:
-        return self._transaction.committed_before
-
-    def begin(self) -> None:
-        self._loop.call(self._transaction.begin())
-
-    def __enter__(self) -> BlockingTransaction:
+    def __enter__(self) -> Self:
         self.begin()
         return self
 
@@ -82,9 +72,9 @@ class BlockingTransaction:
             try:
                 await self.hand_over()
             except BaseException as fault:
-                await self._transaction.__aexit__(type(fault), fault, fault.__traceback__)
+                await self._behind.__aexit__(type(fault), fault, fault.__traceback__)
                 raise
-        await self._transaction.__aexit__(kind, error, trace)
+        await self._behind.__aexit__(kind, error, trace)
 
     def publish(
         self,
@@ -102,8 +92,8 @@ class BlockingTransaction:
         schedule_id: str | None = None,
     ) -> None:
         """Stages one message; what goes wrong is raised by the next call, `flush` or `commit`."""
-        self._transaction.check_unfinished()
-        value, headers = as_published(value, headers, encoding, self._transaction.encoding)
+        self._behind.check_unfinished()
+        value, headers = as_published(value, headers, encoding, self._behind.encoding)
         if headers:
             headers = own_headers(headers)
         given = {
@@ -130,42 +120,38 @@ class BlockingTransaction:
             # One by one: one that is refused must not take the others with it.
             while self._outgoing:
                 topic, value, given = self._outgoing.popleft()
-                await self._transaction.publish(topic, value, **given)
+                await self._behind.publish(topic, value, **given)
 
-    def commit_offsets(self, member: CommittingMember, taken: Taken = None) -> None:
-        """Commits a group's positions with the transaction; see the asyncio client."""
-        self._transaction.commit_offsets(member, taken)
-
+    @like(Transaction.flush)
     def flush(self) -> None:
-        """Waits until everything so far is staged."""
         self._loop.call(self._flush())
 
     async def _flush(self) -> None:
         await self.hand_over()
-        await self._transaction.flush()
+        await self._behind.flush()
 
+    @like(Transaction.commit)
     def commit(self, id: str = "", *, tickets: Iterable[str] = ()) -> TransactionCommitted:
-        """Commits; the result says whether its id was committed `already`."""
         return self._loop.call(self._commit(id, tuple(tickets)))
 
     async def _commit(self, id: str, tickets: tuple[str, ...]) -> TransactionCommitted:
         await self.hand_over()
-        return await self._transaction.commit(id, tickets=tickets)
+        return await self._behind.commit(id, tickets=tickets)
 
+    @like(Transaction.abort)
     def abort(self) -> None:
-        """Takes everything back."""
         self._outgoing.clear()
-        self._loop.call(self._transaction.abort())
+        self._loop.call(self._behind.abort())
 
 
 def work_in_thread(
     loop: LoopThread, work: Callable[[BlockingTransaction], None], sent: OutgoingLine
-) -> Callable[[transaction.Transaction], Awaitable[None]]:
+) -> Callable[[Transaction], Awaitable[None]]:
     """Plain code as the work of an asyncio transaction."""
 
     check_plain(work)
 
-    async def called(transaction: transaction.Transaction) -> None:
+    async def called(transaction: Transaction) -> None:
         wrapped = BlockingTransaction(loop, transaction, sent)
         await call_in_thread(None, work, wrapped)
         await wrapped.hand_over()
@@ -173,7 +159,7 @@ def work_in_thread(
     return called
 
 
-def function_in_thread(function: Function) -> transform.Function:
+def function_in_thread(function: Function) -> AsyncFunction:
     """A plain function that may take its time, beside the loop."""
 
     check_plain(function)

@@ -4,41 +4,48 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar, Unpack, cast, overload
+from typing import (
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
-from fanlog.client.arguments import StartLike
+from fanlog.client.blocking.front import as_blocking, like
 from fanlog.client.blocking.groups import (
     BlockingConsumeOptions,
     BlockingGroupMember,
     BlockingHandledOptions,
 )
-from fanlog.client.blocking.loop import BlockingSubscription
 from fanlog.client.blocking.queues import BlockingJob, BlockingWorker
+from fanlog.client.blocking.subscription import BlockingSubscription
 from fanlog.client.blocking.threads import check_plain, check_plain_handler
+from fanlog.client.forwarding import Front, passed, shown
 from fanlog.client.groups.running import Handled
 from fanlog.client.message import Message
 from fanlog.client.queues.options import WorkOptions
 from fanlog.client.queues.running import check_no_handler
-from fanlog.client.schedules import Time
 from fanlog.client.typed.kind import MessageType
 from fanlog.client.typed.messages import MessageDecoding, TypedMessage
-from fanlog.client.typed.options import (
-    LaterOptions,
-    OnUndecodable,
-    RequestOptions,
-    SendOptions,
-    SubscribeOptions,
-    TypedPublishOptions,
-)
+from fanlog.client.typed.options import OnUndecodable, SubscribeOptions
+from fanlog.client.typed.topic import Topic
 from fanlog.client.values import Encoding
 from fanlog.errors import ClosedError, DecodeError
-from fanlog.format.messages import GroupOffsets, Position
-from fanlog.model import QueueSettings, Receipt, Scheduled, TopicPartition
+from fanlog.model import Receipt, Scheduled
 
 T = TypeVar("T")
+B = TypeVar("B")
+P = ParamSpec("P")
+R = TypeVar("R")
 S = TypeVar("S", bound=BlockingSubscription)
 
 
@@ -57,21 +64,22 @@ class BlockingTopicHost(Protocol):
     def serve(self, *given: Any, **options: Any) -> None: ...
 
 
-class _BlockingTyped(Generic[T, S]):
+class _BlockingTyped(Front[S], Generic[T, S]):
     """A subscription whose messages are decoded. Whatever else it does, the plain one does."""
 
-    def __init__(self, subscription: S, reading: MessageDecoding[T]) -> None:
-        self._subscription = subscription
+    def __init__(self, behind: S, reading: MessageDecoding[T]) -> None:
+        super().__init__(behind)
         self._reading = reading
 
-    def start(self) -> None:
-        self._subscription.start()
-
-    def close(self) -> None:
-        self._subscription.close()
+    target = shown(BlockingSubscription, lambda subscription: subscription.target)
+    gaps = shown(BlockingSubscription, lambda subscription: subscription.gaps)
+    missed = shown(BlockingSubscription, lambda subscription: subscription.missed)
+    positions = shown(BlockingSubscription, lambda subscription: subscription.positions)
+    start = passed(BlockingSubscription.start)
+    close = passed(BlockingSubscription.close)
 
     def __enter__(self) -> Self:
-        self._subscription.__enter__()
+        self._behind.__enter__()
         return self
 
     def __exit__(
@@ -80,10 +88,10 @@ class _BlockingTyped(Generic[T, S]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._subscription.__exit__(kind, error, trace)
+        self._behind.__exit__(kind, error, trace)
 
     def __iter__(self) -> Iterator[TypedMessage[T]]:
-        self._subscription.check_open()
+        self._behind.check_open()
         while True:
             try:
                 yield self.next()
@@ -95,27 +103,15 @@ class _BlockingTyped(Generic[T, S]):
         end_at = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         while True:
             left = None if end_at is None else max(0.0, end_at - time.monotonic())
-            message = self._subscription.next(left)
+            message = self._behind.next(left)
             try:
                 return self._reading.typed(message)
             except DecodeError as fault:
                 self._reading.pass_over(message, fault)
 
-    @property
-    def gaps(self) -> int:
-        return self._subscription.gaps
-
-    @property
-    def missed(self) -> int:
-        return self._subscription.missed
-
-    @property
-    def positions(self) -> tuple[Position, ...]:
-        return self._subscription.positions
-
     def commit(self, message: Message | None = None) -> None:
         """Commits up to this message, or all that were taken, also those that were skipped."""
-        self._subscription.commit(message)
+        self._behind.commit(message)
 
 
 class BlockingTypedSubscription(_BlockingTyped[T, BlockingSubscription]):
@@ -125,31 +121,12 @@ class BlockingTypedSubscription(_BlockingTyped[T, BlockingSubscription]):
 class BlockingTypedGroupMember(_BlockingTyped[T, BlockingGroupMember]):
     """Made by `topic.consume(...)`; use it with `with`, then iterate."""
 
-    @property
-    def group(self) -> str:
-        return self._subscription.group
-
-    @property
-    def member(self) -> str:
-        return self._subscription.member
-
-    @property
-    def partitions(self) -> tuple[TopicPartition, ...]:
-        """What this member reads now, as topics and partitions."""
-        return self._subscription.partitions
-
-    def commit_soon(self, message: Message | None = None) -> None:
-        """Commits in the background; see the asyncio client."""
-        self._subscription.commit_soon(message)
-
-    def offsets_for_commit(self, positions: tuple[Position, ...] | None = None) -> GroupOffsets:
-        return self._subscription.offsets_for_commit(positions)
-
-    def seek(
-        self, start: StartLike, topic: str = "", partition: int | None = None
-    ) -> tuple[Position, ...]:
-        """Moves in this member's partitions; see the asyncio client."""
-        return self._subscription.seek(start, topic, partition)
+    group = shown(BlockingGroupMember, lambda member: member.group)
+    member = shown(BlockingGroupMember, lambda member: member.member)
+    partitions = shown(BlockingGroupMember, lambda member: member.partitions)
+    commit_soon = passed(BlockingGroupMember.commit_soon)
+    offsets_for_commit = passed(BlockingGroupMember.offsets_for_commit)
+    seek = passed(BlockingGroupMember.seek)
 
 
 class BlockingTypedJob(BlockingJob, Generic[T]):
@@ -158,7 +135,7 @@ class BlockingTypedJob(BlockingJob, Generic[T]):
     __slots__ = ("_data", "_decoded", "_kind")
 
     def __init__(self, job: BlockingJob, kind: MessageType[T]) -> None:
-        super().__init__(job._loop, job._job)
+        super().__init__(job._loop, job._behind)
         self._kind = kind
         self._decoded = False
         self._data: T | None = None
@@ -172,43 +149,23 @@ class BlockingTypedJob(BlockingJob, Generic[T]):
         return cast(T, self._data)
 
 
-class BlockingTypedWorker(Generic[T]):
+class BlockingTypedWorker(Front[BlockingWorker], Generic[T]):
     """Made by `topic.work(...)`; use it with `with`, then iterate."""
 
-    def __init__(self, worker: BlockingWorker, kind: MessageType[T]) -> None:
-        self._worker = worker
+    def __init__(self, behind: BlockingWorker, kind: MessageType[T]) -> None:
+        super().__init__(behind)
         self._kind = kind
 
-    @property
-    def queue(self) -> str:
-        return self._worker.queue
-
-    @property
-    def worker(self) -> str:
-        return self._worker.worker
-
-    @property
-    def settings(self) -> QueueSettings:
-        return self._worker.settings
-
-    @property
-    def failures(self) -> int:
-        """Jobs that raised in their `with` block."""
-        return self._worker.failures
-
-    def start(self) -> None:
-        self._worker.start()
-
-    def flush(self) -> None:
-        """Waits until all outcomes are with the broker. Raises what `ack_soon` ran into."""
-        self._worker.flush()
-
-    def close(self) -> None:
-        """Leaves the queue: what was not done goes to others at once."""
-        self._worker.close()
+    queue = shown(BlockingWorker, lambda worker: worker.queue)
+    worker = shown(BlockingWorker, lambda worker: worker.worker)
+    settings = shown(BlockingWorker, lambda worker: worker.settings)
+    failures = shown(BlockingWorker, lambda worker: worker.failures)
+    start = passed(BlockingWorker.start)
+    flush = passed(BlockingWorker.flush)
+    close = passed(BlockingWorker.close)
 
     def __enter__(self) -> Self:
-        self._worker.__enter__()
+        self._behind.__enter__()
         return self
 
     def __exit__(
@@ -217,15 +174,28 @@ class BlockingTypedWorker(Generic[T]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._worker.__exit__(kind, error, trace)
+        self._behind.__exit__(kind, error, trace)
 
     def __iter__(self) -> Iterator[BlockingTypedJob[T]]:
-        for job in self._worker:
+        for job in self._behind:
             yield BlockingTypedJob(job, self._kind)
 
     def next(self, timeout_seconds: float | None = None) -> BlockingTypedJob[T]:
         """The next job. Raises TimeoutError when none comes in time."""
-        return BlockingTypedJob(self._worker.next(timeout_seconds), self._kind)
+        return BlockingTypedJob(self._behind.next(timeout_seconds), self._kind)
+
+
+def _encoded(
+    method: Callable[Concatenate[B, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[Any, P], R]:
+    """The client's method of this name, with a value of the topic's type."""
+    name = method.__name__
+
+    def called(topic: Any, value: Any, **options: Any) -> Any:
+        stored, options["headers"] = topic._kind.encoded(value, options.get("headers"))
+        return getattr(topic._host, name)(topic.name, stored, **options)
+
+    return as_blocking(method, cast("Callable[Concatenate[Any, P], R]", called))
 
 
 class BlockingTopic(Generic[T]):
@@ -252,50 +222,14 @@ class BlockingTopic(Generic[T]):
     def __repr__(self) -> str:
         return f"<Topic {self.name!r} of {self._kind.name}>"
 
-    @overload
-    def publish(
-        self,
-        value: T,
-        *,
-        delay_seconds: float,
-        schedule_id: str | None = None,
-        **options: Unpack[TypedPublishOptions],
-    ) -> Scheduled: ...
-    @overload
-    def publish(
-        self,
-        value: T,
-        *,
-        at: Time,
-        schedule_id: str | None = None,
-        **options: Unpack[TypedPublishOptions],
-    ) -> Scheduled: ...
-    @overload
-    def publish(self, value: T, **options: Unpack[TypedPublishOptions]) -> Receipt: ...
-    def publish(self, value: T, **options: Unpack[LaterOptions]) -> Receipt | Scheduled:
-        """Publishes one message. A value of another type is refused."""
-        stored, options["headers"] = self._kind.encoded(value, options.get("headers"))
-        return self._host.publish(self.name, stored, **options)
+    publish = _encoded(Topic[T].publish)
+    send = _encoded(Topic[T].send)
+    request = _encoded(Topic[T].request)
 
-    def send(self, value: T, **options: Unpack[SendOptions]) -> None:
-        """Publishes without waiting; `flush` of the client waits, and raises what went wrong."""
-        stored, options["headers"] = self._kind.encoded(value, options.get("headers"))
-        self._host.send(self.name, stored, **options)
-
-    def publish_many(
-        self, values: Iterable[T], *, key: bytes | str | None = None, priority: int = 0
-    ) -> list[Receipt]:
-        """Publishes values in order and waits for all of them. If one is of another type, none is
-        published."""
+    @like(Topic[T].publish_many)
+    def publish_many(self, values: Iterable[T], **options: Any) -> list[Receipt]:
         ready, headers = self._kind.all_encoded(values)
-        return self._host.publish_many(
-            self.name, ready, key=key, headers=headers, priority=priority
-        )
-
-    def request(self, value: T, **options: Unpack[RequestOptions]) -> Message:
-        """Publishes a request and returns its answer."""
-        stored, options["headers"] = self._kind.encoded(value, options.get("headers"))
-        return self._host.request(self.name, stored, **options)
+        return self._host.publish_many(self.name, ready, headers=headers, **options)
 
     def subscribe(
         self, *, on_undecodable: OnUndecodable = "raise", **options: Unpack[SubscribeOptions]

@@ -239,12 +239,6 @@ class GroupMember(Subscription):
             self._progress.took(batch)
         self._free(batch.batch.header.length)
 
-    async def next_run(self, timeout_seconds: float | None = None) -> Iterator[Message]:
-        """The messages of the next batch, one by one, for who takes them in another thread."""
-        await self.start()
-        async with asyncio.timeout(timeout_seconds):
-            return await self._next_run()
-
     async def _next_run(self) -> Iterator[Message]:
         run = self._progress.run(await self._next_batch())
         return self._watched(run) if self._options.commit == "iterate" else run

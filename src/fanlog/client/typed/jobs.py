@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Generic, Self, TypeVar, cast
 
+from fanlog.client.forwarding import Front, passed, shown
 from fanlog.client.message import Message
 from fanlog.client.queues.jobs import Job, LeaseInHand
 from fanlog.client.queues.worker import Worker
 from fanlog.client.typed.kind import MessageType
 from fanlog.errors import ClosedError
-from fanlog.model import QueueSettings
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ def with_typed_jobs(worker: Worker, kind: MessageType[T]) -> Worker:
     return worker
 
 
-class TypedWorker(Generic[T]):
+class TypedWorker(Front[Worker], Generic[T]):
     """Made by `topic.work(...)`; use it with `async with`, then iterate.
 
     >>> async with emails.work(queue="mailers") as worker:  # doctest: +SKIP
@@ -56,40 +56,19 @@ class TypedWorker(Generic[T]):
     ...             await send(job.data)
     """
 
-    def __init__(self, worker: Worker, kind: MessageType[T]) -> None:
-        self._worker = with_typed_jobs(worker, kind)
+    def __init__(self, behind: Worker, kind: MessageType[T]) -> None:
+        super().__init__(with_typed_jobs(behind, kind))
 
-    @property
-    def queue(self) -> str:
-        return self._worker.queue
-
-    @property
-    def worker(self) -> str:
-        """The worker's name in its queue."""
-        return self._worker.worker
-
-    @property
-    def settings(self) -> QueueSettings:
-        return self._worker.settings
-
-    @property
-    def failures(self) -> int:
-        """Jobs that raised in their `async with` block."""
-        return self._worker.failures
-
-    async def start(self) -> None:
-        await self._worker.start()
-
-    async def flush(self) -> None:
-        """Waits until all outcomes are with the broker. Raises what `ack_soon` ran into."""
-        await self._worker.flush()
-
-    async def close(self) -> None:
-        """Leaves the queue: what was not done goes to others at once."""
-        await self._worker.close()
+    queue = shown(Worker, lambda worker: worker.queue)
+    worker = shown(Worker, lambda worker: worker.worker)
+    settings = shown(Worker, lambda worker: worker.settings)
+    failures = shown(Worker, lambda worker: worker.failures)
+    start = passed(Worker.start)
+    flush = passed(Worker.flush)
+    close = passed(Worker.close)
 
     async def __aenter__(self) -> Self:
-        await self._worker.__aenter__()
+        await self._behind.__aenter__()
         return self
 
     async def __aexit__(
@@ -98,10 +77,10 @@ class TypedWorker(Generic[T]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._worker.__aexit__(kind, error, trace)
+        await self._behind.__aexit__(kind, error, trace)
 
     async def __aiter__(self) -> AsyncIterator[TypedJob[T]]:
-        self._worker.check_open()
+        self._behind.check_open()
         while True:
             try:
                 job = await self.next()
@@ -111,4 +90,4 @@ class TypedWorker(Generic[T]):
 
     async def next(self, timeout_seconds: float | None = None) -> TypedJob[T]:
         """The next job. Raises TimeoutError when none comes in time."""
-        return cast("TypedJob[T]", await self._worker.next(timeout_seconds))
+        return cast("TypedJob[T]", await self._behind.next(timeout_seconds))

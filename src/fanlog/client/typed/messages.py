@@ -10,15 +10,13 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
-from fanlog.client.arguments import StartLike
+from fanlog.client.forwarding import Front, passed, shown
 from fanlog.client.groups.member import GroupMember
 from fanlog.client.message import Message
 from fanlog.client.subscription import Subscription
 from fanlog.client.typed.kind import MessageType
 from fanlog.client.typed.options import OnUndecodable
 from fanlog.errors import DecodeError, InvalidArgumentError
-from fanlog.format.messages import GroupOffsets, Position
-from fanlog.model import TopicPartition
 
 logger = logging.getLogger("fanlog.client")
 
@@ -59,22 +57,22 @@ class MessageDecoding(Generic[T]):
         return self._on_undecodable(message, fault)
 
 
-class _Typed(Generic[T, S]):
+class _Typed(Front[S], Generic[T, S]):
     """A subscription whose messages are decoded. Whatever else it does, the plain one does."""
 
-    def __init__(self, subscription: S, reading: MessageDecoding[T]) -> None:
-        self._subscription = subscription
+    def __init__(self, behind: S, reading: MessageDecoding[T]) -> None:
+        super().__init__(behind)
         self._reading = reading
 
-    async def start(self) -> None:
-        """Begins to receive; `async with` and iterating do it by themselves."""
-        await self._subscription.start()
-
-    async def close(self) -> None:
-        await self._subscription.close()
+    target = shown(Subscription, lambda subscription: subscription.target)
+    gaps = shown(Subscription, lambda subscription: subscription.gaps)
+    missed = shown(Subscription, lambda subscription: subscription.missed)
+    positions = shown(Subscription, lambda subscription: subscription.positions)
+    start = passed(Subscription.start)
+    close = passed(Subscription.close)
 
     async def __aenter__(self) -> Self:
-        await self._subscription.__aenter__()
+        await self._behind.__aenter__()
         return self
 
     async def __aexit__(
@@ -83,10 +81,10 @@ class _Typed(Generic[T, S]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._subscription.__aexit__(kind, error, trace)
+        await self._behind.__aexit__(kind, error, trace)
 
     async def __aiter__(self) -> AsyncIterator[TypedMessage[T]]:
-        async for message in self._subscription:
+        async for message in self._behind:
             try:
                 typed = self._reading.typed(message)
             except DecodeError as fault:
@@ -98,7 +96,7 @@ class _Typed(Generic[T, S]):
         """The next message. Raises TimeoutError when none comes in time."""
         async with asyncio.timeout(timeout_seconds):
             while True:
-                message = await self._subscription.next()
+                message = await self._behind.next()
                 try:
                     return self._reading.typed(message)
                 except DecodeError as fault:
@@ -111,25 +109,9 @@ class _Typed(Generic[T, S]):
         # However many they are: a time-out may be over, and others want a turn.
         await asyncio.sleep(0)
 
-    @property
-    def target(self) -> str:
-        return self._subscription.target
-
-    @property
-    def gaps(self) -> int:
-        return self._subscription.gaps
-
-    @property
-    def missed(self) -> int:
-        return self._subscription.missed
-
-    @property
-    def positions(self) -> tuple[Position, ...]:
-        return self._subscription.positions
-
     async def commit(self, message: Message | None = None) -> None:
         """Commits up to this message, or all that were taken, also those that were skipped."""
-        await self._subscription.commit(message)
+        await self._behind.commit(message)
 
 
 class TypedSubscription(_Typed[T, Subscription]):
@@ -144,28 +126,9 @@ class TypedSubscription(_Typed[T, Subscription]):
 class TypedGroupMember(_Typed[T, GroupMember]):
     """Made by `topic.consume(...)`; use it with `async with`, then iterate."""
 
-    @property
-    def group(self) -> str:
-        return self._subscription.group
-
-    @property
-    def member(self) -> str:
-        return self._subscription.member
-
-    @property
-    def partitions(self) -> tuple[TopicPartition, ...]:
-        """What this member reads now, as topics and partitions."""
-        return self._subscription.partitions
-
-    def commit_soon(self, message: Message | None = None) -> None:
-        """Commits in the background. The next commit or close raises what goes wrong."""
-        self._subscription.commit_soon(message)
-
-    def offsets_for_commit(self, positions: tuple[Position, ...] | None = None) -> GroupOffsets:
-        return self._subscription.offsets_for_commit(positions)
-
-    async def seek(
-        self, start: StartLike, topic: str = "", partition: int | None = None
-    ) -> tuple[Position, ...]:
-        """Moves in this member's partitions; see `GroupMember.seek`."""
-        return await self._subscription.seek(start, topic, partition)
+    group = shown(GroupMember, lambda member: member.group)
+    member = shown(GroupMember, lambda member: member.member)
+    partitions = shown(GroupMember, lambda member: member.partitions)
+    commit_soon = passed(GroupMember.commit_soon)
+    offsets_for_commit = passed(GroupMember.offsets_for_commit)
+    seek = passed(GroupMember.seek)
