@@ -15,6 +15,7 @@ import xdist.remote
 from xdist.scheduler import LoadScopeScheduling
 
 from tests import secured
+from tests.costs import CostsPerFile, CostsPerTest
 from tests.power.machine import Machine, machine_of
 from tests.sharing import group_of, longest_first, processes
 
@@ -52,6 +53,19 @@ def _limit_seconds(test: pytest.Function) -> float:
     own = test.get_closest_marker("timeout")
     limits = [test.config.getoption("timeout"), None if own is None else own.args[0]]
     return max([ASYNC_TEST_SECONDS, *(limit - 20 for limit in limits if limit)])
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--costs", type=Path, help="write CPU and waiting time of each file there")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    costs = config.getoption("costs")
+    if costs is None:
+        return
+    config.pluginmanager.register(CostsPerTest())
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(CostsPerFile(costs))
 
 
 def pytest_xdist_auto_num_workers() -> int:

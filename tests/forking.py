@@ -141,14 +141,12 @@ def _forker() -> socket.socket:
 def _serve(asked: socket.socket) -> Any:
     """Forks for each that asks. Returns in the new process, with what it is to do, or with None
     where nobody can ask any more."""
-    # Those that keep programs are nobody's to wait for.
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         said, files, _, _ = socket.recv_fds(asked, _ASKED_MAX, _FILES)
+        _reap()
         if not said:
             return None
         if os.fork() == 0:
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             asked.close()
             *stdio, channel = files
             child = os.fork()
@@ -165,6 +163,13 @@ def _serve(asked: socket.socket) -> Any:
             os.close(file)
 
 
+def _reap() -> None:
+    """Waits for those whose program has ended: so its CPU time counts as that of the tests."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
 def _keep(child: int, channel: int) -> None:
     """Tells the id of a program, and how it ended; ends when nobody wants to know any more."""
     # What is typed to all is for the program, which may take a while to end.
@@ -177,6 +182,7 @@ def _keep(child: int, channel: int) -> None:
     with contextlib.suppress(OSError):
         os.write(channel, code.to_bytes(_NUMBER, signed=True))
         os.read(channel, 1)
+    os.waitpid(child, 0)
     os._exit(0)
 
 
