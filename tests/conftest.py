@@ -1,5 +1,6 @@
-"""How tests run: an `async def` test on its own loop, with a limit of its own; the tests of one
-file in one process, and those of Spark together, because they share one session."""
+"""How tests run: an `async def` test on its own loop (those with a browser share one), with a limit
+of its own; the tests of one file in one process, and those of Spark together, because they share
+one session."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import inspect
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -44,7 +46,12 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return None
     names = pyfuncitem._fixtureinfo.argnames
     given = {name: pyfuncitem.funcargs[name] for name in names}
-    asyncio.run(asyncio.wait_for(test(**given), _limit_seconds(pyfuncitem)))
+    limited = asyncio.wait_for(test(**given), _limit_seconds(pyfuncitem))
+    chromium: Any = pyfuncitem.funcargs.get("chromium")
+    if chromium is None:
+        asyncio.run(limited)
+    else:
+        chromium.driver.run(limited)
     return True
 
 

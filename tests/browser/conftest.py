@@ -9,14 +9,15 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser, BrowserContext, async_playwright
+from playwright.async_api import Browser, BrowserContext
 
+from tests.browser.driver import Driver
 from tests.servers import find_program
 
 START_TIMEOUT_S = 120.0
@@ -41,16 +42,17 @@ FLAGS = (
 
 @dataclass(frozen=True, slots=True)
 class Chromium:
-    """A running Chromium. `endpoint` is where it can be driven."""
+    """A running Chromium. `endpoint` is where it can be driven, `driver` runs tests that do so."""
 
     endpoint: str
     pid: int
+    driver: Driver
 
     @asynccontextmanager
     async def driven(self) -> AsyncIterator[Browser]:
         """`async with chromium.driven() as browser:`, then `await new_context(browser)` for each
         visitor."""
-        async with async_playwright() as playwright:
+        async with self.driver.playwright() as playwright:
             browser = await playwright.chromium.connect_over_cdp(self.endpoint, timeout=PATIENCE_MS)
             try:
                 yield browser
@@ -86,7 +88,9 @@ def running_chromium(folder: Path) -> Iterator[Chromium]:
             stderr=log,
         )
     try:
-        yield Chromium(_endpoint(process, folder / "profile", log_path), process.pid)
+        endpoint = _endpoint(process, folder / "profile", log_path)
+        with closing(Driver()) as driver:
+            yield Chromium(endpoint, process.pid, driver)
     finally:
         process.terminate()
         try:
