@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from fanlog.broker.broker_core import BrokerCore
-from fanlog.broker.messages.cursors import BrokerSubscription, Cursor
-from fanlog.broker.messages.topics import BrokerTopic
+from fanlog.broker.messages.topics import BrokerSubscription, BrokerTopic, Cursor
 from fanlog.broker.ports import Piece
 from fanlog.config import BrokerOptions, LogOptions
 from fanlog.config_security import AuditOptions

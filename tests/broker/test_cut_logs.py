@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fanlog.broker.messages.cursors import BrokerSubscription
+from fanlog.broker.messages.topics import BrokerSubscription
 from fanlog.config import BrokerOptions
 from fanlog.errors import FanlogError, FencedError, OffsetOutOfRangeError
 from fanlog.format.messages import GroupOffsets, JoinGroup, Position

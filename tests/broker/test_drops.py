@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from fanlog.broker.messages.cursors import BrokerSubscription
 from fanlog.broker.messages.drop_notes import DROPS_TOPIC, Drop, DropKind
-from fanlog.broker.messages.views import follow
+from fanlog.broker.messages.following import follow
+from fanlog.broker.messages.topics import BrokerSubscription
 from fanlog.config import BrokerOptions
 from fanlog.errors import InvalidNameError, TopicNotFoundError
 from fanlog.format.batch import encode_batch

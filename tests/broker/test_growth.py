@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fanlog.broker.messages.cursors import BrokerSubscription
+from fanlog.broker.messages.topics import BrokerSubscription
 from fanlog.config import BrokerOptions
 from fanlog.errors import (
     DiskFullError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from fanlog.broker.messages.cursors import BrokerSubscription
+from fanlog.broker.messages.topics import BrokerSubscription
 from fanlog.errors import TopicNotFoundError
 from fanlog.format.messages import Notice
 from tests.broker.stage import Peer, Stage, stage

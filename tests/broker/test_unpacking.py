@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from fanlog.broker.messages.following import unfollow
 from fanlog.broker.messages.unpacking import Unpacker
-from fanlog.broker.messages.views import unfollow
 from fanlog.config import BrokerOptions
 from fanlog.format import columns
 from fanlog.format.batch import encode_batch

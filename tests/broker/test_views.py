@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fanlog.broker.messages.cursors import BrokerSubscription
-from fanlog.broker.messages.views import follow, unfollow
+from fanlog.broker.messages.following import follow, unfollow
+from fanlog.broker.messages.topics import BrokerSubscription
 from fanlog.broker.ports import Piece
 from fanlog.format.batch import encode_batch
 from fanlog.format.checksum import crc32c

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from fanlog.broker.messages.cursors import BrokerSubscription
+from fanlog.broker.messages.topics import BrokerSubscription
 from fanlog.broker.ports import Piece
 from fanlog.format.messages import Subscribe
 from fanlog.format.web_filters import Filter

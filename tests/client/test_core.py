@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fanlog import errors
-from fanlog.broker.messages.cursors import BrokerSubscription, Cursor
+from fanlog.broker.messages.topics import BrokerSubscription, Cursor
 from fanlog.broker.ports import Piece
 from fanlog.client import core
 from fanlog.client.core import ClientCore, Event

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from fanlog.broker.messages.cursors import BrokerSubscription, Cursor
+from fanlog.broker.messages.topics import BrokerSubscription, Cursor
 from fanlog.broker.ports import Piece
 from fanlog.client.core import hello
 from fanlog.config import ListenerOptions

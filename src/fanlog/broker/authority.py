@@ -10,8 +10,8 @@ noted once.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Container
+from typing import Protocol
 
 from fanlog.broker.ports import Audit, Authority
 from fanlog.errors import ForbiddenError
@@ -20,12 +20,9 @@ from fanlog.format.signals import SIGNALS_TOPIC
 from fanlog.identity import Identity, Verb
 from fanlog.security.rules import state_of
 
-if TYPE_CHECKING:
-    from fanlog.broker.messages.topics import Partition
-
 # Answers that a connection keeps. Past it they are asked for again: it bounds what a client can
 # make the broker remember with names that do not exist.
-_KEPT_MAX = 10_000
+KEPT_MAX = 10_000
 # In the place of an answer that is not kept.
 _UNKNOWN = ForbiddenError("")
 # What only looks: the audit log has it with the level `all`. Changes are noted when they are made.
@@ -54,10 +51,16 @@ class Authorizing(Protocol):
     def audit(self) -> Audit: ...
 
 
+class KeptAnswers(Protocol):
+    """Answers of a permit, to be asked for again once it is somebody else's."""
+
+    def clear(self) -> None: ...
+
+
 class Permit:
     """What one connection may do. `who` may be replaced when the connection logs in."""
 
-    __slots__ = ("_broker", "_epoch", "_kept", "_trusted", "_who", "partitions")
+    __slots__ = ("_broker", "_epoch", "_kept", "_trusted", "_who", "kept_elsewhere")
 
     def __init__(self, broker: Authorizing, who: Identity, *, trusted: bool = False) -> None:
         """`trusted` is for the program that the broker runs in: it is never asked."""
@@ -66,8 +69,8 @@ class Permit:
         self._trusted = trusted
         self._epoch = broker.permissions_epoch
         self._kept: dict[tuple[Verb, str], ForbiddenError | None] = {}
-        # What `AllowedPartitions` has found to be allowed.
-        self.partitions: dict[int, Partition] = {}
+        # Answers that somebody keeps in a form of their own, such as `AllowedPartitions`.
+        self.kept_elsewhere: KeptAnswers | None = None
 
     @property
     def who(self) -> Identity:
@@ -77,7 +80,8 @@ class Permit:
     def who(self, who: Identity) -> None:
         self._who = who
         self._kept.clear()
-        self.partitions.clear()
+        if self.kept_elsewhere is not None:
+            self.kept_elsewhere.clear()
 
     @property
     def guarded(self) -> bool:
@@ -178,7 +182,7 @@ class Permit:
         if not self.guarded and (self._trusted or not self._broker.audit.reads):
             return None
         kept = self._kept
-        if self._epoch != self._broker.permissions_epoch or len(kept) >= _KEPT_MAX:
+        if self._epoch != self._broker.permissions_epoch or len(kept) >= KEPT_MAX:
             self._epoch = self._broker.permissions_epoch
             kept.clear()
         key = (verb, name)
@@ -186,33 +190,3 @@ class Permit:
             kept[key] = self.maybe_refusal(verb, name)
             self._note(verb, name, kept[key])
         return kept[key]
-
-
-class AllowedPartitions(dict[int, "Partition"]):
-    """The partitions that one publisher may write to. The intake asks with every read from the
-    publisher, so what was allowed once is found by one look, and without a call. `epoch` is the
-    intake's: it empties this when permissions change, and when a topic is deleted."""
-
-    __slots__ = ("_partitions", "_permit", "epoch")
-
-    def __init__(self, permit: Permit, partitions: Mapping[int, Partition]) -> None:
-        super().__init__()
-        self._permit = permit
-        self._partitions = partitions
-        self.epoch = 0
-        # Emptied, too, when the publisher logs in as somebody else.
-        permit.partitions = self
-
-    def renew(self, epoch: int) -> None:
-        self.clear()
-        self.epoch = epoch
-
-    def __missing__(self, key: int) -> Partition | None:
-        """The partition of a key, if there is one and the publisher may write to it."""
-        partition = self._partitions.get(key)
-        if partition is None or self._permit.may_publish(partition.topic.name) is not None:
-            return None
-        if len(self) >= _KEPT_MAX:
-            self.clear()
-        self[key] = partition
-        return partition

@@ -41,13 +41,13 @@ from fanlog.broker.messages.positions import checked_position
 from fanlog.broker.messages.publish_log import PublishLog
 from fanlog.broker.messages.signals import SIGNALS_SETTINGS
 from fanlog.broker.messages.subscriptions import Subscriptions
-from fanlog.broker.messages.topics import BrokerTopic, Partition
+from fanlog.broker.messages.topics import BrokerTopic, Outlet, Partition
 from fanlog.broker.messages.tracing import Traces
 from fanlog.broker.messages.turns import SyncGroup, Turns
 from fanlog.broker.messages.unpacking import Unpacker
 from fanlog.broker.messages.views import Renderer
 from fanlog.broker.names import check_not_internal, check_pattern, check_public_name
-from fanlog.broker.ports import Authority, Gate, LiveSettings, Opener, Origin, Outlet, Runtime
+from fanlog.broker.ports import Authority, Gate, LiveSettings, Opener, Origin, Runtime
 from fanlog.broker.queues.queues import Queues
 from fanlog.broker.schedule.schedule import Schedule
 from fanlog.broker.slices import Slices

@@ -1,11 +1,11 @@
 """What the broker needs from the outside, declared by the broker and plugged in by `node.py` and
-the listeners. The three laws live in `Outlet`: what goes to many readers is one piece of memory,
-and a reader that can't take it is left holding a view, never a copy."""
+the listeners. The way out to a reader, `Outlet`, is beside the cursors that use it, in
+`messages/topics.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 from fanlog.errors import FanlogError
 from fanlog.format.messages import Joined, Notice
@@ -13,43 +13,10 @@ from fanlog.format.settings import OptionsShown, SettingsChanged, SettingsShown,
 from fanlog.identity import Identity, Login, Verb
 from fanlog.model import Gap
 
-if TYPE_CHECKING:
-    from fanlog.broker.messages.cursors import BrokerSubscription, Cursor
-
 T = TypeVar("T")
 Piece = bytes | memoryview
 # What became of something that is written down in the audit log.
 AuditResult = Literal["ok", "denied", "failed"]
-
-
-class Outlet(Protocol):
-    """The way out to one connection. `blocked` means that the peer takes nothing more for now;
-    when it does again, the outlet calls `FanOut.resume(outlet)`."""
-
-    blocked: bool
-    feed: BrokerSubscription | None
-    waiting: list[Cursor]
-
-    @property
-    def send(self) -> Callable[[Piece], int]:
-        """The raw send: how much of the piece was taken, or BlockingIOError."""
-        ...
-
-    def hold(self, piece: Piece, sent: int) -> None:
-        """Keeps a view of what `send` left of a piece, and blocks until it is gone."""
-        ...
-
-    def push(self, subscription: BrokerSubscription, pieces: list[memoryview]) -> None:
-        """Sends pieces of a subscription that may not be the one in `feed`; holds the rest."""
-        ...
-
-    def lost(self, fault: Exception) -> None:
-        """The peer is gone."""
-        ...
-
-    def turn_out(self, error: FanlogError, subscription: BrokerSubscription | None = None) -> None:
-        """Ends the connection, telling the peer why, and which subscription is to blame."""
-        ...
 
 
 @runtime_checkable
@@ -66,13 +33,6 @@ class Reader(Protocol):
     def joined(self, joined: Joined) -> None: ...
     def left(self, number: int, name: str) -> None: ...
     def notice(self, notice: Notice) -> None: ...
-
-
-class Keeper(Protocol):
-    """Who manages a subscription's life: it may be lost with its connection, or leave."""
-
-    def lost(self, subscription: BrokerSubscription) -> None: ...
-    def leave(self, subscription: BrokerSubscription) -> None: ...
 
 
 class Origin(Protocol):

@@ -10,13 +10,17 @@ import msgspec
 
 from fanlog.broker.authority import Permit
 from fanlog.broker.broker_core import BrokerCore, log_fault
-from fanlog.broker.messages.cursors import BrokerSubscription
 from fanlog.broker.messages.loader import BlockSource
 from fanlog.broker.messages.loader import Done as BlockDone
 from fanlog.broker.messages.subscriptions import Subscriptions
-from fanlog.broker.messages.topics import BrokerTopic, Partition
-from fanlog.broker.messages.views import TopicViews
-from fanlog.broker.ports import Origin, Outlet, Reader
+from fanlog.broker.messages.topics import (
+    BrokerSubscription,
+    BrokerTopic,
+    Outlet,
+    Partition,
+    TopicViews,
+)
+from fanlog.broker.ports import Origin, Reader
 from fanlog.broker.state.ledger import Done
 from fanlog.edge.mirror import Mirror
 from fanlog.errors import InvalidArgumentError

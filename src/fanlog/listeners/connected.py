@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
-from fanlog.broker.messages.cursors import Cursor
+from fanlog.broker.messages.topics import Cursor
 from fanlog.errors import ConnectionLostError
 from fanlog.identity import Identity
 from fanlog.listeners.pump import SocketConnection

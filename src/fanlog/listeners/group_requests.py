@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fanlog.broker.groups.groups import GroupCoordinator
 from fanlog.broker.groups.placing import place_group
-from fanlog.broker.messages.cursors import BrokerSubscription
+from fanlog.broker.messages.topics import BrokerSubscription
 from fanlog.broker.queues.queues import Queues
 from fanlog.broker.state.pipelines import SPARK_CLIENT
 from fanlog.errors import ClosedError, FencedError, GroupNotFoundError

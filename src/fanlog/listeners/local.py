@@ -13,7 +13,7 @@ from fanlog.errors import FanlogError
 from fanlog.listeners.native import NativeSession
 
 if TYPE_CHECKING:
-    from fanlog.broker.messages.cursors import BrokerSubscription, Cursor
+    from fanlog.broker.messages.topics import BrokerSubscription, Cursor
     from fanlog.broker.ports import Piece
 
 

@@ -11,12 +11,13 @@ from typing import Any
 
 import msgspec
 
-from fanlog.broker.authority import AllowedPartitions, Permit
+from fanlog.broker.authority import Permit
 from fanlog.broker.broker_core import BrokerCore
+from fanlog.broker.messages.allowed_partitions import AllowedPartitions
 from fanlog.broker.messages.checks import Checked, NotYetError
-from fanlog.broker.messages.cursors import BrokerSubscription, Cursor
 from fanlog.broker.messages.metering import Meter
 from fanlog.broker.messages.missing import maybe_notice
+from fanlog.broker.messages.topics import BrokerSubscription, Cursor
 from fanlog.broker.ports import Addressed
 from fanlog.config import ListenerOptions
 from fanlog.errors import (

@@ -7,8 +7,8 @@ from typing import Protocol
 
 import msgspec
 
-from fanlog.broker.messages.cursors import BrokerSubscription
-from fanlog.broker.ports import Outlet, Piece
+from fanlog.broker.messages.topics import BrokerSubscription, Outlet
+from fanlog.broker.ports import Piece
 from fanlog.errors import FanlogError, LimitError, RateLimitedError
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind, message_frame

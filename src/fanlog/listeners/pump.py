@@ -24,7 +24,7 @@ from fanlog.listeners.traffic import count_traffic, describe_traffic
 
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
-    from fanlog.broker.messages.cursors import BrokerSubscription, Cursor
+    from fanlog.broker.messages.topics import BrokerSubscription, Cursor
     from fanlog.broker.ports import Piece
 
 logger = logging.getLogger("fanlog.listeners")

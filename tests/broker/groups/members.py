@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fanlog.broker.messages.cursors import BrokerSubscription
+from fanlog.broker.messages.topics import BrokerSubscription
 from fanlog.errors import FanlogError
 from fanlog.format.messages import JoinGroup, Position, Release, Revoke, Seek
 from fanlog.model import Start

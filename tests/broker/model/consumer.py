@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from fanlog.broker.messages.cursors import BrokerSubscription
+from fanlog.broker.messages.topics import BrokerSubscription
 from fanlog.errors import FanlogError
 from fanlog.format.batch import Batch
 from fanlog.format.messages import Joined, JoinGroup, Position, Release, Revoke

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, NamedTuple
 
-from fanlog.broker.messages.cursors import BrokerSubscription
+from fanlog.broker.messages.topics import BrokerSubscription
 from fanlog.errors import FanlogError
 from fanlog.format.batch import Batch
 from fanlog.format.batch_cache import BatchCache

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 from fanlog.broker.clocks import Clocks
 from fanlog.broker.groups.assignment import assigning
 from fanlog.broker.groups.state import ConsumerGroup, ConsumerMember, MemberReader, Ownership
-from fanlog.broker.messages.cursors import BrokerSubscription, Cursor
-from fanlog.broker.messages.topics import BrokerTopic, Partition
+from fanlog.broker.messages.topics import BrokerSubscription, BrokerTopic, Cursor, Partition
 from fanlog.errors import FanlogError, NoPositionError
 from fanlog.format.messages import Joined, PartitionOffset, Position, Revoke
 from fanlog.model import Gap, TopicPartition

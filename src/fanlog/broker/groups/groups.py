@@ -32,12 +32,11 @@ from fanlog.broker.groups.state import (
     MemberReader,
     Ownership,
 )
-from fanlog.broker.messages.cursors import BrokerSubscription
 from fanlog.broker.messages.missing import maybe_topic
 from fanlog.broker.messages.positions import continue_at
-from fanlog.broker.messages.topics import BrokerTopic
+from fanlog.broker.messages.topics import BrokerSubscription, BrokerTopic, Outlet
 from fanlog.broker.names import NameTree, check_not_internal, check_target
-from fanlog.broker.ports import Outlet, Runtime
+from fanlog.broker.ports import Runtime
 from fanlog.config import BrokerOptions
 from fanlog.errors import (
     FanlogError,

@@ -11,7 +11,7 @@ from fanlog.format.messages import JoinGroup, Position, Revoke
 from fanlog.model import GROUP_PREFIX, ResetPolicy, TopicPartition
 
 if TYPE_CHECKING:
-    from fanlog.broker.messages.cursors import BrokerSubscription, Cursor
+    from fanlog.broker.messages.topics import BrokerSubscription, Cursor
 
 SECOND_US = 1_000_000
 

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.groups.state import ConsumerMember
     from fanlog.broker.insight.record_times import RecordTimes
-    from fanlog.broker.messages.cursors import BrokerSubscription
-    from fanlog.broker.messages.topics import Partition
+    from fanlog.broker.messages.topics import BrokerSubscription, Partition
     from fanlog.broker.queues.queue import Queue, QueueWorker
     from fanlog.broker.queues.queue_partition import QueuePartition
     from fanlog.format.messages import Position

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Protocol
 
-from fanlog.broker.messages.cursors import Cursor
+from fanlog.broker.messages.topics import Cursor
 from fanlog.identity import Identity
 from fanlog.model import ConnectionInfo
 

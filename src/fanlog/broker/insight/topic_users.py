@@ -21,8 +21,7 @@ from fanlog.model import GROUP_PREFIX, PRODUCER_ID_MAX, GroupKind, GroupState, T
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
     from fanlog.broker.insight.peers import Peer
-    from fanlog.broker.messages.cursors import BrokerSubscription, Cursor
-    from fanlog.broker.messages.topics import BrokerTopic, Partition
+    from fanlog.broker.messages.topics import BrokerSubscription, BrokerTopic, Cursor, Partition
     from fanlog.broker.ports import Runtime
     from fanlog.broker.queues.queue import Queue
     from fanlog.broker.queues.queue_partition import QueuePartition

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from fanlog.broker.messages.expiry import Expiry
+from fanlog.broker.messages.idle_producers import IdleProducers
 from fanlog.broker.messages.inboxes import Inboxes, is_inbox
-from fanlog.broker.messages.producers import IdleProducers
 from fanlog.broker.messages.topics import BrokerTopic, Partition
 from fanlog.broker.ports import Runtime
 from fanlog.config import BrokerOptions

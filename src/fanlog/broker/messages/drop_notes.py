@@ -13,8 +13,7 @@ from enum import StrEnum
 
 import msgspec
 
-from fanlog.broker.messages.cursors import BrokerSubscription
-from fanlog.broker.messages.topics import Partition
+from fanlog.broker.messages.topics import BrokerSubscription, Partition
 from fanlog.broker.ports import Addressed
 from fanlog.model import INTERNAL_PREFIX, GapReason
 

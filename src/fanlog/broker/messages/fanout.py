@@ -12,13 +12,13 @@ import logging
 from functools import partial
 from heapq import heapify, heappop, heapreplace
 
-from fanlog.broker.messages.cursors import BrokerSubscription, Cursor
 from fanlog.broker.messages.drop_notes import DropKind, DropNotes
 from fanlog.broker.messages.loader import Loader
-from fanlog.broker.messages.topics import Partition
+from fanlog.broker.messages.topics import BrokerSubscription, Cursor, Outlet, Partition
 from fanlog.broker.messages.tracing import Traces
-from fanlog.broker.messages.views import AnyView, LivePiece, Renderer
-from fanlog.broker.ports import Outlet, Runtime
+from fanlog.broker.messages.views import LivePiece, Renderer
+from fanlog.broker.messages.wire_forms import AnyView
+from fanlog.broker.ports import Runtime
 from fanlog.errors import DamagedError, FanlogError, OffsetOutOfRangeError, SlowReaderError
 from fanlog.format.header import read_header
 from fanlog.format.web_views import RecordView

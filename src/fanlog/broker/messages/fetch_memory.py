@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fanlog.errors import LimitError, allow_more
 
 if TYPE_CHECKING:
-    from fanlog.broker.ports import Outlet
+    from fanlog.broker.messages.topics import Outlet
 
 _SHARE = 8
 

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 import google_crc32c
 
-from fanlog.broker.authority import AllowedPartitions
+from fanlog.broker.messages.allowed_partitions import AllowedPartitions
 from fanlog.broker.messages.checks import Checks, Guard, NotYetError, ReplacementFault, Unchecked
 from fanlog.broker.messages.metering import Metering
 from fanlog.broker.messages.producers import Producer, forget_longest_idle

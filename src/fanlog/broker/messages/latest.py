@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
-from fanlog.broker.messages.cursors import BrokerSubscription, Cursor
+from fanlog.broker.messages.topics import BrokerSubscription, Cursor
 from fanlog.broker.messages.views import decode_records
 from fanlog.errors import (
     FanlogError,

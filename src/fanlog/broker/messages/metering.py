@@ -10,9 +10,12 @@ Back-pressure comes first: a connection above its rate is not read for a while. 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
+from fanlog.broker.authority import Permit
 from fanlog.broker.messages.inboxes import is_inbox
+from fanlog.broker.messages.topic_limits import TopicLimits
+from fanlog.broker.messages.topics import BrokerTopic, Partition
+from fanlog.config_limits import LimitOptions
 from fanlog.errors import FanlogError, QuotaExceededError, RateLimitedError
 from fanlog.format.batch import split_batches
 from fanlog.identity import Identity
@@ -22,44 +25,8 @@ from fanlog.security.limits import RateBuckets, RateTable
 from fanlog.security.lockout import Lockout, LockoutGuard
 from fanlog.security.quotas import AllowanceOf, QuotaTable, Share
 
-if TYPE_CHECKING:
-    from fanlog.broker.authority import Permit
-    from fanlog.broker.messages.topics import BrokerTopic, Partition
-    from fanlog.config_limits import LimitOptions
-
 # A wait that is shorter is not worth a timer.
 _WAIT_SECONDS_MIN = 0.001
-
-
-class TopicLimits:
-    """What bounds a topic: a rate of its own, and quotas that it counts for."""
-
-    __slots__ = ("_now_us", "_share", "rates")
-
-    def __init__(self, rates: RateBuckets | None, share: Share, now_us: Callable[[], int]) -> None:
-        self.rates = rates
-        self._share = share
-        self._now_us = now_us
-
-    def stored(self, messages: int, size: int) -> None:
-        """A turn has put this into the topic's log."""
-        self._share.grew(size)
-        if self.rates is not None:
-            self.rates.take(messages, size, self._now_us())
-
-    def recount(self, stored_bytes: int) -> None:
-        self._share.recount(stored_bytes)
-
-    def end(self) -> None:
-        self._share.end()
-
-    def maybe_fault(self, pause_seconds_max: float) -> FanlogError | None:
-        """What speaks against publishing to the topic now."""
-        if self.rates is not None and self.rates.in_debt:
-            now_us = self._now_us()
-            if self.rates.debt_seconds(now_us) > pause_seconds_max:
-                return self.rates.refusal(now_us)
-        return self._share.maybe_fault()
 
 
 class Metering:

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from fanlog.broker.messages.cursors import BrokerSubscription, Cursor
 from fanlog.broker.messages.drop_notes import DROPS_TOPIC
 from fanlog.broker.messages.last import last_offsets
 from fanlog.broker.messages.missing import maybe_topic
 from fanlog.broker.messages.positions import continue_at, is_valid
-from fanlog.broker.messages.topics import BrokerTopic, Partition
+from fanlog.broker.messages.topics import BrokerSubscription, BrokerTopic, Cursor, Outlet, Partition
 from fanlog.broker.names import NameTree, check_target, is_hidden
-from fanlog.broker.ports import Outlet, Reader
+from fanlog.broker.ports import Reader
 from fanlog.errors import (
     InvalidArgumentError,
     OffsetOutOfRangeError,
@@ -35,7 +34,7 @@ from fanlog.model import HIDDEN_PREFIXES, INTERNAL_PREFIX, PARTITIONS_MAX, Gap, 
 if TYPE_CHECKING:
     from fanlog.broker.authority import Permit
     from fanlog.broker.broker_core import BrokerCore
-    from fanlog.broker.messages.views import TopicViews
+    from fanlog.broker.messages.topics import TopicViews
 
 _EARLIEST = Start("earliest")
 

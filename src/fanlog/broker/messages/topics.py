@@ -2,31 +2,41 @@
 
 There may be hundreds of thousands, most of them idle, so an idle partition has no container of
 its own: what it needs when something happens is made then.
+
+A reader is a cursor: a partition, an offset, and who. A subscription is a set of cursors that share
+one way out, an `Outlet`, and one window. Nothing is queued for either: what goes to many readers is
+one piece of memory, and a reader that can't take it is left holding a view, never a copy.
+Partitions know their cursors and cursors their partition, so all of them are in this file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from fanlog.broker.authority import Permit
+from fanlog.broker.messages.producers import Producer
+from fanlog.broker.messages.topic_limits import TopicLimits
+from fanlog.broker.messages.wire_forms import AnyView
+from fanlog.broker.ports import Origin, Piece, Reader
+from fanlog.errors import FanlogError
+from fanlog.format.messages import Position
+from fanlog.identity import Verb
+from fanlog.log.partition import PartitionLog
+from fanlog.log.producers import ProducerHistory
+from fanlog.log.store import StoredTopic
 from fanlog.model import (
     Durability,
     EpochInfo,
+    Gap,
     PartitionInfo,
     ReaderCounters,
+    SlowPolicy,
     TopicInfo,
     TopicSettings,
 )
 
-if TYPE_CHECKING:
-    from fanlog.broker.messages.cursors import Cursor
-    from fanlog.broker.messages.metering import TopicLimits
-    from fanlog.broker.messages.producers import Producer
-    from fanlog.broker.messages.views import AnyView
-    from fanlog.broker.ports import Origin
-    from fanlog.log.partition import PartitionLog
-    from fanlog.log.producers import ProducerHistory
-    from fanlog.log.store import StoredTopic
+UNLIMITED = 1 << 62
 
 
 class Submission:
@@ -180,3 +190,159 @@ class BrokerTopic:
             partitions=tuple(p.info() for p in self.partitions),
             counters=self.counters or ReaderCounters(),
         )
+
+
+# Makes the view in which a subscription follows a topic.
+TopicViews = Callable[[BrokerTopic], AnyView]
+
+
+class Outlet(Protocol):
+    """The way out to one connection. `blocked` means that the peer takes nothing more for now;
+    when it does again, the outlet calls `FanOut.resume(outlet)`."""
+
+    blocked: bool
+    feed: BrokerSubscription | None
+    waiting: list[Cursor]
+
+    @property
+    def send(self) -> Callable[[Piece], int]:
+        """The raw send: how much of the piece was taken, or BlockingIOError."""
+        ...
+
+    def hold(self, piece: Piece, sent: int) -> None:
+        """Keeps a view of what `send` left of a piece, and blocks until it is gone."""
+        ...
+
+    def push(self, subscription: BrokerSubscription, pieces: list[memoryview]) -> None:
+        """Sends pieces of a subscription that may not be the one in `feed`; holds the rest."""
+        ...
+
+    def lost(self, fault: Exception) -> None:
+        """The peer is gone."""
+        ...
+
+    def turn_out(self, error: FanlogError, subscription: BrokerSubscription | None = None) -> None:
+        """Ends the connection, telling the peer why, and which subscription is to blame."""
+        ...
+
+
+class Keeper(Protocol):
+    """Who manages a subscription's life: it may be lost with its connection, or leave."""
+
+    def lost(self, subscription: BrokerSubscription) -> None: ...
+    def leave(self, subscription: BrokerSubscription) -> None: ...
+
+
+class BrokerSubscription:
+    """`sent_bytes` may run up to `limit_bytes`, which the reader moves as it takes messages in;
+    a piece that was begun is finished, so it can overshoot by one. Who reads is in `client`, as it
+    calls itself, and in `durable` or `group`."""
+
+    __slots__ = (
+        "absent",
+        "asked",
+        "client",
+        "closed",
+        "cursors",
+        "durable",
+        "group",
+        "held",
+        "keeper",
+        "key",
+        "limit_bytes",
+        "mirror",
+        "opening_gaps",
+        "outlet",
+        "partitions",
+        "paused",
+        "permit",
+        "policy",
+        "reader",
+        "sent_bytes",
+        "target",
+        "views",
+        "wildcard",
+    )
+
+    def __init__(
+        self,
+        key: int,
+        keeper: Keeper,
+        outlet: Outlet,
+        reader: Reader,
+        target: str,
+        *,
+        wildcard: bool = False,
+        policy: SlowPolicy = SlowPolicy.CATCH_UP,
+        window_bytes: int = 0,
+        durable: str = "",
+        partitions: tuple[int, ...] | None = None,
+        client: str = "",
+        group: str = "",
+        views: TopicViews | None = None,
+    ) -> None:
+        self.key = key
+        self.keeper = keeper
+        self.outlet = outlet
+        self.reader = reader
+        self.target = target
+        self.wildcard = wildcard
+        self.policy = policy
+        self.durable = durable
+        self.partitions = partitions
+        self.client = client
+        self.group = group
+        # In which form its cursors read each topic; None: batches as they are.
+        self.views = views
+        self.sent_bytes = 0
+        self.limit_bytes = window_bytes or UNLIMITED
+        self.cursors: list[Cursor] = []
+        self.paused: list[Cursor] | None = None
+        self.opening_gaps: list[tuple[Gap, int]] = []
+        # Where a reader that came back was in topics that do not exist at present.
+        self.absent: dict[tuple[str, int], Position] | None = None
+        # Of a reader with a pattern: what it may read of all that matches. None: everything.
+        self.permit: Permit | None = None
+        # What its reader was allowed so that it could begin, to be asked again.
+        self.asked: tuple[tuple[Verb, str], ...] = ()
+        self.closed = False
+        # What happens to its topics before it starts: its reader does not know of it yet. None
+        # once it does.
+        self.held: list[Callable[[], None]] | None = None
+        # Whether the reader keeps a mirror, and has to know all about its topics.
+        self.mirror = False
+
+
+class Cursor:
+    """`offset` is the next record to send, `begin` was the first. A `live` cursor stands at the
+    visible end, and there its offset is not kept up: the partition's is. One that is `behind`
+    reads history, because it asked for it or because it was slow; its policy counts again once it
+    is live. A `dropped` one has been taken out of its subscription, and does nothing more. With a
+    `view` it is sent that form of the messages instead of the batches; as one of `several` of its
+    reader it is sent them together with the others."""
+
+    __slots__ = (
+        "begin",
+        "behind",
+        "dropped",
+        "live",
+        "offset",
+        "outlet",
+        "partition",
+        "several",
+        "started",
+        "subscription",
+        "view",
+    )
+
+    def __init__(self, subscription: BrokerSubscription, partition: Partition, offset: int) -> None:
+        self.subscription = subscription
+        self.outlet = subscription.outlet
+        self.partition = partition
+        self.offset = self.begin = offset
+        self.live = False
+        self.behind = False
+        self.started = False
+        self.dropped = False
+        self.view: AnyView | None = None
+        self.several = False

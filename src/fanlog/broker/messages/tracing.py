@@ -29,8 +29,7 @@ from fanlog.format.trace_context import KIND_TRACED, SampledRecord, TraceContext
 from fanlog.telemetry.tracing.spans import Attribute, SpanLog
 
 if TYPE_CHECKING:
-    from fanlog.broker.messages.cursors import Cursor
-    from fanlog.broker.messages.topics import Partition
+    from fanlog.broker.messages.topics import Cursor, Partition
     from fanlog.broker.ports import Origin
 
 # Batches that may still be delivered to somebody. Each is a few hundred bytes.

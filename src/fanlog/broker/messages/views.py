@@ -17,11 +17,11 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
 
-from fanlog.broker.messages.cursors import BrokerSubscription, Cursor
 from fanlog.broker.messages.drop_notes import DropKind, DropNotes
+from fanlog.broker.messages.topics import Partition
 from fanlog.broker.messages.unpacking import Unpacker
+from fanlog.broker.messages.wire_forms import AnyView, Values, View
 from fanlog.errors import UnreadableError
 from fanlog.format.batch import Batch, split_batches
 from fanlog.format.codecs import UnpackLimits
@@ -29,31 +29,13 @@ from fanlog.format.header import read_header
 from fanlog.format.web import RenderedRecords, Unreadable
 from fanlog.format.web_views import Decoded, RecordView
 
-if TYPE_CHECKING:
-    from fanlog.broker.messages.fanout import FanOut
-    from fanlog.broker.messages.topics import BrokerTopic, Partition
-
 logger = logging.getLogger("fanlog.broker")
 
-Values = Sequence[bytes | None]
-
-
-class View(Protocol):
-    """A wire form. Views of one partition are sent in the order of their `rank`."""
-
-    rank: int
-
-    def render(self, values: Values) -> bytes: ...
-
-
-AnyView = View | RecordView
-# Makes the view in which a subscription follows a topic.
-TopicViews = Callable[["BrokerTopic"], AnyView]
 _Key = tuple[AnyView, int, int]
 # What an entry of the cache costs beside its bytes.
 _ENTRY_BYTES = 400
 # A partition, and the form in which a reader follows it.
-ViewKey = tuple["Partition", View]
+ViewKey = tuple[Partition, View]
 
 
 # Hears what was rendered, on the loop.
@@ -354,34 +336,3 @@ def decode_values(
         except UnreadableError as fault:
             unreadable.append(Unreadable(batch, fault))
     return values, unreadable
-
-
-def follow(
-    fan_out: FanOut,
-    subscription: BrokerSubscription,
-    topic: BrokerTopic,
-    view: View,
-    *,
-    several: bool = False,
-    since: int = 0,
-) -> None:
-    """Sets a reader to the end of a topic, in a view, or of its partitions `since` it has grown.
-    One of `several` that the reader follows: what is published to them in one turn reaches it in
-    one order."""
-    for partition in topic.partitions[since:]:
-        cursor = Cursor(subscription, partition, partition.visible_end)
-        cursor.view = view
-        cursor.several = several or len(topic.partitions) > 1
-        cursor.started = True
-        partition.readers += 1
-        subscription.cursors.append(cursor)
-        fan_out.pump(cursor)
-
-
-def unfollow(fan_out: FanOut, subscription: BrokerSubscription, topic: BrokerTopic) -> None:
-    """Takes a reader out of one topic."""
-    gone = [cursor for cursor in subscription.cursors if cursor.partition.topic is topic]
-    for cursor in gone:
-        fan_out.remove(cursor)
-        cursor.dropped = True
-        subscription.cursors.remove(cursor)

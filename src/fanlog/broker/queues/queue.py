@@ -9,8 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from fanlog.broker.messages.cursors import BrokerSubscription
-from fanlog.broker.messages.topics import BrokerTopic, Partition
+from fanlog.broker.messages.topics import BrokerSubscription, BrokerTopic, Partition
 from fanlog.broker.messages.tracing import Traces
 from fanlog.broker.messages.unpacking import Unpacker
 from fanlog.broker.ports import Reader

@@ -8,14 +8,13 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from fanlog.broker.messages.cursors import BrokerSubscription
 from fanlog.broker.messages.missing import maybe_topic
 from fanlog.broker.messages.positions import known_until
-from fanlog.broker.messages.topics import BrokerTopic, Partition
+from fanlog.broker.messages.topics import BrokerSubscription, BrokerTopic, Outlet, Partition
 from fanlog.broker.messages.tracing import Traces
 from fanlog.broker.messages.unpacking import Unpacker
 from fanlog.broker.names import check_not_internal, check_target
-from fanlog.broker.ports import Outlet, Runtime
+from fanlog.broker.ports import Runtime
 from fanlog.broker.queues.dead_letter_moves import DeadLetterMoves
 from fanlog.broker.queues.dead_letters import DeadLetterWriter
 from fanlog.broker.queues.followers import QueueFollowers

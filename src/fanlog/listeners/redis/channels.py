@@ -5,15 +5,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from fanlog.broker.messages.cursors import BrokerSubscription
+from fanlog.broker.messages.topics import BrokerSubscription
 from fanlog.format.globs import Glob
 from fanlog.format.resp_replies import PushView
 from fanlog.model import HIDDEN_PREFIXES
 
 if TYPE_CHECKING:
     from fanlog.broker.authority import Permit
-    from fanlog.broker.messages.topics import BrokerTopic
-    from fanlog.broker.ports import Outlet
+    from fanlog.broker.messages.topics import BrokerTopic, Outlet
 
 _HIDDEN = [prefix.encode() for prefix in HIDDEN_PREFIXES]
 

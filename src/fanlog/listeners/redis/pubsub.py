@@ -13,8 +13,9 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from fanlog.broker.messages.cursors import BrokerSubscription
-from fanlog.broker.messages.views import View, follow, unfollow
+from fanlog.broker.messages.following import follow, unfollow
+from fanlog.broker.messages.topics import BrokerSubscription
+from fanlog.broker.messages.wire_forms import View
 from fanlog.errors import FanlogError, TopicNotFoundError
 from fanlog.format.channels import maybe_channel_of, topic_of
 from fanlog.format.globs import Glob

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 import msgspec
 
 from fanlog.broker.authority import Permit
-from fanlog.broker.messages.cursors import BrokerSubscription, Cursor
-from fanlog.broker.ports import Outlet
+from fanlog.broker.messages.topics import BrokerSubscription, Cursor, Outlet
 from fanlog.errors import BadMagicError, FanlogError
 from fanlog.format.channels import pattern_over, topic_of
 from fanlog.format.frames import NATIVE_PORT_HINT, FrameKind, is_hello, message_frame

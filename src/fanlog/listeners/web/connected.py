@@ -11,7 +11,7 @@ from fanlog.listeners.traffic import count_traffic
 from fanlog.telemetry.callers import connection_id
 
 if TYPE_CHECKING:
-    from fanlog.broker.messages.cursors import Cursor
+    from fanlog.broker.messages.topics import Cursor
     from fanlog.listeners.web.connection import WebConnection
     from fanlog.listeners.web.connections import WebPeer
     from fanlog.listeners.web.peers import HttpPeer

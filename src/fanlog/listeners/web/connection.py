@@ -25,7 +25,7 @@ from fanlog.security.connections import CountedAccount
 
 if TYPE_CHECKING:
     from fanlog.broker.broker_core import BrokerCore
-    from fanlog.broker.messages.cursors import BrokerSubscription, Cursor
+    from fanlog.broker.messages.topics import BrokerSubscription, Cursor
     from fanlog.broker.ports import Piece
     from fanlog.config_web import WebOptions
     from fanlog.identity import Account

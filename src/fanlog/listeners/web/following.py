@@ -24,8 +24,8 @@ from fanlog.model import SlowPolicy, Start
 
 if TYPE_CHECKING:
     from fanlog.broker.authority import Permit
-    from fanlog.broker.messages.cursors import BrokerSubscription
     from fanlog.broker.messages.latest import LatestTables, LatestUse
+    from fanlog.broker.messages.topics import BrokerSubscription
     from fanlog.broker.ports import Reader
     from fanlog.config_web import WebOptions
     from fanlog.listeners.web.connection import WebConnection
