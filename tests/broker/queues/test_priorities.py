@@ -330,6 +330,26 @@ def test_an_ordered_queue_goes_by_its_order_and_not_by_priority() -> None:
         assert work_off(on, ann) == [b"1", b"2"]
 
 
+def test_an_urgent_job_of_an_ordered_queue_comes_again_when_it_fails() -> None:
+    with stage() as on:
+        publish(on, 9, b"1")
+        publish(on, 0, b"2")
+        ann = hire(on, prefetch=1, ordered=True)
+        ann.nack(ann.jobs(), delay_ms=0)
+        assert work_off(on, ann) == [b"1", b"2"]
+
+
+def test_an_urgent_job_comes_again_where_a_crash_took_the_note_of_priorities(data: Path) -> None:
+    with stage(data) as on:
+        publish(on, 9, b"urgent")
+        publish(on, 0, b"low")
+    with stage(data) as on:
+        on.core.catalog.get("t").partitions[0].ranked_from = None
+        ann = hire(on, prefetch=1)
+        ann.nack(ann.jobs(), delay_ms=0)
+        assert sorted(value or b"" for value in work_off(on, ann)) == [b"low", b"urgent"]
+
+
 def test_deleted_urgent_jobs_are_lost_and_the_others_go_on(data: Path) -> None:
     with stage(data) as on:
         publish(on, 9, b"gone")

@@ -396,7 +396,8 @@ class Queue:
                 continue
             del self._stirred[part]
             run = part.run(now_us, share, oldest=oldest)
-            priority = 0 if run is None else run.found.header.priority
+            # Where priorities do not count, a job that comes again is looked for among the others.
+            priority = 0 if run is None or not part.is_ranked else run.found.header.priority
             if run is not None and not priority and worker.would_splinter(run):
                 self._stirred[part] = None
                 continue
