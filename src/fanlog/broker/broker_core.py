@@ -246,6 +246,7 @@ class BrokerCore:
         self.groups.tick()
         self.queues.tick()
         self.transactions.tick()
+        self.fan_out.tick()
         self.drops.tick()
         self.audit.tick()
         self.fetch_memory.tick()

@@ -109,7 +109,6 @@ class TcpListener(Acceptor, Generic[S]):
 
     def swept(self, now: float) -> None:
         """What else is looked after once a second."""
-        self.broker.fan_out.sweep()
 
     def recheck(self) -> None:
         """Permissions have changed: every connection is looked at again, in slices."""

@@ -29,6 +29,7 @@ logger = logging.getLogger("fanlog.broker")
 
 # A reader that catches up sends this much before others get their turn.
 _TURN_BYTES = 1 << 20
+_SWEEP_US = 1_000_000
 
 
 class FanOut:
@@ -48,6 +49,7 @@ class FanOut:
         self._renderer = renderer
         self._notes = notes
         self._disconnectable: dict[Cursor, None] = {}
+        self._swept_at_us = 0
         self._together: dict[Outlet, list[Cursor]] = {}
         self._views_shown = False
         self.delivered_bytes = 0
@@ -308,10 +310,20 @@ class FanOut:
         self._disconnectable.pop(cursor, None)
         cursor.partition.readers -= 1
 
+    def tick(self) -> None:
+        """Sweeps once a second. The broker calls this several times a second."""
+        now_us = self._runtime.monotonic_us()
+        if now_us - self._swept_at_us >= _SWEEP_US:
+            self._swept_at_us = now_us
+            self.sweep()
+
     def sweep(self) -> None:
-        """Cuts off readers with the `disconnect` policy that fell behind the tail."""
+        """Disconnects readers with the `disconnect` policy that fell behind the tail."""
         for cursor in list(self._disconnectable):
-            if not cursor.behind and cursor.offset < cursor.partition.log.tail.start_offset:
+            # A reader may be behind in several partitions: it is disconnected, and counted, once.
+            if cursor.subscription.closed or cursor.behind:
+                continue
+            if cursor.offset < cursor.partition.log.tail.start_offset:
                 self._disconnect(cursor)
 
     def _park(self, cursor: Cursor) -> bool:

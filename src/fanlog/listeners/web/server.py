@@ -303,6 +303,7 @@ class WebListener(Acceptor):
         self._swept_at = now
         if not stalled:
             self._look_after(now)
+        # A broker does this by itself; the core of an edge does not.
         self.bus.core.fan_out.sweep()
         self._sweeper = self.loop.call_later(_SWEEP_SECONDS, self._sweep)
 
