@@ -18,7 +18,7 @@ import pytest
 import fanlog
 from fanlog import errors
 from fanlog.client.address import Address, unreachable
-from fanlog.client.plain import PlainConnection
+from fanlog.client.request_connection import RequestConnection
 from fanlog.config import BrokerOptions, ClientOptions, Config, ListenerOptions, RedisOptions
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind, message_frame
@@ -39,7 +39,7 @@ def with_asyncio(url: str, options: ClientOptions) -> None:
 
 
 def with_plain(url: str, options: ClientOptions) -> None:
-    PlainConnection(url, options)
+    RequestConnection(url, options)
 
 
 def with_sync(url: str, options: ClientOptions) -> None:

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 import fanlog
-from fanlog.client.core import hello
+from fanlog.client.core.handshake import hello
 from fanlog.config import Config
 from fanlog.config_security import SecurityOptions
 from fanlog.errors import (

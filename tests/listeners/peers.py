@@ -18,7 +18,7 @@ import msgspec
 
 import fanlog
 from fanlog.broker.messages.topics import Partition
-from fanlog.client.core import hello
+from fanlog.client.core.handshake import hello
 from fanlog.config import BrokerOptions, Config, ListenerOptions, RedisOptions
 from fanlog.errors import FanlogError
 from fanlog.format import messages

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fanlog.client.core import hello
+from fanlog.client.core.handshake import hello
 from fanlog.format import messages
 from fanlog.format.batch import encode_batch
 from fanlog.format.codecs import Codec

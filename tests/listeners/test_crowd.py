@@ -12,7 +12,7 @@ from typing import cast
 
 import pytest
 
-from fanlog.client.core import hello
+from fanlog.client.core.handshake import hello
 from fanlog.errors import TooManyConnectionsError
 from fanlog.format.frames import FrameKind
 from tests.listeners.peers import PATIENCE_SECONDS, serving

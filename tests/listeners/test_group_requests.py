@@ -6,7 +6,7 @@ import asyncio
 
 from fanlog.broker.messages.topics import BrokerSubscription, Cursor
 from fanlog.broker.ports import Piece
-from fanlog.client.core import hello
+from fanlog.client.core.handshake import hello
 from fanlog.config import ListenerOptions
 from fanlog.errors import FanlogError
 from fanlog.format.frames import FrameKind

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 import fanlog
-from fanlog.client import session
-from fanlog.client.core import hello
-from fanlog.client.plain import PlainConnection
+from fanlog.client.core import timing
+from fanlog.client.core.handshake import hello
+from fanlog.client.request_connection import RequestConnection
 from fanlog.config import ClientOptions, Config, ListenerOptions, RedisOptions
 from fanlog.config_security import SecurityOptions
 from fanlog.config_web import WebOptions
@@ -198,12 +198,12 @@ async def test_the_blocking_and_the_plain_client_log_in() -> None:
                 client.publish("t", b"x")
             with pytest.raises(UnauthenticatedError):
                 fanlog.sync.connect(served.url)
-            with PlainConnection(served.url, ClientOptions(key=key)) as plain:
+            with RequestConnection(served.url, ClientOptions(key=key)) as plain:
                 wanted = messages.OpenTopic("t")
                 assert plain.ask(FrameKind.OPEN_TOPIC, wanted, messages.TopicOpened).number
             for options in (ClientOptions(), ClientOptions(key=make_key())):
                 with pytest.raises(UnauthenticatedError):
-                    PlainConnection(served.url, options, patient=True)
+                    RequestConnection(served.url, options, patient=True)
 
         await asyncio.to_thread(blocking)
 
@@ -375,7 +375,7 @@ async def test_a_fetch_that_waits_gets_nothing_after_its_permission_is_gone() ->
 
 async def test_a_token_is_refreshed_without_a_disconnect(monkeypatch: pytest.MonkeyPatch) -> None:
     # Soon, and long before it is over.
-    monkeypatch.setattr(session, "_REFRESH_SHARE", 0.001)
+    monkeypatch.setattr(timing, "_REFRESH_SHARE", 0.001)
     async with guarded() as served:
         given: list[str] = []
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fanlog.client.core import hello
+from fanlog.client.core.handshake import hello
 from fanlog.format.frames import FrameKind, frame
 from tests.listeners.peers import one_message, serving
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from fanlog.client.core import hello
+from fanlog.client.core.handshake import hello
 from fanlog.format.frames import PREFIX, PREFIX_BYTES, FrameKind, message_frame
 from fanlog.format.header import KIND_BATCH
 from fanlog.format.messages import Subscribe

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import fanlog.sync
-from fanlog.client.core import hello
+from fanlog.client.core.handshake import hello
 from fanlog.errors import InvalidNameError
 from fanlog.format.batch import check_batch
 from fanlog.format.frames import FRAME_HEADER_BYTES, FrameKind, message_frame

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import fanlog
-from fanlog.client.core import hello
+from fanlog.client.core.handshake import hello
 from fanlog.errors import TooManyConnectionsError
 from tests.scenarios.broker_process import BrokerProcess
 from tests.servers import free_port

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import msgspec
 
 import fanlog
-from fanlog.client.core import hello
+from fanlog.client.core.handshake import hello
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind, frame
 from tests.scenarios.broker_process import BrokerProcess

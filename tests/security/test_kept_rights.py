@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from fanlog.client.core import hello
+from fanlog.client.core.handshake import hello
 from fanlog.config_limits import LimitOptions
 from fanlog.edge.gate import EdgeGate
 from fanlog.format import messages

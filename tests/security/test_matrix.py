@@ -16,7 +16,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from fanlog.client.core import hello
+from fanlog.client.core.handshake import hello
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind, frame
 from fanlog.identity import Login, Role, Rules, Verb

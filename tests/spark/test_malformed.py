@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import fanlog
-from fanlog.client.core import Acked, ClientCore, hello
+from fanlog.client.core.events import Acked, BrokerEventReader
+from fanlog.client.core.handshake import hello
 from fanlog.config import SparkOptions
 from fanlog.errors import MessagesLostError, UnreadableError
 from fanlog.format.batch import Batch, encode_batch, stamp
@@ -49,7 +50,7 @@ def publish(broker: BrokerProcess, make: Callable[[int], list[bytes]]) -> None:
     with fanlog.sync.connect(broker.url) as client:
         number = client.create_topic("t").number
     batches = make(number)
-    core = ClientCore()
+    core = BrokerEventReader()
     with socket.create_connection(("127.0.0.1", broker.port), timeout=40) as sock:
         sock.sendall(hello("test") + b"".join(batches))
         acked = 0

@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import fanlog
-from fanlog.client.plain import PlainConnection
+from fanlog.client.request_connection import RequestConnection
 from fanlog.errors import ConnectionLostError, MessageTooLargeError, TransactionNotFoundError
 from fanlog.format.frames import FrameKind
 from fanlog.format.keys import partition_of
@@ -190,7 +190,7 @@ def test_a_row_that_fits_no_frame_is_refused_with_a_sentence(
         writer.write(iter([some_rows("small", "x" * (17 << 20))]))
 
 
-class Losing(PlainConnection):
+class Losing(RequestConnection):
     """A connection that is lost with every batch that is staged."""
 
     lost = 0
@@ -216,7 +216,7 @@ def test_a_connection_that_is_lost_before_a_new_topic_is_noticed(
     broker: BrokerProcess, client: fanlog.sync.Client, topic: str
 ) -> None:
     options = write_options({"url": broker.url}, streaming=False)
-    with PlainConnection(broker.url) as connection:
+    with RequestConnection(broker.url) as connection:
         stager = sink.SinkStager(connection, options, topic)
         stager.add(some_rows("1", topic=[f"{topic}.a"]))
         connection.close()

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 import fanlog
-from fanlog.client.plain import PlainConnection
+from fanlog.client.request_connection import RequestConnection
 from fanlog.errors import MessagesLostError, TransactionNotFoundError
 from fanlog.spark import sink
 from fanlog.spark.filters import FilterBounds
@@ -186,7 +186,7 @@ def some_rows(first: int, count: int) -> pa.RecordBatch:
 
 def test_rows_are_staged_once_over_a_connection_that_is_lost(broker: BrokerProcess) -> None:
     options = write_options({"url": broker.url, "topic": "t"}, streaming=False)
-    with PlainConnection(broker.url) as connection:
+    with RequestConnection(broker.url) as connection:
         stager = sink.SinkStager(connection, options, "once")
         for turn in range(20):
             stager.add(some_rows(turn * 100, 100))

@@ -8,7 +8,7 @@ import pytest
 
 import fanlog
 from fanlog.cli import main
-from fanlog.client.plain import PlainConnection
+from fanlog.client.request_connection import RequestConnection
 from fanlog.config import ClientOptions
 from fanlog.errors import ConnectError, InvalidArgumentError
 from fanlog.format import messages
@@ -29,7 +29,7 @@ async def test_the_blocking_client(papers: Papers) -> None:
         assert len(await asyncio.to_thread(work, served.url)) == 100_000
 
 
-def _ask(broker: PlainConnection) -> int:
+def _ask(broker: RequestConnection) -> int:
     """Answers that are larger than a record, asked for ahead."""
     numbers = [broker.post(FrameKind.LIST_TOPICS, messages.ListTopics()) for _ in range(3)]
     return sum(len(broker.take(number)) for number in numbers)
@@ -64,13 +64,13 @@ async def test_sparks_connection_says_what_is_wrong(papers: Papers) -> None:
     async with serving(required) as served:
         trusting = ClientOptions(tls_ca_file=papers.ca)
         with pytest.raises(ConnectError, match="wants a certificate of this client"):
-            await asyncio.to_thread(PlainConnection, served.url, trusting)
+            await asyncio.to_thread(RequestConnection, served.url, trusting)
         known = ClientOptions(**papers.client())
-        with await asyncio.to_thread(PlainConnection, served.url, known) as broker:
+        with await asyncio.to_thread(RequestConnection, served.url, known) as broker:
             assert broker.welcome.version
     async with serving(papers.options(certificate_file="")) as served:
         with pytest.raises(ConnectError, match="speaks without TLS"):
-            await asyncio.to_thread(PlainConnection, served.url, trusting)
+            await asyncio.to_thread(RequestConnection, served.url, trusting)
 
 
 async def test_health_over_https(papers: Papers, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,4 +104,4 @@ def test_files_that_are_none(papers: Papers) -> None:
         (ClientOptions(tls_key_file="/nowhere"), "without tls_certificate_file"),
     ):
         with pytest.raises(InvalidArgumentError, match=said):
-            PlainConnection("fanlogs://127.0.0.1:1", options)
+            RequestConnection("fanlogs://127.0.0.1:1", options)

@@ -13,7 +13,7 @@ import ssl
 import pytest
 
 import fanlog
-from fanlog.client.core import hello
+from fanlog.client.core.handshake import hello
 from fanlog.config import ListenerOptions
 from fanlog.listeners.pump import SocketConnection
 from fanlog.listeners.tls import TlsSocket

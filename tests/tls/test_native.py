@@ -12,7 +12,7 @@ import threading
 import pytest
 
 import fanlog
-from fanlog.client.core import hello
+from fanlog.client.core.handshake import hello
 from fanlog.errors import ConfigError, ConnectError, FanlogError
 from fanlog.format import messages
 from fanlog.format.batch import check_batch

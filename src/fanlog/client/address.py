@@ -72,23 +72,6 @@ def no_answer(address: Address, timeout_seconds: float) -> ConnectError:
     )
 
 
-def no_greeting(peer: str, timeout_seconds: float) -> ConnectError:
-    """Something accepts connections there, and says nothing."""
-    return ConnectError(
-        f"Something listens at {peer}, but it did not greet as a Fanlog broker within "
-        f"{timeout_seconds} s. Is it another program, or a broker that is stopped or overloaded? "
-        f"{NATIVE_PORT_HINT}"
-    )
-
-
-def cut_off(peer: str) -> ConnectError:
-    """Something accepts connections there, and closes them without a word."""
-    return ConnectError(
-        f"Something listens at {peer}, but it closed the connection without a greeting. Is it "
-        f"another program, or a broker that is stopping? {NATIVE_PORT_HINT}"
-    )
-
-
 def unreachable(address: Address, fault: OSError) -> ConnectError:
     """Why there is no connection at all. What helps depends on what the system said."""
     number = _number_of(fault)

@@ -22,7 +22,6 @@ from fanlog.client.arguments import (
     event_time_us,
     topic_name,
 )
-from fanlog.client.core import POLICIES
 from fanlog.client.credentials import check_credentials, split_login
 from fanlog.client.dead_letters import DeadLetters
 from fanlog.client.groups.joining import Joining
@@ -64,9 +63,11 @@ from fanlog.model import (
     ResetPolicy,
     Scheduled,
     ScheduleInfo,
+    SlowPolicy,
 )
 
 T = TypeVar("T")
+_POLICIES = {policy.value: policy for policy in SlowPolicy}
 
 
 class Client(TopicCalls):
@@ -557,16 +558,16 @@ class Client(TopicCalls):
         ...     async for message in orders:
         ...         print(message.offset, message.text)
         """
-        if policy not in POLICIES:
+        if policy not in _POLICIES:
             raise InvalidArgumentError(
-                f"There is no policy {policy!r}: use one of {', '.join(POLICIES)}."
+                f"There is no policy {policy!r}: use one of {', '.join(_POLICIES)}."
             )
         wanted = messages.Subscribe(
             target=topic_name(topic),
             wildcard=is_pattern(topic),
             start=as_start(start),
             durable=durable,
-            policy=POLICIES[policy],
+            policy=_POLICIES[policy],
             window_bytes=window_bytes or self._options.window_bytes,
             partitions=partitions,
             missing=missing_policy(missing),

@@ -12,11 +12,11 @@ from typing import Literal, Self
 
 import msgspec
 
-from fanlog.client import core
 from fanlog.client.arguments import (
     topic_name,
 )
-from fanlog.client.core import Event
+from fanlog.client.core import events
+from fanlog.client.core.events import Event
 from fanlog.client.follower import ClientFollower
 from fanlog.client.kept import KeptWarnings
 from fanlog.client.link import Dial
@@ -171,33 +171,33 @@ class ClientConnection:
 
     def _heard(self, event: Event) -> None:
         match event:
-            case core.Delivered(key, batch):
+            case events.Delivered(key, batch):
                 subscription = self._subscriptions.get(key)
                 if subscription is not None:
                     subscription.delivered(batch)
-            case core.Acked(acks):
+            case events.Acked(acks):
                 self._publisher.acked(acks)
-            case core.BatchRefused(refused):
+            case events.BatchRefused(refused):
                 self._publisher.refused(refused)
-            case core.TopicGrew(grew):
+            case events.TopicGrew(grew):
                 self._grown[grew.number] = grew.partitions
                 self._publisher.grew(grew.number, grew.partitions)
                 self._known_topics.grew(grew.number, grew.partitions)
-            case core.MessagesMissed(key, gap) if key in self._subscriptions:
+            case events.MessagesMissed(key, gap) if key in self._subscriptions:
                 self._subscriptions[key].missed_some(gap)
-            case core.TopicJoined(key, joined) if key in self._subscriptions:
+            case events.TopicJoined(key, joined) if key in self._subscriptions:
                 self._subscriptions[key].joined(joined)
-            case core.TopicLeft(key, left) if key in self._subscriptions:
+            case events.TopicLeft(key, left) if key in self._subscriptions:
                 self._subscriptions[key].left(left)
-            case core.Noticed(key, notice) if key in self._subscriptions:
+            case events.Noticed(key, notice) if key in self._subscriptions:
                 self._subscriptions[key].noticed(notice)
-            case core.Revoked(key, revoke) if key in self._subscriptions:
+            case events.Revoked(key, revoke) if key in self._subscriptions:
                 self._subscriptions[key].revoked(revoke)
-            case core.Leased(key, lease) if key in self._subscriptions:
+            case events.Leased(key, lease) if key in self._subscriptions:
                 self._subscriptions[key].leased(lease)
-            case core.Ended(key, error) if key in self._subscriptions:
+            case events.Ended(key, error) if key in self._subscriptions:
                 self._subscriptions.pop(key).end(error)
-            case core.RequestFailed(_, error, key) if key in self._subscriptions:
+            case events.RequestFailed(_, error, key) if key in self._subscriptions:
                 self._subscriptions.pop(key).end(error)
             case _:
                 pass

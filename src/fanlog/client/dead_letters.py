@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar, overload
 import msgspec
 
 from fanlog.client import values
-from fanlog.client.core import Fetched
+from fanlog.client.core.fetched import Fetched
 from fanlog.client.documents import header_document, put_bytes
 from fanlog.client.groups.operators import Groups
 from fanlog.client.message import Message, MessageBatch

@@ -1,4 +1,4 @@
-"""One connection of a client: the asyncio shell around `ClientCore`. Feed, take events, handle."""
+"""One transport of a client under asyncio: bytes go to the session, and what it writes goes out."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, cast
 
 from fanlog.client.address import Address, no_answer, unreachable
-from fanlog.client.core import ClientCore, Event
 from fanlog.client.tls import no_tls, server_name, shared_context
 from fanlog.config import ClientOptions
-from fanlog.errors import BadMagicError, ConnectionLostError, FormatError
+from fanlog.errors import BadMagicError, FormatError
 
 logger = logging.getLogger("fanlog.client")
 
@@ -29,30 +28,26 @@ class Transport(Protocol):
 
 
 class Link(asyncio.Protocol):
-    """Bytes from the broker become events for the client, in order."""
+    """What comes goes to `received`. `lost` is called once, after which nothing more comes."""
 
     def __init__(
         self,
-        handle: Callable[[Event], None],
+        received: Callable[[Link, bytes], None],
         lost: Callable[[Link, Exception | None], None],
-        core: ClientCore,
     ) -> None:
-        self._handle = handle
+        self._received = received
         self._lost = lost
-        self._core = core
         self._over = False
         self._closing = False
         self._gone = asyncio.Event()
         self.transport: Transport | None = None
         self.peer = "the broker"
-        self.heard_at = 0.0
 
     def data_received(self, data: bytes | memoryview) -> None:
         if self._over:
             return
         try:
-            for event in self._core.feed(data):  # pyright: ignore[reportArgumentType]
-                self._handle(event)
+            self._received(self, data)  # pyright: ignore[reportArgumentType]
         except FormatError as fault:
             if not isinstance(fault, BadMagicError):
                 logger.error("the broker sent damaged bytes: %s", fault)
@@ -124,10 +119,3 @@ def tcp_dial(address: Address, options: ClientOptions) -> Dial:
             raise unreachable(address, fault) from fault
 
     return dial
-
-
-def lost_error(exc: Exception | None) -> ConnectionLostError:
-    because = f": {exc}" if exc else "."
-    error = ConnectionLostError(f"The connection to the broker was lost{because}")
-    error.__cause__ = exc
-    return error

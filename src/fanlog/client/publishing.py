@@ -107,8 +107,8 @@ _DURABILITY: dict[int, DurabilityName] = {
 class Wire(Protocol):
     """The connection, as far as publishing needs it."""
 
-    ready: bool
-
+    @property
+    def ready(self) -> bool: ...
     def write(self, data: bytes) -> None: ...
 
 

@@ -18,7 +18,7 @@ from typing import Any, Generic, Literal, NamedTuple, Protocol, Self, TypeVar, g
 import msgspec
 
 from fanlog.client.arguments import StartLike, as_start, checked, topic_name
-from fanlog.client.core import Fetched
+from fanlog.client.core.fetched import Fetched
 from fanlog.client.message import Message
 from fanlog.client.notices import missing_policy
 from fanlog.client.queues.jobs import said_by

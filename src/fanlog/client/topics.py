@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
-from fanlog.client import core
 from fanlog.client.arguments import (
     ExistOk,
     StartLike,
@@ -16,6 +15,7 @@ from fanlog.client.arguments import (
     topic_settings,
 )
 from fanlog.client.connection import ClientConnection
+from fanlog.client.core.fetched import Fetched, read_fetched
 from fanlog.errors import (
     ConnectionLostError,
     PartitionNotFoundError,
@@ -189,7 +189,7 @@ class TopicCalls(ClientConnection):
         *,
         bytes_max: int = 1 << 20,
         wait_seconds: float = 0.0,
-    ) -> core.Fetched:
+    ) -> Fetched:
         """Pulls batches from an offset on; with `wait_seconds`, waits for some to come.
 
         >>> fetched = await client.fetch("orders", 0, 0)
@@ -213,7 +213,7 @@ class TopicCalls(ClientConnection):
                     raise
                 self._numbers.pop(topic, None)
             else:
-                return core.read_fetched(payload, topic, verify=self._verify, limits=self._limits)
+                return read_fetched(payload, topic, verify=self._verify, limits=self._limits)
 
     async def _number_of(self, topic: str) -> int:
         """The number of a topic that is there; a number is good for one connection."""

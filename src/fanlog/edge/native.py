@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from fanlog.client.core import hello
+from fanlog.client.core.handshake import hello
 from fanlog.client.link import open_tcp
 from fanlog.client.tls import no_tls
 from fanlog.config import ClientOptions, ListenerOptions

@@ -212,6 +212,13 @@ def frame(kind: int, payload: bytes = b"", *, request: int = 0, aux: int = 0) ->
     return header + payload
 
 
+def frame_head(kind: int, payload_bytes: int, *, request: int = 0, aux: int = 0) -> bytes:
+    """The header of a frame whose payload is sent by itself."""
+    return FRAME_HEADER.pack(
+        FRAME_HEADER_BYTES + payload_bytes, kind, PROTOCOL_VERSION, 0, request, aux
+    )
+
+
 def message_frame(
     kind: int, message: msgspec.Struct | Sequence[msgspec.Struct], *, request: int = 0, aux: int = 0
 ) -> bytes:
@@ -229,7 +236,7 @@ def ack_frame(entries: Sequence[bytes]) -> bytes:
 _ONE_ACK_HEADER = frame(FrameKind.ACK, bytes(ACK_ENTRY.size))[:FRAME_HEADER_BYTES]
 
 
-def read_acks(payload: memoryview) -> Iterator[Ack]:
+def read_acks(payload: bytes | memoryview) -> Iterator[Ack]:
     if len(payload) % ACK_ENTRY.size:
         raise ProtocolError(f"An ACK of {len(payload)} bytes is not a whole number of entries.")
     return map(Ack._make, ACK_ENTRY.iter_unpack(payload))
@@ -254,7 +261,7 @@ def lease_frame(subscription: int, lease: Lease) -> bytes:
     return frame(FrameKind.LEASE, LEASE_ENTRY.pack(*lease), aux=subscription)
 
 
-def read_lease(payload: memoryview) -> Lease:
+def read_lease(payload: bytes | memoryview) -> Lease:
     if len(payload) != LEASE_ENTRY.size:
         raise ProtocolError(f"A LEASE carries {LEASE_ENTRY.size} bytes, not {len(payload)}.")
     *numbers, fresh = LEASE_ENTRY.unpack(payload)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from fanlog.client.plain import PlainConnection
+from fanlog.client.request_connection import RequestConnection
 from fanlog.errors import InvalidArgumentError, MessagesLostError, TopicNotFoundError
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind
@@ -77,10 +77,10 @@ class Planner:
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._connection: PlainConnection | None = None
+        self._connection: RequestConnection | None = None
 
     @property
-    def broker(self) -> PlainConnection:
+    def broker(self) -> RequestConnection:
         if self._connection is None:
             self._connection = open_broker(self._options)
         return self._connection

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from fanlog.client.plain import PlainConnection
+from fanlog.client.core.fetched import fetched_batches
+from fanlog.client.request_connection import RequestConnection
 from fanlog.errors import (
     ConnectionLostError,
     DamagedError,
@@ -20,7 +21,7 @@ from fanlog.errors import (
     UnreadableError,
 )
 from fanlog.format import messages
-from fanlog.format.batch import Batch, check_batch
+from fanlog.format.batch import Batch
 from fanlog.format.codecs import UnpackLimits
 from fanlog.format.frames import FETCHED_HEAD, FrameKind
 from fanlog.format.header import BatchHeader, read_header
@@ -130,7 +131,7 @@ class _Fetching:
                 if piece is not None:
                     yield piece
 
-    def _begin(self, broker: PlainConnection) -> None:
+    def _begin(self, broker: RequestConnection) -> None:
         place = self._wanted.place
         wanted = messages.OpenTopic(place.topic, create=False)
         try:
@@ -146,14 +147,14 @@ class _Fetching:
         self._number = opened.number
         self._ask(broker)
 
-    def _ask(self, broker: PlainConnection) -> None:
+    def _ask(self, broker: RequestConnection) -> None:
         wanted, limits = self._wanted, self._options.limits
         guess = int((wanted.end - self._next) * wanted.record_bytes * _FETCH_SPARE)
         bytes_max = min(limits.fetch_bytes, max(guess, _FETCH_BYTES_MIN))
         fetch = messages.Fetch(self._number, wanted.place.partition, self._next, bytes_max)
         self._request = broker.post(FrameKind.FETCH, fetch)
 
-    def _answer(self, broker: PlainConnection) -> Piece | None:
+    def _answer(self, broker: RequestConnection) -> Piece | None:
         """The next stretch; the one behind it is asked for before this one is worked on."""
         place = self._wanted.place
         try:
@@ -169,12 +170,7 @@ class _Fetching:
         except TopicDeletedError:
             self._end(begun_anew(place.topic))
             return None
-        batches: list[tuple[int, BatchHeader]] = []
-        at = FETCHED_HEAD.size
-        while at < len(payload):
-            header = check_batch(payload, at)
-            batches.append((at, header))
-            at += header.length
+        batches = list(fetched_batches(payload))
         if not batches:
             visible_end = FETCHED_HEAD.unpack_from(payload)[0]
             self._end(rewound(place, self._next, visible_end))
@@ -187,7 +183,7 @@ class _Fetching:
                 self._ask(broker)
         return Piece(first, payload, batches)
 
-    def _skip(self, broker: PlainConnection) -> None:
+    def _skip(self, broker: RequestConnection) -> None:
         """Retention has come between the plan and the task."""
         place = self._wanted.place
         wanted = messages.FindOffsets(place.topic, EARLIEST)

@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from fanlog.client.plain import PlainConnection
+from fanlog.client.request_connection import RequestConnection
 from fanlog.errors import (
     ConnectionLostError,
     FanlogError,
@@ -153,7 +153,9 @@ def _prepare_topic(options: WriteOptions) -> None:
             _open_topic(broker, options, options.topic)
 
 
-def _open_topic(broker: PlainConnection, options: WriteOptions, name: str) -> messages.TopicOpened:
+def _open_topic(
+    broker: RequestConnection, options: WriteOptions, name: str
+) -> messages.TopicOpened:
     if options.create_topics and options.partitions:
         settings: dict[str, int | str] = {"partitions": options.partitions}
         wanted = messages.OpenTopic(name, create=False)
@@ -205,7 +207,7 @@ def _abort(options: WriteOptions, given: Sequence[WriterCommitMessage | None]) -
                 _abort_ticket(broker, ticket)
 
 
-def _abort_ticket(broker: PlainConnection, ticket: str) -> None:
+def _abort_ticket(broker: RequestConnection, ticket: str) -> None:
     wanted = messages.AbortTransaction(ticket)
     broker.take(broker.post(FrameKind.ABORT_TRANSACTION, wanted))
 
@@ -272,7 +274,7 @@ class SinkStager:
     """One attempt's transaction. Batches are numbered, so that what is sent again after a lost
     connection is staged once."""
 
-    def __init__(self, broker: PlainConnection, options: WriteOptions, id: str) -> None:
+    def __init__(self, broker: RequestConnection, options: WriteOptions, id: str) -> None:
         self._broker = broker
         self._options = options
         begin = messages.BeginTransaction(id, options.transaction_timeout_seconds)

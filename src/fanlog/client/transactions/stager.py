@@ -28,8 +28,8 @@ _FRAMES_IN_FLIGHT = 4
 class StagingWire(Protocol):
     """The connection, as far as staging needs it."""
 
-    ready: bool
-
+    @property
+    def ready(self) -> bool: ...
     @property
     def comes_back(self) -> bool: ...
     def write(self, data: bytes) -> None: ...

@@ -46,9 +46,10 @@ Taken = Message | Iterable[Message | Position] | None
 class TransactionHost(Protocol):
     """The client's session, as far as a transaction needs it."""
 
-    ready: bool
-    welcome: Welcome | None
-
+    @property
+    def ready(self) -> bool: ...
+    @property
+    def welcome(self) -> Welcome | None: ...
     async def request(
         self, kind: FrameKind, message: msgspec.Struct, *, timeout_seconds: float | None = None
     ) -> bytes: ...

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import fanlog
-from fanlog.client.core import read_fetched
-from fanlog.client.plain import PlainConnection
+from fanlog.client.core.fetched import read_fetched
+from fanlog.client.request_connection import RequestConnection
 from fanlog.config import ClientOptions
 from fanlog.errors import (
     ConnectError,
@@ -34,7 +34,7 @@ def broker(data: Path) -> Iterator[BrokerProcess]:
         yield broker
 
 
-def status(connection: PlainConnection) -> str:
+def status(connection: RequestConnection) -> str:
     return connection.ask(FrameKind.STATUS, messages.Goodbye(), messages.BrokerStatus).state
 
 
@@ -42,7 +42,7 @@ def test_answers_are_taken_in_any_order(broker: BrokerProcess) -> None:
     with fanlog.sync.connect(broker.url) as client:
         client.publish_many("t", [b"a", b"b"])
         number = client.describe_topic("t").number
-    with PlainConnection(broker.url) as connection:
+    with RequestConnection(broker.url) as connection:
         first = connection.post(FrameKind.FETCH, messages.Fetch(number, 0, 0))
         second = connection.post(FrameKind.STATUS, messages.Goodbye())
         assert decode(messages.BrokerStatus, connection.take(second)).state == "ok"
@@ -51,7 +51,7 @@ def test_answers_are_taken_in_any_order(broker: BrokerProcess) -> None:
 
 
 def test_what_a_broker_refuses_is_raised_and_the_connection_stays(broker: BrokerProcess) -> None:
-    with PlainConnection(broker.url) as connection:
+    with RequestConnection(broker.url) as connection:
         wanted = messages.NamedTopic("nowhere")
         with pytest.raises(TopicNotFoundError, match="There is no topic 'nowhere'"):
             connection.ask(FrameKind.DESCRIBE_TOPIC, wanted, messages.TopicOpened)
@@ -59,7 +59,7 @@ def test_what_a_broker_refuses_is_raised_and_the_connection_stays(broker: Broker
 
 
 def test_a_broker_that_was_restarted_is_asked_again(broker: BrokerProcess) -> None:
-    with PlainConnection(broker.url) as connection:
+    with RequestConnection(broker.url) as connection:
         assert status(connection) == "ok"
         epoch = connection.welcome.epoch
         broker.kill()
@@ -72,7 +72,7 @@ def test_a_broker_that_was_restarted_is_asked_again(broker: BrokerProcess) -> No
 
 def test_nobody_there_is_said_at_once() -> None:
     with pytest.raises(ConnectError, match=r"No broker answers at 127\.0\.0\.1:1 .*fanlog serve"):
-        PlainConnection("fanlog://127.0.0.1:1")
+        RequestConnection("fanlog://127.0.0.1:1")
 
 
 def test_somebody_else_on_the_port_is_not_taken_for_a_broker() -> None:
@@ -87,7 +87,7 @@ def test_somebody_else_on_the_port_is_not_taken_for_a_broker() -> None:
         answering = threading.Thread(target=answer)
         answering.start()
         with pytest.raises(ConnectError, match=r"it speaks HTTP.*port 7420"):
-            PlainConnection(f"fanlog://127.0.0.1:{port}")
+            RequestConnection(f"fanlog://127.0.0.1:{port}")
         answering.join()
 
 
@@ -96,7 +96,7 @@ def test_a_silent_broker_is_waited_for_only_so_long(broker: BrokerProcess) -> No
     with fanlog.sync.connect(broker.url) as client:
         client.create_topic("t")
         number = client.describe_topic("t").number
-    with PlainConnection(broker.url, options) as connection:
+    with RequestConnection(broker.url, options) as connection:
         wanted = messages.Fetch(number, 0, 0, wait_ms=5000)
         with pytest.raises(RequestTimeoutError, match=r"did not answer within 0\.2 s"):
             connection.take(connection.post(FrameKind.FETCH, wanted))
@@ -110,12 +110,12 @@ def test_a_broker_that_is_restarting_is_waited_for_by_who_is_patient(
     broker.kill()
     waiting = threading.Timer(0.3, broker.start)
     waiting.start()
-    with PlainConnection(broker.url, patient=True) as connection:
+    with RequestConnection(broker.url, patient=True) as connection:
         assert status(connection) == "ok"
     waiting.join()
     gone = ClientOptions(request_timeout_seconds=0.2)
     with pytest.raises(ConnectError, match="No broker answers"):
-        PlainConnection("fanlog://127.0.0.1:1", gone, patient=True)
+        RequestConnection("fanlog://127.0.0.1:1", gone, patient=True)
 
 
 def test_who_waits_long_pings_so_that_the_broker_keeps_the_connection(
@@ -127,7 +127,7 @@ def test_who_waits_long_pings_so_that_the_broker_keeps_the_connection(
         with fanlog.sync.connect(broker.url) as client:
             client.create_topic("t")
             number = client.describe_topic("t").number
-        with PlainConnection(broker.url) as connection:
+        with RequestConnection(broker.url) as connection:
             wanted = messages.Fetch(number, 0, 0, wait_ms=25_000)
             with pytest.raises(ConnectionLostError, match="a client must ping"):
                 connection.take(connection.post(FrameKind.FETCH, wanted))
@@ -139,7 +139,7 @@ def test_who_waits_long_pings_so_that_the_broker_keeps_the_connection(
             assert read_fetched(connection.take(asked), "t").batches == []
 
 
-def ask_at_length(connection: PlainConnection) -> str:
+def ask_at_length(connection: RequestConnection) -> str:
     kind, asked = FrameKind.STATUS, messages.Goodbye()
     return connection.ask_at_length(kind, asked, messages.BrokerStatus, 60).state
 
@@ -147,7 +147,7 @@ def ask_at_length(connection: PlainConnection) -> str:
 def test_what_takes_long_is_asked_again_when_the_broker_was_restarted(
     broker: BrokerProcess,
 ) -> None:
-    with PlainConnection(broker.url) as connection:
+    with RequestConnection(broker.url) as connection:
         broker.kill()
         waiting = threading.Timer(0.2, broker.start)
         waiting.start()
@@ -159,7 +159,7 @@ def test_a_broker_that_falls_silent_is_asked_again_and_one_that_is_gone_is_not_w
     broker: BrokerProcess,
 ) -> None:
     options = ClientOptions(request_timeout_seconds=0.6, connect_timeout_seconds=30)
-    with PlainConnection(broker.url, options) as connection:
+    with RequestConnection(broker.url, options) as connection:
         os.kill(broker.pid, signal.SIGSTOP)
         waiting = threading.Timer(1.2, os.kill, (broker.pid, signal.SIGCONT))
         waiting.start()

@@ -1,9 +1,10 @@
-"""A connection for programs that do one thing at a time: a blocking socket and no thread.
+"""A connection for requests and answers, over a blocking socket and without a thread: a shell of
+`ClientCore` for programs that do one thing at a time, such as Spark's tasks.
 
-What Spark's tasks read and write with. Requests may be sent ahead of their answers, so that the
-next stretch of a log is on its way while the last one is being worked on. It pings only while it
-waits for what takes long (`ask_at_length`): a connection that the broker has closed between two
-requests is made again by the next `ask`.
+Requests may be sent ahead of their answers, so that the next stretch of a log is on its way while
+the last one is being worked on. It pings only while it waits for what takes long
+(`ask_at_length`): a connection that the broker has closed between two requests is made again by the
+next `ask`. The kernel is asked for whole frames, so that a payload is never copied.
 """
 
 from __future__ import annotations
@@ -15,12 +16,17 @@ import struct
 import time
 from contextlib import suppress
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import NoReturn, Self, TypeVar
 
 import msgspec
 
-from fanlog.client.address import Address, cut_off, no_answer, no_greeting, parse_url, unreachable
-from fanlog.client.core import hello
+from fanlog.client.address import Address, no_answer, parse_url, unreachable
+from fanlog.client.core.client_core import ClientCore
+from fanlog.client.core.events import Event, RequestFailed, Welcomed
+from fanlog.client.core.handshake import no_greeting
+from fanlog.client.core.requests import may_ask_again
+from fanlog.client.core.states import CONVERSING
+from fanlog.client.core.timing import ConnectAttempts, Heartbeat, HeartbeatStep
 from fanlog.client.credentials import check_credentials, get_login_now
 from fanlog.client.tls import no_tls, server_name, shared_context, wrap
 from fanlog.config import ClientOptions
@@ -28,34 +34,39 @@ from fanlog.errors import (
     ConnectError,
     ConnectionLostError,
     FanlogError,
-    ProtocolError,
+    FormatError,
     RequestTimeoutError,
     UnauthenticatedError,
-    from_wire,
 )
 from fanlog.format import messages
-from fanlog.format.frames import (
-    FRAME_HEADER_BYTES,
-    FrameHeader,
-    FrameKind,
-    check_welcome,
-    frame,
-    message_frame,
-    read_frame_header,
-)
+from fanlog.format.frames import FRAME_HEADER_BYTES, FrameKind, frame
 from fanlog.format.messages import decode
 
 T = TypeVar("T")
 
-_ANSWERS = (FrameKind.OK, FrameKind.FETCHED)
 _TIMEVAL = struct.Struct("@ll")
 
 
-class PlainConnection:
-    """One connection to a broker. Close it, or use `with`. A broker that is not there is told of at
-    once; if it is `patient`, it is waited for, as it is when a connection is lost.
+class _BlockingAnswer:
+    """The outcome of one request, once it is there."""
 
-    >>> with PlainConnection("fanlog://127.0.0.1:7420") as broker:  # doctest: +SKIP
+    __slots__ = ("outcome",)
+
+    def __init__(self) -> None:
+        self.outcome: bytes | FanlogError | None = None
+
+    def answered(self, payload: bytes) -> None:
+        self.outcome = payload
+
+    def failed(self, error: FanlogError) -> None:
+        self.outcome = error
+
+
+class RequestConnection:
+    """One connection to a broker. Close it, or use `with`. A broker that is not there is an error
+    at once. A `patient` connection waits for it, as every connection does after a loss.
+
+    >>> with RequestConnection("fanlog://127.0.0.1:7420") as broker:  # doctest: +SKIP
     ...     broker.ask(FrameKind.STATUS, messages.Goodbye(), messages.BrokerStatus)
     """
 
@@ -65,10 +76,10 @@ class PlainConnection:
         self.address: Address = parse_url(url)
         self._options = options or ClientOptions()
         check_credentials(self._options)
+        self._core = ClientCore(self._options)
         self._socket: socket.socket | None = None
-        self._request_number = 0
-        # Answers that came before they were asked for.
-        self._early: dict[int, bytes | FanlogError] = {}
+        # Requests of this connection whose answers nobody has taken.
+        self._asked: dict[int, _BlockingAnswer] = {}
         self.welcome: messages.Welcome = self.reconnect() if patient else self.connect()
 
     # The connection
@@ -76,6 +87,35 @@ class PlainConnection:
     def connect(self) -> messages.Welcome:
         """Connects anew; what was asked for on the old connection will not be answered."""
         self.close()
+        self._asked.clear()
+        self._core.dial()
+        try:
+            self._socket = opened = self._open_socket()
+            self._limit_waiting(opened, self._options.connect_timeout_seconds)
+            self.welcome = self._greet()
+        finally:
+            if self._core.state not in CONVERSING:
+                self.close()
+        self._core.resumed()
+        self._limit_waiting(opened, self._options.request_timeout_seconds)
+        return self.welcome
+
+    def _greet(self) -> messages.Welcome:
+        try:
+            self._send(self._core.greet(get_login_now(self._options), time.monotonic()))
+            while True:
+                event = self._receive()
+                if isinstance(event, Welcomed):
+                    return event.welcome
+        except RequestTimeoutError:
+            timeout_seconds = self._options.connect_timeout_seconds
+            raise no_greeting(str(self.address), timeout_seconds) from None
+        except (ConnectError, UnauthenticatedError):
+            raise
+        except FanlogError as fault:
+            raise ConnectError(f"There is no connection to {self.address}: {fault}") from fault
+
+    def _open_socket(self) -> socket.socket:
         address, options = self.address, self._options
         context = shared_context(options) if address.tls else None
         try:
@@ -89,48 +129,38 @@ class PlainConnection:
         except OSError as fault:
             raise unreachable(address, fault) from fault
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket = opened
-        self._limit_waiting(opened, options.connect_timeout_seconds)
-        try:
-            self._send(hello(options.name, get_login_now(options)))
-            self.welcome = self._greeting()
-        except RequestTimeoutError:
-            self.close()
-            raise no_greeting(str(address), options.connect_timeout_seconds) from None
-        except ConnectionLostError as fault:
-            self.close()
-            if isinstance(fault.__cause__, ssl.SSLError):
-                raise no_tls(address, fault.__cause__) from fault
-            raise cut_off(str(address)) from fault
-        except UnauthenticatedError:
-            self.close()
-            raise
-        except FanlogError as fault:
-            self.close()
-            raise ConnectError(f"There is no connection to {address}: {fault}") from fault
-        self._limit_waiting(opened, options.request_timeout_seconds)
-        return self.welcome
+        return opened
 
     def reconnect(self) -> messages.Welcome:
         """Brings a lost connection back; it is tried as long as a request may take."""
         give_up_at = time.monotonic() + self._options.request_timeout_seconds
-        backoff = self._options.backoff_first_seconds
+        attempts = ConnectAttempts(self._options, give_up_at)
         while True:
             try:
                 return self.connect()
             except ConnectError:
-                if time.monotonic() + backoff > give_up_at:
+                wait_seconds = attempts.maybe_wait_seconds(time.monotonic())
+                if wait_seconds is None:
                     raise
-            time.sleep(backoff)
-            backoff = min(backoff * 2, self._options.backoff_max_seconds)
+            time.sleep(wait_seconds)
 
     def close(self) -> None:
+        """Says goodbye. `connect` begins anew."""
         opened, self._socket = self._socket, None
-        self._early.clear()
+        self._core.lose(None)
         if opened is not None:
             with suppress(OSError):
                 opened.sendall(frame(FrameKind.GOODBYE))
             opened.close()
+
+    def _lose(self, why: Exception | None) -> NoReturn:
+        """Gives the connection up, and raises what becomes of it."""
+        if isinstance(why, ssl.SSLError) and self._core.state not in CONVERSING:
+            # With TLS 1.3 a client hears of this only after its own part of the handshake.
+            why = no_tls(self.address, why)
+        error = self._core.lose(why, str(self.address))
+        self.close()
+        raise error
 
     def __enter__(self) -> Self:
         return self
@@ -152,10 +182,12 @@ class PlainConnection:
 
     def ask_raw(self, kind: FrameKind, payload: bytes) -> bytes:
         try:
-            return self.take(self._post(frame(kind, payload, request=self._next_number())))
-        except ConnectionLostError:
+            return self.take(self.post(kind, payload))
+        except ConnectionLostError as lost:
+            if not may_ask_again(lost):
+                raise
             self.reconnect()
-            return self.take(self._post(frame(kind, payload, request=self._next_number())))
+            return self.take(self.post(kind, payload))
 
     def ask_at_length(
         self, kind: FrameKind, message: msgspec.Struct, answer: type[T], seconds: float
@@ -173,28 +205,38 @@ class PlainConnection:
                     raise
             self.reconnect()
 
-    def post(self, kind: FrameKind, message: msgspec.Struct) -> int:
+    def post(self, kind: FrameKind, message: msgspec.Struct | bytes) -> int:
         """Sends a request; `take` waits for its answer."""
-        return self._post(message_frame(kind, message, request=self._next_number()))
+        answer = _BlockingAnswer()
+        number, data = self._core.ask(kind, message, answer)
+        self._send(data)
+        self._asked[number] = answer
+        return number
 
     def post_parts(self, kind: FrameKind, *parts: bytes | memoryview) -> int:
         """The same with a payload in parts, which are not joined."""
-        number = self._next_number()
-        size = sum(map(len, parts))
-        head = bytearray(frame(kind, b"", request=number))
-        struct.pack_into("<I", head, 0, FRAME_HEADER_BYTES + size)
-        self._send(bytes(head))
+        answer = _BlockingAnswer()
+        number, head = self._core.ask_in_parts(kind, sum(map(len, parts)), answer)
+        self._send(head)
         for part in parts:
             self._send(part)
+        self._asked[number] = answer
         return number
 
     def take(self, number: int) -> bytes:
         """The answer to a request; raises what the broker answered instead."""
-        while number not in self._early:
+        answer = self._find_asked(number)
+        while answer.outcome is None:
             self._receive()
-        answer = self._early.pop(number)
-        if isinstance(answer, FanlogError):
-            raise answer
+        del self._asked[number]
+        if isinstance(answer.outcome, FanlogError):
+            raise answer.outcome
+        return answer.outcome
+
+    def _find_asked(self, number: int) -> _BlockingAnswer:
+        answer = self._asked.get(number)
+        if answer is None:
+            raise ConnectionLostError("The connection on which this was asked is lost.")
         return answer
 
     def _await(self, number: int, give_up_at: float) -> None:
@@ -203,16 +245,19 @@ class PlainConnection:
         silence_max = self._options.request_timeout_seconds
         idle_max = self.welcome.idle_timeout_seconds
         between = min(self._options.ping_seconds, idle_max / 3, silence_max / 3)
-        heard = time.monotonic()
-        while number not in self._early:
-            if time.monotonic() >= min(heard + silence_max, give_up_at):
-                self.close()
-                raise self._silence()
+        answer = self._find_asked(number)
+        heartbeat = Heartbeat(between, silence_max)
+        heartbeat.start(time.monotonic())
+        while answer.outcome is None:
+            now = time.monotonic()
+            beat = heartbeat.check(now, between)
+            if beat is HeartbeatStep.SILENT or now >= give_up_at:
+                self._fall_silent()
+            if beat is HeartbeatStep.PING:
+                self._send(frame(FrameKind.PING))
             if self._readable(between):
                 self._receive()
-                heard = time.monotonic()
-            else:
-                self._send(frame(FrameKind.PING))
+                heartbeat.heard(time.monotonic())
 
     def _readable(self, seconds: float) -> bool:
         opened = self._opened()
@@ -222,49 +267,28 @@ class PlainConnection:
         waiting.register(opened, select.POLLIN)
         return bool(waiting.poll(seconds * 1000))
 
-    def _silence(self) -> RequestTimeoutError:
-        return RequestTimeoutError(
+    def _fall_silent(self) -> NoReturn:
+        self.close()
+        raise RequestTimeoutError(
             f"The broker at {self.address} did not answer within "
             f"{self._options.request_timeout_seconds} s. The outcome is unknown."
         )
 
-    def _next_number(self) -> int:
-        self._request_number = self._request_number % 0xFFFFFFFF + 1
-        return self._request_number
-
-    def _post(self, data: bytes) -> int:
-        number = self._request_number
-        self._send(data)
-        return number
-
     # Bytes
 
-    def _greeting(self) -> messages.Welcome:
-        begin = self._take_bytes(FRAME_HEADER_BYTES)
-        check_welcome(begin)
-        header, payload = self._frame(begin)
-        if header.kind == FrameKind.ERROR:
-            raise _failure(payload)
-        return decode(messages.Welcome, payload)
-
-    def _receive(self) -> None:
-        """Takes one frame. What is no answer does not concern a plain connection."""
-        header, payload = self._frame()
-        if header.kind in _ANSWERS:
-            self._early[header.request] = payload
-        elif header.kind == FrameKind.ERROR:
-            error = _failure(payload)
-            if not header.request:
-                self.close()
-                raise ConnectionLostError(f"The broker closed the connection: {error}") from error
-            self._early[header.request] = error
-
-    def _frame(self, begin: bytes = b"") -> tuple[FrameHeader, bytes]:
-        header = read_frame_header(begin or self._take_bytes(FRAME_HEADER_BYTES))
-        if header.length < FRAME_HEADER_BYTES:
-            raise ProtocolError(f"A frame can't be {header.length} bytes long.")
-        size = header.length - FRAME_HEADER_BYTES
-        return header, self._take_bytes(size) if size else b""
+    def _receive(self) -> Event | None:
+        """Takes one frame. The core gives an answer to whoever asked; of other events, only the
+        greeting and the end concern a connection that only asks."""
+        head = self._take_bytes(FRAME_HEADER_BYTES)
+        try:
+            size = self._core.payload_bytes(head)
+            payload = self._take_bytes(size) if size else b""
+            event = self._core.feed_frame(head, payload, time.monotonic())
+        except FormatError as fault:
+            self._lose(fault)
+        if isinstance(event, RequestFailed):
+            self._lose(None)
+        return event
 
     def _take_bytes(self, size: int) -> bytes:
         opened = self._opened()
@@ -281,14 +305,11 @@ class PlainConnection:
                 parts.append(data)
                 missing -= len(data)
         except (BlockingIOError, TimeoutError):
-            self.close()
-            raise self._silence() from None
+            self._fall_silent()
         except OSError as fault:
-            self.close()
-            raise ConnectionLostError(f"The connection to the broker was lost: {fault}.") from fault
+            self._lose(fault)
         if missing:
-            self.close()
-            raise ConnectionLostError("The connection to the broker was lost.")
+            self._lose(None)
         return b"".join(parts)
 
     def _send(self, data: bytes | memoryview) -> None:
@@ -296,12 +317,11 @@ class PlainConnection:
         try:
             opened.sendall(data)
         except OSError as fault:
-            self.close()
-            raise ConnectionLostError(f"The connection to the broker was lost: {fault}.") from fault
+            self._lose(fault)
 
     def _opened(self) -> socket.socket:
         if self._socket is None:
-            raise ConnectionLostError("There is no connection to the broker.")
+            raise self._core.lost_error()
         return self._socket
 
     @staticmethod
@@ -314,10 +334,3 @@ class PlainConnection:
         limit = _TIMEVAL.pack(int(seconds), int(seconds % 1 * 1_000_000))
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-
-
-def _failure(payload: bytes) -> FanlogError:
-    failure = decode(messages.ErrorAnswer, payload)
-    return from_wire(
-        failure.code, failure.message, failure.first, failure.next, failure.retry_after_seconds
-    )

@@ -1,35 +1,29 @@
-"""The client's side of the native protocol, without I/O: bytes in, events out. The asyncio and
-the blocking client, and the embedded one, all stand on it."""
+"""What a broker sends, as events: bytes in, events out. Bytes may be cut anywhere."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from fanlog.errors import FanlogError, FormatError, from_wire
+from fanlog.errors import FanlogError, FormatError, ProtocolError, from_wire
 from fanlog.format import messages
 from fanlog.format.batch import Batch, check_batch
 from fanlog.format.codecs import FORMAT_LIMITS, UnpackLimits
 from fanlog.format.frames import (
-    FETCHED_HEAD,
     FRAME_HEADER_BYTES,
-    MAGIC,
-    PROTOCOL_VERSION,
     Ack,
     FrameCutter,
+    FrameHeader,
     FrameKind,
     Lease,
     check_welcome,
     known_kind,
-    message_frame,
     read_acks,
     read_frame_header,
     read_lease,
 )
 from fanlog.format.header import KIND_BATCH, read_header
 from fanlog.format.messages import decode
-from fanlog.identity import Login
-from fanlog.model import SlowPolicy
 
 
 class Welcomed(NamedTuple):
@@ -127,14 +121,11 @@ Event = (
 )
 
 
-def hello(client: str, login: Login | None = None) -> bytes:
-    greeting = messages.Hello((PROTOCOL_VERSION,), client, login)
-    return message_frame(FrameKind.HELLO, greeting, aux=MAGIC)
+class BrokerEventReader:
+    """Reads one connection. No batch is unpacked past `limits`. `verify` checks every batch's
+    checksums, which is only left out where the bytes never left the process."""
 
-
-class ClientCore:
-    """One connection's conversation. No batch is unpacked past `limits`. `verify` checks every
-    batch's checksums, which is only left out where the bytes never left the process."""
+    __slots__ = ("_begun", "_cutter", "_feed", "_limits", "_verify")
 
     def __init__(self, *, verify: bool = True, limits: UnpackLimits = FORMAT_LIMITS) -> None:
         self._cutter = FrameCutter(1 << 31)
@@ -153,14 +144,28 @@ class ClientCore:
                 header = check_batch(buffer, at) if self._verify else read_header(buffer, at)
                 yield Delivered(self._feed, Batch(buffer[at:end], header, "", self._limits))
                 continue
-            event = self._control(kind, buffer, at, end)
+            payload = memoryview(buffer)[at + FRAME_HEADER_BYTES : end]
+            event = self._control(read_frame_header(buffer, at), payload)
             if event is not None:
                 yield event
 
-    def _control(self, kind: int, data: bytes, at: int, end: int) -> Event | None:
-        header = read_frame_header(data, at)
-        payload = memoryview(data)[at + FRAME_HEADER_BYTES : end]
-        match known_kind(kind):
+    def payload_bytes(self, head: bytes) -> int:
+        """How many bytes follow the first 16 of a frame, for a reader that takes whole frames."""
+        if not self._begun:
+            check_welcome(head)
+            self._begun = True
+        header = read_frame_header(head)
+        if header.kind == KIND_BATCH:
+            raise ProtocolError("A batch came on a connection that has no subscription.")
+        self._cutter.check_length(header.length, header.kind)
+        return header.length - FRAME_HEADER_BYTES
+
+    def read_frame(self, head: bytes, payload: bytes) -> Event | None:
+        """The event of a whole frame. The payload is not copied."""
+        return self._control(read_frame_header(head), payload)
+
+    def _control(self, header: FrameHeader, payload: bytes | memoryview) -> Event | None:
+        match known_kind(header.kind):
             case FrameKind.FEED:
                 self._feed = header.aux
                 return None
@@ -174,21 +179,21 @@ class ClientCore:
                 return _rare(other, header.aux, payload)
 
 
-def _error(payload: memoryview) -> FanlogError:
+def _error(payload: bytes | memoryview) -> FanlogError:
     failure = decode(messages.ErrorAnswer, payload)
     return from_wire(
         failure.code, failure.message, failure.first, failure.next, failure.retry_after_seconds
     )
 
 
-def _rare(kind: FrameKind, aux: int, payload: memoryview) -> Event:
+def _rare(kind: FrameKind, aux: int, payload: bytes | memoryview) -> Event:
     make = _RARE.get(kind)
     if make is None:
         raise FormatError(f"A frame of kind {kind.name} is not for a client.")
     return make(aux, payload)
 
 
-_RARE: dict[FrameKind, Callable[[int, memoryview], Event]] = {
+_RARE: dict[FrameKind, Callable[[int, bytes | memoryview], Event]] = {
     FrameKind.WELCOME: lambda aux, data: Welcomed(decode(messages.Welcome, data)),
     FrameKind.REFUSED: lambda aux, data: BatchRefused(decode(messages.Refused, data)),
     FrameKind.GAP: lambda aux, data: MessagesMissed(aux, decode(messages.GapNotice, data)),
@@ -201,26 +206,3 @@ _RARE: dict[FrameKind, Callable[[int, memoryview], Event]] = {
     FrameKind.GREW: lambda aux, data: TopicGrew(decode(messages.Grew, data)),
     FrameKind.DRAINING: lambda aux, data: Draining(decode(messages.Goodbye, data).reason),
 }
-
-
-class Fetched(NamedTuple):
-    visible_end: int
-    start_offset: int
-    batches: list[Batch]
-
-
-def read_fetched(
-    payload: bytes, topic_name: str, *, verify: bool = True, limits: UnpackLimits = FORMAT_LIMITS
-) -> Fetched:
-    visible_end, start_offset, _ = FETCHED_HEAD.unpack_from(payload)
-    batches: list[Batch] = []
-    view = memoryview(payload)
-    at = FETCHED_HEAD.size
-    while at < len(payload):
-        header = check_batch(payload, at) if verify else read_header(payload, at)
-        batches.append(Batch(view[at : at + header.length], header, topic_name, limits))
-        at += header.length
-    return Fetched(visible_end, start_offset, batches)
-
-
-POLICIES = {policy.value: policy for policy in SlowPolicy}
