@@ -187,7 +187,7 @@ class Peer:
     def lost(self, fault: Exception) -> None:
         raise AssertionError(fault)
 
-    def turn_out(self, error: FanlogError, subscription: BrokerSubscription | None = None) -> None:
+    def evict(self, error: FanlogError, subscription: BrokerSubscription | None = None) -> None:
         self.ended = error
         self.blocked = True
 

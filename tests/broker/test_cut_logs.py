@@ -38,8 +38,8 @@ class Member(Peer):
         super().__init__()
         self.on = on
         request = JoinGroup(group="g", member="m", target="t", reset="earliest", **wanted)
-        self.seat, self.epoch = on.core.groups.join(1, request, self, self)
-        self.feed: BrokerSubscription | None = self.seat
+        self.subscription, self.epoch = on.core.groups.join(1, request, self, self)
+        self.feed: BrokerSubscription | None = self.subscription
         on.run()
 
     def busy(self) -> bool:
@@ -53,7 +53,7 @@ class Member(Peer):
 
     def commit(self, offset: int, epoch: int = 0) -> None:
         position = Position("t", 0, offset, epoch or self.on.core.epoch)
-        self.on.core.groups.commit(self.seat, (position,))
+        self.on.core.groups.commit(self.subscription, (position,))
 
 
 @pytest.fixture

@@ -193,12 +193,12 @@ async def test_a_failed_sync_refuses_shows_nothing_and_the_status_says_failing(
 async def test_nothing_is_visible_or_acknowledged_before_the_sync_is_done(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    go_on = threading.Event()
+    resume = threading.Event()
     syncing = threading.Event()
 
     def held(fd: int) -> None:
         syncing.set()
-        assert go_on.wait(PATIENCE_SECONDS)
+        assert resume.wait(PATIENCE_SECONDS)
         os.fsync(fd)
 
     monkeypatch.setattr("fanlog.log.commit.GroupCommit.__init__.__defaults__", (held,))
@@ -220,7 +220,7 @@ async def test_nothing_is_visible_or_acknowledged_before_the_sync_is_done(
             assert (await broker.fetch("t", 0, 0)).batches == []
             assert await broker.find_offsets("t", "latest") == {0: 0}
             assert (await broker.status()).pending_bytes > 0
-            go_on.set()
+            resume.set()
             assert [(await publishing).offset, (await later).offset] == [0, 1]
             assert (await reader.next(PATIENCE_SECONDS)).value == b"x"
             assert (await reader.next(PATIENCE_SECONDS)).value == b"y"

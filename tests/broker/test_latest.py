@@ -291,14 +291,14 @@ async def test_under_publishing_tombstones_and_compaction_every_reader_has_the_t
                 case 0:
                     peers.append(await watch(on, tables))
                 case 1 if peers:
-                    rng.choice(peers).go_on(on, rng.choice([None, 1, 2000]))
+                    rng.choice(peers).resume(on, rng.choice([None, 1, 2000]))
                 case 2 if step % 20 == 0:
                     await compacted(on, "t")
                 case _:
                     publish()
                     real_run()
         for peer in peers:
-            peer.go_on(on)
+            peer.resume(on)
         real_run()
         on.run = real_run  # type: ignore[method-assign]
         expected = table_of(on)

@@ -68,9 +68,9 @@ async def test_a_reader_that_takes_a_whole_piece_and_no_more_goes_on_behind_it()
         for i in range(10):
             publish(on, f"{i}")
         assert slow.values == ["0"]
-        slow.go_on(on, room=1)
+        slow.resume(on, room=1)
         assert slow.values == [str(i) for i in range(len(slow.values))]
-        slow.go_on(on)
+        slow.resume(on)
         assert slow.values == quick.values == [str(i) for i in range(10)]
         publish(on, "live")
         assert slow.values[-2:] == ["9", "live"]
@@ -356,7 +356,7 @@ async def test_readers_that_stall_and_come_back_see_every_record_once(
                         leave(i)
                         peers[i] = await follow(on, "t", positions=positions[i], start=EARLIEST)
                     case 1 if (peer := peers[i]) is not None:
-                        peer.go_on(on, rng.choice([None, 1, 3000]))
+                        peer.resume(on, rng.choice([None, 1, 3000]))
                     case _:
                         values = [b"%d" % (count + j) * 20 for j in range(rng.randrange(1, 20))]
                         count += len(values)

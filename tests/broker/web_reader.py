@@ -68,7 +68,7 @@ class WebPeer(Peer):
         epoch = self.positions.get(place, "0.0.0").split(".")[1]
         self.positions[place] = print_position(gap.next, int(epoch), number)
 
-    def go_on(self, on: Stage, room: int | None = None) -> None:
+    def resume(self, on: Stage, room: int | None = None) -> None:
         self.room = room
         self.blocked = False
         on.core.resume(self)

@@ -213,12 +213,12 @@ async def test_who_goes_away_while_the_file_is_written_leaves_no_half_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with live(tmp_path) as on:
-        begun, go_on = threading.Event(), threading.Event()
+        begun, resume = threading.Event(), threading.Event()
         replace = toml_file.replace
 
         def slow(*given: Any) -> None:
             begun.set()
-            go_on.wait(40)
+            resume.wait(40)
             replace(*given)
 
         monkeypatch.setattr(toml_file, "replace", slow)
@@ -227,7 +227,7 @@ async def test_who_goes_away_while_the_file_is_written_leaves_no_half_change(
         await asyncio.to_thread(begun.wait, 40)
         asked.cancel()
         await asyncio.wait([asked])
-        go_on.set()
+        resume.set()
         # The next change waits for the one before.
         await on.set(listener__frame_timeout_seconds=7)
         assert "drain_seconds = 5.0" in on.file.read_text()

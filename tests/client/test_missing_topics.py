@@ -130,7 +130,9 @@ async def test_a_request_finds_who_serves_a_topic_that_nobody_has_used(data: Pat
             return job.value
 
         serving = asyncio.create_task(broker.serve("svc.echo", echo))
-        await until(lambda: broker._node is not None and len(broker._node.core.queues._seats) == 1)
+        await until(
+            lambda: broker._node is not None and len(broker._node.core.queues._workers) == 1
+        )
         assert await topic_names(broker) == []
         answer = await broker.request("svc.echo", b"hello", timeout_seconds=PATIENCE_SECONDS)
         assert answer.value == b"hello"

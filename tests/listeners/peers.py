@@ -36,7 +36,7 @@ from fanlog.format.frames import (
     read_frame_header,
 )
 from fanlog.format.messages import decode
-from fanlog.listeners.pump import SocketConnection
+from fanlog.listeners.socket_connection import SocketConnection
 from fanlog.node import Node
 
 HOST = "127.0.0.1"

@@ -12,7 +12,7 @@ import pytest
 
 from fanlog.format import messages
 from fanlog.format.frames import FrameKind
-from fanlog.listeners.pump import SocketConnection
+from fanlog.listeners.socket_connection import SocketConnection
 from fanlog.model import Start
 from tests.listeners.peers import Peer, Serving, one_message, request, serving
 

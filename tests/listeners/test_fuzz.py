@@ -108,7 +108,7 @@ class Healthy:
         self.client = client
         self.count = 0
 
-    async def go_on(self) -> None:
+    async def keep_going(self) -> None:
         async with self.client.subscribe("healthy") as reader:
             while True:
                 value = f"mine {self.count}"
@@ -125,7 +125,7 @@ async def test_no_bent_session_disturbs_the_broker(seed: int, data: Path) -> Non
         number = await (await served.greeted()).open_topic("bent", durability="os")
         async with served.client(reconnect=False) as client:
             healthy = Healthy(client)
-            going = asyncio.ensure_future(healthy.go_on())
+            going = asyncio.ensure_future(healthy.keep_going())
             for n in range(SESSIONS_A_SEED):
                 frames = session_frames(number, producer_id=n % 3)
                 if n % 2:

@@ -22,7 +22,7 @@ class Tight:
     def __init__(self, on: Stage) -> None:
         self.session = NativeSession(on.core, self, ListenerOptions())
         self.room: int | None = None
-        self.turned_out: FanlogError | None = None
+        self.evicted: FanlogError | None = None
         self.blocked = False
         self.feed: BrokerSubscription | None = None
         self.waiting: list[Cursor] = []
@@ -42,12 +42,12 @@ class Tight:
 
     def hold(self, piece: Piece, sent: int) -> None: ...
     def lost(self, fault: Exception) -> None: ...
-    def go_on(self) -> None: ...
+    def resume(self) -> None: ...
     def full(self) -> bool:
         return self.room is not None and self.room < 0
 
-    def turn_out(self, error: FanlogError, subscription: BrokerSubscription | None = None) -> None:
-        self.turned_out = error
+    def evict(self, error: FanlogError, subscription: BrokerSubscription | None = None) -> None:
+        self.evicted = error
         self.finish()
 
     def finish(self, why: str = "") -> None:
@@ -62,11 +62,11 @@ async def test_a_member_that_is_cut_off_while_it_joins_does_not_keep_its_seat() 
         wanted = JoinGroup(group="g", member="m", target="t")
         tight.session.feed(request(FrameKind.JOIN_GROUP, wanted, aux=1))
         on.run()
-        # The first seat is told that it is taken, and then there is no room for another word.
+        # The first member hears that it is replaced, and then there is no room for another word.
         tight.room = 0
         again = JoinGroup(group="g", member="m", target="t", claims=(Position("gone", 0, 0),))
         tight.session.feed(request(FrameKind.JOIN_GROUP, again, aux=2))
-        assert tight.turned_out is not None
+        assert tight.evicted is not None
         group = on.core.groups.find("g")
         assert group is not None
         assert group.members["m"].subscription is None
@@ -82,19 +82,19 @@ async def test_a_member_is_told_of_any_number_of_topics_at_once_but_not_without_
         tight.room = 100
         tight.session.feed(request(FrameKind.JOIN_GROUP, wanted, aux=1))
         on.run()
-        assert tight.turned_out is None
+        assert tight.evicted is None
         assert tight.room < -1000
         # The next turn comes, and it has taken nothing of it.
         await asyncio.sleep(0)
         on.core.open_topic("many.more", create=True)
         on.run()
-        assert tight.turned_out is None
+        assert tight.evicted is None
         room = tight.room
         on.runtime.time_us += 29_000_000
         on.core.tick()
         on.run()
-        assert (tight.turned_out, tight.room) == (None, room)
+        assert (tight.evicted, tight.room) == (None, room)
         on.runtime.time_us += 1_000_000
         on.core.tick()
         on.run()
-        assert tight.turned_out is not None
+        assert tight.evicted is not None

@@ -119,7 +119,7 @@ async def test_everybody_comes_to_the_end(seed: int, data: Path) -> None:
         await reader.readuntil(b":1\r\n")
         async with served.client() as client:
             healthy = Healthy(client)
-            going = asyncio.ensure_future(healthy.go_on())
+            going = asyncio.ensure_future(healthy.keep_going())
             for _ in range(BATCHES_A_SEED):
                 for number in numbers.values():
                     make = honest if dice.random() < 0.3 else bent

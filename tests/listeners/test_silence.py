@@ -76,7 +76,7 @@ async def test_a_look_that_comes_late_turns_nobody_out(monkeypatch: pytest.Monke
         assert "idle_timeout_seconds" in (await peer.fault()).message
 
 
-async def test_a_peer_that_is_turned_out_and_goes_on_talking_is_closed_all_the_same() -> None:
+async def test_a_peer_that_is_evicted_and_goes_on_talking_is_closed_all_the_same() -> None:
     async with serving() as served:
         peer = await served.greeted()
         await peer.send(frame(FrameKind.WELCOME))

@@ -11,8 +11,8 @@ from fanlog.errors import ConnectError
 from fanlog.format import messages
 from fanlog.format.batch import encode_batch
 from fanlog.format.frames import FrameKind
-from fanlog.listeners.pump import SocketConnection
 from fanlog.listeners.redis.server import RedisListener
+from fanlog.listeners.socket_connection import SocketConnection
 from fanlog.listeners.tcp import ServedSession, TcpListener
 from tests.listeners.peers import Peer, Serving, acks_of, one_message, request, serving
 

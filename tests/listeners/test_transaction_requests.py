@@ -68,7 +68,7 @@ async def test_a_timeout_that_makes_no_sense_is_refused(data: Path, timeout_seco
         assert answer.failure.code == "invalid_argument"
 
 
-async def test_positions_without_a_seat_in_the_group_are_fenced(data: Path) -> None:
+async def test_positions_without_a_membership_in_the_group_are_fenced(data: Path) -> None:
     async with serving(data) as served:
         peer = await served.greeted()
         await peer.open_topic("t", durability="os")

@@ -47,11 +47,11 @@ class HandErrands:
         self.due.append(both)
 
     def in_slices(self, steps: Iterator[None], /) -> None:
-        def go_on() -> None:
+        def resume() -> None:
             if next(steps, steps) is not steps:
-                self.due.append(go_on)
+                self.due.append(resume)
 
-        self.due.append(go_on)
+        self.due.append(resume)
 
     def run(self) -> None:
         while self.due:

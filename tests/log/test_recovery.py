@@ -50,7 +50,7 @@ def flip(path: Path, at: int, mask: int = 0x01) -> None:
         file.write(bytes([byte ^ mask]))
 
 
-def assert_goes_on(folder: Path, expected: list[Sample]) -> PartitionLog:
+def assert_continues(folder: Path, expected: list[Sample]) -> PartitionLog:
     """The log holds exactly these batches, and takes and keeps more."""
     log = open_log(folder, ROOMY)
     assert log.end_offset == (expected[-1].next if expected else 0)
@@ -82,7 +82,7 @@ def test_a_last_batch_that_is_torn_at_any_byte_is_cut(tmp_path: Path, rest: str)
         path.write_bytes(kept)
         # A body may end in zeros of its own: then nothing is missing.
         lost_nothing = kept[:end] == whole[:end]
-        assert_goes_on(folder, samples if lost_nothing else samples[:-1])
+        assert_continues(folder, samples if lost_nothing else samples[:-1])
 
 
 def test_a_cut_is_logged_with_its_position_and_room_that_is_zero_is_not(
@@ -105,10 +105,10 @@ def test_a_cut_is_logged_with_its_position_and_room_that_is_zero_is_not(
 def test_an_empty_or_all_zero_newest_segment_is_an_empty_one(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / f"{0:020d}.log").touch()
-    assert_goes_on(tmp_path / "a", [])
+    assert_continues(tmp_path / "a", [])
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / f"{0:020d}.log").write_bytes(bytes(4096))
-    assert_goes_on(tmp_path / "b", [])
+    assert_continues(tmp_path / "b", [])
 
 
 def test_a_flipped_byte_anywhere_in_the_newest_segment_loses_exactly_its_batch(

@@ -80,17 +80,17 @@ async def kill_at_random(
         await asyncio.sleep(dice.uniform(0.3, 1.5))
         for consumer in crew:
             consumer.check()
-        doomed = dice.sample(crew, dice.choice([0, 1, 1, 2]))
-        for consumer in doomed:
+        killed = dice.sample(crew, dice.choice([0, 1, 1, 2]))
+        for consumer in killed:
             consumer.kill()
             kills[consumer.kind] += 1
-        if not doomed or dice.random() < 0.2:
+        if not killed or dice.random() < 0.2:
             broker.kill()
             kills["broker"] += 1
             await asyncio.sleep(dice.uniform(0, 0.5))
             await asyncio.to_thread(broker.start)
         await asyncio.sleep(dice.uniform(0, 0.5))
-        for consumer in doomed:
+        for consumer in killed:
             consumer.start()
     return kills
 

@@ -92,7 +92,7 @@ def check_reading(client: fanlog.sync.Client, topic: str, records: int) -> None:
             assert reader.next(PATIENCE_SECONDS).value == bytes(20_000)
 
 
-def check_goes_on(broker: BrokerProcess, tmp_path: Path) -> None:
+def check_continues(broker: BrokerProcess, tmp_path: Path) -> None:
     """Publishing works by itself, and health says so."""
     with fanlog.sync.connect(broker.url) as client:
         until(lambda: client.status().state == "ok")
@@ -119,7 +119,7 @@ def test_a_full_disk_is_reported_once_and_serves_reads_until_there_is_room(
     (begin,) = said_of_the_disk(tmp_path)
     assert "is full: messages for topics on disk are refused" in begin
     disk.free()
-    check_goes_on(broker, tmp_path)
+    check_continues(broker, tmp_path)
     assert len(said_of_the_disk(tmp_path)) == 2
     with fanlog.sync.connect(broker.url) as client:
         check_reading(client, "a", records + 5)
@@ -173,7 +173,7 @@ def test_what_frees_space_works_on_a_full_disk_and_publishing_goes_on(
             command(broker, "topic", "alter", "b", "--retention", "1s")
         case _:
             command(broker, "topic", "alter", "b", "--retention-bytes", "64KiB")
-    check_goes_on(broker, tmp_path)
+    check_continues(broker, tmp_path)
     with fanlog.sync.connect(broker.url) as client:
         assert {info.name for info in client.topics()} == (
             {"a", "c"} if remedy == "delete" else {"a", "b", "c"}
@@ -200,7 +200,7 @@ def test_a_broker_starts_on_a_full_disk_serves_reads_and_can_be_freed(
     disk.fill()
     command(broker, "topic", "truncate", "b", "--before", "latest", "--yes")
     command(broker, "topic", "delete", "c", "--yes")
-    check_goes_on(broker, tmp_path)
+    check_continues(broker, tmp_path)
     broker.kill()
     broker.start()
     with fanlog.sync.connect(broker.url) as client:

@@ -240,7 +240,7 @@ class Stream(NetworkSocket):
                 self.network.cut(self)
         peer.process.loop.wake()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """The path is open again: what was held arrives."""
         for _ in range(len(self._way)):
             self._arrives_at = max(
@@ -356,7 +356,7 @@ class Network:
             self.world.note("net open")
         self._blocked.clear()
         for stream in self.open_streams():
-            stream.go_on()
+            stream.resume()
 
     def _is_cut_off(self, one: str, other: str) -> bool:
         return (one, other) in self._blocked or (other, one) in self._blocked

@@ -15,7 +15,7 @@ import pytest
 import fanlog
 from fanlog.client.core.handshake import hello
 from fanlog.config import ListenerOptions
-from fanlog.listeners.pump import SocketConnection
+from fanlog.listeners.socket_connection import SocketConnection
 from fanlog.listeners.tls import TlsSocket
 from tests.tls.papers import HOST, PATIENCE_SECONDS, Papers, Serving, serving
 

@@ -125,7 +125,7 @@ class Backups:
             staged = [StagedLink(f.path, os.path.basename(f.path), pins) for f in files if f.path]
         except BaseException:
             self._store.end_point()
-            self._store.removals_go_on()
+            self._store.resume_removals()
             raise
 
         def work() -> HeldPoint:
@@ -139,7 +139,7 @@ class Backups:
         try:
             return await in_background(self._runtime, work)
         finally:
-            self._store.removals_go_on()
+            self._store.resume_removals()
 
     def get(self, ticket: str) -> HeldPoint:
         point = self._points.get(ticket)

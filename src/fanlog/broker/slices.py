@@ -82,8 +82,8 @@ class Slices:
         self._later(lambda: None if mine.done() else mine.set_result(None))
         await mine
 
-    def _later(self, go_on: Callable[[], None]) -> None:
-        self._waiting.append(go_on)
+    def _later(self, resume: Callable[[], None]) -> None:
+        self._waiting.append(resume)
         self._schedule()
 
     def _schedule(self) -> None:

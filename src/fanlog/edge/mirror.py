@@ -85,7 +85,7 @@ class Mirror:
         if known is None:
             known = self._add(info, joined.epoch, starts)
             self._core.subscriptions.topic_appeared(known.topic)
-        elif known.topic.number != joined.number or not _goes_on(known, joined.epoch, info):
+        elif known.topic.number != joined.number or not _is_continued(known, joined.epoch, info):
             known = self._remake(known, info, joined.epoch, starts)
         else:
             self._refresh(known, info, joined.epoch, starts)
@@ -256,7 +256,7 @@ def mirror_log(partition: Partition) -> MirrorLog:
     return log
 
 
-def _goes_on(known: Mirrored, epoch: int, info: TopicInfo) -> bool:
+def _is_continued(known: Mirrored, epoch: int, info: TopicInfo) -> bool:
     """Whether the log is still what it was here. Within one epoch of the bus it always is; the
     next one may have lost its end, or, in memory, all of it."""
     partitions = known.topic.partitions

@@ -36,8 +36,8 @@ from fanlog.identity import Login
 from fanlog.listeners.admission import Admission
 from fanlog.listeners.native import NativeSession
 from fanlog.listeners.notifier import NativeOutlet
-from fanlog.listeners.pump import SocketConnection
 from fanlog.listeners.server import NativeListener
+from fanlog.listeners.socket_connection import SocketConnection
 
 if TYPE_CHECKING:
     from fanlog.broker.ports import Piece
@@ -289,7 +289,7 @@ class EdgeSession(NativeSession):
     def relieve(self) -> None:
         if self.checking:
             self.checking = False
-            self.go_on()
+            self.resume()
 
     # To the peer
 
@@ -301,7 +301,7 @@ class EdgeSession(NativeSession):
 
     def lost_upstream(self, error: FanlogError) -> None:
         """What the peer had asked for upstream is gone with the connection: it comes back."""
-        self.outlet.turn_out(error)
+        self.outlet.evict(error)
 
     def closed(self) -> None:
         super().closed()

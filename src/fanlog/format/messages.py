@@ -325,7 +325,7 @@ class ConnectionPage(msgspec.Struct, frozen=True, kw_only=True):
 
 class JoinGroup(msgspec.Struct, frozen=True, kw_only=True):
     """`member` is a name of the member's own (`static`), or one that its client made up. `claims`
-    says what it had, and where it was, before it lost its connection; `epoch` which seat that
+    says what it had, and where it was, before it lost its connection; `epoch` which membership that
     was. With a `start`, the group begins there in all partitions that exist and that it has no
     position in; `reset` is for the others."""
 
@@ -344,7 +344,7 @@ class JoinGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupJoined(msgspec.Struct, frozen=True):
-    """The member's seat. What it is to read follows in JOINED frames."""
+    """The member has joined. What it is to read follows in JOINED frames."""
 
     epoch: int
 
@@ -407,7 +407,7 @@ class ResetGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupOffsets(msgspec.Struct, frozen=True):
-    """What a member commits; `epoch` is that of its seat."""
+    """What a member commits; `epoch` is that of its membership."""
 
     group: str
     member: str

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from fanlog.broker.messages.topics import Cursor
 from fanlog.errors import ConnectionLostError
 from fanlog.identity import Identity
-from fanlog.listeners.pump import SocketConnection
+from fanlog.listeners.socket_connection import SocketConnection
 from fanlog.telemetry.callers import connection_id
 
 if TYPE_CHECKING:
@@ -79,4 +79,4 @@ class TcpPeer:
     def close(self, reason: str, *, reconnect: bool) -> None:
         """Clients of these protocols come back by themselves, whatever they are told."""
         why = f": {reason}" if reason else "."
-        self._connection.turn_out(ConnectionLostError(f"An operator closed this connection{why}"))
+        self._connection.evict(ConnectionLostError(f"An operator closed this connection{why}"))

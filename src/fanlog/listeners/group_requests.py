@@ -40,7 +40,7 @@ def join_group(session: NativeSession, request: int, aux: int, payload: memoryvi
     _ask_member(session, wanted)
     if wanted.start is None:
         session.check_number(aux)
-        _seat(session, request, aux, wanted)
+        _join(session, request, aux, wanted)
     else:
         session.begin(aux, wanted)
         session.later(request, _placing(session, request, aux, wanted, wanted.start))
@@ -60,10 +60,10 @@ async def _placing(
         begun = session.has_begun(aux, wanted)
     if not begun:
         raise ClosedError(f"Subscription {aux} was ended before it began.")
-    _seat(session, request, aux, wanted)
+    _join(session, request, aux, wanted)
 
 
-def _seat(session: NativeSession, request: int, aux: int, wanted: messages.JoinGroup) -> None:
+def _join(session: NativeSession, request: int, aux: int, wanted: messages.JoinGroup) -> None:
     # Again: permissions may have changed meanwhile.
     asked = _ask_member(session, wanted)
     subscription, epoch = session.broker.groups.join(
@@ -84,7 +84,7 @@ def release(session: NativeSession, request: int, aux: int, payload: memoryview)
         session.broker.groups.release(_member(session, aux), wanted)
         session.answer(request)
         return
-    # Nobody waits for an answer to this, nor minds if the seat is gone as well.
+    # Nobody waits for an answer to this, nor minds if the membership is gone as well.
     subscription = session.subscriptions.get(aux)
     if subscription is not None:
         with contextlib.suppress(FencedError):

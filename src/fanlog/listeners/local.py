@@ -63,7 +63,7 @@ class LocalLink:
         for piece in pieces:
             self._hand_over(piece)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self.send_bytes(b"")
 
     def full(self) -> bool:
@@ -75,7 +75,7 @@ class LocalLink:
     def lost(self, fault: Exception) -> None:
         self._end(fault)
 
-    def turn_out(self, error: FanlogError, subscription: BrokerSubscription | None = None) -> None:
+    def evict(self, error: FanlogError, subscription: BrokerSubscription | None = None) -> None:
         self._hand_over(self._session.farewell(error, subscription))
         self._end(error)
 
@@ -104,7 +104,7 @@ class LocalLink:
         try:
             self._session.feed(data)
         except FanlogError as fault:
-            self.turn_out(fault)
+            self.evict(fault)
 
     def close(self) -> None:
         self._end(None)

@@ -59,10 +59,10 @@ class LoggingIn:
         try:
             self._let_in(await session.broker.gate.login(login, session.permit.who))
         except FanlogError as refusal:
-            session.outlet.turn_out(refusal)
+            session.outlet.evict(refusal)
         except Exception:
             logger.exception("a login failed")
-            session.outlet.turn_out(FanlogError(OUR_FAULT))
+            session.outlet.evict(FanlogError(OUR_FAULT))
 
     def stop(self) -> None:
         self._task.cancel()

@@ -198,7 +198,7 @@ class NativeSession:
                 at = end
             else:
                 self._held_up = True
-                asyncio.get_running_loop().call_soon(self.outlet.go_on)
+                asyncio.get_running_loop().call_soon(self.outlet.resume)
                 break
         if at:
             self._half_frame += 1
@@ -247,7 +247,7 @@ class NativeSession:
 
     def _pay(self) -> None:
         self._throttled = False
-        self.go_on()
+        self.resume()
 
     def _control(self, kind: int, data: bytes, at: int, end: int) -> None:
         header = read_frame_header(data, at)
@@ -296,7 +296,7 @@ class NativeSession:
                 self._welcome(request, known or self.permit.who)
                 return
         except FanlogError as refusal:
-            self.outlet.turn_out(refusal)
+            self.outlet.evict(refusal)
             return
         self._greeted = True
         self._logging_in = LoggingIn(self, hello.login, lambda who: self._let_in(request, who))
@@ -306,7 +306,7 @@ class NativeSession:
         if not self._closed:
             self._logging_in = None
             self._welcome(request, who)
-            self.outlet.go_on()
+            self.outlet.resume()
 
     def _welcome(self, request: int, who: Identity) -> None:
         if not self.trusted:
@@ -350,7 +350,7 @@ class NativeSession:
         """Answers when all that the broker has written down for it, and before, is durable."""
         self.when_durable(request, lambda: self.answer(request, answer))
 
-    def when_durable(self, request: int, go_on: Callable[[], None]) -> None:
+    def when_durable(self, request: int, resume: Callable[[], None]) -> None:
         """Goes on with a request when all that was written down so far is durable. What is raised
         then, and what keeps it from being durable, is the request's answer."""
 
@@ -360,7 +360,7 @@ class NativeSession:
             try:
                 if fault is not None:
                     raise type(fault)(str(fault))
-                go_on()
+                resume()
             except FanlogError as refused:
                 self.fail(request, refused)
             except Exception:
@@ -378,7 +378,7 @@ class NativeSession:
     def _relieved(self, was_busy: bool) -> None:
         """A request is answered: those that were held up may go on."""
         if was_busy and self._held_up and not self._closed:
-            self.outlet.go_on()
+            self.outlet.resume()
 
     def later(self, request: int, work: Coroutine[Any, Any, None]) -> None:
         """Answers from a task, for what has to wait for the disk."""
@@ -427,10 +427,10 @@ class NativeSession:
         )
         self.outlet.write(message_frame(FrameKind.REFUSED, refused))
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """What the broker wanted to look at is looked at."""
         if not self._closed:
-            self.outlet.go_on()
+            self.outlet.resume()
 
     # The broker's Opener
 
@@ -444,11 +444,11 @@ class NativeSession:
     def grew(self, number: int, partitions: int) -> None:
         if self.outlet.full():
             # It is not told without end. When it comes back, it opens its topics again.
-            self.outlet.turn_out(LimitError(NOTHING_TAKEN))
+            self.outlet.evict(LimitError(NOTHING_TAKEN))
             return
         self.outlet.write(message_frame(FrameKind.GREW, messages.Grew(number, partitions)))
 
-    # The connection's side: the pump's Session
+    # The connection's side: `ConnectionSession`
 
     def marker(self, subscription: BrokerSubscription) -> bytes:
         return feed_frame(subscription.key)
@@ -516,7 +516,7 @@ class NativeSession:
         self.spared = False
         fault = self.recheck()
         if fault is not None:
-            self.outlet.turn_out(fault)
+            self.outlet.evict(fault)
 
     def become(self, who: Identity) -> None:
         """The peer has logged in again."""

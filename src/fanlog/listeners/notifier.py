@@ -23,7 +23,7 @@ class NativeOutlet(Outlet, Protocol):
         """Whether the peer has to take answers before it may ask on."""
         ...
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Feeds the session what it has kept."""
         ...
 
@@ -72,7 +72,7 @@ class Notifier:
         with its positions. What it is told in one turn it can't have taken, however many topics
         that is about."""
         if self._outlet.full() and not self._in_turn:
-            self._outlet.turn_out(LimitError(NOTHING_TAKEN))
+            self._outlet.evict(LimitError(NOTHING_TAKEN))
             return
         if not self._in_turn:
             self._in_turn = True

@@ -91,7 +91,7 @@ def add(session: NativeSession, request: int, aux: int, payload: memoryview) -> 
 
 
 def _when_allowed(
-    session: NativeSession, request: int, name: str, go_on: Callable[[], None]
+    session: NativeSession, request: int, name: str, resume: Callable[[], None]
 ) -> None:
     """Goes on once it is known which schedule has this name. Who changes or removes it must be
     allowed to publish to its topic: a name is soon guessed."""
@@ -102,7 +102,7 @@ def _when_allowed(
         try:
             if former is not None:
                 session.permit.ask(Verb.PUBLISH, former.topic)
-            go_on()
+            resume()
         except FanlogError as fault:
             session.fail(request, fault)
 

@@ -9,7 +9,7 @@ from fanlog.errors import FanlogError, ProtocolError, TooManyConnectionsError
 from fanlog.format.frames import FrameKind, message_frame
 from fanlog.format.messages import ErrorAnswer
 from fanlog.listeners.native import NativeSession
-from fanlog.listeners.pump import SocketConnection
+from fanlog.listeners.socket_connection import SocketConnection
 from fanlog.listeners.tcp import TcpListener
 
 
@@ -31,7 +31,7 @@ class NativeListener(TcpListener[NativeSession]):
     def overdue(
         self, connection: SocketConnection, session: NativeSession, now: float
     ) -> FanlogError | None:
-        """Turns out peers that never said hello, stopped in the middle of a frame, or went
+        """Evicts peers that never said hello, stopped in the middle of a frame, or went
         silent."""
         options = self.options
         silent = now - connection.heard_at

@@ -17,7 +17,7 @@ from fanlog.errors import FanlogError
 from fanlog.listeners.accepting import Acceptor
 from fanlog.listeners.admission import Admission
 from fanlog.listeners.connected import ShownSession, TcpPeer
-from fanlog.listeners.pump import ConnectionSession, SocketConnection
+from fanlog.listeners.socket_connection import ConnectionSession, SocketConnection
 from fanlog.listeners.tls import RECORD_BYTES
 from fanlog.telemetry.callers import context_of
 
@@ -54,7 +54,7 @@ class TcpListener(Acceptor, Generic[S]):
 
     @abstractmethod
     def overdue(self, connection: SocketConnection, session: S, now: float) -> FanlogError | None:
-        """Why the peer is to be turned out, if it is."""
+        """Why to evict the peer, or None."""
 
     def open(self) -> None:
         """Listens; `host` and `port` then say where."""
@@ -95,7 +95,7 @@ class TcpListener(Acceptor, Generic[S]):
             self._last_gone.set()
 
     def _sweep(self) -> None:
-        """Turns out peers that are overdue. Not if the loop itself was stalled: what they have
+        """Evicts peers that are overdue. Not if the loop itself was stalled: what they have
         sent meanwhile is read before the next look."""
         now = self.loop.time()
         stalled = now - self._swept_at > 2 * _SWEEP_SECONDS
@@ -103,7 +103,7 @@ class TcpListener(Acceptor, Generic[S]):
         for connection, session in () if stalled else list(self._connections.items()):
             fault = self.overdue(connection, session, now)
             if fault is not None:
-                connection.turn_out(fault)
+                connection.evict(fault)
         self.swept(now)
         self._sweeper = self.loop.call_later(_SWEEP_SECONDS, self._sweep)
 
@@ -119,7 +119,7 @@ class TcpListener(Acceptor, Generic[S]):
             if connection in self._connections:
                 fault = session.recheck()
                 if fault is not None:
-                    connection.turn_out(fault)
+                    connection.evict(fault)
             yield
 
     def drags_on(

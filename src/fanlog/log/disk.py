@@ -100,7 +100,6 @@ class DiskLog:
         "compacted",
         "deleted",
         "deleted_before",
-        "doomed",
         "epochs",
         "fd",
         "fd_used",
@@ -119,6 +118,7 @@ class DiskLog:
         "segments",
         "settings",
         "shared",
+        "to_delete",
         "tracks_unsynced",
         "unreadable",
         "unsynced",
@@ -160,7 +160,7 @@ class DiskLog:
         self.producers_base = -1
         self.producers_due = -1
         # Segments that are no longer in the list, and whose files are still there.
-        self.doomed: tuple[Segment, ...] = ()
+        self.to_delete: tuple[Segment, ...] = ()
         # Who waits for the file of producers of the active segment.
         self.proven: list[Proven] = []
 
@@ -273,7 +273,7 @@ class DiskLog:
         if before >= 0:
             old = producers_path(self.folder, before)
             self.shared.removals.add(lambda: remove_if_there(old))
-        self._remove_doomed()
+        self._delete_segments()
         if base == self.segments[-1].base:
             self._tell_proven(None)
         # Another segment may have begun meanwhile.
@@ -381,7 +381,7 @@ class DiskLog:
         """Deletes sealed segments: by age when `oldest_us` is given, by size past `bytes_max`."""
         if not self.segments:
             return
-        if self.doomed:
+        if self.to_delete:
             # Maybe there was no room for the file of producers that they wait for.
             self.save_producers()
         self._drop_sealed(oldest_us, bytes_max)
@@ -482,15 +482,15 @@ class DiskLog:
         self.sealed_bytes -= sum(segment.bytes for segment in gone)
         self.quarantine.drop_before(self.start_offset)
         self.epochs = since(self.epochs, self.start_offset)
-        self.doomed += gone
+        self.to_delete += gone
         self.save_producers()
-        self._remove_doomed()
+        self._delete_segments()
 
-    def _remove_doomed(self) -> None:
+    def _delete_segments(self) -> None:
         """Has the files of dropped segments removed, once it is durable who wrote them."""
-        count = sum(segment.next_offset <= self.producers_base for segment in self.doomed)
+        count = sum(segment.next_offset <= self.producers_base for segment in self.to_delete)
         if count:
-            gone, self.doomed = self.doomed[:count], self.doomed[count:]
+            gone, self.to_delete = self.to_delete[:count], self.to_delete[count:]
             self.shared.removals.add(lambda: self._remove(gone))
 
     def _remove(self, gone: tuple[Segment, ...]) -> None:

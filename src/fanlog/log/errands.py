@@ -73,12 +73,12 @@ class Removals:
             self._holds += 1
 
     def release(self) -> None:
-        """Ends a `hold`, from any thread. What has waited goes on with `go_on`."""
+        """Ends a `hold`, from any thread. What has waited goes on with `resume`."""
         with self._released:
             self._holds -= 1
             self._released.notify_all()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """After a `release`: on the loop thread."""
         self._next()
 

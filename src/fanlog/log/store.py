@@ -401,11 +401,11 @@ class LogStore:
         return point, topics
 
     def end_point(self) -> None:
-        """The files of a point are pinned. Any thread; `removals_go_on` follows on the loop."""
+        """The files of a point are pinned. Any thread; `resume_removals` follows on the loop."""
         self._shared.removals.release()
 
-    def removals_go_on(self) -> None:
-        self._shared.removals.go_on()
+    def resume_removals(self) -> None:
+        self._shared.removals.resume()
 
     def delete(
         self, topic: StoredTopic, done: Callable[[FanlogError | None], None] = raise_fault
@@ -527,21 +527,21 @@ class LogStore:
             logger.warning("The catalog, or the mark of a clean stop, was not saved: %s", fault)
 
 
-def _doomed(topic: StoredTopic) -> str:
+def _folder_to_delete(topic: StoredTopic) -> str:
     parent, name = os.path.split(topic.folder)
     return f"{parent}/{DELETED_PREFIX}{name}"
 
 
 def _rename_folder(topic: StoredTopic) -> None:
     """Gives a deleted topic's folder a name that no start looks for, durably. Any thread."""
-    doomed = _doomed(topic)
+    to_delete = _folder_to_delete(topic)
     try:
-        os.rename(topic.folder, doomed)
+        os.rename(topic.folder, to_delete)
     except FileNotFoundError:
         # A stop may come between a thread's renaming and what follows it.
-        if not os.path.isdir(doomed):
+        if not os.path.isdir(to_delete):
             raise
-    sync_folder(os.path.dirname(doomed))
+    sync_folder(os.path.dirname(to_delete))
 
 
 def _rename_patiently(topic: StoredTopic) -> None:
@@ -550,7 +550,7 @@ def _rename_patiently(topic: StoredTopic) -> None:
 
 
 def _remove_folder(topic: StoredTopic) -> None:
-    shutil.rmtree(_doomed(topic), ignore_errors=True)
+    shutil.rmtree(_folder_to_delete(topic), ignore_errors=True)
     for log in topic.logs:
         log.forget_indexes()
 

@@ -42,24 +42,24 @@ class Member(Peer):
         self.asked: list[Place] = []
         self.lost_places: list[Place] = []
         self.evicted_with: FanlogError | None = None
-        self.seat: BrokerSubscription
+        self.subscription: BrokerSubscription
 
     def join(self, target: str = "t", **wanted: Any) -> Member:
         given: dict[str, Any] = {"reset": "earliest", "epoch": self.epoch} | wanted
         request = JoinGroup(
             group=self.group, member=self.name, target=target, wildcard=">" in target, **given
         )
-        self.seat, self.epoch = self.on.core.groups.join(1, request, self, Told(self))
-        self.feed: BrokerSubscription | None = self.seat
+        self.subscription, self.epoch = self.on.core.groups.join(1, request, self, Told(self))
+        self.feed: BrokerSubscription | None = self.subscription
         self.on.run()
         return self
 
     def lose(self) -> None:
-        self.on.core.groups.lost(self.seat)
+        self.on.core.groups.lost(self.subscription)
         self.on.run()
 
     def leave(self) -> None:
-        self.on.core.groups.leave(self.seat)
+        self.on.core.groups.leave(self.subscription)
         self.on.run()
 
     def come_back(self, **wanted: Any) -> Member:
@@ -69,19 +69,19 @@ class Member(Peer):
 
     def commit(self, offset: int, partition: int = 0, topic: str = "t") -> None:
         position = Position(topic, partition, offset, self.on.core.epoch)
-        self.on.core.groups.commit(self.seat, (position,))
+        self.on.core.groups.commit(self.subscription, (position,))
 
     def release(self, *partitions: int, topic: str = "t") -> None:
-        self.on.core.groups.release(self.seat, Release(topic, partitions))
+        self.on.core.groups.release(self.subscription, Release(topic, partitions))
         self.on.run()
 
     def acknowledge(self, revoke: Revoke) -> None:
         """Says that it knows what it has lost."""
         known = Release(revoke.topic, revoke.partitions, lost=True)
-        self.on.runtime.soon(lambda: self.on.core.groups.release(self.seat, known))
+        self.on.runtime.soon(lambda: self.on.core.groups.release(self.subscription, known))
 
     async def seek(self, start: Start, **wanted: Any) -> tuple[Position, ...]:
-        moved = await self.on.core.groups.seek(self.seat, Seek(start=start, **wanted))
+        moved = await self.on.core.groups.seek(self.subscription, Seek(start=start, **wanted))
         self.on.run()
         return moved
 
@@ -110,7 +110,9 @@ class Member(Peer):
             self.asked += places
             if not self.slow:
                 release = Release(revoke.topic, revoke.partitions)
-                self.on.runtime.soon(lambda: self.on.core.groups.release(self.seat, release))
+                self.on.runtime.soon(
+                    lambda: self.on.core.groups.release(self.subscription, release)
+                )
 
     def evicted(self, error: FanlogError) -> None:
         self.evicted_with = error

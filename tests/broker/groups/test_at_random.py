@@ -71,15 +71,17 @@ class Worker(Member):
         if self.here and self.letting_go:
             places = sorted(self.letting_go)
             positions = tuple(Position(*p, self.done.pop(p), self.on.core.epoch) for p in places)
-            self.on.core.groups.commit(self.seat, positions)
-            self.on.core.groups.release(self.seat, Release("t", tuple(p for _, p in places)))
+            self.on.core.groups.commit(self.subscription, positions)
+            self.on.core.groups.release(
+                self.subscription, Release("t", tuple(p for _, p in places))
+            )
             self.letting_go.clear()
             self.on.run()
 
     def commit_all(self) -> None:
         positions = tuple(Position(*p, at, self.on.core.epoch) for p, at in self.done.items())
         if self.here and positions:
-            self.on.core.groups.commit(self.seat, positions)
+            self.on.core.groups.commit(self.subscription, positions)
 
     def enter(self) -> None:
         self.here = True
@@ -171,7 +173,7 @@ def settle(on: Stage, members: dict[str, Worker]) -> None:
             member.work(1 << 30)
 
 
-def seats(on: Stage) -> int:
+def memberships(on: Stage) -> int:
     group = on.core.groups.find("g")
     return 0 if group is None else len(group.members)
 
@@ -185,10 +187,10 @@ def test_whatever_members_do_nothing_is_left_out(steps: list[Any]) -> None:
         members: dict[str, Worker] = {}
         repeats = False
         for step in [("enter", "a"), *steps]:
-            before = seats(on)
+            before = memberships(on)
             repeats |= act(on, members, read, step)
             # Past its session a member that is lost is as good as dead.
-            repeats |= step[0] == "wait" and seats(on) != before
+            repeats |= step[0] == "wait" and memberships(on) != before
         if "a" not in members:
             act(on, members, read, ("enter", "a"))
         settle(on, members)

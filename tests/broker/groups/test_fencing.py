@@ -110,7 +110,7 @@ def test_a_new_connection_begins_without_old_losses(on: Stage) -> None:
 
 def test_an_answer_about_a_loss_that_never_was_changes_nothing(on: Stage) -> None:
     a = Member(on, "a").join()
-    on.core.groups.release(a.seat, Release("t", (0, 1, 7), lost=True))
+    on.core.groups.release(a.subscription, Release("t", (0, 1, 7), lost=True))
     on.run()
     a.commit(3)
     assert a.partitions == [0, 1]

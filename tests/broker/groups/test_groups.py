@@ -199,11 +199,13 @@ def test_a_commit_outside_of_what_a_member_has_commits_nothing(memory: Stage) ->
     before = memory.core.durable.positions("group/g")
     own, foreign = a.partitions[0], b.partitions[0]
     with pytest.raises(FencedError, match=f"Partition {foreign} of 't'"):
-        memory.core.groups.commit(a.seat, (Position("t", own, 3), Position("t", foreign, 3)))
+        memory.core.groups.commit(
+            a.subscription, (Position("t", own, 3), Position("t", foreign, 3))
+        )
     assert memory.core.durable.positions("group/g") == before
 
 
-def test_who_commits_for_a_transaction_must_have_the_seat_and_the_partitions(
+def test_who_commits_for_a_transaction_must_have_the_membership_and_the_partitions(
     memory: Stage,
 ) -> None:
     a = Member(memory, "a").join()
@@ -231,7 +233,7 @@ def test_a_second_living_member_of_a_name_fences_the_first(memory: Stage) -> Non
     assert second.partitions == [0, 1, 2, 3]
     with pytest.raises(FencedError):
         first.commit(1)
-    # It does not steal the seat back, neither now nor when the other is away.
+    # It does not steal the membership back, neither now nor when the other is away.
     for _ in range(2):
         with pytest.raises(FencedError):
             first.come_back(static=True)
@@ -264,8 +266,8 @@ def test_a_new_process_does_not_inherit_the_claims_of_the_one_before(memory: Sta
     wanted = JoinGroup(
         group="g", member="a", target="t", static=True, epoch=old.epoch, claims=claims
     )
-    seat, _ = memory.core.groups.join(1, wanted, old, Told(old))
-    memory.core.groups.lost(seat)
+    subscription, _ = memory.core.groups.join(1, wanted, old, Told(old))
+    memory.core.groups.lost(subscription)
     new = Member(memory, "a").join(static=True)
     assert new.has["t", 0] == 0
 
@@ -501,7 +503,7 @@ def test_at_the_limit_of_positions_those_that_are_there_still_move() -> None:
 
 
 @pytest.mark.parametrize("epoch", [-1, 2**63, 2**64 - 1])
-def test_a_seats_epoch_leaves_room_for_those_that_follow(memory: Stage, epoch: int) -> None:
+def test_a_memberships_epoch_leaves_room_for_those_that_follow(memory: Stage, epoch: int) -> None:
     with pytest.raises(InvalidArgumentError):
         Member(memory, "a").join(epoch=epoch)
 

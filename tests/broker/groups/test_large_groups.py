@@ -98,7 +98,7 @@ def test_members_may_come_and_go_while_their_group_is_being_settled() -> None:
         for step in range(60):
             if here and chance.random() < 0.4:
                 gone = here.pop(chance.randrange(len(here)))
-                on.core.groups.leave(gone.seat)
+                on.core.groups.leave(gone.subscription)
                 gone.has = {}
             elif absent := [m for m in members if m not in here]:
                 here.append(chance.choice(absent))
@@ -223,7 +223,7 @@ def test_a_member_that_leaves_between_two_steps_stops_no_group() -> None:
 
         with held(on):
             for member in members:
-                # On another connection: each takes its own seat again.
+                # On another connection: each joins again as itself.
                 member.come_back(target="many.>")
             other = Member(on, "d", group="other").join("many.>")
         turns(on, leave_once)

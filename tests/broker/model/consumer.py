@@ -64,13 +64,13 @@ class Consumer(Peer):
         self.connected = False
         self.fenced: FanlogError | None = None
         self.epoch = 0
-        # Until then a member that was lost has its seat, and what belongs to it.
+        # Until then a member that was lost has its membership, and what belongs to it.
         self.kept_until_us = 0
         self.numbers: dict[int, str] = {}
         self.parts: dict[Place, Part] = {}
         self.asked: dict[Place, int] = {}
         self.claims: dict[Place, int] = {}
-        self.seat: BrokerSubscription
+        self.subscription: BrokerSubscription
         self.feed: BrokerSubscription | None = None
         self._model = model
         self._on: Stage
@@ -80,7 +80,7 @@ class Consumer(Peer):
         return self.parts.keys() | self.asked.keys()
 
     def join(self, on: Stage, reset: str) -> None:
-        """Takes its seat, for the first time or again with what it had."""
+        """Joins, for the first time or again with what it had."""
         self._on, self.connected, self.blocked = on, True, False
         self.claims = self.asked | {place: p.received for place, p in self.parts.items()}
         wanted = JoinGroup(
@@ -95,11 +95,11 @@ class Consumer(Peer):
             claims=tuple(Position(*place, at, on.core.epoch) for place, at in self.claims.items()),
         )
         try:
-            self.seat, self.epoch = on.core.groups.join(1, wanted, self, Told(self))
+            self.subscription, self.epoch = on.core.groups.join(1, wanted, self, Told(self))
         except FanlogError as fault:
             self.ended_with(fault)
             return
-        self.feed = self.seat
+        self.feed = self.subscription
         on.run()
 
     def disconnect(self) -> None:
@@ -164,7 +164,7 @@ class Consumer(Peer):
     def _say(self, known: Release) -> None:
         """That it knows what it has lost."""
         if self.connected:
-            self._on.core.groups.release(self.seat, known)
+            self._on.core.groups.release(self.subscription, known)
 
     def ended_with(self, error: FanlogError) -> None:
         self.fenced = error
@@ -177,10 +177,10 @@ class Consumer(Peer):
         """Commits what it is done with, and releases."""
         if self.connected and place in self.asked:
             self.commit({place: self.asked.pop(place)})
-            self._on.core.groups.release(self.seat, Release(place[0], (place[1],)))
+            self._on.core.groups.release(self.subscription, Release(place[0], (place[1],)))
 
     def commit(self, positions: dict[Place, int]) -> None:
         epoch = self._on.core.epoch
         wanted = tuple(Position(*place, offset, epoch) for place, offset in positions.items())
-        self._on.core.groups.commit(self.seat, wanted)
+        self._on.core.groups.commit(self.subscription, wanted)
         self._model.has_committed(positions)

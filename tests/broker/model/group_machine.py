@@ -60,7 +60,7 @@ class GroupRules(BrokerMachine):
             expected = self.seeking.pop(place)
         elif place in who.claims:
             expected = who.claims[place]
-            # Without its seat it must not go back behind what others have committed since.
+            # Without its membership it must not go back behind what others have committed since.
             kept = self.world.now_us < who.kept_until_us
             assert kept or expected >= self.committed.get(place, 0)
         elif place in self.committed:
@@ -124,7 +124,7 @@ class GroupRules(BrokerMachine):
         who = self.consumer(number)
         if committing:
             self.commit_for(who)
-        self.world.on.core.groups.leave(who.seat)
+        self.world.on.core.groups.leave(who.subscription)
         who.disconnect()
         self.consumers.remove(who)
         self.world.on.run()
@@ -134,7 +134,7 @@ class GroupRules(BrokerMachine):
         who = self.consumer(number)
         who.disconnect()
         who.kept_until_us = self.world.now_us + int(SESSION_SECONDS * SECOND_US)
-        self.world.on.core.groups.lost(who.seat)
+        self.world.on.core.groups.lost(who.subscription)
         self.world.on.run()
 
     @rule(number=numbers, dead=st.sampled_from([False, False, True]))
@@ -197,7 +197,7 @@ class GroupRules(BrokerMachine):
         self.excuse(place, to)
         self.seeking[place] = to
         wanted = Seek(start=Start("offset", to), topic=place[0], partitions=(place[1],))
-        moved = self.world.ask(self.world.on.core.groups.seek(who.seat, wanted))
+        moved = self.world.ask(self.world.on.core.groups.seek(who.subscription, wanted))
         self.world.on.run()
         assert moved is not None
         assert [(p.topic, p.partition, p.offset) for p in moved] == [(*place, to)]

@@ -191,7 +191,7 @@ class GroupTransactionRules(GroupRules, TransactionRules):
     @rule(
         number=numbers,
         who=numbers,
-        fault=st.sampled_from(["", "", "", "seat", "place"]),
+        fault=st.sampled_from(["", "", "", "membership", "place"]),
         crash_after=st.sampled_from([None, None, 0, 1, 2, 4, 8]),
         power=st.booleans(),
     )
@@ -204,9 +204,9 @@ class GroupTransactionRules(GroupRules, TransactionRules):
         foreign = [place for place in self.group_places() if place not in consumer.holds]
         if fault == "place" and foreign:
             positions[foreign[0]] = 0
-        elif fault != "seat":
+        elif fault != "membership":
             fault = ""
-        offsets = (self.offsets(consumer, positions, 1 if fault == "seat" else 0),)
+        offsets = (self.offsets(consumer, positions, 1 if fault == "membership" else 0),)
         if fault and draft.id not in self.ids:
             self.settle()
             outcomes = draft.staging.commit(offsets=offsets)

@@ -82,12 +82,12 @@ def test_nothing_overtakes_a_send_that_another_thread_hands_over(
     client: BlockingClient, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.publish("t", "first", key="k")
-    held, go_on = threading.Event(), threading.Event()
+    held, resume = threading.Event(), threading.Event()
     post = LoopThread.post
 
     def slow_post(self: LoopThread, work: Callable[[], None]) -> None:
         held.set()
-        go_on.wait(PATIENCE_SECONDS)
+        resume.wait(PATIENCE_SECONDS)
         post(self, work)
 
     monkeypatch.setattr(LoopThread, "post", slow_post)
@@ -99,6 +99,6 @@ def test_nothing_overtakes_a_send_that_another_thread_hands_over(
         client.send("t", str(i), key="k")
     monkeypatch.undo()
     call(client)
-    go_on.set()
+    resume.set()
     other.join(PATIENCE_SECONDS)
     assert stored(client, "t", 5) == ["first", "0", "1", "2", "last"]

@@ -51,12 +51,12 @@ class Wire:
     def resume(self) -> None:
         self.session.feed(b"")
 
-    go_on = resume
+    resume = resume
 
     def evict(self, error: FanlogError, subscription: BrokerSubscription | None = None) -> None:
         self.ended = error
 
-    turn_out = evict
+    evict = evict
 
     def full(self) -> bool:
         return False

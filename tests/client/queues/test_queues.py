@@ -489,8 +489,8 @@ async def test_a_killed_workers_jobs_go_to_others(data: Path, broker_clock: Brok
     try:
         async with fanlog.connect(url) as client, proxy_to(node.listeners[0].port) as proxy:
             await fill(client, 20)
-            doomed = await fanlog.connect(f"fanlog://127.0.0.1:{proxy.port}", reconnect=False)
-            victim = doomed.work("jobs", queue="q", prefetch=20, visibility_seconds=1)
+            killed = await fanlog.connect(f"fanlog://127.0.0.1:{proxy.port}", reconnect=False)
+            victim = killed.work("jobs", queue="q", prefetch=20, visibility_seconds=1)
             await take_jobs(victim, 5)
             queue = queue_of(node.core)
             await until(lambda: queue.leased == 20)
@@ -502,7 +502,7 @@ async def test_a_killed_workers_jobs_go_to_others(data: Path, broker_clock: Brok
                 jobs = await take_jobs(worker, 20)
                 assert sorted(job.offset for job in jobs) == list(range(20))
                 assert {job.deliveries for job in jobs} == {2}
-            await doomed.close(flush=False)
+            await killed.close(flush=False)
     finally:
         await node.stop()
 

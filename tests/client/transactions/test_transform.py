@@ -259,7 +259,7 @@ async def test_what_was_read_of_a_partition_that_was_taken_away_is_dropped(
         await broker.create_topic("in", partitions=2)
         for i in range(20):
             await broker.publish("in", b"%d" % i, partition=i % 2)
-        reading, go_on = asyncio.Event(), asyncio.Event()
+        reading, resume = asyncio.Event(), asyncio.Event()
         first_did: list[bytes] = []
         second_did: list[bytes] = []
 
@@ -267,7 +267,7 @@ async def test_what_was_read_of_a_partition_that_was_taken_away_is_dropped(
             first_did.append(message.value)
             if message.offset == 3:
                 reading.set()
-                await go_on.wait()
+                await resume.wait()
             return message.value
 
         def quick(message: fanlog.Message) -> bytes:
@@ -288,7 +288,7 @@ async def test_what_was_read_of_a_partition_that_was_taken_away_is_dropped(
         await until(lambda: [owned.member for owned in group.owned.values()] == [alone] * 2)
         for _ in range(10):  # so that it hears of it
             await asyncio.sleep(0.01)
-        go_on.set()
+        resume.set()
         async with asyncio.timeout(PATIENCE_SECONDS):
             while sum((await committed(broker, "g")).values()) < 20:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)

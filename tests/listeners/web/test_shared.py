@@ -45,17 +45,17 @@ async def test_a_failure_is_told_and_not_kept() -> None:
 
 
 async def test_who_goes_away_leaves_the_answer_to_the_others() -> None:
-    shared, owner, go_on = SharedAnswers[int](), Owner(), asyncio.Event()
+    shared, owner, resume = SharedAnswers[int](), Owner(), asyncio.Event()
 
     async def find() -> int:
-        await go_on.wait()
+        await resume.wait()
         return 1
 
     first = asyncio.ensure_future(shared.get(owner, find))
     second = asyncio.ensure_future(shared.get(owner, find))
     await asyncio.sleep(0)
     first.cancel()
-    go_on.set()
+    resume.set()
     assert await second == 1
     assert first.cancelled()
 

@@ -74,7 +74,7 @@ def test_the_documented_commands_leave_the_documented_rows(tmp_path: Path) -> No
     records = documented_records()
     # The last windows wait for newer records: how many do depends on when a minute began.
     assert abs(ends.pop("rollup") - records.pop("rollup")) <= 2
-    # my-clean buries the same orders again.
+    # my-clean makes dead letters of the same orders again.
     dead = "dead.orders.clean"
     assert (ends.pop(dead), ends.pop("orders.mine")) == (
         2 * records.pop(dead),

@@ -87,7 +87,7 @@ class GroupCoordinator:
         self._options = options
         self._balance = GroupBalance(broker, runtime, int(options.revoke_seconds * SECOND_US))
         self._groups: dict[str, ConsumerGroup] = {}
-        self._seats: dict[BrokerSubscription, tuple[ConsumerGroup, ConsumerMember]] = {}
+        self._memberships: dict[BrokerSubscription, tuple[ConsumerGroup, ConsumerMember]] = {}
         self._followers: NameTree[ConsumerGroup] = NameTree()
         # Groups that are being settled, and how far that is.
         self._unsettled: dict[ConsumerGroup, Steps | None] = {}
@@ -110,9 +110,9 @@ class GroupCoordinator:
     def join(
         self, key: int, wanted: JoinGroup, outlet: Outlet, reader: MemberReader, client: str = ""
     ) -> tuple[BrokerSubscription, int]:
-        """Seats a member, or seats it again; its subscription, and its seat's epoch. What it is
+        """Joins a member, or joins it again; its subscription, and its epoch. What it is
         to read it is told after this turn."""
-        group, member = self.check_seat(wanted)
+        group, member = self.check_membership(wanted)
         subscription = BrokerSubscription(
             key,
             self,
@@ -128,7 +128,7 @@ class GroupCoordinator:
         if member is None:
             member = ConsumerMember(wanted.member)
         else:
-            self._give_up_seat(group, member, taken_over=epoch != member.epoch)
+            self._give_up_membership(group, member, taken_over=epoch != member.epoch)
             self._followers.remove(member.target, group)
         self._groups[group.name] = group
         group.epoch = max(group.epoch, epoch)
@@ -139,7 +139,7 @@ class GroupCoordinator:
         group.returned[member] = self._runtime.monotonic_us()
         self._followers.add(member.target, group)
         self._broker.subscriptions.reader_came()
-        self._seats[subscription] = (group, member)
+        self._memberships[subscription] = (group, member)
         self._claim(group, member, wanted.claims)
         note_ends(self._broker, group, wanted)
         logger.debug(
@@ -153,13 +153,13 @@ class GroupCoordinator:
         return subscription, epoch
 
     def _next_epoch(self, group: ConsumerGroup) -> int:
-        """A seat's epoch. It is a time, so that it rises over restarts of the broker too; where
-        the wall clock was set back, it goes on from what there was before."""
+        """A membership's epoch: a time, so that it also rises over restarts of the broker. If the
+        wall clock was set back, it continues from the last epoch."""
         self._last_epoch = max(self._last_epoch + 1, self._runtime.now_us())
         return max(group.epoch + 1, self._last_epoch)
 
-    def check_seat(self, wanted: JoinGroup) -> tuple[ConsumerGroup, ConsumerMember | None]:
-        """The group, and the member if it is known there; raises what speaks against a seat."""
+    def check_membership(self, wanted: JoinGroup) -> tuple[ConsumerGroup, ConsumerMember | None]:
+        """The group, and the member if the group knows it; raises if it may not join."""
         options = self._options
         check_join(wanted, options)
         if self._broker.queues.find(wanted.group) is not None:
@@ -188,11 +188,11 @@ class GroupCoordinator:
             raise taken_over_error(group, member)
         return group, member
 
-    def _give_up_seat(
+    def _give_up_membership(
         self, group: ConsumerGroup, member: ConsumerMember, *, taken_over: bool
     ) -> None:
-        """The member's old place, if it has one. Who takes a seat over gets what belongs to it,
-        from the committed positions; it has nothing to let go of."""
+        """Ends the member's old subscription, if it has one. A client that takes the membership
+        over gets its partitions, from the committed positions, and releases none."""
         subscription, reader = member.subscription, member.reader
         if subscription is not None:
             self._stand_up(group, member, subscription)
@@ -205,7 +205,7 @@ class GroupCoordinator:
     def _stand_up(
         self, group: ConsumerGroup, member: ConsumerMember, subscription: BrokerSubscription
     ) -> None:
-        del self._seats[subscription]
+        del self._memberships[subscription]
         self._broker.subscriptions.end(subscription)
         member.subscription = member.reader = None
         group.returned.pop(member, None)
@@ -248,9 +248,9 @@ class GroupCoordinator:
 
     def lost(self, subscription: BrokerSubscription) -> None:
         """The member's connection is gone; it has until its session ends to come back."""
-        seat = self._seats.get(subscription)
-        if seat is not None:
-            group, member = seat
+        membership = self._memberships.get(subscription)
+        if membership is not None:
+            group, member = membership
             self._stand_up(group, member, subscription)
             member.away_until_us = self._runtime.monotonic_us() + member.session_us
             logger.debug(
@@ -263,9 +263,9 @@ class GroupCoordinator:
 
     def leave(self, subscription: BrokerSubscription) -> None:
         """The member goes for good; its partitions are free at once."""
-        seat = self._seats.get(subscription)
-        if seat is not None:
-            self._remove(*seat)
+        membership = self._memberships.get(subscription)
+        if membership is not None:
+            self._remove(*membership)
 
     def _remove(self, group: ConsumerGroup, member: ConsumerMember) -> None:
         if member.subscription is not None:
@@ -447,7 +447,7 @@ class GroupCoordinator:
     def release(self, subscription: BrokerSubscription, released: Release) -> None:
         """The member has let partitions go, or knows that they were taken from it. Others may have
         them already, or it may have them again."""
-        group, member = self._seat(subscription)
+        group, member = self._membership(subscription)
         stopped: list[Ownership] = []
         for partition in released.partitions:
             place = TopicPartition(released.topic, partition)
@@ -465,7 +465,7 @@ class GroupCoordinator:
 
     def commit(self, subscription: BrokerSubscription, positions: tuple[Position, ...]) -> None:
         """Commits for a member, all of it or nothing."""
-        group, member = self._seat(subscription)
+        group, member = self._membership(subscription)
         check_owned(group, member, positions)
         positions = self._broker.check_positions(group.offsets, positions)
         if positions:
@@ -473,7 +473,7 @@ class GroupCoordinator:
 
     def check_owner(self, offsets: GroupOffsets) -> tuple[Ownership, ...]:
         """What this member has of these partitions. Raises FencedError unless it has all of them,
-        and the seat."""
+        and the membership."""
         group = self._groups.get(offsets.group)
         member = None if group is None else group.members.get(offsets.member)
         if group is None or member is None:
@@ -488,7 +488,7 @@ class GroupCoordinator:
 
     async def seek(self, subscription: BrokerSubscription, wanted: Seek) -> tuple[Position, ...]:
         """Moves cursors of a member's own partitions: all or none of them."""
-        group, member = self._seat(subscription)
+        group, member = self._membership(subscription)
         found: dict[TopicPartition, int] = {}
         for place in seekable(member, wanted):
             partition = self._broker.catalog.get(place[0]).partitions[place[1]]
@@ -500,7 +500,7 @@ class GroupCoordinator:
                     "'latest'."
                 )
         # The places were looked up in threads, and much may have happened meanwhile.
-        self._seat(subscription)
+        self._membership(subscription)
         still = {
             place: offset
             for place, offset in found.items()
@@ -512,14 +512,14 @@ class GroupCoordinator:
         epoch = self._broker.epoch
         return tuple(Position(*place, offset, epoch) for place, offset in still.items())
 
-    def _seat(self, subscription: BrokerSubscription) -> tuple[ConsumerGroup, ConsumerMember]:
-        seat = self._seats.get(subscription)
-        if seat is None:
+    def _membership(self, subscription: BrokerSubscription) -> tuple[ConsumerGroup, ConsumerMember]:
+        membership = self._memberships.get(subscription)
+        if membership is None:
             raise FencedError(
                 "This member is not in the group any more: its session ended, or it left. Join "
                 "again."
             )
-        return seat
+        return membership
 
     # For operators
 

@@ -40,7 +40,7 @@ async def place_group(broker: BrokerCore, wanted: JoinGroup, start: Start) -> No
         raise InvalidArgumentError(
             f"A group can't begin at {start.kind} by its start: use a time, or its reset policy."
         )
-    broker.groups.check_seat(wanted)
+    broker.groups.check_membership(wanted)
     name = GROUP_PREFIX + wanted.group
     async for topic in broker.slices.each(_topics(broker, wanted)):
         places: list[Position] = []

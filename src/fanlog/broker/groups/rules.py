@@ -13,7 +13,7 @@ from fanlog.model import DURABLE_NAME_BYTES_MAX, GROUP_PREFIX, TopicPartition
 
 GROUP_NAME_BYTES_MAX = DURABLE_NAME_BYTES_MAX - len(GROUP_PREFIX)
 _NAMES_SHOWN = 5
-# A seat's epoch is a time, and no time is past this: there must be room for those that follow.
+# A membership's epoch is a time, and none is past this: there must be room for later ones.
 _EPOCH_MAX = 1 << 62
 
 

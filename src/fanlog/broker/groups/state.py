@@ -25,16 +25,16 @@ class MemberReader(Reader, Protocol):
         ...
 
     def ended(self, error: FanlogError) -> None:
-        """The member has lost its seat, and gets nothing more."""
+        """The member has lost its membership, and gets nothing more."""
         ...
 
 
 class ConsumerMember:
     """`subscription` and `reader` are None while the member is away; it then has until
-    `away_until_us`, by the monotonic clock, to come back. `epoch` is that of its seat: who takes
-    the seat gets a higher one, and the same client that comes back keeps it. `losses` are the
-    partitions that were taken from it by force, and how often, as long as it has not said that it
-    knows: what it commits there until then is of before the loss."""
+    `away_until_us`, by the monotonic clock, to come back. `epoch` is that of its
+    membership: a client that takes it over gets a higher one, the same client that comes back keeps
+    it. `losses` counts how often each partition was taken from it by force, until it confirms that
+    it knows: what it commits there until then was read before the loss."""
 
     __slots__ = (
         "away_until_us",

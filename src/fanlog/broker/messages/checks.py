@@ -53,13 +53,13 @@ class Checked(NamedTuple):
 
 @runtime_checkable
 class Patient(Protocol):
-    """A publisher that can wait. While `checking`, it offers nothing; then `go_on` is called, and
+    """A publisher that can wait. While `checking`, it offers nothing; then `resume` is called, and
     it offers the same batches again."""
 
     checked: list[Checked]
     checking: bool
 
-    def go_on(self) -> None: ...
+    def resume(self) -> None: ...
 
 
 class NotYetError(Exception):
@@ -173,7 +173,7 @@ class Checks:
                 fault = FanlogError(f"The broker failed to decode a batch: {result!r}.")
                 result = [Checked(b.header.body_crc, b.header.length, fault) for b in some]
             origin.checked += result
-            origin.go_on()
+            origin.resume()
 
         origin.checking = True
         self._unpacker.in_thread(work, check, checked)

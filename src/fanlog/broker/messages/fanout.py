@@ -454,7 +454,7 @@ class FanOut:
         elif not isinstance(got, OffsetOutOfRangeError):
             error = got if isinstance(got, FanlogError) else FanlogError(f"Reading failed: {got}")
             logger.error("reading %s failed: %r", cursor.partition.topic.name, got)
-            cursor.outlet.turn_out(error, cursor.subscription)
+            cursor.outlet.evict(error, cursor.subscription)
             return
         # Through the loop, so that a long run of cached blocks can't hold it up.
         self._runtime.soon(lambda: self._continue(cursor))
@@ -482,7 +482,7 @@ class FanOut:
         # It is told where to go on: what it has not got is not lost to it.
         self._note(cursor, cursor.offset, cursor.partition.visible_end, DropKind.DISCONNECTED, 0)
         self._disconnectable.pop(cursor, None)
-        cursor.outlet.turn_out(
+        cursor.outlet.evict(
             SlowReaderError(
                 f"The reader of {topic.name!r} fell behind offset "
                 f"{cursor.partition.log.tail.start_offset} and chose the policy 'disconnect'. "

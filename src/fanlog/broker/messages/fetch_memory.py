@@ -105,7 +105,7 @@ class FetchMemory:
             return
         outlet = next(iter(self._holders))
         if self._now_us() - self._accounts[outlet].held_us > self._stall_us:
-            outlet.turn_out(
+            outlet.evict(
                 LimitError(
                     "The answers to fetches of all connections hold as much memory as they may, "
                     "and this client did not take its own in time. Read faster, or fetch less at "

@@ -237,7 +237,7 @@ class _LatestTable:
         self.offset = max(self.offset, gap.next)
         self._wake()
 
-    def turn_out(self, error: FanlogError, subscription: BrokerSubscription | None = None) -> None:
+    def evict(self, error: FanlogError, subscription: BrokerSubscription | None = None) -> None:
         self._tables.drop(self, error)
 
     def hold(self, piece: Piece, sent: int) -> None: ...

@@ -221,7 +221,7 @@ class Outlet(Protocol):
         """The peer is gone."""
         ...
 
-    def turn_out(self, error: FanlogError, subscription: BrokerSubscription | None = None) -> None:
+    def evict(self, error: FanlogError, subscription: BrokerSubscription | None = None) -> None:
         """Ends the connection, telling the peer why, and which subscription is to blame."""
         ...
 

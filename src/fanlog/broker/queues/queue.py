@@ -112,7 +112,7 @@ class QueueWorker:
     def begin(
         self, wanted: Work, subscription: BrokerSubscription, reader: WorkerReader, client: str
     ) -> None:
-        """Takes its seat, on a connection that has got none of its batches yet."""
+        """Joins, on a connection that has got none of its batches yet."""
         self.subscription = subscription
         self.reader = reader
         self.client = client

@@ -84,7 +84,7 @@ class Queues:
         self._runtime = runtime
         self.options = options
         self._queues: dict[str, Queue] = {}
-        self._seats: dict[BrokerSubscription, QueueWorker] = {}
+        self._workers: dict[BrokerSubscription, QueueWorker] = {}
         self._outlets: dict[Outlet, list[QueueWorker]] = {}
         self._followers = QueueFollowers()
         self._ledger = QueueLedger(broker.internal, runtime, self.epoch, self._everything)
@@ -146,15 +146,15 @@ class Queues:
     def work(
         self, key: int, wanted: Work, outlet: Outlet, reader: WorkerReader, client: str = ""
     ) -> tuple[BrokerSubscription, QueueSettings, list[Joined]]:
-        """A worker's seat in a queue, and the topics that it works on; `start` sets it going. What
+        """A worker of a queue, and the topics that it works on; `start` sets it going. What
         it needs is durable already if `prepare` was asked before."""
         queue, topics = self.prepare(wanted, outlet)
-        worker = self._seat(queue, wanted)
+        worker = self._worker(queue, wanted)
         subscription = BrokerSubscription(
             key, self, outlet, reader, wanted.target, wildcard=wanted.wildcard
         )
         worker.begin(wanted, subscription, reader, client)
-        self._seats[subscription] = worker
+        self._workers[subscription] = worker
         self._outlets.setdefault(outlet, []).append(worker)
         self._followers.add(worker)
         self._broker.subscriptions.reader_came()
@@ -167,7 +167,7 @@ class Queues:
         partition. Raises what speaks against it."""
         check_names(wanted, self.options)
         self._check_kind(wanted.queue)
-        self._check_seat(wanted, outlet)
+        self._check_membership(wanted, outlet)
         topics = self._topics(wanted)
         queue = self._open(wanted, topics)
         for topic in topics:
@@ -175,7 +175,7 @@ class Queues:
         return queue, topics
 
     def start(self, subscription: BrokerSubscription) -> None:
-        worker = self._seats.get(subscription)
+        worker = self._workers.get(subscription)
         if worker is not None:
             worker.queue.enlist(worker)
             for part in worker.queue.partitions.values():
@@ -250,7 +250,7 @@ class Queues:
                     part.jobs.release_all(ordered=settings.ordered)
         return queue
 
-    def _check_seat(self, wanted: Work, outlet: Outlet) -> None:
+    def _check_membership(self, wanted: Work, outlet: Outlet) -> None:
         """That there is room for the worker; nothing may change for one that there is not."""
         queue = self._queues.get(wanted.queue)
         if queue is None:
@@ -273,7 +273,7 @@ class Queues:
                 "already: give the other a name of its own, or none."
             )
 
-    def _seat(self, queue: Queue, wanted: Work) -> QueueWorker:
+    def _worker(self, queue: Queue, wanted: Work) -> QueueWorker:
         """The worker, as new or as it was. One of its name that is there gives way."""
         worker = queue.workers.get(wanted.worker)
         if worker is None:
@@ -292,7 +292,7 @@ class Queues:
         return worker
 
     def _stand_up(self, subscription: BrokerSubscription) -> QueueWorker | None:
-        worker = self._seats.pop(subscription, None)
+        worker = self._workers.pop(subscription, None)
         if worker is None:
             return None
         subscription.closed = True
@@ -426,7 +426,7 @@ class Queues:
 
     def settle(self, subscription: BrokerSubscription, settle: Settle, answer: Answer) -> None:
         """Takes a worker's outcomes; they are answered when they are written down."""
-        worker = self._seats.get(subscription)
+        worker = self._workers.get(subscription)
         if worker is None:
             raise LeaseLostError(
                 "This worker is not in the queue any more: its session ended, or it left. Join "

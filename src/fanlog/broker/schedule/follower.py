@@ -77,7 +77,7 @@ class ScheduleFollower:
         self._waits = False
         if self._in_memory:
             self._hold()
-        self._runtime.soon(self.go_on)
+        self._runtime.soon(self.resume)
 
     def _hold(self) -> None:
         """Holds on to what a log in memory has got: by the time that it can be taken in, the log
@@ -91,7 +91,7 @@ class ScheduleFollower:
         self._waits = True
         self._waker.when_more(partition, self.wake)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Takes in what is visible, a slice at a time."""
         if self._busy or self._waker.draining or self._runtime.work_us() < self._not_before_us:
             return
@@ -123,7 +123,7 @@ class ScheduleFollower:
         def ended() -> None:
             self._busy = False
             self.next = after
-            self.go_on()
+            self.resume()
 
         self._slices.in_slices(self._steps(batches), ended)
 

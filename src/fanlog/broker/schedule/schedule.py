@@ -132,7 +132,7 @@ class Schedule:
         self._follower = ScheduleFollower(
             self._broker, self._partition, self._runtime, self._broker.slices, self
         )
-        self._follower.go_on()
+        self._follower.resume()
 
     def _find_claimed(self, topic: BrokerTopic) -> set[bytes]:
         claimed: set[bytes] = set()
@@ -273,7 +273,7 @@ class Schedule:
         follower, partition = self._follower, self._partition
         if follower is None or partition is None or self._broker.draining:
             return
-        follower.go_on()
+        follower.resume()
         # Before all is known, what seems to wait may be over further on.
         self._loaded = self._loaded or not follower.behind
         if not self._loaded:

@@ -110,7 +110,7 @@ class TransactionCommits:
         self._sweep(set(intents) | {p.ticket for i in intents.values() for p in i.parts})
         for commit in list(self._commits.values()):
             if commit.fault is None:
-                self._go_on(commit)
+                self._resume(commit)
         if intents:
             self._broker.turns.end()
 
@@ -175,7 +175,7 @@ class TransactionCommits:
 
         def durable(fault: FanlogError | None) -> None:
             if fault is None:
-                self._go_on(commit)
+                self._resume(commit)
             else:
                 self._hold_up(commit, fault)
 
@@ -187,7 +187,7 @@ class TransactionCommits:
             self._broker.durable.promise(name, positions, commit.mark)
         self._broker.internal.when_durable(durable)
 
-    def _go_on(self, commit: TransactionCommit) -> None:
+    def _resume(self, commit: TransactionCommit) -> None:
         """Does the next step; each is safe to do again."""
         try:
             self._commit_positions(commit)
@@ -200,7 +200,7 @@ class TransactionCommits:
         elif isinstance(piece, bytes):
             self._feed(commit, piece)
         elif self._broker.congested():
-            self._broker.turns.when_relieved(lambda: self._go_on(commit))
+            self._broker.turns.when_relieved(lambda: self._resume(commit))
         else:
             self._read(commit, piece, _PIECE_BYTES)
 
@@ -277,7 +277,7 @@ class TransactionCommits:
         if isinstance(piece, bytes) or commit.at >= piece.length:
             commit.pieces.popleft()
             commit.at = 0
-        self._go_on(commit)
+        self._resume(commit)
 
     def _hold_up(self, commit: TransactionCommit, fault: FanlogError) -> None:
         """It can't go on now: it is tried again with every tick, or after a restart."""
@@ -301,7 +301,7 @@ class TransactionCommits:
     def tick(self) -> None:
         stuck, self._stuck = self._stuck, []
         for commit in stuck:
-            self._go_on(commit)
+            self._resume(commit)
         now_us = self._runtime.monotonic_us()
         if not self._checkpointing and (
             now_us - self._checkpoint_us >= _SECOND_US

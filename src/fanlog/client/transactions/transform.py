@@ -88,9 +88,9 @@ class TransformOptions:
     on_gap: OnGap | None
 
 
-class _Seat:
-    """A member as it was when an attempt began. If it has lost its seat since, and got another,
-    what it read in the old one is not its own any more."""
+class _MemberAtStart:
+    """A member as it was when an attempt began. If it has lost that membership since,
+    and got another, what it read before is not its own any more."""
 
     def __init__(self, member: GroupMember) -> None:
         self._member = member
@@ -204,7 +204,7 @@ class Transform:
     async def _attempt(self, member: GroupMember, first: Message) -> int:
         """One transaction: some messages, what comes of them, and where the group is then."""
         end_at = asyncio.get_running_loop().time() + self._options.batch_seconds
-        seat = _Seat(member)
+        member_at_start = _MemberAtStart(member)
         self._in_hand = TopicPartition(first.topic, first.partition)
         count = 0
         message: Message | None = first
@@ -222,7 +222,7 @@ class Transform:
                     "A partition went to another member before what came of it was stored. "
                     "Nothing was stored; that member does it."
                 )
-            transaction.commit_offsets(seat, self._taken.values())
+            transaction.commit_offsets(member_at_start, self._taken.values())
         return count
 
     async def _next(self, member: GroupMember, end_at: float) -> Message | None:

@@ -110,7 +110,7 @@ def _cut_off(session: RedisSession) -> None:
     that, whatever becomes of that account."""
     forbidden = session.maybe_forbidden()
     if forbidden is not None:
-        session.outlet.turn_out(forbidden)
+        session.outlet.evict(forbidden)
 
 
 def _login(user: bytes, password: bytes) -> Login:

@@ -10,10 +10,10 @@ import msgspec
 
 from fanlog.errors import FanlogError, ProtocolError, TooManyConnectionsError
 from fanlog.format.resp import PipelineReader
-from fanlog.listeners.pump import SocketConnection, SocketConnectionHost
 from fanlog.listeners.redis.pubsub import PubSub
 from fanlog.listeners.redis.session import RedisSession
 from fanlog.listeners.redis.state import ServerState
+from fanlog.listeners.socket_connection import SocketConnection, SocketConnectionHost
 from fanlog.listeners.tcp import TcpListener
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class RedisListener(TcpListener[RedisSession]):
     def overdue(
         self, connection: SocketConnection, session: RedisSession, now: float
     ) -> FanlogError | None:
-        """Turns out peers that stopped in the middle of a command, or do not log in. Silence is no
+        """Evicts peers that stopped in the middle of a command, or do not log in. Silence is no
         fault here."""
         patience = self.options.hello_timeout_seconds
         if not session.trusted and now - connection.since > patience:

@@ -521,7 +521,7 @@ class RedisSession:
             sharded = [(name, True) for name in self.shard_channels]
             self.pubsub.rebind(self, named + sharded)
 
-    # The connection's side: the pump's Session
+    # The connection's side: `ConnectionSession`
 
     def marker(self, subscription: BrokerSubscription) -> bytes:
         return b""

@@ -171,29 +171,29 @@ class WebConnection(asyncio.Protocol):
             self.talk.feed(data)
         except FormatError as fault:
             logger.debug("%s is cut off: %s", self.peer, fault)
-            self.turn_out(fault)
+            self.evict(fault)
         except Exception:
             logger.exception("a fault of ours in serving %s", self.peer)
-            self.turn_out(FanlogError(OUR_FAULT))
+            self.evict(FanlogError(OUR_FAULT))
         if self.paused or self._closing:
             return
         if self.full() or self.talk.held_up():
             self._pause()
         elif self._core.congested():
             self._pause()
-            self._core.turns.when_relieved(self.go_on)
+            self._core.turns.when_relieved(self.resume)
 
     def _pause(self) -> None:
         self.paused = True
         self._transport.pause_reading()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """What held the peer up may be over."""
         if self._closing or self.full():
             return
         if self.paused:
             if self._core.congested():
-                self._core.turns.when_relieved(self.go_on)
+                self._core.turns.when_relieved(self.resume)
                 return
             self.paused = False
             self.heard_at = self._loop.time()
@@ -212,7 +212,7 @@ class WebConnection(asyncio.Protocol):
 
     def _pay(self) -> None:
         self._throttled = False
-        self.go_on()
+        self.resume()
 
     def soon(self, call: Callable[[], None]) -> None:
         self._loop.call_soon(call)
@@ -265,7 +265,7 @@ class WebConnection(asyncio.Protocol):
         is cut off, and comes back with its positions. What it is told in one turn it can't have
         taken, however much that is."""
         if self.full() and not self._in_turn:
-            self.turn_out(
+            self.evict(
                 LimitError(
                     "Too much waits for this client, which takes nothing: read what it is sent, or "
                     "use more connections (web.control_bytes_max)."
@@ -345,7 +345,7 @@ class WebConnection(asyncio.Protocol):
         self.blocked = False
         self._answer_bytes = 0
         if self.paused:
-            self.go_on()
+            self.resume()
         self._woken()
         self._core.resume(self)
 
@@ -396,7 +396,7 @@ class WebConnection(asyncio.Protocol):
         self._why = str(fault)
         self._loop.call_soon(self.abort)
 
-    def turn_out(self, error: FanlogError, subscription: BrokerSubscription | None = None) -> None:
+    def evict(self, error: FanlogError, subscription: BrokerSubscription | None = None) -> None:
         """Tells the peer why, and ends the connection."""
         if self._early is not None:
             self.fault = error

@@ -226,7 +226,7 @@ class EventStream:
         self._connection.tell(sse_event(ops.encode(frame), event, id))
 
     def fail(self, error: FanlogError) -> None:
-        self._connection.turn_out(error)
+        self._connection.evict(error)
 
     def come_back(self, reason: str, after_ms: int = 0) -> None:
         """Sends the reader away; it continues at its id."""

@@ -268,7 +268,7 @@ def _answer(
     live, found = query.after is not None, scan.found
     backward = live or query.direction == "backward"
     left = sum(reach.left for reach in scan.reaches)
-    goes_on = [
+    continued = [
         (reach.partition, reach.high if backward else reach.low)
         for reach in scan.reaches
         # Forwards, a partition that was read to its end goes on there.
@@ -277,7 +277,7 @@ def _answer(
     body = _RawExplored(
         messages=[Raw(row) for row in found.rows],
         ended=scan.ended,
-        next=print_token(goes_on) if left else "",
+        next=print_token(continued) if left else "",
         after=after,
         scanned_messages=found.messages,
         scanned_bytes=found.bytes,

@@ -419,7 +419,7 @@ class GroupSession:
         was_busy = self.is_busy()
         self._tasks.discard(task)
         if was_busy and not self._closed:
-            self.connection.go_on()
+            self.connection.resume()
 
     async def _commit(self, operation: AckOp | CommitOp) -> None:
         try:
@@ -486,14 +486,14 @@ class GroupSession:
         if self._closed:
             return
         if not self.guest.renew():
-            self.connection.turn_out(UnauthenticatedError(ENDED))
+            self.connection.evict(UnauthenticatedError(ENDED))
             return
         wanted, permit = self._wanted, self.permit
         for verb, name in ((Verb.SUBSCRIBE, wanted.topic), (Verb.GROUP, wanted.group)):
             refusal = permit.maybe_refusal(verb, name)
             if refusal is not None:
                 self._refuse(None, refusal)
-                self.connection.turn_out(refusal)
+                self.connection.evict(refusal)
                 return
 
     def ticked(self, now: float) -> None:

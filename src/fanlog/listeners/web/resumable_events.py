@@ -151,9 +151,9 @@ class StreamEvents:
         if self._ended or self._connection.closing:
             return
         if not self.guest.renew():
-            self._connection.turn_out(UnauthenticatedError(ENDED))
+            self._connection.evict(UnauthenticatedError(ENDED))
         elif self.following.forbidden():
-            self._connection.turn_out(ForbiddenError("This stream may not be read any more."))
+            self._connection.evict(ForbiddenError("This stream may not be read any more."))
 
     def swept(self, now: float) -> None:
         expires_us = self.guest.expires_us

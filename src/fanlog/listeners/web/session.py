@@ -213,7 +213,7 @@ class WebSession:
             if self._draining is not None and not self._tasks:
                 self._leave()
             elif was_busy and not self._closed:
-                self.connection.go_on()
+                self.connection.resume()
 
         task = self.listener.loop.create_task(run())
         self._tasks.add(task)
@@ -375,7 +375,7 @@ class WebSession:
     def _logged(self, task: asyncio.Task[None]) -> None:
         self._logging_in = False
         if not self._closed:
-            self.connection.go_on()
+            self.connection.resume()
 
     async def _logging(self, op: ops.TokenOp) -> None:
         guest = self.guest
@@ -398,7 +398,7 @@ class WebSession:
         if self._closed or not self.guest.logged_in:
             return
         if not self.guest.renew():
-            self.connection.turn_out(UnauthenticatedError(ENDED))
+            self.connection.evict(UnauthenticatedError(ENDED))
             return
         self._end_forbidden()
 
@@ -407,9 +407,7 @@ class WebSession:
         if not self.guest.logged_in:
             limit = self.listener.entrance.security.login_timeout_seconds
             if now - self._opened_at > limit and not self._logging_in:
-                self.connection.turn_out(
-                    UnauthenticatedError(f"There was no login within {limit} s.")
-                )
+                self.connection.evict(UnauthenticatedError(f"There was no login within {limit} s."))
             return
         match self._watch.look():
             case "over":

@@ -15,7 +15,7 @@ class Talk(Protocol):
         ...
 
     def held_up(self) -> bool:
-        """Whether what has come must wait; `go_on` says when it need not."""
+        """Whether what has come must wait; `resume` says when it need not."""
         ...
 
     def swept(self, now: float) -> None:

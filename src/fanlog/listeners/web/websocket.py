@@ -230,15 +230,15 @@ class WebSocketTalk:
                 break
             self._frame(self._pending.popleft())
             heard += 1
-        self._go_on_later(heard)
+        self._resume_later(heard)
 
-    def _go_on_later(self, heard: int) -> None:
+    def _resume_later(self, heard: int) -> None:
         """Sees to it that what could not be done now is done later."""
         connection = self._connection
         if self._pending:
             self._held_up = True
             if heard >= _MESSAGES_A_TURN:
-                connection.soon(connection.go_on)
+                connection.soon(connection.resume)
         elif self._ending is not None:
             connection.finish(self._why(), self._ending)
         elif not connection.closing:
@@ -246,7 +246,7 @@ class WebSocketTalk:
             wait = max(self._messages.wait_seconds(now), self._bytes.wait_seconds(now))
             if wait > 0:
                 self._held_up = True
-                connection.later(wait, connection.go_on)
+                connection.later(wait, connection.resume)
 
     def _send(self, writes: list[bytes]) -> None:
         """What the protocol answers by itself: pongs, and the close frame."""

@@ -20,7 +20,7 @@ def moment_of(disk: DiskLog, end_offset: int) -> LogMoment:
     return (
         disk,
         disk.segments,
-        disk.doomed,
+        disk.to_delete,
         disk.position,
         end_offset,
         disk.producers_base,

@@ -131,10 +131,10 @@ def topics_now(topics: Iterable[StoredTopic]) -> list[TopicMoment]:
 
 def log_entry(moment: LogMoment) -> LogEntry:
     """What a point keeps of a log. The paths are relative to the log's folder so far."""
-    disk, segments, doomed, position, end_offset, producers_base, deleted, compacted = moment
+    disk, segments, to_delete, position, end_offset, producers_base, deleted, compacted = moment
     files: list[FileEntry] = []
     # Dropped, but who wrote them is not durable anywhere else yet.
-    unproven = [segment for segment in doomed if segment.next_offset > producers_base]
+    unproven = [segment for segment in to_delete if segment.next_offset > producers_base]
     for segment in (*unproven, *segments[:-1]):
         name = base_name(segment)
         files.append(FileEntry(name + LOG_SUFFIX, segment.bytes, sealed=True))

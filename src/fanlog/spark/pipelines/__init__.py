@@ -22,7 +22,7 @@ import msgspec
 from fanlog.errors import ConfigError, InvalidArgumentError
 from fanlog.format.patterns import is_pattern
 from fanlog.log.files import replace_file
-from fanlog.spark.pipelines.kinds import Kind, check_value, goes_on, kept_value
+from fanlog.spark.pipelines.kinds import Kind, check_value, continues, kept_value
 
 FOLDER = Path(__file__).parent
 DESCRIPTION = "pipeline.toml"
@@ -116,7 +116,7 @@ def check_same(pipeline: Pipeline, options: Mapping[str, str], state: Path) -> N
             )
         for name, value in decided.items():
             was = before.options.get(name, value)
-            if not goes_on(pipeline.options[name].kind, was, value):
+            if not continues(pipeline.options[name].kind, was, value):
                 raise ConfigError(
                     f"{state} holds how far {pipeline.name} is with {name}={was!r}: "
                     f"give another --state for {name}={value!r}."

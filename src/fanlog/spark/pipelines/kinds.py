@@ -78,7 +78,7 @@ def wanted_topics(options: Mapping[str, Described], values: Mapping[str, str]) -
     ]
 
 
-def goes_on(kind: Kind, before: str, value: str) -> bool:
+def continues(kind: Kind, before: str, value: str) -> bool:
     """Whether a run with this value goes on where one with the value before was."""
     if kind == "topics" and not is_pattern(before):
         # Topics may be added: they are read from their beginning.

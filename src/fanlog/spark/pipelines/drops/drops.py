@@ -45,8 +45,10 @@ def drops(options: dict[str, str]) -> None:
         written = [info for info in client.topics(DROPS_TOPIC, internal=True) if info.records]
     spark = fanlog.spark.session(options["master"], **SETTINGS)
     misses = count_misses(spark, options) if written else None
-    graves = [info.name for info in topics if info.settings.role == "dead-letter" and info.records]
-    letters = count_letters(spark, options, graves) if graves else []
+    letter_topics = [
+        info.name for info in topics if info.settings.role == "dead-letter" and info.records
+    ]
+    letters = count_letters(spark, options, letter_topics) if letter_topics else []
     holes = find_holes(spark, Path(options["lake"])) if options["lake"] else []
     facts = DropsFacts(topics, groups, misses, letters, holes)
     write_report(Path(options["report"]), facts, reasons_max=int(options["reasons"]))
@@ -138,12 +140,12 @@ def header(name: str) -> Column:
 
 
 def count_letters(
-    spark: SparkSession, options: dict[str, str], graves: list[str]
+    spark: SparkSession, options: dict[str, str], letter_topics: list[str]
 ) -> list[IntervalDeadLetters]:
     """How many letters there are of each kind and interval. One whose key has a later record is
     put back, deleted, or dead again: the last record of a key decides."""
     source = spark.read.format("fanlog").options(
-        url=options["url"], topics=",".join(graves), columns=LETTER_COLUMNS
+        url=options["url"], topics=",".join(letter_topics), columns=LETTER_COLUMNS
     )
     newest = Window.partitionBy("topic", "partition", "key").orderBy(f.desc("offset"))
     letters = source.load().withColumn("age", f.row_number().over(newest))

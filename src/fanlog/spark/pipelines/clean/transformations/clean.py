@@ -76,7 +76,7 @@ def header(name: str, value: Column) -> Column:
 
 
 @dp.append_flow(target="bad")
-def bury() -> DataFrame:
+def dead_letters() -> DataFrame:
     """Bad rows as they came, with what a dead letter says beside it."""
     bad = checked("bad").where("reason is not null")
     place = f.concat_ws("/", "topic", "partition", "offset", f.lit("clean"))

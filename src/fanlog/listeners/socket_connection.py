@@ -1,4 +1,4 @@
-"""The connection pump: a non-blocking socket on the loop, in both directions, for any protocol.
+"""A connection: a non-blocking socket on the loop, in both directions, for any protocol.
 
 Reading: what one `recv` brings goes to the session at once. Writing: straight into the socket;
 only when the socket is full is anything kept, and then it is the rest of one shared piece and
@@ -42,7 +42,7 @@ class ConnectionSession(Protocol):
         ...
 
     def farewell(self, error: FanlogError, subscription: BrokerSubscription | None) -> bytes:
-        """What tells the peer why it is turned out."""
+        """The message that tells the peer why it is evicted."""
         ...
 
     def greeted(self) -> bool: ...
@@ -52,11 +52,11 @@ class ConnectionSession(Protocol):
         ...
 
     def held_up(self) -> bool:
-        """Whether whole frames wait until others had their turn: `go_on` says when to go on."""
+        """Whether whole frames wait until others had their turn: `resume` says when to continue."""
         ...
 
     def recheck(self) -> FanlogError | None:
-        """Permissions have changed: why the peer is to be turned out, if it is."""
+        """Permissions have changed: why to evict the peer, or None."""
         ...
 
     def closed(self) -> None: ...
@@ -204,10 +204,10 @@ class SocketConnection:
             self.session.feed(data)
         except FormatError as fault:
             logger.warning("%s is cut off: %s", self.peer, str(fault))
-            self.turn_out(fault)
+            self.evict(fault)
         except Exception:
             logger.exception("a fault of ours in serving %s", self.peer)
-            self.turn_out(FanlogError(OUR_FAULT))
+            self.evict(FanlogError(OUR_FAULT))
         if not self.paused and not self._closing:
             if self.full() or self.session.held_up():
                 self._pause()
@@ -243,7 +243,7 @@ class SocketConnection:
             if self.session.half_frame():
                 self._take(b"")
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         if self.paused:
             self._relieved()
         elif not self._closing:
@@ -373,7 +373,7 @@ class SocketConnection:
         self._why = str(fault)
         self._loop.call_soon(self.close)
 
-    def turn_out(self, error: FanlogError, subscription: BrokerSubscription | None = None) -> None:
+    def evict(self, error: FanlogError, subscription: BrokerSubscription | None = None) -> None:
         """Tells the peer why, then closes: its last bytes are read and dropped for a moment, or
         the close would overtake the message."""
         if self._closing:
