@@ -51,12 +51,8 @@ class Wire:
     def resume(self) -> None:
         self.session.feed(b"")
 
-    resume = resume
-
     def evict(self, error: FanlogError, subscription: BrokerSubscription | None = None) -> None:
         self.ended = error
-
-    evict = evict
 
     def full(self) -> bool:
         return False
