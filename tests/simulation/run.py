@@ -8,8 +8,9 @@ import gc
 import os
 import sys
 import time
+from contextlib import nullcontext
 
-from tests.simulation.simulation import Result, Simulation
+from tests.simulation.simulation import Plant, Result, Simulation
 from tests.simulation.workload import Workload
 from tests.simulation.workloads import ALL
 
@@ -65,13 +66,17 @@ class Totals:
 
 
 def run_seed(
-    seed: int, kinds: tuple[type[Workload], ...] = (), *, keep_all: bool = False
+    seed: int,
+    kinds: tuple[type[Workload], ...] = (),
+    *,
+    plant: Plant = nullcontext,
+    keep_all: bool = False,
 ) -> tuple[Result, Simulation]:
     """The garbage collector would free things at moments that no seed knows."""
     gc.collect()
     gc.disable()
     try:
-        simulation = Simulation(seed, kinds, keep_all=keep_all)
+        simulation = Simulation(seed, kinds, plant=plant, keep_all=keep_all)
         return simulation.run(), simulation
     finally:
         gc.enable()

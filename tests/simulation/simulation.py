@@ -173,6 +173,7 @@ class Simulation:
                 retention_check_seconds=2.0,
             ),
             broker=BrokerOptions(
+                auto_create_topics=False,
                 transaction_memory_bytes=dice.choice((1, 64)) * KIB,
                 revoke_seconds=2.0,
                 group_grace_seconds=0.5,

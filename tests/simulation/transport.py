@@ -58,7 +58,7 @@ class SimulatedTransport(asyncio.Transport):
 
     def _writable(self) -> None:
         try:
-            sent = self._stream.send(memoryview(self._kept))
+            sent = self._stream.send(bytes(self._kept))
         except BlockingIOError:
             return
         except OSError as fault:

@@ -1,0 +1,143 @@
+"""Workers of a queue that ack, fail, time out and die. Promises (docs/queues.md):
+
+- a job whose ack was acknowledged is not handed out again;
+- every job is done, or a dead letter, or still there;
+- a rejected job is a dead letter;
+- with `ordered`, workers have one job of a key at a time, in the order of its partition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import fanlog
+from tests.simulation.workload import Workload, ensure, read_all
+
+TOPIC, QUEUE, DEAD = "jobs", "workers", "dead.jobs"
+_VISIBILITY_SECONDS = 1.0
+_IDLE_SECONDS = 6.0
+# A job may have been on its way to a worker for so long when another acked it.
+_ON_THE_WAY_SECONDS = 5.0
+_KEYS = 5
+
+
+class Queueing(Workload):
+    async def prepare(self, client: fanlog.Client) -> None:
+        self.published: set[bytes] = set()
+        self.rejected: set[bytes] = set()
+        # Jobs with an ack that nobody saw answered: they may be done.
+        self.unknown: set[bytes] = set()
+        # When the ack of a job was acknowledged.
+        self.acked_at: dict[bytes, float] = {}
+        self._ordered = self.dice.random() < 0.3
+        self._keep_alive = self.dice.random() < 0.5
+        await client.create_topic(TOPIC, partitions=2, durability="fsync")
+
+    def begin(self) -> None:
+        self.actor("employer", self._publish)
+        for number in range(self.dice.randint(1, 3)):
+            self.actor(f"worker-{number}", self._work)
+
+    async def _publish(self) -> None:
+        async with self.connecting() as client:
+            while not self.over:
+                value = b"%d" % self.dice.getrandbits(60)
+                key = b"%d" % self.dice.randrange(_KEYS)
+                priority = self.dice.choice((0, 0, 5))
+                await client.publish(TOPIC, value, key=key, priority=priority)
+                self.published.add(value)
+                self.world.note(f"job {value!r} published")
+                self.acknowledged += 1
+                await asyncio.sleep(self.dice.uniform(0, 0.03))
+
+    async def _work(self) -> None:
+        async with self.connecting() as client:
+            while not self.over:
+                try:
+                    await self._take_jobs(client)
+                except fanlog.errors.LinkError:
+                    await asyncio.sleep(0.05)
+
+    def _join(self, client: fanlog.Client) -> fanlog.client.aio.Worker:
+        return client.work(
+            TOPIC,
+            queue=QUEUE,
+            prefetch=self.dice.choice((1, 1, 4)),
+            visibility_seconds=_VISIBILITY_SECONDS,
+            max_deliveries=4,
+            ordered=self._ordered,
+            keep_alive=self._keep_alive,
+            reset="earliest",
+        )
+
+    async def _take_jobs(self, client: fanlog.Client) -> None:
+        joined_at = self.world.now
+        async with self._join(client) as worker:
+            for _ in range(self.dice.randint(5, 100)):
+                if self.over:
+                    return
+                try:
+                    job = await worker.next(0.3)
+                except TimeoutError:
+                    continue
+                self._check_handed_out(job, joined_at)
+                await self._decide(client, job)
+
+    def _check_handed_out(self, job: fanlog.Job, joined_at: float) -> None:
+        self.world.note(f"job {job.value!r} handed out, delivery {job.deliveries}")
+        acked_at = self.acked_at.get(job.value)
+        if acked_at is None:
+            return
+        if acked_at < max(joined_at, self.world.now - _ON_THE_WAY_SECONDS):
+            self.violated(f"{job!r} was acked at {acked_at:.6f}, and is handed out again")
+
+    async def _decide(self, client: fanlog.Client, job: fanlog.Job) -> None:
+        fate, reconnects = self.dice.random(), client.reconnects
+        if fate < 0.1:
+            await asyncio.sleep(self.dice.uniform(0, 2 * _VISIBILITY_SECONDS))
+        try:
+            if fate < 0.75:
+                self.unknown.add(job.value)
+                await job.ack()
+                self.acked_at[job.value] = self.world.now
+                self.acknowledged += 1
+            elif fate < 0.85:
+                await job.nack(delay_seconds=self.dice.choice((0.0, 0.2)))
+            elif fate < 0.9:
+                await job.reject("no good")
+                # One that was sent again may come too late, and says nothing of it.
+                if client.reconnects == reconnects:
+                    self.rejected.add(job.value)
+        except fanlog.errors.LeaseLostError:
+            self.world.note(f"job {job.value!r} is another's")
+        else:
+            self.world.note(f"job {job.value!r} has its outcome, {fate:.2f}")
+
+    async def settle(self, client: fanlog.Client) -> None:
+        """One more worker does all that is left."""
+        joined_at = self.world.now
+        async with self._join(client) as worker:
+            while True:
+                try:
+                    job = await worker.next(_IDLE_SECONDS)
+                except TimeoutError:
+                    return
+                self._check_handed_out(job, joined_at)
+                await job.ack()
+                self.acked_at[job.value] = self.world.now
+
+    async def check(self, client: fanlog.Client) -> None:
+        dead: set[bytes] = set()
+        if any(topic.name == DEAD for topic in await client.topics("dead.>")):
+            for letters in (await read_all(client, DEAD)).values():
+                dead |= {letter.value for letter in letters}
+        lost = self.published - self.acked_at.keys() - dead - self.unknown
+        ensure(not lost, f"{len(lost)} jobs are neither done nor dead letters: {sorted(lost)[:3]}")
+        ensure(self.rejected <= dead, f"no dead letter: {sorted(self.rejected - dead)[:3]}")
+        joined_at = self.world.now
+        async with self._join(client) as worker:
+            try:
+                job = await worker.next(_VISIBILITY_SECONDS)
+            except TimeoutError:
+                return
+            self._check_handed_out(job, joined_at)
