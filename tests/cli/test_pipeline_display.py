@@ -192,4 +192,4 @@ def test_a_display_that_fails_does_not_end_the_run(
     assert running.run.exit_code == 0, running.why()
     assert (state / "end").exists()
     said = capsys.readouterr().err
-    assert said.count("The progress can't be shown, but the run goes on") == 1
+    assert said.count("The progress can't be shown, but the run continues") == 1

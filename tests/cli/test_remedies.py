@@ -253,6 +253,10 @@ def test_what_is_said_against_deleting_works_when_it_is_done(ask: Run) -> None:
     [
         (("nonsense",), "See which there are with: fanlog --help"),
         (("topic", "nonsense"), "See which there are with: fanlog topic --help"),
+        (("publish",), "Missing argument 'TOPIC'. See an example with: fanlog publish --help"),
+        (("topic", "grow", "a"), "See an example with: fanlog topic grow --help"),
+        (("health", "--url", "http://127.0.0.1:1"), "http://127.0.0.1:1 (Connection refused)."),
+        (("tail", "a", "--from", "25h3"), "an age such as 10m or 2h."),
         (("serve", "--redis-port", "99999"), "--redis-port is 99999, but must be"),
         (("serve", "--port", "99999"), "--port is 99999, but must be"),
         (("serve", "--log-level", "loud"), "'loud' is not one of 'debug'"),

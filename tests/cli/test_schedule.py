@@ -35,7 +35,7 @@ def test_a_message_is_published_later_and_listed_until_it_goes_out(
     assert ask("schedule", "cancel", "s1-y", "s1-y").out == "s1-y is cancelled\n"
     again = ask("schedule", "cancel", "s1-x")
     assert again.code == 3
-    assert "does not wait" in again.sentence
+    assert "is not waiting" in again.sentence
 
 
 def test_lines_are_published_later_too(ask: Run, client: Client) -> None:

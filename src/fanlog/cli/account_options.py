@@ -16,7 +16,7 @@ from fanlog.client.credentials import read_secret
 from fanlog.errors import InvalidArgumentError
 from fanlog.identity import Allowance, Role, Rules
 
-RoleOption = Annotated[Role | None, typer.Option("--role", help="What it is for.")]
+RoleOption = Annotated[Role | None, typer.Option("--role", help="Its role.")]
 PublishOption = Annotated[
     list[str] | None,
     typer.Option("--publish", help="Topics it may publish to. May be repeated.", metavar="PATTERN"),
@@ -45,11 +45,12 @@ DescribeOption = Annotated[
     list[str] | None,
     typer.Option("--describe", help="Topics it may describe. May be repeated.", metavar="PATTERN"),
 ]
-CommentOption = Annotated[
-    str | None, typer.Option("--comment", help="What it is for, in your words.")
-]
+CommentOption = Annotated[str | None, typer.Option("--comment", help="A comment, in your words.")]
 ExpiresOption = Annotated[
-    str | None, typer.Option("--expires-in", help="30d, 12h; 0 is never.", metavar="DURATION")
+    str | None,
+    typer.Option(
+        "--expires-in", help="Time until it expires: 30d, 12h; 0 is never.", metavar="DURATION"
+    ),
 ]
 MessagesOption = Annotated[
     float | None, typer.Option("--messages-per-second", help="Messages it may publish.", min=0)
@@ -80,7 +81,7 @@ def maybe_rules(
     queues: list[str] | None,
     describe: list[str] | None,
 ) -> Rules | None:
-    """The rules that flags give; None if there is none."""
+    """The rules of the flags; None if there are none."""
     given = rules_of(
         role,
         publish=publish,
@@ -126,7 +127,7 @@ def read_password(file: Path | None) -> str:
     if not sys.stdin.isatty():
         text = sys.stdin.readline().rstrip("\r\n")
         if not text:
-            raise InvalidArgumentError("Give the password on stdin, or with --password-file.")
+            raise InvalidArgumentError("Pass the password on stdin, or with --password-file.")
         return text
     first = getpass.getpass("Password: ", stream=sys.stderr)
     if getpass.getpass("Once more: ", stream=sys.stderr) != first:
@@ -135,7 +136,7 @@ def read_password(file: Path | None) -> str:
 
 
 def say(sentence: str) -> None:
-    """About an answer, and no part of it."""
+    """A remark about an answer, on stderr."""
     err().print(printable(sentence))
 
 

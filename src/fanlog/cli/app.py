@@ -147,12 +147,14 @@ _PLAIN_WORDS = {
 
 
 def _where_to_look(said: str, fault: Exception) -> str:
-    """For a word that is not a command, where to see those that are."""
-    if not said.startswith("No such command") or "Did you mean" in said:
-        return ""
+    """The help that shows the commands, or the arguments of a command."""
     context: object = getattr(fault, "ctx", None)
     path: str = getattr(context, "command_path", "fanlog")
-    return f" See which there are with: {path} --help"
+    if said.startswith("No such command") and "Did you mean" not in said:
+        return f" See which there are with: {path} --help"
+    if said.startswith("Missing "):
+        return f" See an example with: {path} --help"
+    return ""
 
 
 def _explain(fault: Exception) -> ExitCode:

@@ -1,4 +1,4 @@
-"""`fanlog audit ...`: follow the audit log, check that nobody has changed it, and take it along."""
+"""`fanlog audit ...`: follow the audit log, check that nobody has changed it, and export it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ audit_app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-# Newest records that `tail` looks through at first for those that fit.
+# Newest records in which `tail` looks for matches at first.
 _WINDOW_RECORDS = 1_000
 _STYLES = {"ok": "green", "denied": "bold red", "failed": "yellow"}
 
@@ -113,7 +113,7 @@ def tail(
     count: Annotated[
         int,
         typer.Option(
-            "--last", "-n", help="Begin with so many of the last records that fit.", min=0
+            "--last", "-n", help="Begin with this many of the last matching records.", min=0
         ),
     ] = 20,
     start: Annotated[
@@ -123,13 +123,15 @@ def tail(
         ),
     ] = "",
     no_follow: Annotated[
-        bool, typer.Option("--no-follow", help="Stop at the last record that is there now.")
+        bool, typer.Option("--no-follow", help="Stop at the current end.")
     ] = False,
-    user: Annotated[str, typer.Option("--user", help="Only this user's.")] = "",
+    user: Annotated[str, typer.Option("--user", help="Only records of this user.")] = "",
     action: Annotated[
         str, typer.Option("--action", help="Only this action, such as 'topic.*'.")
     ] = "",
-    name: Annotated[str, typer.Option("--name", help="Only what was done to this.")] = "",
+    name: Annotated[
+        str, typer.Option("--name", help="Only records about this name, such as a topic.")
+    ] = "",
     result: Annotated[
         str, typer.Option("--result", help="Only this result.", metavar="ok|denied|failed")
     ] = "",
@@ -171,7 +173,7 @@ def tail(
 
 
 async def _find_last(client: Client, wanted: _Filter, count: int) -> Start:
-    """Where the last `count` records that fit begin. Looks at more and more of the newest ones."""
+    """The start of the last `count` matching records. Looks at more and more of the newest ones."""
     window = max(_WINDOW_RECORDS, count)
     while True:
         seen, fitting = await _look(client, wanted, window)
@@ -181,7 +183,7 @@ async def _find_last(client: Client, wanted: _Filter, count: int) -> Start:
 
 
 async def _look(client: Client, wanted: _Filter, window: int) -> tuple[int, list[int]]:
-    """How many of the last `window` records there are, and the numbers of those that fit."""
+    """How many of the last `window` records exist, and the numbers of the matching ones."""
     seen = 0
     fitting: list[int] = []
 
@@ -241,7 +243,7 @@ def verify(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Check that nobody has changed the audit log, and name the bad records."""
+    """Check that nobody has changed the audit log, and list the bad records."""
     # Without the broker's own head nobody notices that the newest records are damaged or cut off.
     # One that was kept elsewhere has precedence: whoever changes the log can change that file too.
     kept = None if data is None else maybe_kept_head(data)
@@ -330,7 +332,7 @@ def export(
     ] = False,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Write the audit log as lines of JSON, each as it is stored, so that it can be checked."""
+    """Write the audit log as JSON lines, unchanged, so that `verify` can check them."""
     if data is not None and start != "earliest":
         raise InvalidArgumentError("--from asks a broker: leave it out with --data.")
     begin = parse_start(start)

@@ -1,7 +1,6 @@
-"""`fanlog backup` and `fanlog restore`: a running broker's data, and back.
-
-The command pulls a point over its connection and writes it with its own rights, so that a broker
-never writes where a client tells it to. On the broker's machine it takes the files themselves.
+"""`fanlog backup` and `fanlog restore`. The command fetches a point over its connection and writes
+it with the permissions of its own user, so a client can't make a broker write elsewhere. On the
+broker's machine it takes the files themselves.
 """
 
 from __future__ import annotations
@@ -139,7 +138,7 @@ def backup(
         typer.Option("--keep", help="Keep only this many points of DIR. Default: all.", min=0),
     ] = 0,
     list_points: Annotated[
-        bool, typer.Option("--list", help="List the points of DIR, and take none.")
+        bool, typer.Option("--list", help="List the points of DIR, and take no backup.")
     ] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
@@ -147,9 +146,9 @@ def backup(
     """Back up a broker while it runs.
 
     A backup is one point in time, the same for all topics, groups, queues and transactions. A
-    second backup to the same folder takes only what is new, and adds a point. On the broker's
-    machine and file system, files that do not change any more are hard links and take no room.
-    Topics in memory are left out. Restore with: fanlog restore
+    second backup to the same folder copies only new data, and adds a point. On the broker's machine
+    and file system, files that no longer change are hard links and take no space. Topics in memory
+    are not in the backup. Restore with: fanlog restore
     """
     with _file_faults(target):
         if list_points:
@@ -287,10 +286,10 @@ def restore(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a data folder of a backup.
+    """Create a data folder from a backup.
 
-    Every checksum is checked. Then start a broker with the folder. A reader that has read messages
-    from after the point gets one gap (reset), and continues with what is published from then on.
+    The command checks every checksum. Then start a broker with the folder. A reader that was past
+    the point gets one gap (reset), and continues with new messages.
     """
     backup_path, folder = os.path.abspath(source), os.path.abspath(data)
     if not os.path.exists(backup_path):

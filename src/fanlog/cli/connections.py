@@ -27,7 +27,9 @@ connections_app = typer.Typer(
 Id = Annotated[
     str, typer.Argument(help="Id of the connection, or its address with the port.", metavar="ID")
 ]
-User = Annotated[str | None, typer.Option("--user", help="Only this user's.", metavar="NAME")]
+User = Annotated[
+    str | None, typer.Option("--user", help="Only connections of this user.", metavar="NAME")
+]
 Address = Annotated[
     str, typer.Option("--address", help="Only from this host, or host:port.", metavar="HOST")
 ]
@@ -50,7 +52,7 @@ def list_connections(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """List who is connected, and how far each one is behind."""
+    """List the connected clients, and how far each is behind."""
     _check(listener)
 
     async def work(client: Client) -> list[ConnectionInfo]:
@@ -118,16 +120,18 @@ def close(
     user: User = None,
     address: Address = "",
     listener: Listener = "",
-    reason: Annotated[str, typer.Option("--reason", help="The client is told.")] = "",
+    reason: Annotated[
+        str, typer.Option("--reason", help="The reason, which the client gets.")
+    ] = "",
     reconnect: Annotated[
         bool,
-        typer.Option("--reconnect", help="Ask browsers to come back; other clients always do."),
+        typer.Option("--reconnect", help="Let browsers reconnect; other clients always do."),
     ] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Close one connection, or all that fit. Nothing keeps a client from connecting again: revoke
-    its key for that."""
+    """Close one connection, or all that match. The client can connect again: to prevent that,
+    revoke its key."""
     _check(listener)
     if id is None and user is None and not address and not listener:
         raise InvalidArgumentError(

@@ -52,7 +52,7 @@ class _HttpAnswer(NamedTuple):
 def dashboard(
     url: Url = DEFAULT_URL, http_port: HttpPort = None, only_print: OnlyPrint = False
 ) -> None:
-    """Open the dashboard in your browser. --url may be the broker's own address, or the http://
+    """Open the dashboard in your browser. --url is the address of the broker, or the http://
     address of its web listener."""
     site = _site_of(url, http_port)
     address = _find(site)

@@ -199,7 +199,7 @@ def replay(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Put dead letters back into their topic, and remove them here."""
+    """Publish dead letters to their topic again, and remove them from the dead-letter topic."""
     where = _chosen(ids, queue, reason, everything=everything)
     target = to or "their original topics"
     if not ids:

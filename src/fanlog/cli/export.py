@@ -38,7 +38,9 @@ def export(
     file_format: Annotated[
         str,
         typer.Option(
-            "--format", help="Default: what FILE ends with, else jsonl.", metavar="jsonl|parquet"
+            "--format",
+            help="Default: by the end of FILE, otherwise jsonl.",
+            metavar="jsonl|parquet",
         ),
     ] = "",
     partition: Annotated[
@@ -58,9 +60,9 @@ def export(
     ] = False,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Write the messages of a topic to a file: all that are there now.
+    """Write all current messages of a topic to a file.
 
-    JSON lines have text as it is, and base64 for other bytes. Parquet needs: pip install
+    In JSON lines, text is text, and other bytes are base64. Parquet needs: pip install
     'fanlog[parquet]'. Import with: fanlog import
     """
     chosen = format_of(file.name, file_format)

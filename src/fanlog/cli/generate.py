@@ -43,7 +43,7 @@ def generate(
     ] = 1,
     over: Annotated[
         str,
-        typer.Option("--over", help="How long the event times span, about.", metavar="1h"),
+        typer.Option("--over", help="Time span of the event times, about.", metavar="1h"),
     ] = "1h",
     start: Annotated[
         str,
@@ -63,7 +63,7 @@ def generate(
     ] = None,
     bad: Annotated[
         int,
-        typer.Option("--bad", min=0, max=1000, help="Messages of a thousand that can't be parsed."),
+        typer.Option("--bad", min=0, max=1000, help="Messages per thousand that can't be parsed."),
     ] = 0,
     live: Annotated[
         bool, typer.Option("--live", help="Publish in real time, from now on.")
@@ -71,14 +71,12 @@ def generate(
     partitions: Annotated[
         int, typer.Option("--partitions", min=1, help="Partitions of a new topic.")
     ] = 2,
-    prefix: Annotated[
-        str, typer.Option("--prefix", help="Text in front of the names of the topics.")
-    ] = "",
+    prefix: Annotated[str, typer.Option("--prefix", help="Prefix of the topic names.")] = "",
     url: Url = DEFAULT_URL,
 ) -> None:
     """Publish example data: orders and payments, sensor readings, chat.
 
-    Event times begin at a whole minute, and end now, unless --start says when they begin.
+    Event times begin at a full minute, and end now, unless you set their begin with --start.
     """
     wanted = list(dict.fromkeys(kinds or KINDS))
     for kind in wanted:

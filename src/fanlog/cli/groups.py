@@ -1,5 +1,5 @@
 """`fanlog group ...`: list, describe, reset and delete groups, and queues, which are groups too.
-Law: a reset shows what it would do before it does it."""
+Law: a reset shows its changes before it makes them."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def describe(name: Name, url: Url = DEFAULT_URL, as_json: AsJson = False) -> Non
 
 
 def _retry_rule(settings: QueueSettings) -> str:
-    """When a job that failed is tried again, in words."""
+    """When a failed job is retried, in words."""
     if not settings.retry_delay_seconds:
         return "Retry: at once."
     grows = settings.retry_factor > 1
@@ -221,13 +221,13 @@ def reset(
         typer.Option("--partition", "-p", help="Only this partition. May be repeated.", min=0),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what it would do, and do nothing.")
+        bool, typer.Option("--dry-run", help="Show the changes, and make none.")
     ] = False,
     yes: Yes = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Move the positions of a group without members. Shows the changes first, and asks."""
+    """Move the committed offsets of a group without members. Shows the changes first, and asks."""
     start = parse_start(to, "--to")
     partitions = tuple(partition) if partition else None
     if not yes and not dry_run and not sys.stdin.isatty():
@@ -271,7 +271,7 @@ def _print_steps(steps: list[ResetStep]) -> None:
 
 @group_app.command(epilog="Example: [bold]fanlog group delete billing --yes[/]")
 def delete(name: Name, yes: Yes = False, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Delete a group without members, and its positions."""
+    """Delete a group without members, and its committed offsets."""
     if not yes and not sys.stdin.isatty():
         raise InvalidArgumentError(
             f"Deleting {name!r} can't be undone, and nobody is here to ask: give --yes."

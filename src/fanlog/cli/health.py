@@ -57,8 +57,10 @@ def _ask_over_http(url: str, *, as_json: bool) -> None:
     except urllib.error.HTTPError as refused:
         status, body = refused.code, refused.read(_ANSWER_BYTES_MAX)
     except (OSError, ValueError) as fault:
+        cause = getattr(fault, "reason", fault)
+        shown = getattr(cause, "strerror", None) or cause
         raise ConnectError(
-            f"No web listener answers at {url} ({fault}). Start a broker there, or give the "
+            f"No web listener answers at {url} ({shown}). Start a broker there, or give the "
             "address of one that runs."
         ) from fault
     try:

@@ -59,7 +59,9 @@ def import_(
     file_format: Annotated[
         str,
         typer.Option(
-            "--format", help="Default: what FILE ends with, else jsonl.", metavar="jsonl|parquet"
+            "--format",
+            help="Default: by the end of FILE, otherwise jsonl.",
+            metavar="jsonl|parquet",
         ),
     ] = "",
     once: Annotated[
@@ -74,7 +76,7 @@ def import_(
     spread: Annotated[
         bool,
         typer.Option(
-            "--spread", help="Choose partitions by key, not as the file says: for another number."
+            "--spread", help="Choose partitions by key, instead of the partitions in the file."
         ),
     ] = False,
     url: Url = DEFAULT_URL,
@@ -82,9 +84,9 @@ def import_(
 ) -> None:
     """Publish the messages of a file that fanlog export has written.
 
-    Keys, values, headers, priorities and partitions are kept. Event times are kept; a message
-    without one gets the time at which it was appended. Offsets are new. With --once an import that
-    was interrupted is repeated safely: a block of messages is stored as a whole, and once.
+    The import keeps keys, values, headers, priorities, partitions and event times. A message
+    without an event time gets its old append time. Offsets are new. With --once you can safely
+    repeat an interrupted import: each block of messages is stored once.
     """
     if str(file) == "-" and format_of("", file_format) == "parquet":
         raise InvalidArgumentError("Parquet can't be read from stdin: name a file.")

@@ -82,21 +82,19 @@ def init(
     ] = False,
     auth: Annotated[
         Auth | None,
-        typer.Option(
-            "--auth", help="Clients log in: with a new key, with one that you have, or not at all."
-        ),
+        typer.Option("--auth", help="Logins: with a new key, with your own key, or none."),
     ] = None,
     key_file: Annotated[
         Path | None,
         typer.Option(
             "--key-file",
-            help="File for the admin's key, or that has it. Default: admin.key.",
+            help="File of the admin's key. Default: admin.key.",
             metavar="FILE",
         ),
     ] = None,
     tls: Annotated[
         Tls | None,
-        typer.Option("--tls", help="No TLS, certificates for development, or some that you have."),
+        typer.Option("--tls", help="No TLS, certificates for development, or your own."),
     ] = None,
     certificate: Annotated[
         str, typer.Option("--certificate", help="With --tls own: the PEM file.", metavar="FILE")

@@ -78,7 +78,7 @@ def create(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Create a key, and print it. It is shown this once."""
+    """Create a key, and print it. Nothing shows it again."""
     rules = maybe_rules(
         role,
         publish=publish,
@@ -168,7 +168,7 @@ def set_key(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Change a key, at once. New rules replace all old ones, new limits all old limits."""
+    """Change a key, at once. New rules replace all old rules, and new limits all old limits."""
     changes: dict[str, object] = {
         "rules": maybe_rules(
             role,
@@ -198,7 +198,7 @@ def rotate(
     *,
     grace: Annotated[
         str,
-        typer.Option("--grace", help="How long the old secret is still good.", metavar="DURATION"),
+        typer.Option("--grace", help="How long the old secret stays valid.", metavar="DURATION"),
     ] = "0",
     out_file: OutFile = None,
     url: Url = DEFAULT_URL,
@@ -216,7 +216,7 @@ def rotate(
 
 @key_app.command(epilog="Example: [bold]fanlog key revoke shop[/]")
 def revoke(name: KeyName, url: Url = DEFAULT_URL) -> None:
-    """Delete a key, and cut off who uses it."""
+    """Delete a key, and close its connections."""
 
     async def work(client: Client) -> None:
         await client.accounts.revoke_key(name)

@@ -156,7 +156,7 @@ def run(
                     # It went well before: a broker that restarts is no reason to give up.
                     say_warning(f"{fault.message} It is tried again in {every:g} s.")
     except KeyboardInterrupt:
-        err().print(f"{pipeline.name} is stopped; run it again, and it goes on where it was.")
+        err().print(f"{pipeline.name} is stopped. Run it again to resume.")
         raise
 
 
@@ -214,7 +214,8 @@ def _run_once(
 def watch(
     running: RunningPipeline, watching: Watching, report: Callable[[], None] = lambda: None
 ) -> str:
-    """Shows a run until it ends; its summary. Who looks may fail, and the run goes on without."""
+    """Shows a run until it ends, and returns its summary. If showing it fails, the run
+    continues."""
     try:
         with display(watching) as show:
             while not running.wait(_LOOK_SECONDS):
@@ -224,7 +225,7 @@ def watch(
         return watching.summary()
     except Exception as fault:  # noqa: BLE001 - looking is one thing, and the run another
         with suppress(OSError):  # nobody reads it any more
-            say_warning(f"The progress can't be shown, but the run goes on: {fault!r}.")
+            say_warning(f"The progress can't be shown, but the run continues: {fault!r}.")
     while not running.wait(_LOOK_SECONDS):
         pass
     return ""

@@ -135,7 +135,9 @@ def publish(
     ] = None,
     priority: Annotated[
         int,
-        typer.Option("--priority", help="How urgent it is to queues: 0, or up to 9.", min=0, max=9),
+        typer.Option(
+            "--priority", help="Priority in queues, from 0 to 9, the most urgent.", min=0, max=9
+        ),
     ] = 0,
     rate: Annotated[
         float, typer.Option("--rate", help="Publish at most this many messages per second.", min=0)
@@ -158,7 +160,7 @@ def publish(
     schedule_id: Annotated[
         str | None,
         typer.Option(
-            "--id", help="The id of a message for later. It replaces the one that waits under it."
+            "--id", help="The id of a delayed message. It replaces a waiting one with the same id."
         ),
     ] = None,
     url: Url = DEFAULT_URL,

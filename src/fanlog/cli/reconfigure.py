@@ -23,7 +23,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 Temporary = Annotated[
     bool,
     typer.Option(
-        "--temporary", help="Until the next start: do not write it to the configuration file."
+        "--temporary", help="Only until the next start: do not write the configuration file."
     ),
 ]
 
@@ -65,7 +65,7 @@ def unset_options(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Take settings of a running broker back to their defaults."""
+    """Set settings of a running broker back to their defaults."""
     for path in options:
         _check(path)
     request = ConfigRequest("change", dict.fromkeys(options), temporary)
@@ -74,13 +74,13 @@ def unset_options(
 
 @config_app.command("reload", epilog="Example: [bold]fanlog config reload[/]")
 def reload_file(*, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Have a running broker read its configuration file again, as SIGHUP does."""
+    """Make a running broker read its configuration file again, like SIGHUP."""
     _change(url, ConfigRequest("reload"), as_json=as_json)
 
 
 @config_app.command("running", epilog="Example: [bold]fanlog config running[/]")
 def running(*, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """Show the settings that a running broker has, and what a restart would change."""
+    """Show the settings of a running broker, and those that a restart would change."""
     shown = _ask(url, ConfigRequest(), SettingsShown)
     if as_json:
         print_json(shown.settings)

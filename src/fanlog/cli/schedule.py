@@ -1,4 +1,4 @@
-"""`fanlog schedule ...`: messages that come again and again, and messages that wait."""
+"""`fanlog schedule ...`: schedules, and delayed messages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from fanlog.errors import InvalidArgumentError
 from fanlog.model import PendingMessage, ScheduleInfo
 
 schedule_app = typer.Typer(
-    help="Messages that come again and again, as with cron; and messages that wait.",
+    help="Schedules like those of cron, and delayed messages.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
@@ -50,7 +50,9 @@ _ADD_EXAMPLE = (
 @schedule_app.command(epilog=_ADD_EXAMPLE)
 def add(
     name: Annotated[str, typer.Argument(help="The schedule's name.", metavar="NAME")],
-    topic: Annotated[str, typer.Argument(help="The topic; made when new.", metavar="TOPIC")],
+    topic: Annotated[
+        str, typer.Argument(help="The topic. The broker creates it if it is new.", metavar="TOPIC")
+    ],
     value: Annotated[str, typer.Argument(help="The message of each run.", metavar="VALUE")],
     *,
     cron: Annotated[
@@ -60,10 +62,16 @@ def add(
         ),
     ] = "",
     timezone: Annotated[
-        str, typer.Option("--timezone", help="Of --cron, such as Europe/Berlin.", metavar="ZONE")
+        str,
+        typer.Option(
+            "--timezone", help="Time zone of --cron, such as Europe/Berlin.", metavar="ZONE"
+        ),
     ] = "UTC",
     every: Annotated[
-        str, typer.Option("--every", help="Instead of --cron: 30s, 10m, 2h.", metavar="DURATION")
+        str,
+        typer.Option(
+            "--every", help="Interval, instead of --cron: 30s, 10m, 2h.", metavar="DURATION"
+        ),
     ] = "",
     missed: Annotated[
         MissedPolicy,
@@ -79,7 +87,7 @@ def add(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Add a schedule, or change the one of this name."""
+    """Add a schedule, or change the schedule with this name."""
     seconds = duration(every, "--every") if every else None
 
     async def work(client: Client) -> ScheduleInfo:
@@ -139,7 +147,7 @@ def remove(
     name: Annotated[str, typer.Argument(help="The schedule's name.", metavar="NAME")],
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Remove a schedule. A run that has gone out stays."""
+    """Remove a schedule. Messages of earlier runs stay."""
 
     async def work(client: Client) -> bool:
         return await client.remove_schedule(name)
@@ -155,11 +163,13 @@ def pending(
     topic: Annotated[
         str, typer.Argument(help="Only messages for this topic.", metavar="[TOPIC]")
     ] = "",
-    limit: Annotated[int, typer.Option("--limit", "-n", help="So many at most.", min=1)] = 100,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", help="Show at most this many.", min=1)
+    ] = 100,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """List the messages that wait, the first due in front."""
+    """List the delayed messages that wait, the next due first."""
 
     async def work(client: Client) -> list[PendingMessage]:
         found: list[PendingMessage] = []
@@ -194,10 +204,10 @@ def pending(
 
 @schedule_app.command(epilog="Example: [bold]fanlog schedule cancel reminder-42[/]")
 def cancel(
-    ids: Annotated[list[str], typer.Argument(help="Of messages that wait.", metavar="ID...")],
+    ids: Annotated[list[str], typer.Argument(help="Ids of delayed messages.", metavar="ID...")],
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Cancel messages that wait."""
+    """Cancel delayed messages."""
 
     async def work(client: Client) -> list[bool]:
         return [await client.cancel_scheduled(id) for id in wanted]
@@ -209,7 +219,7 @@ def cancel(
         if cancelled:
             say_done(f"{id} is cancelled")
         else:
-            say_error(f"{id!r} does not wait: it has gone out, was cancelled, or never was.")
+            say_error(f"{id!r} is not waiting: it was published, cancelled, or never existed.")
     if not all(answers.values()):
         raise typer.Exit(ExitCode.NOT_FOUND)
 

@@ -78,7 +78,7 @@ RedisPort = Annotated[
 
 AllowOpen = Annotated[
     bool,
-    typer.Option("--allow-open", help="Let other machines connect although nobody has to log in."),
+    typer.Option("--allow-open", help="Let other machines connect without a login."),
 ]
 
 HttpPort = Annotated[

@@ -79,7 +79,7 @@ def tail(
         bool, typer.Option("--values-only", help="Print only the values, one per line.")
     ] = False,
     no_follow: Annotated[
-        bool, typer.Option("--no-follow", help="Stop at the last message that is there now.")
+        bool, typer.Option("--no-follow", help="Stop at the current end.")
     ] = False,
     policy: Annotated[
         str,

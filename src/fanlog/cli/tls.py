@@ -1,4 +1,4 @@
-"""`fanlog tls ...`: certificates for development, and what a server presents."""
+"""`fanlog tls ...`: certificates for development, and a check of a server's certificate."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fanlog.errors import ConnectError, InvalidArgumentError
 from fanlog.security.certificates import Certificate, read_der_certificate
 
 tls_app = typer.Typer(
-    help="Certificates: make some for development, look at what a server presents.",
+    help="Create certificates for development, or check the certificate of a server.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
@@ -41,18 +41,19 @@ _PORTS = {
 _WARN_DAYS = 14
 
 Folder = Annotated[
-    Path, typer.Option("--dir", help="Folder for the files. It is made if need be.", metavar="DIR")
+    Path,
+    typer.Option("--dir", help="Folder for the files. It is created if needed.", metavar="DIR"),
 ]
 Names = Annotated[
     list[str] | None,
     typer.Option(
-        "--name", help="Host name or address of the broker; give it once for each.", metavar="NAME"
+        "--name", help="Host name or address of the broker. May be repeated.", metavar="NAME"
     ),
 ]
 Clients = Annotated[
     list[str] | None,
     typer.Option(
-        "--client", help="Make a client's certificate for this user as well.", metavar="USER"
+        "--client", help="Also create a client certificate for this user.", metavar="USER"
     ),
 ]
 Days = Annotated[
@@ -69,8 +70,8 @@ def dev(
     client: Clients = None,
     days: Days = 90.0,
 ) -> None:
-    """Make an authority and certificates for development, and say what to do with them. If the
-    folder has an authority already, it is used again, and the certificates are renewed."""
+    """Create an authority and certificates for development, and print how to use them. If the
+    folder already has an authority, the command uses it and renews the certificates."""
     # It takes a while to import.
     from fanlog.security.dev_certificates import open_authority  # noqa: PLC0415
 
@@ -155,8 +156,8 @@ def check(
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Show what a server presents, whether a client would trust it, and when it expires. The exit
-    code is 1 if a client would refuse it, or it expires within 14 days."""
+    """Show a server's certificate, whether a client would trust it, and when it expires. The exit
+    code is 1 if a client would refuse it, or if it expires within 14 days."""
     address = _address(url or DEFAULT_URL)
     presented = _look(address, ca_file)
     days = presented.certificate.days_left(time.time())

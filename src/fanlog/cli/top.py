@@ -28,15 +28,18 @@ def top(
     interval: Annotated[
         float,
         typer.Option(
-            "--interval", help="Seconds between two looks.", min=_INTERVAL_SECONDS_MIN, metavar="S"
+            "--interval",
+            help="Seconds between two updates.",
+            min=_INTERVAL_SECONDS_MIN,
+            metavar="S",
         ),
     ] = 2.0,
     rows: Annotated[int, typer.Option("--rows", help="Rows of a table.", min=1, metavar="N")] = 10,
     once: Annotated[
-        bool, typer.Option("--once", help="Look twice, show what happened, and end.")
+        bool, typer.Option("--once", help="Show the changes of one interval, and end.")
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print each look as a JSON document.")
+        bool, typer.Option("--json", help="Print each update as a JSON document.")
     ] = False,
 ) -> None:
     """Watch rates, busy topics, slow readers, lag and delays."""

@@ -25,11 +25,13 @@ def traces(
     ] = "",
     *,
     topic: Annotated[str, typer.Option("--topic", help="Only spans about this topic.")] = "",
-    limit: Annotated[int, typer.Option("--limit", help="Most spans.", min=1, max=4096)] = 50,
+    limit: Annotated[
+        int, typer.Option("--limit", help="Show at most this many spans.", min=1, max=4096)
+    ] = 50,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Show the last spans of the broker: what it did with sampled messages."""
+    """Show the last spans of the broker, for sampled messages."""
 
     async def work(client: Client) -> TracesPage:
         wanted = ListTraces(trace, topic, limit)

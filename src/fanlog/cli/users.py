@@ -76,7 +76,8 @@ def create(
     describe: DescribeOption = None,
     certificate: CertificateOption = None,
     no_password: Annotated[
-        bool, typer.Option("--no-password", help="Only a certificate, or a token, lets in.")
+        bool,
+        typer.Option("--no-password", help="No password: log in with a certificate or a token."),
     ] = False,
     password_file: PasswordFile = None,
     expires_in: ExpiresOption = None,
@@ -184,7 +185,8 @@ def set_user(
     describe: DescribeOption = None,
     certificate: CertificateOption = None,
     disabled: Annotated[
-        bool | None, typer.Option("--disable/--enable", help="Keep the user out, or let in again.")
+        bool | None,
+        typer.Option("--disable/--enable", help="Disable the user, or enable it again."),
     ] = None,
     expires_in: ExpiresOption = None,
     comment: CommentOption = None,
@@ -196,7 +198,7 @@ def set_user(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Change a user, at once. New rules replace all old ones, new limits all old limits."""
+    """Change a user, at once. New rules replace all old rules, and new limits all old limits."""
     changes: dict[str, object] = {
         "rules": maybe_rules(
             role,
@@ -235,7 +237,7 @@ def passwd(
     ] = None,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Set a password. It ends the logins of the old one."""
+    """Set a password. Sessions with the old password end."""
     old = "" if old_password_file is None else read_secret(str(old_password_file), "the old one")
     password = check_password(read_password(password_file))
 
@@ -248,7 +250,7 @@ def passwd(
 
 @user_app.command(epilog="Example: [bold]fanlog user delete ann[/]")
 def delete(name: UserName, url: Url = DEFAULT_URL) -> None:
-    """Delete a user, and cut off their connections."""
+    """Delete a user, and close its connections."""
 
     async def work(client: Client) -> None:
         await client.accounts.delete_user(name)
@@ -295,7 +297,7 @@ def may(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Say whether a key or user may do something. Without either: whether you may."""
+    """Check whether a key or user may do something. Without --key and --user: whether you may."""
 
     async def work(client: Client) -> Allowed:
         return await client.accounts.may(verb.value, topic, key=key, user=user)

@@ -40,9 +40,10 @@ def verify(
 ) -> None:
     """Check every checksum of a data folder or a backup, offline.
 
-    Nothing is changed. Each fault is listed with its file, its byte and what it means: "lost" is
-    damage, "rebuilt" is made again by the next start, and "torn" is a write that a crash cut off,
-    or damage to the newest messages. The exit code is 0 if there is none, and 1 otherwise.
+    The command changes nothing. It lists each fault with its file, its byte and its meaning: "lost"
+    is damage, "rebuilt" files are created again by the next start, and "torn" is a write that a
+    crash cut off, or damage to the newest messages. The exit code is 0 if there is no fault, and 1
+    otherwise.
     """
     try:
         report = _check(os.path.abspath(folder))

@@ -44,9 +44,10 @@ def as_start(given: StartLike, what: str = "start", now: dt.datetime | None = No
     else:
         if type(given) is int:
             return _at_offset(given)
+    others = "" if isinstance(given, str) else " A datetime and a timedelta work too."
     raise InvalidArgumentError(
         f"{what} is {given!r}, but must be earliest, latest, an offset such as 42, a time such as "
-        "2025-01-31T12:00 or a datetime, or an age such as 10m, 2h or a timedelta."
+        f"2025-01-31T12:00, or an age such as 10m or 2h.{others}"
     )
 
 
