@@ -1,7 +1,6 @@
-"""Every option and every limit of Fanlog: its name, its default, its range and its reason.
-
-These are plain values. Reading them from a file, the environment or flags is the command line's
-work (`fanlog.cli`); nothing below it looks anything up by itself.
+"""Every option and every limit of Fanlog: its name, its default, its range and its reason. These
+are plain values. Only the command line (`fanlog.cli`) reads them from a file, the environment or
+flags.
 """
 
 from __future__ import annotations
@@ -81,8 +80,8 @@ class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(
             ge=1 * MIB,
-            description="Size of each of the two commit journals. A larger journal syncs "
-            "segments less often.",
+            description="Size of each of the two journals. A larger journal syncs segments less "
+            "often.",
         ),
     ] = 64 * MIB
     open_segments_max: Annotated[
@@ -140,17 +139,18 @@ class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the broker allows."""
+    """The limits of the broker."""
 
     auto_create_topics: Annotated[
-        bool, Meta(description="Create a topic when it is first published to.")
+        bool, Meta(description="Create a topic with the first message to it.")
     ] = True
     topics_max: Annotated[
         int,
         Meta(
             extra=LIVE,
             ge=1,
-            description="Topics on this broker. The broker refuses one more. Its own do not count.",
+            description="Topics on this broker. The broker refuses one more. Internal topics do "
+            "not count.",
         ),
     ] = 1_000_000
     producers_max: Annotated[
@@ -233,8 +233,8 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             extra=LIVE,
             ge=1,
-            description="Committed positions of durable names and groups. Each topic "
-            "partition counts as one.",
+            description="Committed offsets of durable names and groups. Each topic partition "
+            "counts as one.",
         ),
     ] = 1_000_000
     view_cache_bytes: Annotated[
@@ -280,8 +280,8 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(
             ge=1,
-            description="Runs of urgent jobs that a queue partition knows of ahead. Jobs behind "
-            "them have no priority until some of these have gone out.",
+            description="Runs of urgent jobs that a queue partition tracks ahead. Jobs behind "
+            "them have no priority until the queue has handed out some of these.",
         ),
     ] = 100_000
     queue_parked_max: Annotated[
@@ -437,36 +437,39 @@ class BrokerOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 7 * 24 * 3600
     scheduled_max: Annotated[
-        int, Meta(extra=LIVE, ge=1, description="Delayed messages that wait; one more is refused.")
+        int,
+        Meta(
+            extra=LIVE, ge=1, description="Delayed messages that wait. The broker refuses one more."
+        ),
     ] = 5_000_000
     scheduled_bytes_max: Annotated[
         int,
         Meta(
             extra=LIVE,
             ge=1 * MIB,
-            description="Disk space of delayed messages. Past it, more of them are refused.",
+            description="Disk space of delayed messages. Above it, the broker refuses new ones.",
         ),
     ] = 64 * 1024 * MIB
     scheduled_cache_bytes: Annotated[
         int,
         Meta(
             ge=64 * KIB,
-            description="Delayed messages that are due within seconds and kept in memory.",
+            description="Memory for delayed messages that are due within seconds.",
         ),
     ] = 32 * MIB
     schedule_seconds_max: Annotated[
         int, Meta(extra=LIVE, ge=1, description="Longest delay of a message.")
     ] = 10 * 366 * 24 * 3600
     schedules_max: Annotated[
-        int, Meta(extra=LIVE, ge=1, description="Schedules, such as cron's; one more is refused.")
+        int, Meta(extra=LIVE, ge=1, description="Schedules. The broker refuses one more.")
     ] = 10_000
     transaction_ids_max: Annotated[
         int,
         Meta(
             extra=LIVE,
             ge=1,
-            description="Ids of committed transactions remembered. Above it, the oldest are "
-            "forgotten.",
+            description="Ids of committed transactions remembered. Above it, the broker forgets "
+            "the oldest.",
         ),
     ] = 1_000_000
 
@@ -572,12 +575,13 @@ class RedisOptions(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Meta(
             extra=LIVE,
-            description="Password that clients must give with AUTH. Empty: no password. Better in "
-            "a file of its own: password_file.",
+            description="Password that clients must send with AUTH. Empty: no password. It is "
+            "better to use a separate file: password_file.",
         ),
     ] = ""
     password_file: Annotated[
-        str, Meta(description="File with that password, so that it is not in this one.")
+        str,
+        Meta(description="File with that password, so that the configuration does not contain it."),
     ] = ""
     connections_max: Annotated[
         int,
@@ -656,7 +660,7 @@ class RedisOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EdgeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """`fanlog edge`: a process without data of its own in front of a bus."""
+    """`fanlog edge`: a process without its own data, in front of a bus."""
 
     upstream: Annotated[
         str,
@@ -668,12 +672,12 @@ class EdgeOptions(msgspec.Struct, frozen=True, kw_only=True):
     tls_ca_file: Annotated[
         str,
         Meta(
-            description="PEM file with the authorities whose certificates the bus may have. "
-            "Empty: those that this machine trusts."
+            description="PEM file with the authorities to trust for the certificate of the bus. "
+            "Empty: those of this machine."
         ),
     ] = ""
     tls_certificate_file: Annotated[
-        str, Meta(description="PEM file with the certificate that the edge shows to the bus.")
+        str, Meta(description="PEM file with the client certificate of the edge for the bus.")
     ] = ""
     tls_key_file: Annotated[
         str, Meta(description="PEM file with the private key of that certificate.")
@@ -688,47 +692,47 @@ class EdgeOptions(msgspec.Struct, frozen=True, kw_only=True):
     key_file: Annotated[
         str,
         Meta(
-            description="File with the key that the edge logs in with at a Fanlog broker. The key "
-            "needs the role admin, because the edge speaks for its clients. Without it the edge "
-            "uses FANLOG_KEY_FILE or FANLOG_KEY, as commands do."
+            description="File with the edge's key for a Fanlog broker. The key needs the role "
+            "admin, because the edge acts for its clients. Without it the edge uses "
+            "FANLOG_KEY_FILE or FANLOG_KEY, like commands."
         ),
     ] = ""
     linger_seconds: Annotated[
         float,
         Meta(
             ge=0,
-            description="How long a topic is followed upstream after its last reader has left. "
-            "Readers come back soon: a page that is loaded again, a phone that changes networks.",
+            description="How long the edge follows a topic upstream after its last reader has "
+            "left. Readers often return soon: a page is reloaded, a phone changes networks.",
         ),
     ] = 10.0
     history_seconds: Annotated[
         int,
         Meta(
             ge=1,
-            description="With Redis upstream: how long a topic that nobody publishes to or follows "
-            "is kept there.",
+            description="With Redis upstream: how long Redis keeps a topic that nobody publishes "
+            "to or follows.",
         ),
     ] = 86_400
     history_messages: Annotated[
         int,
         Meta(
             ge=1,
-            description="With Redis or NATS upstream: messages that are kept there of each topic, "
-            "for readers that come back.",
+            description="With Redis or NATS upstream: messages of each topic that it keeps, for "
+            "readers that resume.",
         ),
     ] = 10_000
     fetches_max: Annotated[
         int,
         Meta(
             ge=1,
-            description="Blocks of history that the edge asks its upstream for at a time. More "
-            "would let readers that catch up hold up what is new.",
+            description="Blocks of history that the edge fetches from its upstream at a time. "
+            "With more, readers that catch up would delay new messages.",
         ),
     ] = 8
 
 
 class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a client collects, waits and comes back."""
+    """Batching, timeouts and reconnects of a client."""
 
     name: Annotated[
         str, Meta(max_length=255, description="Name of this client, as the broker shows it.")
@@ -744,8 +748,8 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     tls_ca_file: Annotated[
         str,
         Meta(
-            description="PEM file with the authorities whose certificates a broker may have. "
-            "Empty: those that this machine trusts."
+            description="PEM file with the authorities to trust for a broker's certificate. "
+            "Empty: those of this machine."
         ),
     ] = ""
     tls_certificate_file: Annotated[
@@ -772,15 +776,23 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
         float,
         Meta(
             ge=0,
-            description="Time to wait for more messages before a batch is sent. 0 sends at "
-            "the end of the event loop's turn.",
+            description="Time to wait for more messages before the client sends a batch. 0 sends "
+            "at the end of the event loop's turn.",
         ),
     ] = 0.0
     batch_bytes: Annotated[
-        int, Meta(ge=1, le=16 * MIB, description="A batch is sent when it holds this many bytes.")
+        int,
+        Meta(
+            ge=1, le=16 * MIB, description="The client sends a batch when it holds this many bytes."
+        ),
     ] = 64 * KIB
     batch_records: Annotated[
-        int, Meta(ge=1, le=1 << 20, description="A batch is sent when it holds this many records.")
+        int,
+        Meta(
+            ge=1,
+            le=1 << 20,
+            description="The client sends a batch when it holds this many records.",
+        ),
     ] = 8192
     batches_in_flight: Annotated[
         int, Meta(ge=1, le=128, description="Unacknowledged batches of one topic partition.")
@@ -823,16 +835,26 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = "json"
     wait_seconds: Annotated[
         float,
-        Meta(ge=0, description="How long connect() tries again while no broker answers."),
+        Meta(ge=0, description="How long connect() retries while no broker answers."),
     ] = 0.0
     connect_timeout_seconds: Annotated[
         float, Meta(gt=0, description="Timeout of one attempt to connect.")
     ] = 5.0
     request_timeout_seconds: Annotated[
-        float, Meta(gt=0, description="Timeout of a request. Its outcome is then unknown.")
+        float,
+        Meta(
+            gt=0,
+            description="Timeout of a request. After it, nobody knows whether the broker did the "
+            "request.",
+        ),
     ] = 30.0
     delivery_timeout_seconds: Annotated[
-        float, Meta(gt=0, description="Timeout of a publish. Its outcome is then unknown.")
+        float,
+        Meta(
+            gt=0,
+            description="Timeout of a publish. After it, nobody knows whether the message is "
+            "stored.",
+        ),
     ] = 120.0
     ping_seconds: Annotated[
         float,
@@ -878,7 +900,7 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a Spark task takes and makes at once."""
+    """Batch sizes and timeouts of a Spark task."""
 
     fetch_bytes: Annotated[
         int, Meta(ge=4 * KIB, description="Log bytes that a task asks for in one fetch.")
@@ -912,26 +934,28 @@ class SparkOptions(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(
             ge=1,
-            description="Connections in a row on which no staged batch is answered. After "
-            "that the task fails.",
+            description="Consecutive connections without an answer to a staged batch. After that "
+            "the task fails.",
         ),
     ] = 10
     transaction_timeout_seconds: Annotated[
         float,
         Meta(
             gt=0,
-            description="How long the rows that a task has staged wait for the driver to "
-            "commit them.",
+            description="How long staged rows of a task wait for the driver's transaction commit.",
         ),
     ] = 3600.0
     commit_timeout_seconds: Annotated[
         float,
-        Meta(gt=0, description="Timeout of a commit. A commit of many gigabytes takes a while."),
+        Meta(
+            gt=0,
+            description="Timeout of a transaction commit. With many gigabytes it takes a while.",
+        ),
     ] = 3600.0
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """All of a broker's settings, as the file `fanlog.toml` has them."""
+    """All settings of a broker, in the structure of `fanlog.toml`."""
 
     data: Annotated[str, Meta(description="The data folder.")] = DEFAULT_DATA
     listener: ListenerOptions = ListenerOptions()

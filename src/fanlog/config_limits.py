@@ -1,4 +1,4 @@
-"""The settings that bound what one user, address or prefix may use: `[limits]`."""
+"""The settings `[limits]`: what one user, address or prefix may use."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class LimitOptions(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             extra=LIVE,
             ge=0,
-            description="Messages that a user or key may publish in a second, on all its "
-            "connections. Without logins this counts by address. An account's own rate goes "
-            "before it.",
+            description="Messages per second that a user or key may publish, on all its "
+            "connections. Without logins it applies to an address. The rate of a single account "
+            "overrides it.",
         ),
     ] = 0.0
     bytes_per_second: Annotated[
@@ -28,15 +28,15 @@ class LimitOptions(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             extra=LIVE,
             ge=0,
-            description="Bytes that a user or key may publish in a second, as they are sent: "
-            "compressed, and with keys and headers.",
+            description="Bytes per second that a user or key may publish, as sent: compressed, "
+            "and with keys and headers.",
         ),
     ] = 0.0
     burst_seconds: Annotated[
         float,
         Meta(
             gt=0,
-            description="How many seconds' worth of a rate may come at once after a quiet time.",
+            description="How many seconds' worth of a rate may come at once after an idle time.",
         ),
     ] = 1.0
     pause_seconds_max: Annotated[
@@ -44,9 +44,9 @@ class LimitOptions(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             gt=0,
             le=10,
-            description="A connection above its rate is not read for so long at most. Who owes "
-            "more than this is refused instead. It is well below the time after which clients "
-            "take a silent broker for lost.",
+            description="Longest time for which the broker stops reading a connection above its "
+            "rate. It refuses messages of a client that would have to wait longer. It is well "
+            "below the time after which clients treat a silent broker as lost.",
         ),
     ] = 2.0
     connections_per_address: Annotated[
@@ -62,9 +62,9 @@ class LimitOptions(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             extra=LIVE,
             ge=0,
-            description="Open connections of one user or key, over all listeners: native and "
-            "Redis connections, WebSockets and event streams. An account's own number goes "
-            "before it.",
+            description="Open connections of one user or key, over all listeners: native and Redis "
+            "connections, WebSockets and event streams. The limit of a single account overrides "
+            "it.",
         ),
     ] = 0
     topics_per_user: Annotated[
@@ -72,25 +72,27 @@ class LimitOptions(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             extra=LIVE,
             ge=0,
-            description="Topics that one user or key may own: those that it created.",
+            description="Topics that one user or key may own. It owns the topics that it created.",
         ),
     ] = 0
     stored_bytes_per_user: Annotated[
         int,
-        Meta(extra=LIVE, ge=0, description="Bytes that the topics of one owner may keep together."),
+        Meta(
+            extra=LIVE, ge=0, description="Bytes that all topics of one owner may store together."
+        ),
     ] = 0
     prefixes: Annotated[
         str,
         Meta(
-            description="Quotas of topics whose names begin alike, as in "
+            description="Quotas for prefixes of topic names, such as "
             "`team-a.:topics=100:stored_bytes=1000000000, logs.:stored_bytes=500000000`."
         ),
     ] = ""
     exempt_addresses: Annotated[
         str,
         Meta(
-            description="Addresses and networks, separated by commas, that are never counted or "
-            "locked out: proxies and edges, behind which many people have one address."
+            description="Addresses and networks, separated by commas, that are exempt from limits "
+            "and lock-out: proxies and edges, where many people share one address."
         ),
     ] = ""
     wrong_logins_max: Annotated[
@@ -98,8 +100,8 @@ class LimitOptions(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=1,
             description="Wrong logins of an address before it has to wait. Each further one "
-            "doubles the wait, beginning with a second. Clients try a wrong key several times by "
-            "themselves, so it is not too small.",
+            "doubles the wait, beginning with a second. It should not be too small, because "
+            "clients retry a wrong key several times.",
         ),
     ] = 10
     lockout_seconds: Annotated[
@@ -109,8 +111,8 @@ class LimitOptions(msgspec.Struct, frozen=True, kw_only=True):
         float,
         Meta(
             gt=0,
-            description="Longest wait before the next password for a user whom many addresses "
-            "try. Addresses from which that user has logged in do not wait for it.",
+            description="Longest wait before the next password for a user, if many addresses "
+            "guess it. Addresses from which that user has logged in are exempt.",
         ),
     ] = 30.0
 

@@ -1,8 +1,8 @@
-"""Which settings can be changed while a broker runs: those that are marked with `LIVE`, and the
-defaults of new topics. Whatever is read at the time of its use can have the mark; what a part of
-the broker keeps a copy of, or has opened, needs a restart.
+"""The settings that can change while a broker runs: those with the mark `LIVE`, and the defaults of
+new topics. A setting can have the mark if the broker reads it at each use. A setting that a part of
+the broker copies or has opened needs a restart.
 
-A running broker has a copy of the settings of its own, and everything in it reads that copy. Only
+A running broker has its own copy of the settings, and all its parts read that copy. Only
 `bring_up_to_date` changes it, on the loop, between two turns.
 """
 
@@ -21,7 +21,7 @@ LIVE: Final[dict[str, Any]] = {"live": True}
 
 @cache
 def live_fields(kind: type[msgspec.Struct]) -> tuple[str, ...]:
-    """The fields of a section that can be changed while the broker runs."""
+    """The fields of a section that can change while the broker runs."""
     if kind is TopicSettings:
         return kind.__struct_fields__
     info = inspect.type_info(kind)
@@ -37,8 +37,8 @@ def is_live(field: inspect.Field) -> bool:
 
 
 def bring_up_to_date(held: msgspec.Struct, wanted: msgspec.Struct) -> bool:
-    """Gives a section that a broker holds the values of another, as far as they are live. Whether
-    anything has changed. The struct is frozen for everybody else."""
+    """Copies the live values of `wanted` into a section of a running broker. Returns whether a
+    value has changed. The struct is frozen for all other code."""
     changed = False
     for name in live_fields(type(wanted)):
         value = getattr(wanted, name)

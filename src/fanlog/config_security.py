@@ -1,5 +1,5 @@
-"""The settings that keep a broker safe and let its operator see: TLS, logins, the audit log,
-metrics and traces. Secrets themselves are never here, only the files that they are in."""
+"""The settings for security and observability: TLS, logins, the audit log, metrics and traces. They
+never contain a secret, only the names of files with secrets."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Meta(
             extra=LIVE,
-            description="PEM file with the certificate, and those that vouch for it. It turns TLS "
-            "on, for every listener.",
+            description="PEM file with the certificate and its chain. It turns TLS on, for every "
+            "listener.",
         ),
     ] = ""
     private_key_file: Annotated[
@@ -31,8 +31,8 @@ class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Meta(
             extra=LIVE,
-            description="PEM file with the authorities whose client certificates are believed. "
-            "Empty: clients are not asked for one.",
+            description="PEM file with the authorities of client certificates. Empty: the broker "
+            "does not ask for client certificates.",
         ),
     ] = ""
     client_certificates: Annotated[
@@ -53,16 +53,16 @@ class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             extra=LIVE,
             ge=1,
-            description="TLS handshakes at a time, of one listener. One more ends the oldest, so "
-            "that those who never finish keep nobody out.",
+            description="TLS handshakes of one listener at a time. One more closes the oldest, so "
+            "that peers that never finish do not block others.",
         ),
     ] = 1000
     reload_check_seconds: Annotated[
         float,
         Meta(
             gt=0,
-            description="How often the broker looks whether the files have changed. SIGHUP makes "
-            "it read them at once.",
+            description="How often the broker checks the files for changes. SIGHUP makes it read "
+            "them at once.",
         ),
     ] = 5.0
     expiry_warning_days: Annotated[
@@ -70,8 +70,8 @@ class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             extra=LIVE,
             ge=0,
-            description="Days before its end from which the broker warns of a certificate, in the "
-            "log and in health.",
+            description="How many days before a certificate expires the broker begins to warn, in "
+            "the log and in health.",
         ),
     ] = 14
 
@@ -82,14 +82,14 @@ class SecurityOptions(msgspec.Struct, frozen=True, kw_only=True):
     auth: Annotated[
         bool,
         Meta(
-            description="Whether clients must log in. Without it everybody who reaches a port may "
-            "do everything, so the broker then listens on this machine only."
+            description="Whether clients must log in. Without it everybody who can reach a port "
+            "may do everything, so the broker then listens on this machine only."
         ),
     ] = False
     admin_key_file: Annotated[
         str,
         Meta(
-            description="File with the key of the admin `admin`. Make one with: fanlog key "
+            description="File with the key of the admin `admin`. Create one with: fanlog key "
             "generate."
         ),
     ] = ""
@@ -99,15 +99,15 @@ class SecurityOptions(msgspec.Struct, frozen=True, kw_only=True):
     allow_open: Annotated[
         bool,
         Meta(
-            description="Listen on other addresses than this machine's own although clients need "
-            "not log in. The broker warns of it at every start."
+            description="Allow listening on other addresses than those of this machine without "
+            "logins. The broker warns at every start."
         ),
     ] = False
     token_key_file: Annotated[
         str,
         Meta(
-            description="File with the public keys that tokens (JWT) are checked with: PEM, a JWK, "
-            "or a JWK set. The broker reads it again when it changes."
+            description="File with the public keys for tokens (JWT): PEM, a JWK, or a JWK set. "
+            "The broker reads it again when it changes."
         ),
     ] = ""
     token_jwks_url: Annotated[
@@ -141,13 +141,13 @@ class SecurityOptions(msgspec.Struct, frozen=True, kw_only=True):
     token_roles: Annotated[
         str,
         Meta(
-            description="Roles for the values of that claim, such as `ops=admin staff=viewer`. The "
-            "first that fits wins. Empty: the claim is the role."
+            description="Roles for the values of that claim, such as `ops=admin staff=viewer`. "
+            "The first match wins. Empty: the claim is the role."
         ),
     ] = ""
     token_role: Annotated[
         Literal["", "admin", "producer", "consumer", "viewer", "observer"],
-        Meta(description="The role of tokens and OpenID users that name none. Empty: no role."),
+        Meta(description="The role of tokens and OpenID users without a role. Empty: none."),
     ] = ""
     token_publish_claim: Annotated[
         str, Meta(description="The claim with the topics that a token may publish to.")
@@ -159,31 +159,33 @@ class SecurityOptions(msgspec.Struct, frozen=True, kw_only=True):
         float,
         Meta(
             ge=0,
-            description="Time between two requests for a JWK set, however many tokens name keys "
-            "that are not known.",
+            description="Shortest time between two requests for a JWK set, even if tokens name "
+            "unknown keys.",
         ),
     ] = 10.0
     jwks_lifetime_seconds: Annotated[
         float,
-        Meta(gt=0, description="Age at which a JWK set is asked for again."),
+        Meta(gt=0, description="Age at which the broker fetches a JWK set again."),
     ] = 3600.0
     login_timeout_seconds: Annotated[
         float,
-        Meta(gt=0, description="Time that a WebSocket has to log in, if it opened without one."),
+        Meta(
+            gt=0, description="Time that a WebSocket has to log in, if it opened without a login."
+        ),
     ] = 10.0
     expiry_warning_seconds: Annotated[
         float,
         Meta(
             ge=0,
-            description="How long before its token expires a connection is told, so that the "
-            "client can show a new one.",
+            description="How long before a token expires the broker notifies the connection, so "
+            "that the client can send a new one.",
         ),
     ] = 30.0
     session_idle_seconds: Annotated[
-        float, Meta(gt=0, description="A browser's session ends when it was not used for so long.")
+        float, Meta(gt=0, description="A browser session ends when it was not used for this long.")
     ] = 3600.0
     session_lifetime_seconds: Annotated[
-        float, Meta(gt=0, description="A browser's session ends after so long in any case.")
+        float, Meta(gt=0, description="A browser session ends after this time in any case.")
     ] = 43_200.0
     sessions_max: Annotated[int, Meta(ge=1, description="Browser sessions at a time.")] = 10_000
     ticket_seconds: Annotated[
@@ -191,18 +193,18 @@ class SecurityOptions(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             gt=0,
             le=600,
-            description="How long a ticket for server-sent events or a WebSocket is good.",
+            description="How long a ticket for server-sent events or a WebSocket is valid.",
         ),
     ] = 30.0
     oidc_issuer: Annotated[
         str,
         Meta(
-            description="Address of an OpenID provider that people log in with. The claims of its "
-            "users are read as those of tokens are."
+            description="Address of an OpenID provider for logins. The broker reads the claims of "
+            "its users like those of tokens."
         ),
     ] = ""
     oidc_client_id: Annotated[
-        str, Meta(description="The name that the OpenID provider knows this broker by.")
+        str, Meta(description="The client id of this broker at the OpenID provider.")
     ] = ""
     oidc_client_secret_file: Annotated[
         str,
@@ -216,12 +218,12 @@ class SecurityOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = ""
     oidc_scopes: Annotated[
-        str, Meta(description="What the provider is asked for, with spaces between.")
+        str, Meta(description="The scopes to request from the provider, separated by spaces.")
     ] = "openid profile email"
 
 
 class AccountTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a key and a user of the config file have in common."""
+    """The common fields of a key and a user in the config file."""
 
     role: Role | None = None
     publish: tuple[str, ...] | None = None
@@ -261,8 +263,8 @@ class AuditOptions(msgspec.Struct, frozen=True, kw_only=True):
         Literal["off", "changes", "denials", "all"],
         Meta(
             extra=LIVE,
-            description="What is written down: changes; also what was refused; or also every "
-            "login, subscription and read.",
+            description="What the audit log records: changes; also refusals; or also every login, "
+            "subscription and read.",
         ),
     ] = "denials"
     retention_seconds: Annotated[
@@ -270,7 +272,8 @@ class AuditOptions(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             extra=LIVE,
             ge=0,
-            description="How long audit records are kept. The default is a year. 0: for ever.",
+            description="How long the broker keeps audit records. The default is a year. 0: for "
+            "ever.",
         ),
     ] = 365 * 24 * 3600
     retention_bytes: Annotated[
@@ -287,8 +290,8 @@ class AuditOptions(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             extra=LIVE,
             ge=1,
-            description="Records of changes that wait in memory while the disk is full. Further "
-            "ones are counted, and one record says how many.",
+            description="Records of changes that wait in memory while the disk is full. The "
+            "broker only counts further ones, and writes their number in one record.",
         ),
     ] = 10_000
     merged_max: Annotated[
@@ -296,8 +299,8 @@ class AuditOptions(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             extra=LIVE,
             ge=1,
-            description="Refusals in one second with a record each. Further ones share records, so "
-            "that a flood of them does not fill the disk.",
+            description="Refusals per second with their own record. Further ones share records, "
+            "so that a flood does not fill the disk.",
         ),
     ] = 200
     head_file: Annotated[
@@ -322,8 +325,8 @@ class TelemetryOptions(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=10_000,
-            description="Topics, groups and queues that metrics name: those with the highest rate, "
-            "and those that are furthest behind. The others are one line together.",
+            description="Topics, groups and queues that metrics name: those with the highest "
+            "rate, and those that are furthest behind. All others share one line.",
         ),
     ] = 50
     history: Annotated[
@@ -347,27 +350,27 @@ class TelemetryOptions(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(
             ge=0,
-            description="A turn of the broker that takes longer is logged. 0: none is.",
+            description="The broker logs a turn that takes longer. 0: off.",
         ),
     ] = 100
     slow_sync_ms: Annotated[
         int,
-        Meta(ge=0, description="A sync of the disk that takes longer is logged. 0: none is."),
+        Meta(ge=0, description="The broker logs a sync of the disk that takes longer. 0: off."),
     ] = 500
     slow_request_ms: Annotated[
         int,
         Meta(
             ge=0,
-            description="A request that takes longer is logged, with who asked. What waits for "
-            "messages does not count. 0: none is.",
+            description="The broker logs a request that takes longer, with its client. Requests "
+            "that wait for messages do not count. 0: off.",
         ),
     ] = 1000
     slow_loop_ms: Annotated[
         int,
         Meta(
             ge=0,
-            description="If the event loop stands still for longer, the broker logs in which "
-            "function. 0: it does not look.",
+            description="If the event loop is blocked for longer, the broker logs the function. "
+            "0: off.",
         ),
     ] = 500
     trace_ratio: Annotated[
@@ -375,16 +378,16 @@ class TelemetryOptions(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=1,
-            description="Share of the batches without a trace in which the broker begins one: 0.01 "
-            "is one of a hundred. What clients sample is always followed.",
+            description="Share of the batches without a trace for which the broker starts one: "
+            "0.01 is one of a hundred. The broker always follows traces of clients.",
         ),
     ] = 0.0
     traced_per_second_max: Annotated[
         int,
         Meta(
             ge=0,
-            description="Sampled messages that the broker follows in a second. Clients choose what "
-            "is sampled; past this the broker has no spans of it. 0: it follows none.",
+            description="Sampled messages per second that the broker follows. Clients choose the "
+            "samples; above this the broker makes no spans. 0: it follows none.",
         ),
     ] = 100
     otlp_endpoint: Annotated[
@@ -403,7 +406,7 @@ class TelemetryOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = ""
     otlp_interval_seconds: Annotated[
-        float, Meta(gt=0, description="How often spans and metrics are exported.")
+        float, Meta(gt=0, description="Time between two exports of spans and metrics.")
     ] = 5.0
     service_name: Annotated[
         str, Meta(min_length=1, description="Name of this broker at the collector.")

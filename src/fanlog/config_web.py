@@ -30,15 +30,14 @@ class WebOptions(msgspec.Struct, frozen=True, kw_only=True):
     origins: Annotated[
         str,
         Meta(
-            description="Origins whose pages may use the listener, with spaces between them, such "
-            "as https://app.example.com; * allows all. Pages of the same host always may."
+            description="Origins whose pages may use the listener, separated by spaces, such as "
+            "https://app.example.com. * allows all. Pages of the same host always may."
         ),
     ] = ""
     folder: Annotated[
         str,
         Meta(
-            description="Folder with a page of your own, and the files that it needs. The listener "
-            "serves it under /."
+            description="Folder with your own page and its files. The listener serves it under /."
         ),
     ] = ""
     connections_max: Annotated[
@@ -72,8 +71,8 @@ class WebOptions(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(
             ge=64 * KIB,
-            description="Memory for the latest value of each key of compacted topics, as long as "
-            "somebody follows them with `latest`. Past it the broker refuses `latest`.",
+            description="Memory for the latest value of each key of compacted topics, while "
+            "somebody follows them with `latest`. Above it the broker refuses `latest`.",
         ),
     ] = 256 * MIB
     wait_seconds_max: Annotated[
@@ -115,16 +114,16 @@ class WebOptions(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             extra=LIVE,
             ge=0,
-            description="New connections a second. Others wait in the kernel until it is their "
-            "turn, so that a wave of reconnects does not stop everybody else. 0 means no limit.",
+            description="New connections per second. Others wait in the kernel, so that a wave of "
+            "reconnects does not delay open connections. 0 means no limit.",
         ),
     ] = 2000.0
     ping_seconds: Annotated[
         float,
         Meta(
             gt=0,
-            description="How often a silent client is pinged. One that is silent for twice as "
-            "long is disconnected.",
+            description="How often the server pings a silent client. It disconnects a client that "
+            "is silent for twice as long.",
         ),
     ] = 25.0
     message_bytes_max: Annotated[
@@ -136,8 +135,8 @@ class WebOptions(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             extra=LIVE,
             ge=0,
-            description="Messages a second of one WebSocket client. One that sends more is read "
-            "more slowly. 0 means no limit.",
+            description="Messages per second of one WebSocket client. The server reads a client "
+            "that sends more at this rate. 0 means no limit.",
         ),
     ] = 2000.0
     bytes_per_second_max: Annotated[
@@ -172,7 +171,8 @@ class WebOptions(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             extra=LIVE,
             ge=0,
-            description="Over how long a process that stops spreads the reconnects of its clients.",
+            description="Time over which a process that stops spreads the reconnects of its "
+            "clients.",
         ),
     ] = 10.0
     broadcast_topics_max: Annotated[
@@ -192,27 +192,27 @@ class WebOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = 2.0
     presence_heartbeat_seconds: Annotated[
         float,
-        Meta(gt=0, description="How often each process tells the others that it is there."),
+        Meta(gt=0, description="How often each process sends a heartbeat to the others."),
     ] = 5.0
     presence_timeout_seconds: Annotated[
         float,
         Meta(
             gt=0,
-            description="A process that is not heard of for so long is dropped, and its people "
-            "have left. Several times presence_heartbeat_seconds.",
+            description="A process without a heartbeat for this long counts as dead, and its "
+            "users have left. Use several times presence_heartbeat_seconds.",
         ),
     ] = 15.0
     presence_grace_seconds: Annotated[
         float,
         Meta(
             ge=0,
-            description="A user whose last connection is lost has left after this time, unless the "
-            "user is back.",
+            description="After the last connection of a user is lost, the user leaves after this "
+            "time, unless the user is back.",
         ),
     ] = 15.0
     presence_info_bytes_max: Annotated[
         int,
-        Meta(ge=2, le=64 * KIB, description="Longest info that a connection gives with itself."),
+        Meta(ge=2, le=64 * KIB, description="Longest `info` of a connection."),
     ] = 1 * KIB
     presence_joins_max: Annotated[
         int, Meta(extra=LIVE, ge=1, description="Topics that one connection may be present in.")
@@ -221,18 +221,18 @@ class WebOptions(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(
             ge=1,
-            description="Connections in topics that one process knows of, on all processes "
-            "together. One that is in two topics counts twice.",
+            description="Connections in topics that one process tracks, on all processes "
+            "together. A connection in two topics counts twice.",
         ),
     ] = 200_000
     presence_processes_max: Annotated[
-        int, Meta(ge=1, description="Other processes that one process knows of.")
+        int, Meta(ge=1, description="Other processes that one process tracks.")
     ] = 1000
     presence_list_max: Annotated[
         int,
         Meta(
             ge=1,
-            description="A topic with more users is large: it is told as a count, without a list.",
+            description="A topic with more users is large: clients get a count, without a list.",
         ),
     ] = 200
     presence_count_seconds: Annotated[

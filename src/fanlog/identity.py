@@ -1,5 +1,5 @@
-"""Who somebody is, and what they may do: plain values that every layer may know. `security/` makes
-them and answers by them."""
+"""Accounts and permissions as plain values, for every layer. `security/` creates them and decides
+by them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import msgspec
 
 
 class Verb(StrEnum):
-    """What somebody wants to do. The name that goes with it is that of a topic, or of what the verb
-    says."""
+    """A permission. The name that goes with it is that of a topic, or of the thing that the verb
+    names."""
 
     PUBLISH = "publish"
     # Read messages. The name may be a pattern.
@@ -38,7 +38,7 @@ class Verb(StrEnum):
 
 
 class Role(StrEnum):
-    """What an account is for. `security/rules.py` says which verbs each one has."""
+    """The role of an account. `security/rules.py` lists the verbs of each role."""
 
     ADMIN = "admin"
     PRODUCER = "producer"
@@ -50,8 +50,8 @@ class Role(StrEnum):
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What an account may do. A role allows its verbs on every public name. A list replaces what
-    the role says of that verb: patterns of names, where `!` before one denies, and a denial wins.
+    """The permissions of an account. A role allows its verbs on every public name. A list replaces
+    the role for its verb: it has patterns of names, `!` before one denies, and a denial wins.
     `{user}` in a pattern is the account's name. Without a role only the lists allow anything."""
 
     role: Role | None = None
@@ -65,7 +65,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Allowance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What an account may use. 0: what the settings say for everybody, or as much as it wants."""
+    """The limits of an account. 0: the limit of the settings, or no limit."""
 
     messages_per_second: float = 0.0
     bytes_per_second: float = 0.0
@@ -78,9 +78,9 @@ AccountKind = Literal["key", "user", "token", "certificate", "anonymous"]
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
-    """Whom a peer logged in as. `name` is what people call it, and `id` the id of a key. It is a
-    value: when keys, users or rules change, there is a new one. `credential` tells the secrets of
-    one account apart, such as a key's old and new one; it is no secret itself."""
+    """The account of a peer. `name` is its name, and `id` the id of a key. It is a value: when
+    keys, users or rules change, there is a new one. `credential` identifies one of the secrets of
+    an account, such as a key's old and new one; it is not secret itself."""
 
     name: str
     kind: AccountKind
@@ -92,9 +92,8 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Who asks: a user (empty: not known), from where, by which listener (`native`, `redis`,
-    `web`), and on which connection. `account` is what the user logged in as; None where there are
-    no logins."""
+    """The origin of a request: the user (empty: unknown), the address, the listener (`native`,
+    `redis`, `web`) and the connection. `account` is the user's account; None without logins."""
 
     user: str = ""
     address: str = ""
@@ -104,8 +103,8 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 class Login(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a peer shows to be let in: a key, a user with a password, or a token. It is a secret, so
-    it does not show itself in logs and errors."""
+    """A login: a key, a user with a password, or a token. It is secret, so it does not appear in
+    logs and errors."""
 
     key: str = ""
     user: str = ""

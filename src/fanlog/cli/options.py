@@ -205,7 +205,7 @@ def options_of(struct: type[msgspec.Struct], section: str) -> list[Option]:
 
 @cache
 def _hints(struct: type[msgspec.Struct]) -> dict[str, Any]:
-    """Every command begins with this, and it takes a while."""
+    "Every command needs this, and it takes a while."
     return get_type_hints(struct)
 
 
